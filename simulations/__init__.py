@@ -1,0 +1,1 @@
+"""Simulated cross-device training: federated data sets, the cohort engine, experiments and their reports."""
