@@ -1,0 +1,111 @@
+"""Stochastic uniform quantization of a tensor to 2, 4, 8 or 16 bits a value.
+
+Source: Suresh et al. 2017, "Distributed mean estimation with limited communication". With
+`step = (max - min) / (2^bits - 1)` a value x travels as `floor((x - min) / step + u)`, u uniform in [0, 1), so
+that `min + code * step` is an unbiased estimate of x. Two floats a tensor travel beside the codes.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fl_core.errors import ConfigurationError
+from fl_core.rotation import rotate, rotate_back, rotated_size
+
+
+class QuantizedTensor(NamedTuple):
+    """One tensor as it travels.
+
+    Attributes:
+      codes: uint8 (uint16 for 16 bits) [values], each below 2^bits; with rotation the tensor has
+        `rotated_size(size)` values.
+      minimum: float32 scalar, the value of code 0.
+      step: float32 scalar, the distance of neighbouring codes' values; 0 for a constant tensor.
+    """
+
+    codes: jax.Array
+    minimum: jax.Array
+    step: jax.Array
+
+
+@dataclass(frozen=True)
+class UniformQuantization:
+    """Stochastic uniform quantization; a `fl_core.compression.Compressor`.
+
+    Attributes:
+      bits: width of a code: 2, 4, 8 or 16.
+      rotation: whether to rotate the tensor randomly before quantizing.
+    """
+
+    bits: int = 8
+    rotation: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bits not in (2, 4, 8, 16):
+            raise ConfigurationError(f"bits is {self.bits}, but must be 2, 4, 8 or 16")
+
+    def compress(self, key: jax.Array, values: jax.Array) -> QuantizedTensor:
+        """See `Compressor.compress`. One value that is not finite would poison the whole tensor."""
+        rounding_key, rotation_key = jax.random.split(key)
+        if self.rotation:
+            values = rotate(rotation_key, values)
+        levels = 2**self.bits - 1
+        minimum, maximum = jnp.min(values), jnp.max(values)
+        # Dividing before subtracting keeps the range of two huge values of opposite sign finite.
+        step = maximum / levels - minimum / levels
+        position = (values - minimum) / jnp.where(step > 0, step, 1.0)
+        codes = jnp.clip(jnp.floor(position + _uniform(rounding_key, values.size)), 0, levels)
+        return QuantizedTensor(codes.astype(jnp.uint16 if self.bits == 16 else jnp.uint8), minimum, step)
+
+    def decompress(self, key: jax.Array, compressed: QuantizedTensor, size: int) -> jax.Array:
+        """See `Compressor.decompress`. The key matters only with rotation."""
+        values = compressed.minimum + jnp.asarray(compressed.codes, jnp.float32) * compressed.step
+        _, rotation_key = jax.random.split(key)
+        return rotate_back(rotation_key, values, size) if self.rotation else values
+
+    def pack(self, compressed: QuantizedTensor) -> bytes:
+        """See `Compressor.pack`: minimum, step, then the codes, the first in the lowest bits of its byte."""
+        numbers = np.asarray([compressed.minimum, compressed.step], "<f4").tobytes()
+        return numbers + _pack_codes(np.asarray(compressed.codes), self.bits)
+
+    def unpack(self, data: bytes, size: int) -> QuantizedTensor:
+        """See `Compressor.unpack`."""
+        minimum, step = np.frombuffer(data, "<f4", 2)
+        codes = _unpack_codes(data[8:], self.bits, self._num_codes(size))
+        return QuantizedTensor(codes, minimum, step)  # type: ignore[arg-type]
+
+    def packed_bytes(self, size: int) -> int:
+        """See `Compressor.packed_bytes`."""
+        return 8 + -(-self._num_codes(size) * self.bits // 8)
+
+    def _num_codes(self, size: int) -> int:
+        return rotated_size(size) if self.rotation else size
+
+
+def _uniform(key: jax.Array, size: int) -> jax.Array:
+    # 16 random bits a value, two values from each word drawn: the offset by half a unit centres them, so the
+    # rounding is biased by at most 2^-17 of a step.
+    words = jax.random.bits(key, (-(-size // 2),), jnp.uint32)
+    halves = jnp.concatenate([words & 0xFFFF, words >> 16])[:size]
+    return (halves.astype(jnp.float32) + 0.5) * 2.0**-16
+
+
+def _pack_codes(codes: np.ndarray, bits: int) -> bytes:
+    if bits >= 8:
+        return codes.astype(f"<u{bits // 8}").tobytes()
+    per_byte = 8 // bits
+    padded = np.zeros(-(-codes.size // per_byte) * per_byte, np.uint8)
+    padded[: codes.size] = codes
+    shifts = np.arange(per_byte, dtype=np.uint8) * bits
+    return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8).tobytes()
+
+
+def _unpack_codes(data: bytes, bits: int, count: int) -> np.ndarray:
+    if bits >= 8:
+        return np.frombuffer(data, f"<u{bits // 8}", count)
+    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
+    codes = (np.frombuffer(data, np.uint8)[:, None] >> shifts) & (2**bits - 1)
+    return codes.reshape(-1)[:count]

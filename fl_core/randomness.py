@@ -1,0 +1,45 @@
+"""Named random streams, all derived from an experiment's one root seed.
+
+A stream is a pure function of (root seed, purpose, indices): drawing from one never moves another, and a
+resumed run draws what the uninterrupted one would have drawn.
+"""
+
+import zlib
+
+import jax
+import numpy as np
+
+
+def host_rng(seed: int, purpose: str, *indices: int) -> np.random.Generator:
+    """Make the NumPy generator of a stream.
+
+    Args:
+      seed: the root seed, not negative.
+      purpose: what the numbers are for, such as `cohort`.
+      *indices: what else tells this stream from its siblings, such as round and client; not negative.
+
+    Returns:
+      A generator at the start of its stream.
+    """
+    return np.random.default_rng(np.random.SeedSequence([seed, _purpose_number(purpose), *indices]))
+
+
+def device_key(seed: int, purpose: str, *indices: int) -> jax.Array:
+    """Make the JAX key of a stream.
+
+    Args:
+      seed: the root seed.
+      purpose: what the key is for.
+      *indices: see `host_rng`.
+
+    Returns:
+      A typed PRNG key.
+    """
+    key = jax.random.fold_in(jax.random.key(seed), _purpose_number(purpose))
+    for index in indices:
+        key = jax.random.fold_in(key, index)
+    return key
+
+
+def _purpose_number(purpose: str) -> int:
+    return zlib.crc32(purpose.encode())

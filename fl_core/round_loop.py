@@ -1,0 +1,130 @@
+"""The round loop, written once: simulations and deployments differ only in the `CohortRunner` they bring."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fl_core.aggregation import CohortAggregate, mean_delta
+from fl_core.cohorts import CohortSampler
+from fl_core.server_optimizers import ServerOptimizerConfig, ServerState, server_step
+from models.base import Params
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What the server asks of a cohort.
+
+    Attributes:
+      round_number: counted from 0.
+      clients: int64 [cohort], distinct client indices.
+      seed: the experiment's root seed; clients derive shuffling and rounding streams from it.
+      learning_rate: of the clients' SGD.
+    """
+
+    round_number: int
+    clients: np.ndarray
+    seed: int
+    learning_rate: float
+
+
+class CohortResult(NamedTuple):
+    """What a cohort gave back.
+
+    Attributes:
+      aggregate: sums over its clients.
+      steps: local SGD steps taken.
+      bytes_down: bytes sent to clients.
+      bytes_up: bytes received from them.
+    """
+
+    aggregate: CohortAggregate
+    steps: int
+    bytes_down: int
+    bytes_up: int
+
+
+class CohortRunner(Protocol):
+    """Runs local training on a cohort: a simulation's engine, or real clients over the network."""
+
+    def run(self, params: Params, plan: RoundPlan) -> CohortResult:
+        """Train a cohort from the server's parameters.
+
+        Args:
+          params: the server's; the runner must not change or donate them.
+          plan: whom to train, and how.
+
+        Returns:
+          The aggregate and what it cost.
+        """
+        ...
+
+
+class RoundResult(NamedTuple):
+    """One finished round.
+
+    Attributes:
+      round_number: counted from 0.
+      state: of the server after the round.
+      cohort: what the cohort gave back.
+    """
+
+    round_number: int
+    state: ServerState
+    cohort: CohortResult
+
+
+@dataclass(frozen=True)
+class FederatedOptimization:
+    """The algorithm's settings that the round loop needs.
+
+    Attributes:
+      server: the server optimizer.
+      server_learning_rate: its learning rate.
+      client_learning_rate: of the clients' SGD.
+      seed: the experiment's root seed.
+    """
+
+    server: ServerOptimizerConfig
+    server_learning_rate: float
+    client_learning_rate: float
+    seed: int
+
+
+def run_rounds(
+    state: ServerState,
+    rounds: range,
+    runner: CohortRunner,
+    sampler: CohortSampler,
+    optimization: FederatedOptimization,
+) -> Iterator[RoundResult]:
+    """Run rounds one by one, yielding after each.
+
+    Args:
+      state: of the server before the first of these rounds.
+      rounds: the round numbers to run; to resume, start where the state was saved.
+      runner: trains cohorts.
+      sampler: names cohorts.
+      optimization: optimizer, learning rates and seed.
+
+    Yields:
+      Each finished round. A round in which no update counted leaves the state as it was.
+    """
+    for round_number in rounds:
+        clients = sampler.sample(round_number)
+        plan = RoundPlan(round_number, clients, optimization.seed, optimization.client_learning_rate)
+        cohort = runner.run(state.params, plan)
+        state = _apply_aggregate(optimization.server, state, cohort.aggregate, optimization.server_learning_rate)
+        yield RoundResult(round_number, state, cohort)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _apply_aggregate(
+    config: ServerOptimizerConfig, state: ServerState, aggregate: CohortAggregate, learning_rate: jax.Array
+) -> ServerState:
+    stepped = server_step(config, state, mean_delta(aggregate), learning_rate)
+    return jax.tree_util.tree_map(lambda new, old: jnp.where(aggregate.weight > 0, new, old), stepped, state)

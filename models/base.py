@@ -1,0 +1,105 @@
+"""The types every model shares: a batch of token sequences, and a model as a record of pure functions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from models.losses import ExampleSums, next_token_sums
+
+Params = Any
+"""A pytree of float arrays."""
+
+
+class Batch(NamedTuple):
+    """Token sequences that are trained on, or evaluated, together.
+
+    Attributes:
+      tokens: int32 [batch, length + 1]; `[BOS] w1 .. wk [EOS]`, cut or padded with PAD. The model reads
+        `tokens[:, :-1]` and predicts `tokens[:, 1:]`.
+      weight: float32 [batch]; 1 for an example, 0 for a row that only fills the batch.
+    """
+
+    tokens: jax.Array
+    weight: jax.Array
+
+
+@dataclass(frozen=True)
+class Model:
+    """A language model: no state, only functions of a pytree of parameters.
+
+    Any framework's model fits: give its `init` and `apply` here (docs/my-own-model.md shows it).
+
+    Attributes:
+      name: the name in the registry, or any other for a model of your own.
+      vocabulary_size: number of token ids, the four special tokens included.
+      init: maps a PRNG key to freshly drawn float32 parameters.
+      apply: maps (params, int32 tokens [batch, length]) to logits [batch, length, vocabulary_size]. The logits
+        at position t may depend on tokens[:, : t + 1] only.
+      loss: maps (params, batch) to per-example sums [batch]. Change it for another objective than
+        predicting the next token.
+    """
+
+    name: str
+    vocabulary_size: int
+    init: Callable[[jax.Array], Params]
+    apply: Callable[[Params, jax.Array], jax.Array]
+    loss: Callable[[Params, Batch], ExampleSums]
+
+
+def language_model(
+    name: str,
+    vocabulary_size: int,
+    init: Callable[[jax.Array], Params],
+    apply: Callable[[Params, jax.Array], jax.Array],
+) -> Model:
+    """Make a `Model` whose loss is the cross-entropy of the next token.
+
+    Args:
+      name: see `Model`.
+      vocabulary_size: see `Model`.
+      init: see `Model`.
+      apply: see `Model`.
+
+    Returns:
+      The model.
+    """
+
+    def loss(params: Params, batch: Batch) -> ExampleSums:
+        logits = apply(params, batch.tokens[:, :-1])
+        return next_token_sums(logits, batch.tokens[:, 1:])
+
+    return Model(name, vocabulary_size, init, apply, loss)
+
+
+def batch_loss(model: Model, params: Params, batch: Batch) -> tuple[jax.Array, ExampleSums]:
+    """Compute the loss that is trained on: the mean over the batch's non-PAD target tokens.
+
+    Args:
+      model: the model.
+      params: its parameters.
+      batch: examples; rows of weight 0 count for nothing.
+
+    Returns:
+      The scalar loss in nats per token, 0 where no row has weight, and the per-example sums.
+    """
+    sums = model.loss(params, batch)
+    tokens = jnp.sum(batch.weight * sums.tokens)
+    # A row that only fills the batch must not spread a NaN, which 0 * NaN would.
+    loss = jnp.sum(jnp.where(batch.weight > 0, batch.weight * sums.loss, 0.0))
+    return loss / jnp.maximum(tokens, 1.0), sums
+
+
+def parameter_count(model: Model) -> int:
+    """Count a model's parameters without allocating them.
+
+    Args:
+      model: the model.
+
+    Returns:
+      The exact number of scalars in its parameters.
+    """
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree_util.tree_leaves(shapes))

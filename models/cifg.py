@@ -1,0 +1,75 @@
+"""CIFG and SI-CIFG language models."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from models.base import Model, Params, language_model
+from models.layers import embed, init_embedding, logits_from_table
+from models.recurrent import Activation, cifg_layer, init_cifg_layer
+from models.scale_invariant import si_sigmoid, si_tanh
+
+
+@dataclass(frozen=True)
+class CifgConfig:
+    """Sizes of a CIFG language model.
+
+    Attributes:
+      vocabulary_size: number of token ids.
+      embedding: e, the size of the embeddings and of the recurrent projection.
+      hidden: h, the size of the cell.
+      tied: whether the output layer uses the input embedding's table.
+    """
+
+    vocabulary_size: int = 4096
+    embedding: int = 1024
+    hidden: int = 2048
+    tied: bool = True
+
+
+def cifg(name: str, config: CifgConfig) -> Model:
+    """Make a CIFG language model (sigmoid gates, tanh cell).
+
+    Args:
+      name: the model's name.
+      config: its sizes.
+
+    Returns:
+      The model.
+    """
+    return _cifg_model(name, config, jax.nn.sigmoid, jnp.tanh)
+
+
+def si_cifg(name: str, config: CifgConfig) -> Model:
+    """Make a scale-invariant CIFG language model (Ro et al. 2024).
+
+    Args:
+      name: the model's name.
+      config: its sizes.
+
+    Returns:
+      The model.
+    """
+    return _cifg_model(name, config, si_sigmoid, si_tanh)
+
+
+def _cifg_model(name: str, config: CifgConfig, gate: Activation, cell: Activation) -> Model:
+    def init(rng: jax.Array) -> Params:
+        rng_embedding, rng_recurrent, rng_output = jax.random.split(rng, 3)
+        params = {
+            "embedding": init_embedding(rng_embedding, config.vocabulary_size, config.embedding),
+            "recurrent": init_cifg_layer(rng_recurrent, config.embedding, config.hidden),
+            "output_bias": jnp.zeros(config.vocabulary_size),
+        }
+        if not config.tied:
+            params["output"] = init_embedding(rng_output, config.vocabulary_size, config.embedding)
+        return params
+
+    def apply(params: Params, tokens: jax.Array) -> jax.Array:
+        x = embed(params["embedding"], tokens)
+        h = cifg_layer(params["recurrent"], x, gate, cell)
+        table = params["embedding"] if config.tied else params["output"]
+        return logits_from_table(table, params["output_bias"], h)
+
+    return language_model(name, config.vocabulary_size, init, apply)

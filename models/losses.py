@@ -1,0 +1,80 @@
+"""Cross-entropy of the next token, and the sums that perplexity and accuracy are made of."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from models.special_tokens import EOS_ID, OOV_ID, PAD_ID
+
+
+class ExampleSums(NamedTuple):
+    """Sums over the target tokens of each example, all float32 [batch].
+
+    `loss` and `tokens` count every target but PAD: training minimises `loss / tokens`. The others are what
+    is reported. "Scored" targets are neither PAD nor EOS; "in-vocabulary" ones are scored and not OOV.
+
+    Attributes:
+      loss: cross-entropy in nats over non-PAD targets.
+      tokens: number of non-PAD targets.
+      scored_loss: cross-entropy in nats over scored targets.
+      scored_tokens: number of scored targets.
+      scored_correct: scored targets that have the highest logit.
+      in_vocabulary_tokens: number of in-vocabulary targets.
+      in_vocabulary_correct: in-vocabulary targets that have the highest logit.
+    """
+
+    loss: jax.Array
+    tokens: jax.Array
+    scored_loss: jax.Array
+    scored_tokens: jax.Array
+    scored_correct: jax.Array
+    in_vocabulary_tokens: jax.Array
+    in_vocabulary_correct: jax.Array
+
+
+def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Compute the cross-entropy of each target token in float32.
+
+    Args:
+      logits: float [..., vocabulary].
+      targets: int [...].
+
+    Returns:
+      float32 [...], in nats.
+    """
+    logits = logits.astype(jnp.float32)
+    # A comparison, not a gather: its gradient fuses with the softmax's instead of scattering.
+    is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
+    target_logit = jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - target_logit
+
+
+def next_token_sums(logits: jax.Array, targets: jax.Array) -> ExampleSums:
+    """Sum loss, correct predictions and token counts over each example's targets.
+
+    Args:
+      logits: float [batch, length, vocabulary].
+      targets: int32 [batch, length].
+
+    Returns:
+      The sums, float32 [batch] each.
+    """
+    losses = cross_entropy(logits, targets)
+    correct = jnp.argmax(logits, axis=-1) == targets
+    real = targets != PAD_ID
+    scored = real & (targets != EOS_ID)
+    in_vocabulary = scored & (targets != OOV_ID)
+
+    def count(mask: jax.Array) -> jax.Array:
+        return jnp.sum(mask, axis=-1, dtype=jnp.float32)
+
+    return ExampleSums(
+        loss=jnp.sum(jnp.where(real, losses, 0.0), axis=-1),
+        tokens=count(real),
+        scored_loss=jnp.sum(jnp.where(scored, losses, 0.0), axis=-1),
+        scored_tokens=count(scored),
+        scored_correct=count(scored & correct),
+        in_vocabulary_tokens=count(in_vocabulary),
+        in_vocabulary_correct=count(in_vocabulary & correct),
+    )

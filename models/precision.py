@@ -1,0 +1,74 @@
+"""In which precision a model computes. Parameters, gradients and losses are float32 under every policy.
+
+| policy     | matrix products                               | activations |
+| ---------- | --------------------------------------------- | ----------- |
+| `float32`  | float32, also where hardware offers less      | float32     |
+| `tf32`     | TensorFloat-32 where the hardware has it      | float32     |
+| `bfloat16` | bfloat16 inputs                               | bfloat16    |
+| `auto`     | `float32` on a CPU, `tf32` on a GPU, `bfloat16` on a TPU          ||
+
+Layer norms, the attention's softmax or normalisation, the scale-invariant activations and the loss compute
+in float32 inside, whatever the policy.
+"""
+
+import dataclasses
+from contextlib import AbstractContextManager
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from models.base import Model, Params
+
+Precision = Literal["auto", "float32", "tf32", "bfloat16"]
+
+_BY_PLATFORM: dict[str, Precision] = {"cpu": "float32", "gpu": "tf32", "tpu": "bfloat16"}
+_MATMUL: dict[Precision, str] = {"float32": "highest", "tf32": "tensorfloat32", "bfloat16": "bfloat16"}
+
+
+def resolve_precision(policy: Precision, platform: str) -> Precision:
+    """Replace `auto` by what it means on a platform.
+
+    Args:
+      policy: a policy of this module's table.
+      platform: `cpu`, `gpu` or `tpu`, as `jax.default_backend()` says.
+
+    Returns:
+      `float32`, `tf32` or `bfloat16`.
+    """
+    return _BY_PLATFORM.get(platform, "float32") if policy == "auto" else policy
+
+
+def precision_scope(policy: Precision) -> AbstractContextManager:
+    """Set the precision of matrix products for the code that is traced and run inside.
+
+    Args:
+      policy: a resolved policy.
+
+    Returns:
+      A context manager.
+    """
+    return jax.default_matmul_precision(_MATMUL[policy])
+
+
+def with_precision(model: Model, policy: Precision) -> Model:
+    """Make a model compute its activations as a policy says.
+
+    Args:
+      model: any model.
+      policy: a resolved policy; only `bfloat16` changes the model.
+
+    Returns:
+      A model of the same parameters, float32 gradients and float32 logits.
+    """
+    if policy != "bfloat16":
+        return model
+
+    def low(params: Params) -> Params:
+        return jax.tree_util.tree_map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+
+    return dataclasses.replace(
+        model,
+        apply=lambda params, tokens: model.apply(low(params), tokens).astype(jnp.float32),
+        loss=lambda params, batch: model.loss(low(params), batch),
+    )

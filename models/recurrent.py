@@ -1,0 +1,122 @@
+"""The CIFG recurrence: an LSTM whose forget gate is one minus its input gate, with a recurrent projection.
+
+Source: Greff et al. 2017, "LSTM: a search space odyssey" (coupled gates); Sak et al. 2014 (projection).
+Dimension letters: B batch, T time, E embedding, H hidden.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from models.base import Params
+from models.layers import dense, init_dense
+
+Activation = Callable[[jax.Array], jax.Array]
+_Pair = tuple[jax.Array, jax.Array]
+
+
+def init_cifg_layer(rng: jax.Array, width: int, hidden: int) -> Params:
+    """Draw the parameters of one CIFG layer: `3 h (e + e) + 3 h + h e` of them.
+
+    Args:
+      rng: PRNG key.
+      width: e, the size of inputs, of outputs and of the recurrent projection.
+      hidden: h, the size of the cell.
+
+    Returns:
+      `input` (a dense layer e -> 3h with bias; input gate, candidate, output gate), `recurrent` (e -> 3h) and
+      `projection` (h -> e).
+    """
+    rng_input, rng_recurrent, rng_projection = jax.random.split(rng, 3)
+    params = {
+        "input": init_dense(rng_input, width, 3 * hidden, bias=True),
+        "recurrent": init_dense(rng_recurrent, width, 3 * hidden),
+        "projection": init_dense(rng_projection, hidden, width),
+    }
+    # Three gates share one matrix: scale each as the e -> h matrix that it is.
+    per_gate = math.sqrt((width + 3 * hidden) / (width + hidden))
+    for name in ("input", "recurrent"):
+        params[name]["kernel"] = params[name]["kernel"] * per_gate
+    return params
+
+
+def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activation) -> jax.Array:
+    """Run the recurrence over a batch of sequences, starting from zero state.
+
+    With i, g, o the three blocks of `W x_t + R h_{t-1} + b`:
+    `c_t = (1 - gate(i)) c_{t-1} + gate(i) cell(g)` and `h_t = P (gate(o) cell(c_t))`.
+
+    Args:
+      params: of `init_cifg_layer`.
+      x_bxtxe: float [batch, time, e].
+      gate: activation of the two gates, over the last axis.
+      cell: activation of the candidate and of the cell's output, over the last axis.
+
+    Returns:
+      h, float [batch, time, e].
+    """
+    z_txbx3h = jnp.swapaxes(dense(params["input"], x_bxtxe), 0, 1)
+    h_txbxe = _recurrence(gate, cell, z_txbx3h, params["recurrent"]["kernel"], params["projection"]["kernel"])
+    return jnp.swapaxes(h_txbxe, 0, 1)
+
+
+def _unroll(
+    gate: Activation,
+    cell: Activation,
+    z_txbx3h: jax.Array,
+    shift_txbxe: jax.Array,
+    recurrent_ex3h: jax.Array,
+    projection_hxe: jax.Array,
+) -> _Pair:
+    def step(state: _Pair, inputs: _Pair) -> tuple[_Pair, _Pair]:
+        h_bxe, c_bxh = state
+        z_bx3h, shift_bxe = inputs
+        i, g, o = jnp.split(z_bx3h + h_bxe @ recurrent_ex3h, 3, axis=-1)
+        i = gate(i)
+        c_bxh = c_bxh + i * (cell(g) - c_bxh)
+        m_bxh = gate(o) * cell(c_bxh)
+        h_bxe = m_bxh @ projection_hxe + shift_bxe
+        return (h_bxe, c_bxh), (h_bxe, m_bxh)
+
+    batch, hidden = z_txbx3h.shape[1], projection_hxe.shape[0]
+    start = (
+        jnp.zeros((batch, projection_hxe.shape[1]), z_txbx3h.dtype),
+        jnp.zeros((batch, hidden), z_txbx3h.dtype),
+    )
+    _, (h_txbxe, m_txbxh) = jax.lax.scan(step, start, (z_txbx3h, shift_txbxe))
+    return h_txbxe, m_txbxh
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _recurrence(
+    gate: Activation, cell: Activation, z_txbx3h: jax.Array, recurrent_ex3h: jax.Array, projection_hxe: jax.Array
+) -> jax.Array:
+    return _recurrence_forward(gate, cell, z_txbx3h, recurrent_ex3h, projection_hxe)[0]
+
+
+def _recurrence_forward(
+    gate: Activation, cell: Activation, z_txbx3h: jax.Array, recurrent_ex3h: jax.Array, projection_hxe: jax.Array
+) -> tuple[jax.Array, tuple]:
+    # Differentiating by a shift of every pre-activation and of every output, not by the weights, leaves the
+    # backward loop free of weight gradients: each is then one matrix product over all time steps.
+    no_shift = jnp.zeros((*z_txbx3h.shape[:2], projection_hxe.shape[1]), z_txbx3h.dtype)
+    (h_txbxe, m_txbxh), pull_back = jax.vjp(
+        lambda z, shift: _unroll(gate, cell, z, shift, recurrent_ex3h, projection_hxe), z_txbx3h, no_shift
+    )
+    return h_txbxe, (pull_back, h_txbxe, m_txbxh)
+
+
+def _recurrence_backward(
+    gate: Activation, cell: Activation, residuals: tuple, h_gradient_txbxe: jax.Array
+) -> tuple:
+    pull_back, h_txbxe, m_txbxh = residuals
+    z_gradient, shift_gradient = pull_back((h_gradient_txbxe, jnp.zeros_like(m_txbxh)))
+    recurrent_gradient = jnp.einsum("tbe,tbz->ez", h_txbxe[:-1], z_gradient[1:])
+    projection_gradient = jnp.einsum("tbh,tbe->he", m_txbxh, shift_gradient)
+    return z_gradient, recurrent_gradient, projection_gradient
+
+
+_recurrence.defvjp(_recurrence_forward, _recurrence_backward)

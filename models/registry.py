@@ -1,0 +1,95 @@
+"""Every named model: one line here adds one."""
+
+import dataclasses
+import difflib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from models.base import Model
+from models.cifg import CifgConfig, cifg, si_cifg
+from models.transformer import TransformerConfig, si_transformer, transformer
+
+_CIFG_6M = CifgConfig(vocabulary_size=30_000, embedding=96, hidden=670, tied=False)
+_CIFG_9M = CifgConfig(embedding=512, hidden=2048)
+_CIFG_19M = CifgConfig(embedding=1024, hidden=2048)
+_CIFG_1M = CifgConfig(embedding=128, hidden=512)
+_CIFG_TINY = CifgConfig(embedding=64, hidden=256)
+_TRANSFORMER_21M = TransformerConfig(layers=6, heads=8, embedding=512, mlp=2048)
+_TRANSFORMER_11M = TransformerConfig(layers=3, heads=8, embedding=512, mlp=2048)
+_TRANSFORMER_1M = TransformerConfig(layers=3, heads=4, embedding=128, mlp=512)
+_TRANSFORMER_TINY = TransformerConfig(layers=2, heads=4, embedding=64, mlp=256)
+
+
+class ModelEntry(NamedTuple):
+    """How to build a named model.
+
+    Attributes:
+      build: maps (name, config) to the model.
+      config: a frozen dataclass of sizes; its field `vocabulary_size` is set to the data's when building.
+    """
+
+    build: Callable[[str, Any], Model]
+    config: Any
+
+
+MODELS: dict[str, ModelEntry] = {
+    "cifg_tiny": ModelEntry(cifg, _CIFG_TINY),
+    "si_cifg_tiny": ModelEntry(si_cifg, _CIFG_TINY),
+    "transformer_tiny": ModelEntry(transformer, _TRANSFORMER_TINY),
+    "si_transformer_tiny": ModelEntry(si_transformer, _TRANSFORMER_TINY),
+    "cifg_1m": ModelEntry(cifg, _CIFG_1M),
+    "si_cifg_1m": ModelEntry(si_cifg, _CIFG_1M),
+    "transformer_1m": ModelEntry(transformer, _TRANSFORMER_1M),
+    "si_transformer_1m": ModelEntry(si_transformer, _TRANSFORMER_1M),
+    "cifg_6m": ModelEntry(cifg, _CIFG_6M),
+    "si_cifg_6m": ModelEntry(si_cifg, _CIFG_6M),
+    "cifg_9m": ModelEntry(cifg, _CIFG_9M),
+    "si_cifg_9m": ModelEntry(si_cifg, _CIFG_9M),
+    "cifg_19m": ModelEntry(cifg, _CIFG_19M),
+    "si_cifg_19m": ModelEntry(si_cifg, _CIFG_19M),
+    "transformer_11m": ModelEntry(transformer, _TRANSFORMER_11M),
+    "si_transformer_11m": ModelEntry(si_transformer, _TRANSFORMER_11M),
+    "transformer_21m": ModelEntry(transformer, _TRANSFORMER_21M),
+    "si_transformer_21m": ModelEntry(si_transformer, _TRANSFORMER_21M),
+}
+
+
+class UnknownModelError(ValueError):
+    """No model has the name that was asked for."""
+
+
+def create_model(name: str, vocabulary_size: int | None = None) -> Model:
+    """Build a model by name.
+
+    Args:
+      name: a key of `MODELS`.
+      vocabulary_size: number of token ids of the data; the configuration's own where None.
+
+    Returns:
+      The model.
+
+    Raises:
+      UnknownModelError: there is no such model; the message names the closest ones.
+    """
+    if name not in MODELS:
+        close = difflib.get_close_matches(name, MODELS) or sorted(MODELS)
+        raise UnknownModelError(
+            f"unknown model {name!r}; did you mean {', '.join(close)}? `fedlm models` lists all"
+        )
+    build, config = MODELS[name]
+    if vocabulary_size is not None:
+        config = dataclasses.replace(config, vocabulary_size=vocabulary_size)
+    return build(name, config)
+
+
+def standard_twin(name: str) -> str | None:
+    """Name the standard architecture that a scale-invariant model is compared with.
+
+    Args:
+      name: a model's name.
+
+    Returns:
+      The name without its `si_` prefix where such a model exists, else None.
+    """
+    twin = name.removeprefix("si_")
+    return twin if twin != name and twin in MODELS else None

@@ -1,0 +1,59 @@
+"""Scale-invariant activations: f(a x) = f(x) for every a > 0.
+
+Source: Ro et al. 2024, "Efficient language model architectures for differentially private federated
+learning". Half-precision inputs are normalised in float32, so that neither a row's maximum nor its sum can
+overflow; a row whose maximum is zero (or below the smallest normal float32) gives zeros with zero gradient.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+
+def si_sigmoid(x: jax.Array) -> jax.Array:
+    """Scale-invariant replacement of the sigmoid: `relu(x) / max_j relu(x)_j` over the last axis.
+
+    Args:
+      x: float [..., hidden].
+
+    Returns:
+      The same shape and dtype, in [0, 1]; a row without a positive entry gives zeros.
+    """
+    return _divide_by_row(jax.nn.relu(x), jnp.max)
+
+
+def si_tanh(x: jax.Array) -> jax.Array:
+    """Scale-invariant replacement of tanh: `x / max_j |x_j|` over the last axis.
+
+    Args:
+      x: float [..., hidden].
+
+    Returns:
+      The same shape and dtype, in [-1, 1]; a row of zeros gives zeros.
+    """
+    return _divide_by_row(x, lambda values, **axis: jnp.max(jnp.abs(values), **axis))
+
+
+def si_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
+    """Scale-invariant replacement of the masked softmax: `N(relu(scores))`, each row divided by its sum.
+
+    Args:
+      scores: float [..., queries, keys].
+      mask: bool, broadcastable to scores; False where a query may not look.
+
+    Returns:
+      The same shape and dtype; rows sum to 1, or to 0 where no visible score is positive.
+    """
+    positive = jax.nn.relu(jnp.where(mask, scores, 0.0))
+    # Dividing by the maximum first keeps the sum in range; the result does not depend on that maximum, so
+    # no gradient needs to pass through it.
+    scaled = _divide_by_row(positive, lambda values, **axis: jax.lax.stop_gradient(jnp.max(values, **axis)))
+    return _divide_by_row(scaled, jnp.sum)
+
+
+def _divide_by_row(x: jax.Array, row_statistic: Callable[..., jax.Array]) -> jax.Array:
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    row = row_statistic(wide, axis=-1, keepdims=True)
+    nonzero = row >= jnp.finfo(wide.dtype).tiny
+    return jnp.where(nonzero, wide / jnp.where(nonzero, row, 1.0), 0.0).astype(x.dtype)

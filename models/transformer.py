@@ -1,0 +1,146 @@
+"""Transformer and SI-Transformer decoder language models.
+
+Pre-layer-norm blocks (Xiong et al. 2020) with ReLU feed-forward layers, no biases in the dense layers, fixed
+sinusoidal positions and a tied output layer. Dimension letters: B batch, T time, N heads, D head size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from models.base import Model, Params, language_model
+from models.layers import (
+    dense,
+    embed,
+    init_dense,
+    init_embedding,
+    init_layer_norm,
+    layer_norm,
+    logits_from_table,
+    sinusoidal_positions,
+)
+from models.scale_invariant import si_attention_weights
+
+AttentionWeights = Callable[[jax.Array, jax.Array], jax.Array]
+"""Maps (scores [..., queries, keys], mask) to attention weights of the same shape."""
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Sizes of a Transformer decoder.
+
+    Attributes:
+      vocabulary_size: number of token ids.
+      layers: number of blocks.
+      heads: attention heads; divides `embedding`.
+      embedding: model size.
+      mlp: hidden size of the feed-forward layers.
+    """
+
+    vocabulary_size: int = 4096
+    layers: int = 6
+    heads: int = 8
+    embedding: int = 512
+    mlp: int = 2048
+
+
+def transformer(name: str, config: TransformerConfig) -> Model:
+    """Make a Transformer decoder with softmax attention.
+
+    Args:
+      name: the model's name.
+      config: its sizes.
+
+    Returns:
+      The model.
+    """
+    return _transformer_model(name, config, softmax_attention_weights)
+
+
+def si_transformer(name: str, config: TransformerConfig) -> Model:
+    """Make a scale-invariant Transformer decoder, with `N(relu(QK^T))` for the softmax (Li et al. 2022).
+
+    Args:
+      name: the model's name.
+      config: its sizes.
+
+    Returns:
+      The model.
+    """
+    return _transformer_model(name, config, si_attention_weights)
+
+
+def softmax_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
+    """Masked softmax over the last axis, computed in float32.
+
+    Args:
+      scores: float [..., queries, keys].
+      mask: bool, broadcastable to scores; every query must see at least one key.
+
+    Returns:
+      The shape and dtype of scores; rows sum to 1.
+    """
+    wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    return jax.nn.softmax(jnp.where(mask, wide, -jnp.inf), axis=-1).astype(scores.dtype)
+
+
+def _transformer_model(name: str, config: TransformerConfig, attention_weights: AttentionWeights) -> Model:
+    def init(rng: jax.Array) -> Params:
+        rng_embedding, rng_blocks = jax.random.split(rng)
+        return {
+            "embedding": init_embedding(rng_embedding, config.vocabulary_size, config.embedding),
+            "blocks": [
+                _init_block(rng_block, config) for rng_block in jax.random.split(rng_blocks, config.layers)
+            ],
+            "final_norm": init_layer_norm(config.embedding),
+            "output_bias": jnp.zeros(config.vocabulary_size),
+        }
+
+    def apply(params: Params, tokens: jax.Array) -> jax.Array:
+        # Rows of unit norm times sqrt(e) have entries of the positions' size.
+        x = embed(params["embedding"], tokens) * config.embedding**0.5
+        x = x + sinusoidal_positions(tokens.shape[1], config.embedding).astype(x.dtype)
+        for block in params["blocks"]:
+            x = x + _attention(block, layer_norm(block["attention_norm"], x), config.heads, attention_weights)
+            x = x + _mlp(block, layer_norm(block["mlp_norm"], x))
+        x = layer_norm(params["final_norm"], x)
+        return logits_from_table(params["embedding"], params["output_bias"], x)
+
+    return language_model(name, config.vocabulary_size, init, apply)
+
+
+def _init_block(rng: jax.Array, config: TransformerConfig) -> Params:
+    e = config.embedding
+    rngs = jax.random.split(rng, 6)
+    return {
+        "attention_norm": init_layer_norm(e),
+        "query": init_dense(rngs[0], e, e),
+        "key": init_dense(rngs[1], e, e),
+        "value": init_dense(rngs[2], e, e),
+        "attention_output": init_dense(rngs[3], e, e),
+        "mlp_norm": init_layer_norm(e),
+        "mlp_input": init_dense(rngs[4], e, config.mlp),
+        "mlp_output": init_dense(rngs[5], config.mlp, e),
+    }
+
+
+def _attention(block: Params, x: jax.Array, heads: int, attention_weights: AttentionWeights) -> jax.Array:
+    batch, time, width = x.shape
+
+    def split_heads(y: jax.Array) -> jax.Array:
+        return y.reshape(batch, time, heads, width // heads)
+
+    q_btnd = split_heads(dense(block["query"], x)) * (width // heads) ** -0.5
+    k_btnd = split_heads(dense(block["key"], x))
+    v_btnd = split_heads(dense(block["value"], x))
+    scores_bnqk = jnp.einsum("bqnd,bknd->bnqk", q_btnd, k_btnd)
+    causal = jnp.tril(jnp.ones((time, time), dtype=bool))
+    weights_bnqk = attention_weights(scores_bnqk, causal)
+    y_btnd = jnp.einsum("bnqk,bknd->bqnd", weights_bnqk, v_btnd)
+    return dense(block["attention_output"], y_btnd.reshape(batch, time, width))
+
+
+def _mlp(block: Params, x: jax.Array) -> jax.Array:
+    return dense(block["mlp_output"], jax.nn.relu(dense(block["mlp_input"], x)))
