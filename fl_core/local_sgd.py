@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from fl_core.errors import ConfigurationError
 from models.base import Batch, Model, Params, batch_loss
@@ -33,6 +34,18 @@ class LocalTraining:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ConfigurationError(f"gradient_clip is {self.gradient_clip}, but must be positive (or left out)")
+
+    def count_steps(self, num_examples: npt.ArrayLike) -> np.ndarray:
+        """Count the local steps that `batch_rows` gives to clients.
+
+        Args:
+          num_examples: int [clients], or one int.
+
+        Returns:
+          int [clients], or one int.
+        """
+        per_epoch = -(-np.asarray(num_examples) // self.batch_size)
+        return np.minimum(per_epoch * self.epochs, self.max_batches)
 
 
 class LossSums(NamedTuple):
@@ -70,21 +83,8 @@ def batch_rows(num_examples: int, training: LocalTraining, rng: np.random.Genera
     return np.concatenate(epochs)[: training.max_batches]
 
 
-def count_steps(num_examples: np.ndarray, training: LocalTraining) -> np.ndarray:
-    """Count the local steps that `batch_rows` gives to clients.
-
-    Args:
-      num_examples: int [clients].
-      training: batch size, epochs and cap.
-
-    Returns:
-      int [clients].
-    """
-    return np.minimum(-(-num_examples // training.batch_size) * training.epochs, training.max_batches)
-
-
 def local_step(
-    model: Model, params: Params, batch: Batch, learning_rate: jax.Array, gradient_clip: float | None
+    model: Model, params: Params, batch: Batch, learning_rate: jax.typing.ArrayLike, gradient_clip: float | None
 ) -> tuple[Params, LossSums]:
     """Take one step of SGD.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fl_core.aggregation import CohortAggregate, mean_delta
 from fl_core.cohorts import CohortSampler
+from fl_core.randomness import device_key, host_rng
 from fl_core.server_optimizers import ServerOptimizerConfig, ServerState, server_step
 from models.base import Params
 
@@ -30,6 +31,25 @@ class RoundPlan:
     clients: np.ndarray
     seed: int
     learning_rate: float
+
+    def shuffling(self, client: int) -> np.random.Generator:
+        """Make the stream with which a client shuffles its examples in this round.
+
+        Args:
+          client: the client's index.
+
+        Returns:
+          A generator at the start of that stream.
+        """
+        return host_rng(self.seed, "shuffle", self.round_number, client)
+
+    def upload_key(self) -> jax.Array:
+        """Make the key whose `fold_in` by a client's index rounds that client's upload.
+
+        Returns:
+          A typed PRNG key.
+        """
+        return device_key(self.seed, "upload", self.round_number)
 
 
 class CohortResult(NamedTuple):

@@ -1,0 +1,61 @@
+"""A `CohortRunner` that calls clients one after another in this process, every update through the wire's bytes.
+
+It does exactly what a deployment does, without a network and without speed: the reference that the simulation's
+engine is held to.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from clients.local_training import ClientProgram, ClientReport, train_locally
+from fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
+from fl_core.compression import decompress_update
+from fl_core.local_sgd import LossSums
+from fl_core.round_loop import CohortResult, RoundPlan
+from fl_core.wire import download_bytes, unpack_update
+from models.base import Params
+
+
+class InProcessRunner:
+    """Runs `train_locally` for each client of a cohort and aggregates the reports as they come."""
+
+    def __init__(self, program: ClientProgram, rules: AggregationRules, examples_of: Callable[[int], np.ndarray]):
+        """Set up the clients.
+
+        Args:
+          program: what clients run.
+          rules: how the server screens, clips and weighs updates.
+          examples_of: maps a client's index to its examples, int32 [examples, length + 1].
+        """
+        self._program, self._rules, self._examples_of = program, rules, examples_of
+
+    def run(self, params: Params, plan: RoundPlan) -> CohortResult:
+        """See `fl_core.round_loop.CohortRunner.run`."""
+        aggregate = empty_aggregate(params)
+        steps = bytes_up = 0
+        for client in map(int, plan.clients):
+            sequences = self._examples_of(client)
+            report = train_locally(self._program, params, sequences, plan, client)
+            if report is not None:
+                aggregate = add_aggregates(aggregate, self._receive(report, params, plan, client))
+                bytes_up += len(report.upload)
+            elif len(sequences):
+                aggregate = add_aggregates(aggregate, _refused(params))
+            steps += int(self._program.training.count_steps(len(sequences)))
+        return CohortResult(aggregate, steps, len(plan.clients) * download_bytes(params), bytes_up)
+
+    def _receive(self, report: ClientReport, params: Params, plan: RoundPlan, client: int) -> CohortAggregate:
+        compressor = self._program.compressor
+        compressed = unpack_update(compressor, report.upload, params)
+        key = jax.random.fold_in(plan.upload_key(), client)
+        delta = decompress_update(compressor, key, compressed, params)
+        losses = LossSums(jnp.asarray(report.training_loss), jnp.asarray(report.training_tokens))
+        return contribution(delta, jnp.asarray(report.num_examples, jnp.float32), losses, self._rules)
+
+
+def _refused(params: Params) -> CohortAggregate:
+    one = jnp.ones(())
+    return empty_aggregate(params)._replace(clients=one, dropped=one)
