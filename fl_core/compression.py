@@ -109,9 +109,7 @@ def make_compressor(upload_bits: int, rotation: bool = False) -> Compressor:
       ConfigurationError: another width, or rotation of float32 uploads.
     """
     if upload_bits not in COMPRESSORS:
-        raise ConfigurationError(
-            f"upload_bits is {upload_bits}, but must be one of {', '.join(map(str, COMPRESSORS))}"
-        )
+        raise ConfigurationError(f"upload_bits is {upload_bits}, but must be one of {', '.join(map(str, COMPRESSORS))}")
     if rotation and upload_bits == 32:
         raise ConfigurationError("upload_rotation is on, but 32-bit uploads are not quantized; choose fewer bits")
     return COMPRESSORS[upload_bits](rotation)
@@ -129,9 +127,7 @@ def compress_update(compressor: Compressor, key: jax.Array, update: Params) -> l
       What travels of each leaf, in the order of `jax.tree_util.tree_leaves`.
     """
     leaves = jax.tree_util.tree_leaves(update)
-    return [
-        compressor.compress(jax.random.fold_in(key, index), leaf.reshape(-1)) for index, leaf in enumerate(leaves)
-    ]
+    return [compressor.compress(jax.random.fold_in(key, index), leaf.reshape(-1)) for index, leaf in enumerate(leaves)]
 
 
 def decompress_update(compressor: Compressor, key: jax.Array, compressed: list, like: Params) -> Params:

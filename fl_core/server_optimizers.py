@@ -95,8 +95,6 @@ def server_step(
     Returns:
       The state after the round.
     """
-    direction, optimizer = SERVER_OPTIMIZERS[config.name](config).update(
-        pseudo_gradient, state.optimizer, state.params
-    )
+    direction, optimizer = SERVER_OPTIMIZERS[config.name](config).update(pseudo_gradient, state.optimizer, state.params)
     params = jax.tree_util.tree_map(lambda p, d: p - learning_rate * d, state.params, direction)
     return ServerState(params, optimizer)

@@ -109,9 +109,7 @@ def _recurrence_forward(
     return h_txbxe, (pull_back, h_txbxe, m_txbxh)
 
 
-def _recurrence_backward(
-    gate: Activation, cell: Activation, residuals: tuple, h_gradient_txbxe: jax.Array
-) -> tuple:
+def _recurrence_backward(gate: Activation, cell: Activation, residuals: tuple, h_gradient_txbxe: jax.Array) -> tuple:
     pull_back, h_txbxe, m_txbxh = residuals
     z_gradient, shift_gradient = pull_back((h_gradient_txbxe, jnp.zeros_like(m_txbxh)))
     recurrent_gradient = jnp.einsum("tbe,tbz->ez", h_txbxe[:-1], z_gradient[1:])

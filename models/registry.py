@@ -73,9 +73,7 @@ def create_model(name: str, vocabulary_size: int | None = None) -> Model:
     """
     if name not in MODELS:
         close = difflib.get_close_matches(name, MODELS) or sorted(MODELS)
-        raise UnknownModelError(
-            f"unknown model {name!r}; did you mean {', '.join(close)}? `fedlm models` lists all"
-        )
+        raise UnknownModelError(f"unknown model {name!r}; did you mean {', '.join(close)}? `fedlm models` lists all")
     build, config = MODELS[name]
     if vocabulary_size is not None:
         config = dataclasses.replace(config, vocabulary_size=vocabulary_size)

@@ -91,9 +91,7 @@ def _transformer_model(name: str, config: TransformerConfig, attention_weights: 
         rng_embedding, rng_blocks = jax.random.split(rng)
         return {
             "embedding": init_embedding(rng_embedding, config.vocabulary_size, config.embedding),
-            "blocks": [
-                _init_block(rng_block, config) for rng_block in jax.random.split(rng_blocks, config.layers)
-            ],
+            "blocks": [_init_block(rng_block, config) for rng_block in jax.random.split(rng_blocks, config.layers)],
             "final_norm": init_layer_norm(config.embedding),
             "output_bias": jnp.zeros(config.vocabulary_size),
         }

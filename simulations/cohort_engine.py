@@ -86,9 +86,7 @@ class CohortEngine:
         state = _empty_state(params, self._shape, self._mesh)
         for chunk in lane_chunks(self._data, plan, self._work.training, self._shape):
             on_devices = jax.device_put(chunk, self._by_device)
-            state = _run_chunk(
-                self._work, self._mesh, params, plan.learning_rate, plan.upload_key(), state, on_devices
-            )
+            state = _run_chunk(self._work, self._mesh, params, plan.learning_rate, plan.upload_key(), state, on_devices)
         steps = self._work.training.count_steps(self._data.num_examples[plan.clients])
         aggregate = _add_devices(state[1], self._mesh)
         return CohortResult(

@@ -1,9 +1,13 @@
-"""What the cohort engine needs of a federated data set, and its in-memory form."""
+"""What the cohort engine needs of a federated data set: in memory, or in a store on disk."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
+
+from fl_core.local_sgd import gather_batch
+from models.base import Batch
+from simulations.datasets.store import ClientSplit, padded_sequences
 
 
 class FederatedData(Protocol):
@@ -42,3 +46,57 @@ class InMemoryData:
     def sequences(self, client: int) -> np.ndarray:
         """See `FederatedData.sequences`."""
         return self._clients[client]
+
+
+class StoredData:
+    """One split of a store on disk, cut to a sequence length."""
+
+    def __init__(self, split: ClientSplit, length: int):
+        """Bind a split to a length.
+
+        Args:
+          split: of a `TokenStore`.
+          length: target tokens of a sequence.
+        """
+        self._split, self._length = split, length
+        self.num_examples = split.num_examples
+
+    def sequences(self, client: int) -> np.ndarray:
+        """See `FederatedData.sequences`."""
+        return padded_sequences(self._split.client(client), self._length)
+
+
+def evaluation_batches(
+    data: FederatedData, length: int, batch_size: int, max_examples: int | None = None
+) -> Iterator[Batch]:
+    """Lay examples of all clients out in batches of one shape.
+
+    Args:
+      data: the clients.
+      length: target tokens of a sequence.
+      batch_size: rows of a batch; the last batch is filled up with rows of weight 0.
+      max_examples: take only so many examples, from clients in an order that is random but always the
+        same; None takes all.
+
+    Yields:
+      The batches, as NumPy arrays.
+    """
+    clients = np.random.default_rng(0).permutation(len(data.num_examples))
+    left = int(data.num_examples.sum()) if max_examples is None else max_examples
+    pending = np.empty((0, length + 1), np.int32)
+    for client in clients:
+        if left <= 0:
+            break
+        sequences = data.sequences(int(client))[:left]
+        left -= len(sequences)
+        pending = np.concatenate([pending, sequences])
+        while len(pending) >= batch_size:
+            yield _full_batch(pending[:batch_size], batch_size)
+            pending = pending[batch_size:]
+    if len(pending):
+        yield _full_batch(pending, batch_size)
+
+
+def _full_batch(sequences: np.ndarray, batch_size: int) -> Batch:
+    rows = np.where(np.arange(batch_size) < len(sequences), np.arange(batch_size), -1)
+    return Batch(*gather_batch(sequences, rows))  # type: ignore[arg-type]

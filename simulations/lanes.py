@@ -76,9 +76,7 @@ def balance_lanes(steps: np.ndarray, num_lanes: int) -> list[list[int]]:
     return lanes
 
 
-def lane_chunks(
-    data: FederatedData, plan: RoundPlan, training: LocalTraining, shape: LaneShape
-) -> Iterator[LaneChunk]:
+def lane_chunks(data: FederatedData, plan: RoundPlan, training: LocalTraining, shape: LaneShape) -> Iterator[LaneChunk]:
     """Lay a cohort's local steps out in lanes and cut the lanes into chunks.
 
     Args:

@@ -1,0 +1,83 @@
+"""The `fedlm` command: finds the sub-command's module and turns a user's mistake into one clear message."""
+
+import importlib
+import logging
+import os
+import sys
+
+COMMANDS = {
+    "models": "list the named models with their exact parameter counts",
+    "data": "import federated data sets, and describe them",
+    "simulate": "train one model in simulated cross-device rounds",
+    "compare": "compare models over learning rates and seeds, and write a report",
+}
+
+_USAGE_ERROR = 2
+_INTERRUPTED = 130
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a `fedlm` command.
+
+    Args:
+      argv: the words after `fedlm`; those of this process where None.
+
+    Returns:
+      The exit status: 0 on success, 2 on a user's mistake, 130 when interrupted.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_help())
+        return 0 if argv else _USAGE_ERROR
+    if argv[0] not in COMMANDS:
+        print(f"fedlm: unknown command {argv[0]!r}; choose from {', '.join(COMMANDS)}", file=sys.stderr)
+        return _USAGE_ERROR
+    _quieten_libraries()
+    return _run(argv[0], argv[1:])
+
+
+def _run(command: str, argv: list[str]) -> int:
+    from fl_core.errors import UserError
+    from models.registry import UnknownModelError
+
+    try:
+        return importlib.import_module(f"fedlm.{command}").main(argv)
+    except (UserError, UnknownModelError) as error:
+        print(f"fedlm {command}: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+    except KeyboardInterrupt:
+        print("\nfedlm: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {purpose}" for name, purpose in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: fedlm COMMAND [OPTIONS]",
+            "",
+            "Language models trained on text that belongs to people: federated, simulated or central.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "`fedlm COMMAND --help` explains a command's options. To begin:",
+            "",
+            "  fedlm data import stdlib --out runs/stdlib",
+            "  fedlm compare --preset small --data runs/stdlib --out runs/compare",
+        ]
+    )
+
+
+def _quieten_libraries() -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.getLogger("absl").setLevel(logging.ERROR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""`fedlm data`: import text into a token store, and describe a store."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from fl_core.errors import ConfigurationError
+from simulations.datasets.describing import describe
+from simulations.datasets.importing import SOURCES, ImportSummary, import_source
+from simulations.datasets.store import TokenStore
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """Import text into a token store: split its users, train a tokenizer, write token sequences."""
+
+    out: Path
+    """Directory of the store to make."""
+    vocabulary_size: int = 4096
+    """Tokens of the WordPiece vocabulary, trained on the train split only."""
+    seed: int = 0
+    """Seed of the split of the clients into train (80 %), heldout (10 %) and test (10 %)."""
+    overwrite: bool = False
+    """Replace a token store that is already at --out."""
+
+
+@dataclass(frozen=True)
+class DescribeOptions:
+    """Describe a token store: clients, examples, tokens, and what was skipped when it was imported."""
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Directory of the store."""
+    json: bool = False
+    """Print one JSON document instead of tables."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm data` with the words after it.
+
+    Returns:
+        The exit status, 0.
+
+    Raises:
+        UserError: a word is unknown, a store is missing or damaged, or the destination may not be written.
+        SystemExit: after printing help, or an option's error (status 2).
+    """
+    return _dispatch(
+        "fedlm data",
+        "Text of many users, as token stores that training reads.",
+        {
+            "import": ("make a token store from a source of text", _import),
+            "describe": ("show what is in a token store", _describe),
+        },
+        argv,
+    )
+
+
+def _dispatch(
+    prog: str, purpose: str, commands: dict[str, tuple[str, Callable[[list[str]], int]]], argv: list[str]
+) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        width = max(map(len, commands))
+        lines = [f"usage: {prog} {{{','.join(commands)}}} ...", "", purpose, ""]
+        lines += [f"  {name:<{width}}  {text}" for name, (text, _) in commands.items()]
+        lines += ["", f"Options and an explanation of each: {prog} {next(iter(commands))} --help"]
+        print("\n".join(lines))
+        return 0
+    if argv[0] not in commands:
+        raise ConfigurationError(
+            f"{prog}: found {argv[0]!r}, expected one of: {', '.join(commands)}. Type {prog} --help."
+        )
+    return commands[argv[0]][1](argv[1:])
+
+
+def _import(argv: list[str]) -> int:
+    return _dispatch(
+        "fedlm data import",
+        "Make a token store: clients are split 80/10/10, a WordPiece vocabulary is trained on the train split,\n"
+        "and every client's sentences are stored as token sequences. For example:\n\n"
+        "  fedlm data import stdlib --out data/stdlib",
+        {name: (source.description, partial(_import_from, name)) for name, source in SOURCES.items()},
+        argv,
+    )
+
+
+def _import_from(name: str, argv: list[str]) -> int:
+    options = tyro.cli(
+        ImportOptions, args=argv, prog=f"fedlm data import {name}", description=SOURCES[name].description + "."
+    )
+    console = Console(stderr=True)
+    with _ImportProgress(console) as progress:
+        summary = import_source(
+            name, options.out, options.vocabulary_size, options.seed, options.overwrite, progress.update
+        )
+    _print_summary(summary, options.out)
+    return 0
+
+
+def _describe(argv: list[str]) -> int:
+    options = tyro.cli(DescribeOptions, args=argv, prog="fedlm data describe")
+    description = describe(TokenStore.open(options.directory))
+    if options.json:
+        json.dump(description, sys.stdout, indent=1)
+        print()
+    else:
+        _print_description(description)
+    return 0
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f}/s" if speed else "", style="cyan")
+
+
+class _ImportProgress:
+    """One bar a phase, with the rate and the time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "_ImportProgress":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def update(self, phase: str, done: int, total: int | None) -> None:
+        if phase not in self._tasks:
+            self._tasks[phase] = self._bars.add_task(phase, total=total)
+        self._bars.update(self._tasks[phase], completed=done, total=total)
+
+
+def _print_summary(summary: ImportSummary, out: Path) -> None:
+    console = Console()
+    table = Table(title=f"{summary.header.source}: {summary.header.vocabulary_size:,} tokens in the vocabulary")
+    table.add_column("split")
+    for column in ("clients", "examples", "tokens"):
+        table.add_column(column, justify="right")
+    for name, split in summary.header.splits.items():
+        table.add_row(name, f"{split.clients:,}", f"{split.examples:,}", f"{split.tokens:,}")
+    console.print(table)
+    _print_skipped(console, summary.header.skipped)
+    print(f"\nThe store is in {summary.path}. Next:\n\n  fedlm data describe {out}")
+
+
+def _print_skipped(console: Console, skipped: dict[str, int]) -> None:
+    if skipped:
+        console.print(
+            "skipped: " + ", ".join(f"{reason} {count:,}" for reason, count in skipped.items()), soft_wrap=True
+        )
+
+
+def _print_description(description: dict[str, Any]) -> None:
+    console = Console()
+    splits = description["splits"]
+    table = Table(title=f"{description['path']} ({description['source']})")
+    table.add_column("")
+    for name in splits:
+        table.add_column(name, justify="right")
+    for row in ("clients", "examples", "tokens"):
+        table.add_row(row, *(f"{split[row]:,}" for split in splits.values()))
+    for row in ("examples_per_client", "tokens_per_example"):
+        table.add_section()
+        for statistic in next(iter(splits.values()))[row]:
+            cells = (_number(split[row][statistic]) for split in splits.values())
+            table.add_row(f"{row.replace('_', ' ')}: {statistic}", *cells)
+    table.add_section()
+    length = next(iter(splits.values()))["truncation_length"]
+    table.add_row(f"cut at length {length}", *(_percent(split["truncated_share"]) for split in splits.values()))
+    table.add_row("out of vocabulary", *(_percent(split["oov_share"]) for split in splits.values()))
+    console.print(table)
+    console.print(
+        f"vocabulary: {description['vocabulary_size']:,} tokens, fingerprint {description['fingerprint'][:16]}"
+    )
+    _print_skipped(console, description["skipped"])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}".removesuffix(".0")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.2%}"

@@ -1,0 +1,55 @@
+"""`fedlm simulate`: train one model in simulated cross-device rounds."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from fedlm.options import add_configuration, set_up_devices, settings_of
+from fedlm.progress import RoundProgress
+from simulations.configuration import Experiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateCommand(Experiment):
+    """Train one model in simulated cross-device rounds.
+
+    Clients run plain SGD on their own examples, the server applies the mean of their updates. The run writes
+    metrics.jsonl, TensorBoard events, checkpoints and summary.json into its folder; stopped at any time, the same
+    command goes on where it was. `--config FILE` reads options from a TOML file (`client_learning_rate = 0.5`);
+    options on the command line win. This command gives no privacy guarantee.
+    """
+
+    out: Path
+    """Folder of the run."""
+    devices: int | None = None
+    """How many devices to use: CPU cores where there is no accelerator. All where it is not given."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm simulate`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    command = tyro.cli(SimulateCommand, args=add_configuration(argv, SimulateCommand), prog="fedlm simulate")
+    set_up_devices(command.devices)
+    from simulations.experiment import run_experiment
+
+    experiment = settings_of(command, Experiment)
+    with RoundProgress(experiment.model) as progress:
+        summary = run_experiment(experiment, command.out, progress.update)
+    console = Console()
+    if summary["status"] == "diverged":
+        console.print(f"[red]diverged[/] at round {summary['diverged_at_round']}: {summary['diverged_because']}")
+    else:
+        console.print(
+            f"test perplexity {summary['test_perplexity']:.2f}, test accuracy {summary['test_accuracy']:.4f} "
+            f"after {summary['rounds']} rounds ({summary['parameters']:,} parameters)"
+        )
+    console.print(f"{summary['privacy']}: no noise was added. Everything is in {command.out}")
+    return 0

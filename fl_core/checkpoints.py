@@ -1,0 +1,122 @@
+"""Checkpoints of a federated run, by orbax: each is written beside the others and renamed into place when whole."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from fl_core.errors import CheckpointError
+from fl_core.server_optimizers import ServerState
+from models.base import Params
+
+
+class Checkpoints:
+    """The last few checkpoints of one run; a context manager."""
+
+    def __init__(self, directory: Path, keep: int = 2):
+        """Open or create the folder of checkpoints.
+
+        Args:
+          directory: where they lie.
+          keep: how many to keep.
+        """
+        self._directory = directory
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._manager.close()
+
+    def latest_round(self) -> int:
+        """Say how many rounds the newest whole checkpoint has seen.
+
+        Returns:
+          The number of finished rounds, 0 where there is no checkpoint.
+        """
+        return self._manager.latest_step() or 0
+
+    def save(self, rounds: int, state: ServerState, about: dict[str, Any]) -> None:
+        """Save the server's state; when this returns, it is on disk.
+
+        Args:
+          rounds: how many rounds are finished.
+          state: after them.
+          about: JSON-able facts that tell whose checkpoint it is.
+        """
+        if rounds in self._manager.all_steps():
+            return
+        arrays = jax.tree_util.tree_map(np.asarray, jax.device_get(state))
+        items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
+        self._manager.save(rounds, args=items)
+        self._manager.wait_until_finished()
+
+    def restore_about(self, rounds: int) -> dict[str, Any]:
+        """Read the facts that were saved with a checkpoint.
+
+        Args:
+          rounds: which checkpoint.
+
+        Returns:
+          The facts.
+
+        Raises:
+          CheckpointError: they cannot be read.
+        """
+        return self._restore(rounds, ocp.args.Composite(about=ocp.args.JsonRestore())).about
+
+    def restore_state(self, rounds: int, like: ServerState) -> ServerState:
+        """Read the server's state.
+
+        Args:
+          rounds: which checkpoint.
+          like: arrays, or shapes, of the state's structure.
+
+        Returns:
+          The state, of NumPy arrays.
+
+        Raises:
+          CheckpointError: it cannot be read, or has another structure.
+        """
+        template = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+        restored = self._restore(rounds, ocp.args.Composite(state=ocp.args.StandardRestore(template))).state
+        for found, expected in zip(*map(jax.tree_util.tree_leaves, (restored, template)), strict=True):
+            if found.shape != expected.shape:
+                raise CheckpointError(
+                    f"{self._directory / str(rounds)}: holds an array of shape {found.shape} where the model has "
+                    f"{expected.shape}; it was written for another model"
+                )
+        return restored
+
+    def _restore(self, rounds: int, items: ocp.args.Composite) -> Any:
+        try:
+            return self._manager.restore(rounds, args=items)
+        except Exception as error:
+            raise CheckpointError(
+                f"{self._directory / str(rounds)}: this checkpoint cannot be read ({_first_line(error)}); remove that "
+                "folder to go on from the one before it, or start again with another --out"
+            ) from error
+
+
+def parameters_digest(params: Params) -> str:
+    """Compute a fingerprint of parameters: equal exactly where every bit is.
+
+    Args:
+      params: arrays.
+
+    Returns:
+      The SHA-256 of all leaves' bytes, in hex.
+    """
+    digest = hashlib.sha256()
+    for leaf in jax.tree_util.tree_leaves(jax.device_get(params)):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

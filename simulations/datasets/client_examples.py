@@ -1,0 +1,97 @@
+"""The examples of one client, and the fixed-length sequences that models are trained on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from models.special_tokens import BOS_ID, EOS_ID, PAD_ID
+
+
+@dataclass(frozen=True, slots=True)
+class ClientExamples:
+    """The token sequences of one client, as a ragged array.
+
+    Args:
+        values: uint16 or uint32 `[num_tokens]`, the client's tokens, example after example.
+        stored_offsets: integer `[num_examples + 1]`, where the examples begin and end, counted from
+            `stored_offsets[0]`. A store hands out its own offsets here, so nothing is copied.
+    """
+
+    values: NDArray[np.unsignedinteger]
+    stored_offsets: NDArray[np.signedinteger]
+
+    @classmethod
+    def from_sequences(cls, sequences: Sequence[ArrayLike], dtype: np.typing.DTypeLike = np.uint16) -> "ClientExamples":
+        """Copy a list of token sequences into one ragged array."""
+        arrays = [np.asarray(sequence, dtype) for sequence in sequences]
+        offsets = np.zeros(len(arrays) + 1, np.int64)
+        np.cumsum([array.size for array in arrays], out=offsets[1:])
+        return cls(np.concatenate([np.empty(0, dtype), *arrays]), offsets)
+
+    @property
+    def offsets(self) -> NDArray[np.signedinteger]:
+        """Integer `[num_examples + 1]`: example j is `values[offsets[j]:offsets[j + 1]]`; computed anew."""
+        return self.stored_offsets - self.stored_offsets[0]
+
+    @property
+    def lengths(self) -> NDArray[np.signedinteger]:
+        """Integer `[num_examples]`: the number of tokens of each example; computed anew."""
+        return np.diff(self.stored_offsets)
+
+    @property
+    def num_examples(self) -> int:
+        """The number of the client's examples."""
+        return len(self.stored_offsets) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of the client's tokens, BOS and EOS not counted."""
+        return len(self.values)
+
+    def example(self, index: int) -> NDArray[np.unsignedinteger]:
+        """Return the tokens of one example, a view.
+
+        Raises:
+            IndexError: the client has no such example.
+        """
+        if not 0 <= index < self.num_examples:
+            raise IndexError(f"example {index} of a client with {self.num_examples} examples")
+        start, stop = self.stored_offsets[index : index + 2] - self.stored_offsets[0]
+        return self.values[start:stop]
+
+
+def padded_sequences(
+    examples: ClientExamples, length: int, rows: NDArray[np.integer] | None = None
+) -> NDArray[np.int32]:
+    """Return examples as `[BOS] w1 .. wk [EOS]`, cut or padded with PAD to `length + 1` tokens.
+
+    EOS is cut off with the rest where `k + 2 > length + 1`.
+
+    Args:
+        examples: the client's examples.
+        length: tokens a model reads in one sequence, at least 1.
+        rows: integer `[n]`, the examples to return, in this order; all of them by default.
+
+    Returns:
+        int32 `[n, length + 1]`; inputs are `[:, :-1]`, targets `[:, 1:]`.
+
+    Raises:
+        ValueError: `length` is below 1.
+        IndexError: a row is not an example of the client.
+    """
+    if length < 1:
+        raise ValueError(f"length is {length}, expected at least 1")
+    starts, lengths = examples.offsets[:-1], examples.lengths
+    if rows is not None:
+        rows = np.asarray(rows, np.int64)
+        starts, lengths = starts[rows], lengths[rows]
+    padded = np.full((len(starts), length + 1), PAD_ID, np.int32)
+    padded[:, 0] = BOS_ID
+    positions = np.arange(length)
+    kept = positions < lengths[:, None]
+    padded[:, 1:][kept] = examples.values[(starts[:, None] + positions)[kept]]
+    ended = np.flatnonzero(lengths < length)
+    padded[ended, lengths[ended] + 1] = EOS_ID
+    return padded

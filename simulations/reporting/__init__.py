@@ -1,0 +1,1 @@
+"""Reports of comparisons: tables, plots and one self-contained HTML page."""
