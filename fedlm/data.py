@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
     """Run `fedlm data` with the words after it.
 
     Returns:
-        The exit status, 0.
+        The exit status: 0, or 2 where a word is missing.
 
     Raises:
         UserError: a word is unknown, a store is missing or damaged, or the destination may not be written.
@@ -85,7 +85,7 @@ def _dispatch(
         lines += [f"  {name:<{width}}  {text}" for name, (text, _) in commands.items()]
         lines += ["", f"Options and an explanation of each: {prog} {next(iter(commands))} --help"]
         print("\n".join(lines))
-        return 0
+        return 0 if argv else 2
     if argv[0] not in commands:
         raise ConfigurationError(
             f"{prog}: found {argv[0]!r}, expected one of: {', '.join(commands)}. Type {prog} --help."

@@ -25,13 +25,10 @@ def add_configuration(argv: list[str], command: type) -> list[str]:
     Raises:
       ConfigurationError: the file is missing or not TOML, or it sets what the command does not know.
     """
-    if "--config" not in argv:
+    name, rest = _take_option(argv, "--config")
+    if name is None:
         return argv
-    position = argv.index("--config")
-    if position + 1 == len(argv):
-        raise ConfigurationError("--config needs the path of a TOML file")
-    path = Path(argv[position + 1])
-    rest = argv[:position] + argv[position + 2 :]
+    path = Path(name)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -39,12 +36,49 @@ def add_configuration(argv: list[str], command: type) -> list[str]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
     known = {field.name for field in dataclasses.fields(command)}
-    unknown = sorted(set(values) - known)
+    unknown = sorted(set(values) - known - {"preset"})
     if unknown:
         raise ConfigurationError(
             f"{path}: sets {', '.join(unknown)}, which is no option of this command; --help lists them"
         )
     return as_options(values) + rest
+
+
+def add_preset(argv: list[str], presets: dict[str, dict[str, Any]], default: str = "small") -> list[str]:
+    """Replace `--preset NAME` by the options that it stands for, so that the others win.
+
+    Args:
+      argv: the options given.
+      presets: from names to settings.
+      default: the preset where none is named.
+
+    Returns:
+      The preset's options, then the others.
+
+    Raises:
+      ConfigurationError: there is no such preset.
+    """
+    name, rest = _take_option(argv, "--preset")
+    name = default if name is None else name
+    if name not in presets:
+        raise ConfigurationError(f"unknown preset {name!r}; choose from {', '.join(presets)}")
+    return as_options(presets[name]) + rest
+
+
+def _take_option(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
+    """Take the last value of an option, and all its mentions, out of the words."""
+    value, rest = None, []
+    words = iter(argv)
+    for word in words:
+        if word == flag:
+            value = next(words, None)
+            if value is None:
+                raise ConfigurationError(f"{flag} needs a value")
+        elif word.startswith(f"{flag}="):
+            value = word.removeprefix(f"{flag}=")
+        else:
+            rest.append(word)
+    return value, rest
 
 
 def as_options(values: dict[str, Any]) -> list[str]:

@@ -2,49 +2,67 @@
 
 import sys
 import time
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from simulations.comparison import Cell
+
 _PLAIN_SECONDS = 15.0
 
 
-class RoundProgress:
-    """Shows the rounds of one run on stderr; a context manager.
+class _Bar:
+    """One bar on stderr; where that is no terminal, a plain line now and then."""
 
-    On a terminal it is a live line, elsewhere a plain line every 15 seconds and at the last round.
-    """
-
-    def __init__(self, name: str):
-        """Prepare the line.
-
-        Args:
-          name: of what is trained.
-        """
+    def __init__(self, name: str, total: int | None):
         console = Console(stderr=True)
         self._live = console.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[scores]}"),
+            TextColumn("{task.fields[text]}"),
             TimeRemainingColumn(compact=True),
             console=console,
             disable=not self._live,
         )
-        self._task = self._progress.add_task(name, total=None, scores="compiling")
+        self._task = self._progress.add_task(name, total=total, text="compiling")
         self._name = name
-        self._scores = ""
         self._started = self._printed = time.monotonic()
-        self._first_round: int | None = None
+        self._skipped: int | None = None
 
-    def __enter__(self) -> "RoundProgress":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
+
+    def show(self, done: int, total: int, text: str) -> None:
+        """Show that `done` rounds of `total` are finished; what was done at the first call was done before."""
+        now = time.monotonic()
+        if self._skipped is None:
+            self._skipped = done - 1
+            self._progress.reset(self._task, total=total, completed=self._skipped, text=text)
+        self._progress.update(self._task, completed=done, text=text)
+        if not self._live and (done == total or now - self._printed > _PLAIN_SECONDS):
+            self._printed = now
+            left = (now - self._started) / (done - self._skipped) * (total - done)
+            print(f"{self._name} round {done}/{total} {text}, {time_text(left)} left", file=sys.stderr, flush=True)
+
+
+class RoundProgress(_Bar):
+    """Shows the rounds of one run; a context manager."""
+
+    def __init__(self, name: str):
+        """Prepare the line.
+
+        Args:
+          name: of the model.
+        """
+        super().__init__(name, None)
+        self._scores = ""
 
     def update(self, row: dict[str, Any], rounds: int) -> None:
         """Show a finished round.
@@ -53,19 +71,34 @@ class RoundProgress:
           row: its metrics.
           rounds: how many there are in all.
         """
-        if self._first_round is None:
-            self._first_round = row["round"]
         if row.get("heldout_perplexity"):
             self._scores = f"perplexity {row['heldout_perplexity']:.1f} accuracy {row['heldout_accuracy']:.3f} "
-        done = row["round"] + 1
-        text = describe_round(row, self._scores)
-        if self._live:
-            self._progress.update(self._task, total=rounds, completed=done, scores=text)
-        elif done == rounds or time.monotonic() - self._printed > _PLAIN_SECONDS:
-            self._printed = time.monotonic()
-            rate = (self._printed - self._started) / (done - self._first_round)
-            left = time_text(rate * (rounds - done))
-            print(f"{self._name} round {done}/{rounds} {text}, {left} left", file=sys.stderr, flush=True)
+        self.show(row["round"] + 1, rounds, describe_round(row, self._scores))
+
+
+class CellProgress(_Bar):
+    """Shows the rounds of all cells of a comparison; a context manager."""
+
+    def __init__(self, total: int):
+        """Prepare the line.
+
+        Args:
+          total: rounds of all cells.
+        """
+        super().__init__("comparing", total)
+        self._total = total
+        self._rounds: dict[Any, int] = {}
+
+    def update(self, cell: Cell, row: dict[str, Any]) -> None:
+        """Show a finished round of a cell.
+
+        Args:
+          cell: which.
+          row: its metrics.
+        """
+        self._rounds[cell] = row["round"] + 1
+        name = f"{cell.experiment.model} ({cell.experiment.client_learning_rate:g}, seed {cell.experiment.seed})"
+        self.show(sum(self._rounds.values()), self._total, f"{name} {describe_round(row, '')}")
 
 
 def describe_round(row: dict[str, Any], scores: str) -> str:

@@ -1,5 +1,6 @@
 """What is reported of a model: perplexity and accuracy, by exactly which targets they count."""
 
+import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -46,8 +47,8 @@ def evaluate(model: Model, params: Params, batches: Iterable[Batch]) -> Scores:
       The scores. Sums over batches are kept in float64.
     """
     sums = [_weighted_sums(model, params, batch) for batch in batches]
-    totals = [float(np.sum(np.asarray(column, np.float64))) for column in zip(*jax.device_get(sums), strict=True)]
-    return scores_from_totals(ExampleSums(*totals)) if totals else Scores(*[float("nan")] * 4)  # type: ignore[arg-type]
+    totals = [np.concatenate(column).sum(dtype=np.float64) for column in zip(*jax.device_get(sums), strict=True)]
+    return scores_from_totals(ExampleSums(*totals)) if totals else Scores(*[float("nan")] * 4)
 
 
 def scores_from_totals(totals: ExampleSums) -> Scores:
@@ -73,10 +74,8 @@ def scores_from_totals(totals: ExampleSums) -> Scores:
     )
 
 
-def _weigh(model: Model, params: Params, batch: Batch) -> ExampleSums:
+@functools.partial(jax.jit, static_argnums=0)
+def _weighted_sums(model: Model, params: Params, batch: Batch) -> ExampleSums:
+    # Sums stay per example: where the batch is spread over devices, none has to wait for another.
     sums = model.loss(params, batch)
-    real = batch.weight > 0
-    return ExampleSums(*(jnp.sum(jnp.where(real, batch.weight * values, 0.0)) for values in sums))
-
-
-_weighted_sums = jax.jit(_weigh, static_argnums=0)
+    return ExampleSums(*(jnp.where(batch.weight > 0, batch.weight * values, 0.0) for values in sums))

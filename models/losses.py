@@ -33,6 +33,7 @@ class ExampleSums(NamedTuple):
     in_vocabulary_correct: jax.Array
 
 
+@jax.custom_vjp
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """Compute the cross-entropy of each target token in float32.
 
@@ -43,11 +44,24 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     Returns:
       float32 [...], in nats.
     """
-    logits = logits.astype(jnp.float32)
-    # A comparison, not a gather: its gradient fuses with the softmax's instead of scattering.
+    return _cross_entropy_forward(logits, targets)[0]
+
+
+def _cross_entropy_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, tuple]:
+    log_normalizer = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1)
+    losses = log_normalizer - _target_logits(logits, targets)
+    return losses, (logits, targets, log_normalizer)
+
+
+def _cross_entropy_backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, None]:
+    # The derivative of the gather would be a scatter; comparing with the target fuses with the softmax.
+    logits, targets, log_normalizer = residuals
+    probabilities = jnp.exp(logits.astype(jnp.float32) - log_normalizer[..., None])
     is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
-    target_logit = jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - target_logit
+    return (gradient[..., None] * (probabilities - is_target)).astype(logits.dtype), None
+
+
+cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def next_token_sums(logits: jax.Array, targets: jax.Array) -> ExampleSums:
@@ -61,7 +75,7 @@ def next_token_sums(logits: jax.Array, targets: jax.Array) -> ExampleSums:
       The sums, float32 [batch] each.
     """
     losses = cross_entropy(logits, targets)
-    correct = jnp.argmax(logits, axis=-1) == targets
+    correct = _first_of_highest(logits, targets)
     real = targets != PAD_ID
     scored = real & (targets != EOS_ID)
     in_vocabulary = scored & (targets != OOV_ID)
@@ -78,3 +92,14 @@ def next_token_sums(logits: jax.Array, targets: jax.Array) -> ExampleSums:
         in_vocabulary_tokens=count(in_vocabulary),
         in_vocabulary_correct=count(in_vocabulary & correct),
     )
+
+
+def _first_of_highest(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    # The same as argmax(logits) == targets, by reductions that vectorise on a CPU.
+    target_logits = _target_logits(logits, targets)
+    before = jnp.where(jnp.arange(logits.shape[-1]) < targets[..., None], logits, -jnp.inf)
+    return (target_logits >= jnp.max(logits, axis=-1)) & (target_logits > jnp.max(before, axis=-1))
+
+
+def _target_logits(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0].astype(jnp.float32)

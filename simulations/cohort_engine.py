@@ -88,7 +88,8 @@ class CohortEngine:
             on_devices = jax.device_put(chunk, self._by_device)
             state = _run_chunk(self._work, self._mesh, params, plan.learning_rate, plan.upload_key(), state, on_devices)
         steps = self._work.training.count_steps(self._data.num_examples[plan.clients])
-        aggregate = _add_devices(state[1], self._mesh)
+        # With several programs in flight, the sum over devices could deadlock JAX's CPU devices.
+        aggregate = _add_devices(jax.block_until_ready(state[1]), self._mesh)
         return CohortResult(
             aggregate=aggregate,
             steps=int(steps.sum()),

@@ -7,34 +7,8 @@ MINIMUM_WORDS = 3
 MAXIMUM_WORDS = 100  # what is longer is a list of names, not a sentence
 MINIMUM_ALPHABETIC_SHARE = 0.7
 
-_ABBREVIATIONS = frozenset(
-    (
-        "al",
-        "approx",
-        "ca",
-        "cf",
-        "dr",
-        "e.g",
-        "eq",
-        "fig",
-        "i.e",
-        "incl",
-        "jr",
-        "mr",
-        "mrs",
-        "ms",
-        "no",
-        "nos",
-        "pp",
-        "prof",
-        "resp",
-        "sec",
-        "sr",
-        "st",
-        "viz",
-        "vol",
-        "vs",
-    )
+_ABBREVIATION = re.compile(
+    r"al|approx|ca|cf|dr|e\.g|eq|fig|i\.e|incl|jr|mrs?|ms|nos?|pp|prof|resp|sec|sr|st|viz|vol|vs", re.IGNORECASE
 )
 _DECORATION = re.compile(r"[^A-Za-z0-9]*")
 _BULLET = re.compile(r"\s*(?:[-*+o•]|\(?(?:\d{1,2}|[a-zA-Z])[.)])\s+(?=\S)")
@@ -128,7 +102,7 @@ def is_english(sentence: str) -> bool:
 def _is_abbreviation(before: str) -> bool:
     last = before.rsplit(None, 1)[-1].lstrip("\"'`([") if before.strip() else ""
     is_initial = len(last) == 1 and last.isupper() and last != "I"
-    return is_initial or last.lower() in _ABBREVIATIONS
+    return is_initial or _ABBREVIATION.fullmatch(last) is not None
 
 
 def _is_prose_line(line: str) -> bool:

@@ -210,9 +210,15 @@ class ClientSplit:
             example_offsets=examples.values.offsets.to_numpy(),
             values=examples.values.values.to_numpy(),
         )
-        if record.num_rows != self.header.batch_clients[batch]:
+        found = (record.num_rows, columns.client_offsets[-1], columns.example_offsets[-1])
+        expected = (
+            self.header.batch_clients[batch],
+            len(columns.example_offsets) - 1,
+            len(columns.values),
+        )
+        if found != expected:
             raise self._damaged(
-                f"found {record.num_rows} clients in record batch {batch}, expected {self.header.batch_clients[batch]}"
+                f"record batch {batch} has (clients, examples, tokens) {tuple(map(int, found))} instead of {expected}"
             )
         return columns
 

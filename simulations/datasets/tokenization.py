@@ -15,8 +15,8 @@ from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 
 CONTINUATION = "##"
 MINIMUM_FREQUENCY = 2
-# Letters first seen in few words would each take one of the vocabulary's places.
-MINIMUM_CHARACTER_COUNT = 10
+# Each of the many characters that occur hardly ever would take one of the vocabulary's places.
+CHARACTER_COVERAGE = 0.9999
 
 
 class Tokenizer:
@@ -57,12 +57,7 @@ class Tokenizer:
             DataError: there is no word in the texts, or the vocabulary cannot hold their characters.
         """
         words = count_words(texts)
-        characters = Counter[str]()
-        for word, count in words.items():
-            for character in word:
-                characters[character] += count
-        known = {character for character, count in characters.items() if count >= MINIMUM_CHARACTER_COUNT}
-        known = known or set(characters)
+        known = _frequent_characters(words)
         words = {word: count for word, count in words.items() if known.issuperset(word)}
         initial = sorted({word[0] for word in words})
         following = sorted({CONTINUATION + character for word in words for character in word[1:]})
@@ -129,6 +124,23 @@ def count_words(texts: Iterable[str]) -> dict[str, int]:
         normalized = normalizer.normalize_str(text)
         counts.update(word for word, _ in splitter.pre_tokenize_str(normalized))
     return dict(sorted(counts.items()))
+
+
+def _frequent_characters(words: dict[str, int]) -> set[str]:
+    """Return the fewest characters that make up `CHARACTER_COVERAGE` of the text."""
+    counts = Counter[str]()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    known: set[str] = set()
+    missing = (1 - CHARACTER_COVERAGE) * counts.total()
+    left = counts.total()
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if left <= missing:
+            break
+        known.add(character)
+        left -= count
+    return known
 
 
 def _train_vocabulary(words: dict[str, int], size: int, continuations: list[str]) -> dict[str, int]:

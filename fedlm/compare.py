@@ -1,0 +1,58 @@
+"""`fedlm compare`: compare models over learning rates and seeds, and write a report."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from fedlm.options import add_configuration, add_preset, settings_of
+from fedlm.progress import CellProgress
+from simulations.comparison import run_comparison
+from simulations.configuration import Comparison
+from simulations.presets import PRESETS
+from simulations.reporting.report import write_report
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand(Comparison):
+    """Compare models over learning rates and seeds, and write a report.
+
+    Each model is trained with every combination of learning rates and every seed. The combination with the lowest
+    mean held-out loss is selected; its scores on the test clients are the model's result. Writes report.html,
+    results.csv and plots into its folder. Stopped at any time, the same command goes on where it was.
+
+    `--preset NAME` sets many options at once (small, paper-table2, paper-table3; small where none is given);
+    `--config FILE` reads options from a TOML file. The command line wins over the file, the file over the preset.
+    This command gives no privacy guarantee.
+    """
+
+    out: Path
+    """Folder of the comparison."""
+    workers: int | None = None
+    """Cells run at the same time: one per CPU core, or per accelerator, where it is not given."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm compare`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    words = add_preset(add_configuration(argv, CompareCommand), PRESETS)
+    command = tyro.cli(CompareCommand, args=words, prog="fedlm compare")
+    comparison = settings_of(command, Comparison)
+    with CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
+        results = run_comparison(comparison, command.out, command.workers, progress.update)
+    report = write_report(comparison, results, command.out, shlex.join(["fedlm", "compare", *argv]))
+    console = Console()
+    for result in results:
+        if result.status != "finished":
+            why = result.summary.get("diverged_because") or result.summary.get("error")
+            console.print(f"[red]{result.status}[/] {result.cell.directory}: {why}")
+    console.print(f"report: {report}", soft_wrap=True)
+    return 0 if all(result.status != "failed" for result in results) else 1
