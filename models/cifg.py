@@ -67,7 +67,8 @@ def _cifg_model(name: str, config: CifgConfig, gate: Activation, cell: Activatio
         return params
 
     def apply(params: Params, tokens: jax.Array) -> jax.Array:
-        x = embed(params["embedding"], tokens)
+        # Rows of unit norm times sqrt(e) have entries of unit size: small inputs would drown in the recurrence.
+        x = embed(params["embedding"], tokens) * config.embedding**0.5
         h = cifg_layer(params["recurrent"], x, gate, cell)
         table = params["embedding"] if config.tied else params["output"]
         return logits_from_table(table, params["output_bias"], h)

@@ -1,0 +1,131 @@
+"""Numbers as a reader sees them; what is missing is a dash."""
+
+from collections import Counter
+
+from simulations.reporting.selection import Group, Spread, finite
+
+DASH = "–"
+MINUS = "−"
+
+
+def format_perplexity(value: float | None) -> str:
+    """Format a perplexity, or any positive number of unknown size.
+
+    Args:
+      value: the number, or None.
+
+    Returns:
+      About four digits.
+    """
+    number = finite(value)
+    if number is None:
+        return DASH
+    return f"{number:.2e}" if abs(number) >= 1e6 else f"{number:,.{_decimals(number)}f}"
+
+
+def format_percent(value: float | None) -> str:
+    """Format a share.
+
+    Args:
+      value: between 0 and 1, or None.
+
+    Returns:
+      Percent with two decimals.
+    """
+    number = finite(value)
+    return DASH if number is None else f"{100 * number:.2f} %"
+
+
+def format_spread(score: str, value: Spread | None) -> str:
+    """Format a mean and its standard deviation over seeds.
+
+    Args:
+      score: `perplexity` or an accuracy.
+      value: the mean and spread, or None.
+
+    Returns:
+      Such as `231.4 ± 2.1`; the deviation is a dash where there is one seed only.
+    """
+    if value is None:
+        return DASH
+    if score == "perplexity":
+        std = DASH if value.std is None else f"{value.std:,.{_decimals(value.mean)}f}"
+        return f"{format_perplexity(value.mean)} ± {std}"
+    std = DASH if value.std is None else f"{100 * value.std:.2f}"
+    return f"{100 * value.mean:.2f} ± {std} %"
+
+
+def format_number(value: float | None, decimals: int | None = None) -> str:
+    """Format a plain number.
+
+    Args:
+      value: the number, or None.
+      decimals: digits after the point; as many as make about three in all where it is None.
+
+    Returns:
+      The number with thousands set apart.
+    """
+    number = finite(value)
+    if number is None:
+        return DASH
+    if decimals is None:
+        decimals = 0 if abs(number) >= 100 else 1 if abs(number) >= 10 else 2 if abs(number) >= 0.1 else 4
+    return f"{number:,.{decimals}f}"
+
+
+def format_megabytes(value: float | None) -> str:
+    """Format bytes as megabytes of a million bytes.
+
+    Args:
+      value: bytes, or None.
+
+    Returns:
+      The number without its unit.
+    """
+    return format_number(None if value is None else value / 1e6)
+
+
+def format_rates(group: Group) -> str:
+    """Name a combination of learning rates.
+
+    Args:
+      group: that used it.
+
+    Returns:
+      Such as `client 0.5, server 0.01`.
+    """
+    return f"client {group.client_learning_rate:g}, server {group.server_learning_rate:g}"
+
+
+def describe_losses(group: Group) -> str:
+    """Say how many seeds of a combination were lost.
+
+    Args:
+      group: of one combination of learning rates.
+
+    Returns:
+      Such as `2 of 3 seeds diverged, 1 failed`; empty where all finished.
+    """
+    lost = Counter(result.status for result in group.results if result.status != "finished")
+    words = [f"{lost[status]} {status}" for status in ("diverged", "failed") if lost[status]]
+    if not words:
+        return ""
+    count, status = words[0].split(" ")
+    seeds = "seed" if len(group.results) == 1 else "seeds"
+    return ", ".join([f"{count} of {len(group.results)} {seeds} {status}", *words[1:]])
+
+
+def join_words(words: list[str]) -> str:
+    """Join words as a sentence does.
+
+    Args:
+      words: at least one.
+
+    Returns:
+      Such as `a, b and c`.
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _decimals(value: float) -> int:
+    return 0 if value >= 1000 else 1 if value >= 100 else 2

@@ -1,0 +1,311 @@
+"""Which learning rates are selected for each model, and the numbers that a comparison reports of them."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fl_core.scores import Scores
+from models.registry import standard_twin
+from simulations.comparison import CellResult
+
+
+class Spread(NamedTuple):
+    """A score over seeds.
+
+    Attributes:
+      mean: over the seeds that finished.
+      std: sample standard deviation over them; None where there is only one.
+      count: how many they are.
+    """
+
+    mean: float
+    std: float | None
+    count: int
+
+
+class Curve(NamedTuple):
+    """A held-out score against rounds, over seeds.
+
+    Attributes:
+      rounds: rounds done when the score was taken, `[points]`.
+      bytes_up: mean over seeds of the bytes that all clients together had uploaded by then, `[points]`.
+      mean: of the score over seeds, `[points]`.
+      std: its sample standard deviation, `[points]`; None where there is only one seed.
+    """
+
+    rounds: np.ndarray
+    bytes_up: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray | None
+
+
+class Costs(NamedTuple):
+    """What a round costs, on average; None where no round was recorded.
+
+    Attributes:
+      bytes_up: that the whole cohort uploads.
+      bytes_down: that the whole cohort downloads.
+      seconds: of wall clock, scoring on the held-out clients included.
+      clients_per_second: trained.
+    """
+
+    bytes_up: float | None
+    bytes_down: float | None
+    seconds: float | None
+    clients_per_second: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The cells of one model and one combination of learning rates, one a seed.
+
+    Attributes:
+      model: its name.
+      client_learning_rate: of the clients' SGD.
+      server_learning_rate: of the server optimizer.
+      results: of the cells.
+    """
+
+    model: str
+    client_learning_rate: float
+    server_learning_rate: float
+    results: tuple[CellResult, ...]
+
+    @property
+    def finished(self) -> tuple[CellResult, ...]:
+        """The cells that neither diverged nor failed."""
+        return tuple(result for result in self.results if result.status == "finished")
+
+    def count(self, status: str) -> int:
+        """Count the cells of one status."""
+        return sum(result.status == status for result in self.results)
+
+    def scores(self, name: str) -> Spread | None:
+        """Summarise a final score, such as `test_perplexity`, over the seeds that finished."""
+        return spread(result.summary.get(name) for result in self.finished)
+
+    def curve(self, score: str) -> Curve | None:
+        """Average a held-out score, such as `perplexity`, over the seeds that finished."""
+        return mean_curve(self.finished, score)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelResult:
+    """What a comparison found about one model.
+
+    Attributes:
+      model: its name.
+      twin: the standard architecture it is compared with, where that is part of the comparison.
+      groups: every combination of learning rates.
+      selected: the combination that stands for the model; None where no run has a held-out loss.
+      rounds_to_twin: rounds until its mean held-out perplexity is at or below its twin's final one; None for never.
+    """
+
+    model: str
+    twin: str | None
+    groups: tuple[Group, ...]
+    selected: Group | None
+    rounds_to_twin: int | None
+
+    def test(self, score: str) -> Spread | None:
+        """Summarise a test score, such as `perplexity`, of the selected combination."""
+        return self.selected.scores(f"test_{score}") if self.selected else None
+
+
+def model_results(results: Sequence[CellResult]) -> list[ModelResult]:
+    """Select learning rates for every model and compare it with its standard twin.
+
+    Args:
+      results: of all cells.
+
+    Returns:
+      One entry a model, in the order of `results`.
+    """
+    by_model: dict[str, list[Group]] = {}
+    for group in group_results(results):
+        by_model.setdefault(group.model, []).append(group)
+    selected = {model: select_group(groups) for model, groups in by_model.items()}
+    entries = []
+    for model, groups in by_model.items():
+        twin = standard_twin(model)
+        twin = twin if twin in by_model else None
+        rounds = _rounds_to_twin(selected[model], selected[twin]) if twin else None
+        entries.append(ModelResult(model, twin, tuple(groups), selected[model], rounds))
+    return entries
+
+
+def group_results(results: Sequence[CellResult]) -> list[Group]:
+    """Put the seeds of one model and one combination of learning rates together.
+
+    Args:
+      results: of all cells.
+
+    Returns:
+      The groups, in the order of their first cells.
+    """
+    cells: dict[tuple[str, float, float], list[CellResult]] = {}
+    for result in results:
+        experiment = result.cell.experiment
+        key = (experiment.model, experiment.client_learning_rate, experiment.server_learning_rate)
+        cells.setdefault(key, []).append(result)
+    return [Group(*key, tuple(group)) for key, group in cells.items()]
+
+
+def select_group(groups: Sequence[Group]) -> Group | None:
+    """Select the combination of learning rates that stands for a model.
+
+    That is the one with the lowest mean final held-out loss among those whose seeds all finished. Where there is none,
+    the one that fewest seeds are missing from comes first. Ties go to the lower client, then the lower server rate.
+
+    Args:
+      groups: of one model.
+
+    Returns:
+      One of them; None where none has a held-out loss.
+    """
+
+    def rank(group: Group, loss: float) -> tuple[float, ...]:
+        missing = len(group.results) - len(group.finished)
+        return missing, loss, group.client_learning_rate, group.server_learning_rate
+
+    ranked = [(rank(group, loss), group) for group in groups if (loss := mean_heldout_loss(group)) is not None]
+    return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+
+def mean_heldout_loss(group: Group) -> float | None:
+    """Average the final held-out loss over the seeds that finished, or over all where none did.
+
+    Args:
+      group: of one combination of learning rates.
+
+    Returns:
+      The mean; None where no seed has a held-out loss.
+    """
+    losses = spread(result.summary.get("heldout_loss") for result in group.finished or group.results)
+    return losses.mean if losses else None
+
+
+def spread(values: Iterable[Any]) -> Spread | None:
+    """Summarise a score over seeds.
+
+    Args:
+      values: one a seed; what is no finite number is left out.
+
+    Returns:
+      Their mean and spread; None where nothing is left.
+    """
+    numbers = np.array([number for value in values if (number := finite(value)) is not None])
+    if not numbers.size:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = finite(numbers.mean())
+        std = finite(numbers.std(ddof=1)) if numbers.size > 1 else None
+    return None if mean is None else Spread(mean, std, numbers.size)
+
+
+def finite(value: Any) -> float | None:
+    """Read a number that may be missing.
+
+    Args:
+      value: a number or None.
+
+    Returns:
+      The number as a float; None where it is missing, NaN or infinite.
+    """
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def heldout_points(result: CellResult, score: str) -> dict[int, tuple[float, float]]:
+    """Read a run's held-out scores.
+
+    Args:
+      result: of a run, of any status.
+      score: a field of `Scores`.
+
+    Returns:
+      From rounds done to (the score, bytes uploaded so far); without the rounds that have no finite score.
+    """
+    points: dict[int, tuple[float, float]] = {}
+    bytes_up = 0.0
+    for row in result.rows:
+        bytes_up += finite(row.get("bytes_up")) or 0.0
+        value = finite(row.get(f"heldout_{score}"))
+        if value is not None:
+            points[row["round"] + 1] = (value, bytes_up)
+    return points
+
+
+def mean_curve(results: Sequence[CellResult], score: str) -> Curve | None:
+    """Average a held-out score over seeds, at the rounds for which every seed has one.
+
+    Args:
+      results: one a seed.
+      score: a field of `Scores`.
+
+    Returns:
+      The curve; None where there is no such round.
+    """
+    seeds = [heldout_points(result, score) for result in results]
+    rounds = sorted(set.intersection(*map(set, seeds))) if seeds else []
+    if not rounds:
+        return None
+    values, bytes_up = np.moveaxis(np.array([[points[done] for done in rounds] for points in seeds]), 2, 0)
+    std = values.std(axis=0, ddof=1) if len(seeds) > 1 else None
+    return Curve(np.array(rounds), bytes_up.mean(axis=0), values.mean(axis=0), std)
+
+
+def rounds_to_reach(curve: Curve, perplexity: float) -> int | None:
+    """Find when a mean held-out perplexity is first at or below another.
+
+    Args:
+      curve: of held-out perplexity.
+      perplexity: to reach.
+
+    Returns:
+      The rounds done by then; None where it never is.
+    """
+    reached = np.flatnonzero(curve.mean <= perplexity)
+    return int(curve.rounds[reached[0]]) if reached.size else None
+
+
+def costs(group: Group) -> Costs:
+    """Average what a round costs over the seeds that finished, or over all where none did.
+
+    Args:
+      group: of one combination of learning rates.
+
+    Returns:
+      The costs of a round.
+    """
+    rows = [row for result in group.finished or group.results for row in result.rows]
+
+    def total(name: str) -> float:
+        return sum(finite(row.get(name)) or 0.0 for row in rows)
+
+    if not rows:
+        return Costs(None, None, None, None)
+    seconds = total("seconds")
+    return Costs(
+        bytes_up=total("bytes_up") / len(rows),
+        bytes_down=total("bytes_down") / len(rows),
+        seconds=seconds / len(rows) if seconds else None,
+        clients_per_second=total("clients") / seconds if seconds else None,
+    )
+
+
+def parameters(model: ModelResult) -> int | None:
+    """Look a model's parameter count up; None where every one of its runs failed."""
+    counts = [result.summary.get("parameters") for group in model.groups for result in group.results]
+    return next((count for count in counts if count is not None), None)
+
+
+def _rounds_to_twin(group: Group | None, twin: Group | None) -> int | None:
+    own = group.curve("perplexity") if group else None
+    reference = twin.curve("perplexity") if twin else None
+    return rounds_to_reach(own, float(reference.mean[-1])) if own and reference else None
+
+
+SCORES = Scores._fields
