@@ -54,8 +54,7 @@ class UniformQuantization:
             values = rotate(rotation_key, values)
         levels = 2**self.bits - 1
         minimum, maximum = jnp.min(values), jnp.max(values)
-        # Dividing before subtracting keeps the range of two huge values of opposite sign finite.
-        step = maximum / levels - minimum / levels
+        step = (maximum - minimum) / levels
         position = (values - minimum) / jnp.where(step > 0, step, 1.0)
         codes = jnp.clip(jnp.floor(position + _uniform(rounding_key, values.size)), 0, levels)
         return QuantizedTensor(codes.astype(jnp.uint16 if self.bits == 16 else jnp.uint8), minimum, step)

@@ -52,7 +52,9 @@ SERVER_OPTIMIZERS: dict[str, Callable[[ServerOptimizerConfig], optax.GradientTra
     "fedavgm": lambda config: optax.trace(decay=config.momentum),
     "fedadam": lambda config: optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
     "fedadagrad": lambda config: optax.scale_by_rss(initial_accumulator_value=0.0, eps=config.epsilon),
-    "fedyogi": lambda config: optax.scale_by_yogi(config.beta1, config.beta2, config.epsilon),
+    "fedyogi": lambda config: optax.scale_by_yogi(
+        config.beta1, config.beta2, config.epsilon, initial_accumulator_value=0.0
+    ),
 }
 
 

@@ -1,0 +1,66 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fl_core.aggregation import AggregationRules, add_aggregates, contribution, empty_aggregate, mean_delta
+from fl_core.errors import ConfigurationError
+from fl_core.local_sgd import LossSums, global_norm
+
+LOSSES = LossSums(jnp.asarray(20.0), jnp.asarray(4.0))
+
+
+def delta(*values):
+    return {"w": jnp.array(values, jnp.float32)}
+
+
+def test_weighting_by_examples_and_uniform():
+    updates = [(delta(1.0, 0.0), 3.0), (delta(0.0, 4.0), 1.0)]
+    for weighting, expected in (("examples", [0.75, 1.0]), ("uniform", [0.5, 2.0])):
+        rules = AggregationRules(weighting=weighting)
+        total = empty_aggregate(delta(0.0, 0.0))
+        for update, examples in updates:
+            total = add_aggregates(total, contribution(update, jnp.asarray(examples), LOSSES, rules))
+        np.testing.assert_allclose(mean_delta(total)["w"], expected)
+        assert float(total.clients) == 2
+        assert float(total.examples) == 4
+        assert float(total.training.loss) == 40
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf, 3e38])
+def test_an_update_that_is_not_finite_counts_for_nothing_but_is_counted(bad):
+    rules = AggregationRules(clip_norm=1.0)
+    update = contribution(delta(bad, 3e38), jnp.asarray(5.0), LOSSES, rules)
+    assert float(update.dropped) == float(update.clients) == 1
+    for leaf in jax.tree_util.tree_leaves(update._replace(dropped=jnp.zeros(()), clients=jnp.zeros(()))):
+        np.testing.assert_array_equal(leaf, 0.0)
+
+
+def test_a_loss_that_is_not_finite_drops_the_update():
+    update = contribution(
+        delta(1.0), jnp.asarray(1.0), LossSums(jnp.asarray(jnp.nan), jnp.asarray(1.0)), AggregationRules()
+    )
+    assert float(update.dropped) == 1
+    assert float(update.training.loss) == 0
+
+
+@pytest.mark.parametrize("length", [0.0, 0.5, 1.0, 7.0, 1e15])
+def test_clipping_bounds_the_norm_and_keeps_the_direction(length):
+    direction = np.array([0.6, -0.8], np.float32)
+    update = contribution(delta(*(direction * length)), jnp.asarray(9.0), LOSSES, AggregationRules("uniform", 1.0))
+    norm = float(global_norm(update.delta))
+    assert norm <= 1.0 + 1e-6
+    np.testing.assert_allclose(update.delta["w"], direction * min(length, 1.0), rtol=1e-6)
+    assert bool(update.clipped) == (length > 1.0)
+    np.testing.assert_allclose(update.update_norm, length, rtol=1e-6)
+
+
+def test_the_mean_of_no_update_is_zero():
+    np.testing.assert_array_equal(mean_delta(empty_aggregate(delta(1.0, 2.0)))["w"], [0.0, 0.0])
+
+
+def test_impossible_rules_are_refused():
+    with pytest.raises(ConfigurationError, match="clip_norm is 0"):
+        AggregationRules(clip_norm=0.0)
+    with pytest.raises(ConfigurationError, match="weighting"):
+        AggregationRules(weighting="size")

@@ -1,0 +1,65 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_core.local_sgd import LocalTraining, batch_rows
+from fl_core.round_loop import RoundPlan
+from simulations.federated_data import InMemoryData
+from simulations.lanes import LaneShape, balance_lanes, lane_chunks
+
+LENGTH = 3
+
+
+@given(st.lists(st.integers(0, 120), max_size=60), st.integers(1, 9))
+def test_lanes_hold_every_client_once_and_are_balanced(steps, num_lanes):
+    lanes = balance_lanes(np.array(steps, int), num_lanes)
+    assert sorted(client for lane in lanes for client in lane) == [i for i, count in enumerate(steps) if count]
+    loads = [sum(steps[client] for client in lane) for lane in lanes]
+    best = max(-(-sum(steps) // num_lanes), max(steps, default=0))
+    assert max(loads) <= 4 / 3 * best + 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 23), min_size=1, max_size=12),
+    st.integers(1, 2),
+    st.integers(1, 3),
+    st.integers(1, 7),
+    st.integers(1, 5),
+)
+def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps, batch_size):
+    """Replaying the flags gives back exactly the batches that each client trains on."""
+    data = InMemoryData([np.full((n, LENGTH + 1), 0) + np.arange(n)[:, None] + 100 * c for c, n in enumerate(sizes)])
+    training = LocalTraining(batch_size=batch_size, max_batches=4)
+    plan = RoundPlan(2, np.arange(len(sizes))[::-1], seed=9, learning_rate=0.1)
+    shape = LaneShape(devices, lanes, steps, LENGTH)
+    seen: dict[int, list] = {}
+    for device in range(devices):
+        for lane in range(lanes):
+            current = None
+            for chunk in lane_chunks(data, plan, training, shape):
+                assert chunk.tokens.shape == (devices, steps, lanes, batch_size, LENGTH + 1)
+                for step in range(chunk.num_steps[device]):
+                    here = (device, step, lane)
+                    if not chunk.weight[here].any():
+                        assert not chunk.first[here]
+                        assert not chunk.last[here]
+                        continue
+                    if chunk.first[here]:
+                        assert current is None
+                        current = int(chunk.client[here])
+                        seen[current] = []
+                    assert chunk.client[here] == current
+                    assert chunk.num_examples[here] == sizes[current]
+                    seen[current].append((chunk.tokens[here], chunk.weight[here]))
+                    if chunk.last[here]:
+                        current = None
+                assert not chunk.weight[device, chunk.num_steps[device] :].any()
+            assert current is None
+    assert sorted(seen) == [client for client, size in enumerate(sizes) if size]
+    for client, batches in seen.items():
+        rows = batch_rows(sizes[client], training, plan.shuffling(client))
+        assert len(batches) == len(rows)
+        for (tokens, weight), expected in zip(batches, rows, strict=True):
+            np.testing.assert_array_equal(weight, expected >= 0)
+            np.testing.assert_array_equal(tokens[expected >= 0, 0], 100 * client + expected[expected >= 0])
