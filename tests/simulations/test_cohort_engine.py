@@ -24,6 +24,7 @@ VOCABULARY, LENGTH = 40, 6
 SIZES = (1, 3, 4, 0, 9, 1, 25, 2, 60, 5, 1, 12)
 SMALL = {"vocabulary_size": VOCABULARY, "embedding": 16, "hidden": 20, "layers": 2, "heads": 2, "mlp": 24}
 TRAINING = LocalTraining(batch_size=4, max_batches=6)
+RULES = AggregationRules()
 
 
 def small(name):
@@ -49,7 +50,7 @@ def plan_of(clients, round_number=0, learning_rate=0.3):
     return RoundPlan(round_number, np.asarray(clients), seed=5, learning_rate=learning_rate)
 
 
-def run_both(model, *, training=TRAINING, bits=32, rules=AggregationRules(), devices=1, lanes=1, plan=None, data=None):
+def run_both(model, *, training=TRAINING, bits=32, rules=RULES, devices=1, lanes=1, plan=None, data=None):
     data = data or ragged_data()
     plan = plan or plan_of(range(len(data.num_examples)))
     params = model.init(jax.random.key(1))

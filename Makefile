@@ -1,0 +1,45 @@
+# The two main jobs are `make compare` and `make test`; each makes the environment first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+DATA ?= runs/stdlib
+OUT ?= runs/compare
+COMPARE_OPTIONS ?=
+TEST_OPTIONS ?= -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help compare test lint bench clean
+
+help:
+	@echo "make compare  compare four architectures on the standard library's text; ends in $(OUT)/report.html"
+	@echo "make test     run the tests"
+	@echo "make lint     check style, types and the direction of imports"
+	@echo "make bench    measure; results go to benchmarks/*/results"
+	@echo "make clean    remove the environment and all runs"
+
+$(VENV)/installed: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedlm needs Python 3.11 or newer; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
+	touch $@
+
+$(DATA)/store.json: | $(VENV)/installed
+	$(BIN)/fedlm data import stdlib --out $(DATA)
+
+compare: $(VENV)/installed $(DATA)/store.json
+	$(BIN)/fedlm compare --preset small --data $(DATA) --out $(OUT) $(COMPARE_OPTIONS)
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest $(TEST_OPTIONS)
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/installed $(DATA)/store.json
+	$(BIN)/python -m benchmarks.simulation.engine_against_bare_loop
+
+clean:
+	rm -rf $(VENV) runs

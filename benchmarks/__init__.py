@@ -1,0 +1,1 @@
+"""What is measured, side by side with peers; each module is one command with committed results."""

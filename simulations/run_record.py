@@ -1,0 +1,170 @@
+"""What a run says of itself: a row of numbers a round, whether it diverged, and a summary."""
+
+import json
+import math
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fl_core.checkpoints import parameters_digest
+from fl_core.errors import CheckpointError
+from fl_core.round_loop import RoundResult
+from fl_core.scores import DEFINITIONS, Scores
+from models.base import Model, Params, parameter_count
+from simulations.configuration import Experiment, as_json
+from simulations.metrics_log import finite_or_none
+
+DIVERGED_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Why a run counts as diverged.
+
+    Attributes:
+      round_number: the round at which it was seen.
+      reason: one sentence.
+    """
+
+    round_number: int
+    reason: str
+
+
+def round_row(result: RoundResult) -> dict[str, Any]:
+    """Make the metrics row of a round.
+
+    Args:
+      result: the finished round.
+
+    Returns:
+      JSON-able numbers by name.
+    """
+    aggregate = jax.device_get(result.cohort.aggregate._replace(delta=()))
+    accepted = max(float(aggregate.clients - aggregate.dropped), 1.0)
+    tokens = float(aggregate.training.tokens)
+    return {
+        "round": result.round_number,
+        "train_loss": float(aggregate.training.loss) / tokens if tokens else None,
+        "clients": int(aggregate.clients),
+        "clients_dropped": int(aggregate.dropped),
+        "clients_clipped": int(aggregate.clipped),
+        "examples": int(aggregate.examples),
+        "steps": result.cohort.steps,
+        "update_norm": float(aggregate.update_norm) / accepted,
+        "bytes_down": result.cohort.bytes_down,
+        "bytes_up": result.cohort.bytes_up,
+    }
+
+
+def find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:
+    """Decide from its record whether a run has diverged beyond recovery.
+
+    Args:
+      rows: of the rounds so far.
+
+    Returns:
+      The divergence where the held-out loss is no number, or no client's update was finite for three rounds
+      in a row; else None.
+    """
+    if not rows:
+        return None
+    last = rows[-1]
+    if last.get("heldout_loss", 0.0) is None:
+        return Divergence(last["round"], "the held-out loss is not a finite number")
+    recent = rows[-DIVERGED_ROUNDS:]
+    if len(recent) == DIVERGED_ROUNDS and all(row["clients"] == row["clients_dropped"] > 0 for row in recent):
+        return Divergence(last["round"], f"no client sent a finite update for {DIVERGED_ROUNDS} rounds in a row")
+    return None
+
+
+def summarise(
+    experiment: Experiment,
+    model: Model,
+    precision: str,
+    params: Params,
+    rows: list[dict[str, Any]],
+    test: Scores,
+    divergence: Divergence | None,
+) -> dict[str, Any]:
+    """Make the summary of a run.
+
+    Args:
+      experiment: its settings.
+      model: what was trained.
+      precision: the resolved policy.
+      params: the final parameters.
+      rows: of all rounds.
+      test: scores on the test clients.
+      divergence: seen during training; one seen only in the end is added here.
+
+    Returns:
+      A JSON-able dictionary.
+    """
+    heldout: dict[str, Any] = next((row for row in reversed(rows) if "heldout_loss" in row), {})
+    if divergence is None and heldout and heldout["heldout_loss"] > math.log(model.vocabulary_size):
+        divergence = Divergence(rows[-1]["round"], "the held-out loss ended above that of a uniform guess")
+    return {
+        "status": "diverged" if divergence else "finished",
+        "diverged_at_round": divergence.round_number if divergence else None,
+        "diverged_because": divergence.reason if divergence else None,
+        **named_scores(test, "test"),
+        **{name: value for name, value in heldout.items() if name.startswith("heldout_")},
+        "rounds": len(rows),
+        "parameters": parameter_count(model),
+        "parameters_sha256": parameters_digest(params),
+        "clients_dropped": sum(row["clients_dropped"] for row in rows),
+        "bytes_down": sum(row["bytes_down"] for row in rows),
+        "bytes_up": sum(row["bytes_up"] for row in rows),
+        "training_seconds": round(sum(row["seconds"] for row in rows), 3),
+        "privacy": "NOT PRIVATE",
+        "metrics": DEFINITIONS,
+        "experiment": as_json(experiment),
+        "machine": {
+            "platform": jax.default_backend(),
+            "devices": len(jax.local_devices()),
+            "precision": precision,
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+    }
+
+
+def finished_summary(experiment: Experiment, out: Path) -> dict[str, Any] | None:
+    """Read the summary of a run that has nothing left to do.
+
+    Args:
+      experiment: what is asked for.
+      out: folder of the run.
+
+    Returns:
+      The summary, or None where there is none or it is of other settings.
+
+    Raises:
+      CheckpointError: the file is not a summary.
+    """
+    path = out / "summary.json"
+    if not path.exists():
+        return None
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        same = summary["experiment"] == as_json(experiment)
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: not a summary of ours ({error}); remove it, or give another --out") from error
+    return summary if same else None
+
+
+def named_scores(scores: Scores, prefix: str) -> dict[str, float | None]:
+    """Name scores for a JSON record.
+
+    Args:
+      scores: of a model.
+      prefix: `heldout` or `test`.
+
+    Returns:
+      From `prefix_score` to the number, None where it is not finite.
+    """
+    return {f"{prefix}_{name}": finite_or_none(value) for name, value in scores._asdict().items()}

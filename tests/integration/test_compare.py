@@ -1,0 +1,85 @@
+"""`fedlm compare` as a user runs it, with two models on a small store."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+
+WORDS = [sys.executable, "-m", "fedlm.cli", "compare"]
+OPTIONS = (
+    "--models cifg_tiny si_cifg_tiny --rounds 3 --cohort-size 4 --length 8 --evaluate-every 1 --checkpoint-every 2 "
+    "--client-learning-rates 0.5 1e30 --seeds 0 1 --heldout-examples 50"
+).split()
+
+
+def run(store, out, *more):
+    words = [*WORDS, "--data", str(store), "--out", str(out), *OPTIONS, *more]
+    return subprocess.run(words, capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def compared(small_store, tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare") / "out"
+    result = run(small_store, out)
+    assert result.returncode == 0, result.stderr
+    return out, result
+
+
+def test_every_cell_is_run_and_diverged_ones_do_not_end_the_rest(compared):
+    out, result = compared
+    summaries = [json.loads(path.read_text()) for path in out.glob("cells/*/*/*/summary.json")]
+    assert len(summaries) == 8
+    by_rate = {}
+    for summary in summaries:
+        by_rate.setdefault(summary["experiment"]["client_learning_rate"], set()).add(summary["status"])
+    assert by_rate == {0.5: {"finished"}, 1e30: {"diverged"}}
+    assert f"report: {out / 'report.html'}" in result.stdout
+    assert "round 24/24" in result.stderr or "left" in result.stderr
+
+
+def test_the_results_are_a_table_and_a_page(compared):
+    out, _ = compared
+    with (out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    assert {row["status"] for row in rows} == {"finished", "diverged"}
+    page = (out / "report.html").read_text()
+    assert "si_cifg_tiny" in page
+    assert "NOT PRIVATE" in page
+
+
+def test_going_on_runs_only_the_cells_that_are_left(compared, small_store):
+    out, _ = compared
+    kept = next(out.glob("cells/cifg_tiny/client-0.5*/seed-0/summary.json"))
+    gone = next(out.glob("cells/si_cifg_tiny/client-0.5*/seed-1/summary.json"))
+    before, digest = kept.stat().st_mtime_ns, json.loads(gone.read_text())["parameters_sha256"]
+    gone.unlink()
+    assert run(small_store, out).returncode == 0
+    assert kept.stat().st_mtime_ns == before
+    assert json.loads(gone.read_text())["parameters_sha256"] == digest
+
+
+def test_a_folder_of_another_comparison_is_refused(compared, small_store):
+    out, _ = compared
+    result = run(small_store, out, "--rounds", "4")
+    assert result.returncode == 2
+    assert "rounds was 3 and is now 4" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--models", "cifg_tiny", "nothing"], "unknown model 'nothing'"),
+        (["--preset", "huge"], "unknown preset 'huge'"),
+        (["--seeds", "1", "1"], "seeds is (1, 1)"),
+        (["--cohort-size", "5000"], "cohort_size is 5000"),
+    ],
+)
+def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, more, message):
+    result = run(small_store, tmp_path / "out", *more)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,197 @@
+"""`fedlm simulate` as a user runs it: a process, its files, its exit status."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SETTINGS = {
+    "model": "cifg_tiny",
+    "rounds": 8,
+    "cohort-size": 6,
+    "client-learning-rate": 0.5,
+    "server-learning-rate": 0.01,
+    "seed": 3,
+    "length": 8,
+    "evaluate-every": 2,
+    "checkpoint-every": 2,
+    "devices": 1,
+}
+
+
+def command(store, out, **changes):
+    settings = SETTINGS | {"data": store, "out": out} | changes
+    words = [f"--{name}={value}" for name, value in settings.items()]
+    return [sys.executable, "-m", "fedlm.cli", "simulate", *words]
+
+
+def environment():
+    return {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+
+
+def run(words):
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment())
+
+
+def summary_of(out):
+    return json.loads((out / "summary.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(small_store, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    result = run(command(small_store, out))
+    assert result.returncode == 0, result.stderr
+    return out, result
+
+
+def test_writes_metrics_and_a_summary(finished):
+    out, result = finished
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == list(range(8))
+    assert [row["round"] for row in rows if "heldout_perplexity" in row] == [1, 3, 5, 7]
+    assert all(row["clients"] == 6 and row["bytes_up"] > 0 and row["steps"] > 0 for row in rows)
+    summary = summary_of(out)
+    assert summary["status"] == "finished"
+    assert 1 < summary["test_perplexity"] < 120
+    assert 0 < summary["test_accuracy"] < 1
+    assert summary["privacy"] == "NOT PRIVATE"
+    assert list((out / "tensorboard").glob("events*"))
+    assert f"test perplexity {summary['test_perplexity']:.2f}" in result.stdout
+    assert "NOT PRIVATE" in result.stdout
+    assert "round 8/8" in result.stderr
+
+
+def test_learns(finished):
+    out, _ = finished
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["heldout_loss"] < rows[1]["heldout_loss"] < 4.79, "4.79 is the loss of a uniform guess, ln 120"
+
+
+def test_the_same_command_again_finds_the_run_finished(finished, small_store):
+    out, _ = finished
+    before = (out / "metrics.jsonl").read_bytes()
+    started = time.monotonic()
+    assert run(command(small_store, out)).returncode == 0
+    assert (out / "metrics.jsonl").read_bytes() == before
+    assert time.monotonic() - started < 60
+
+
+def test_killed_at_random_instants_it_ends_with_the_same_bits(finished, small_store, tmp_path):
+    """kill -9 after a random delay, again and again, until a start survives; then compare all that is written."""
+    out, _ = finished
+    interrupted = tmp_path / "interrupted"
+    rng = random.Random(0)
+    kills = 0
+    while kills < 4:
+        process = subprocess.Popen(
+            command(small_store, interrupted), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        seen = read_rounds(interrupted)
+        # Wait until this start has run a round, so that starts which die in their imports do not count for kills.
+        while process.poll() is None and read_rounds(interrupted) == seen:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.4))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills > 0
+    assert run(command(small_store, interrupted)).returncode == 0
+    whole, resumed = summary_of(out), summary_of(interrupted)
+    assert resumed["parameters_sha256"] == whole["parameters_sha256"]
+    assert [strip_times(row) for row in rows_of(interrupted)] == [strip_times(row) for row in rows_of(out)]
+    assert resumed["test_perplexity"] == whole["test_perplexity"]
+
+
+def read_rounds(out):
+    path = out / "metrics.jsonl"
+    return path.read_bytes() if path.exists() else b""
+
+
+def rows_of(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def strip_times(row):
+    return {name: value for name, value in row.items() if name != "seconds"}
+
+
+def test_more_rounds_go_on_from_the_end(finished, small_store, tmp_path):
+    short, longer = tmp_path / "short", tmp_path / "longer"
+    for out, rounds in ((short, 3), (short, 8)):
+        assert run(command(small_store, out, rounds=rounds)).returncode == 0
+    assert summary_of(short)["parameters_sha256"] == summary_of(finished[0])["parameters_sha256"]
+    assert not longer.exists()
+
+
+def test_a_run_with_other_settings_is_not_overwritten(finished, small_store):
+    out, _ = finished
+    before = (out / "summary.json").read_bytes()
+    result = run(command(small_store, out, **{"client-learning-rate": 0.7}))
+    assert result.returncode == 2
+    assert "client_learning_rate was 0.5 and is now 0.7" in result.stderr
+    assert (out / "summary.json").read_bytes() == before
+
+
+def test_a_diverging_run_ends_early_and_says_so(small_store, tmp_path):
+    out = tmp_path / "diverged"
+    result = run(command(small_store, out, **{"client-learning-rate": 1e30, "rounds": 50}))
+    assert result.returncode == 0, result.stderr
+    summary = summary_of(out)
+    assert summary["status"] == "diverged"
+    assert summary["rounds"] < 50
+    assert summary["clients_dropped"] > 0
+    assert "diverged" in result.stdout
+    assert summary["test_perplexity"] is None or summary["test_perplexity"] > 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "cifg_tinny"}, "did you mean cifg_tiny"),
+        ({"cohort-size": 100_000}, "cohort_size is 100000"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"client-learning-rate": "nan"}, "client_learning_rate is nan"),
+        ({"upload-bits": 3}, "upload-bits"),
+        ({"data": "/nowhere"}, "/nowhere"),
+        ({"config": "/nowhere.toml"}, "/nowhere.toml"),
+        ({"rounds": "many"}, "rounds"),
+    ],
+)
+def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, changes, message):
+    result = run(command(small_store, tmp_path / "out", **changes))
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_checkpoint_is_named(small_store, tmp_path):
+    out = tmp_path / "damaged"
+    assert run(command(small_store, out, rounds=2)).returncode == 0
+    (out / "summary.json").unlink()
+    for path in (out / "checkpoints" / "2" / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:10])
+    result = run(command(small_store, out, rounds=4))
+    assert result.returncode == 2
+    assert "checkpoints/2" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_settings_come_from_a_file_and_the_command_line_wins(small_store, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(f'rounds = 5\nseed = 9\ndata = "{small_store}"\nlength = 8\ncohort_size = 4\nmodel = "cifg_tiny"\n')
+    out = tmp_path / "out"
+    words = ["--config", str(file), "--rounds", "1", "--out", str(out), "--devices", "1"]
+    result = run([sys.executable, "-m", "fedlm.cli", "simulate", *words])
+    assert result.returncode == 0, result.stderr
+    experiment = summary_of(out)["experiment"]
+    assert (experiment["rounds"], experiment["seed"], experiment["cohort_size"]) == (1, 9, 4)
