@@ -41,7 +41,9 @@ def _run(command: str, argv: list[str]) -> int:
     from models.registry import UnknownModelError
 
     try:
-        return importlib.import_module(f"fedlm.{command}").main(argv)
+        status = importlib.import_module(f"fedlm.{command}").main(argv)
+        sys.stdout.flush()
+        return status
     except (UserError, UnknownModelError) as error:
         print(f"fedlm {command}: {error}", file=sys.stderr)
         return _USAGE_ERROR

@@ -1,0 +1,66 @@
+"""What the documents tell people to type is typed here."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(path, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / path).read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def workplace(small_store, tmp_path_factory):
+    """A folder in which runs/stdlib is there already, with little text, so that examples end soon."""
+    folder = tmp_path_factory.mktemp("documents")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "stdlib").symlink_to(small_store)
+    return folder
+
+
+def test_my_own_model_runs_as_it_is_written(workplace):
+    script = workplace / "script.py"
+    script.write_text("\n".join(blocks("docs/my-own-model.md", "python")))
+    result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    perplexity, accuracy = map(float, result.stdout.split())
+    assert 1 < perplexity < 120
+    assert 0 < accuracy < 1
+
+
+def readme_commands():
+    return [
+        line
+        for block in blocks("README.md", "sh")
+        for line in block.replace("\\\n", " ").splitlines()
+        if line.strip() and not line.startswith("#")
+    ]
+
+
+def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
+    ci = (ROOT / ".ci" / "run").read_text()
+    targets = {shlex.split(line)[1] for line in readme_commands() if line.startswith("make ")}
+    assert {"compare", "test"} <= targets
+    for target in targets:
+        assert f"make {target}" in ci
+
+
+def test_the_other_commands_of_the_readme_work(workplace):
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    commands = [line for line in readme_commands() if not line.startswith("make ")]
+    assert len(commands) >= 5
+    for line in commands:
+        assert line.startswith("fedlm "), f"unknown kind of command in README.md: {line}"
+        if line.startswith("fedlm data import"):
+            continue  # The tests of data sets import the standard library, which takes a while.
+        result = subprocess.run(
+            shlex.split(line), cwd=workplace, env=environment, capture_output=True, text=True, timeout=600
+        )
+        assert result.returncode == 0, f"{line}\n{result.stderr}"
