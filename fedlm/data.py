@@ -59,11 +59,11 @@ def main(argv: list[str]) -> int:
     """Run `fedlm data` with the words after it.
 
     Returns:
-        The exit status: 0, or 2 where a word is missing.
+      The exit status: 0, or 2 where a word is missing.
 
     Raises:
-        UserError: a word is unknown, a store is missing or damaged, or the destination may not be written.
-        SystemExit: after printing help, or an option's error (status 2).
+      UserError: a word is unknown, a store is missing or damaged, or the destination may not be written.
+      SystemExit: after printing help, or an option's error (status 2).
     """
     return _dispatch(
         "fedlm data",

@@ -14,9 +14,9 @@ class ClientExamples:
     """The token sequences of one client, as a ragged array.
 
     Args:
-        values: uint16 or uint32 `[num_tokens]`, the client's tokens, example after example.
-        stored_offsets: integer `[num_examples + 1]`, where the examples begin and end, counted from
-            `stored_offsets[0]`. A store hands out its own offsets here, so nothing is copied.
+      values: uint16 or uint32 `[num_tokens]`, the client's tokens, example after example.
+      stored_offsets: integer `[num_examples + 1]`, where the examples begin and end, counted from
+        `stored_offsets[0]`. A store hands out its own offsets here, so nothing is copied.
     """
 
     values: NDArray[np.unsignedinteger]
@@ -54,7 +54,7 @@ class ClientExamples:
         """Return the tokens of one example, a view.
 
         Raises:
-            IndexError: the client has no such example.
+          IndexError: the client has no such example.
         """
         if not 0 <= index < self.num_examples:
             raise IndexError(f"example {index} of a client with {self.num_examples} examples")
@@ -70,16 +70,16 @@ def padded_sequences(
     EOS is cut off with the rest where `k + 2 > length + 1`.
 
     Args:
-        examples: the client's examples.
-        length: tokens a model reads in one sequence, at least 1.
-        rows: integer `[n]`, the examples to return, in this order; all of them by default.
+      examples: the client's examples.
+      length: tokens a model reads in one sequence, at least 1.
+      rows: integer `[n]`, the examples to return, in this order; all of them by default.
 
     Returns:
-        int32 `[n, length + 1]`; inputs are `[:, :-1]`, targets `[:, 1:]`.
+      int32 `[n, length + 1]`; inputs are `[:, :-1]`, targets `[:, 1:]`.
 
     Raises:
-        ValueError: `length` is below 1.
-        IndexError: a row is not an example of the client.
+      ValueError: `length` is below 1.
+      IndexError: a row is not an example of the client.
     """
     if length < 1:
         raise ValueError(f"length is {length}, expected at least 1")

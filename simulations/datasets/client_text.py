@@ -10,8 +10,8 @@ class ClientText:
     """The text of one client.
 
     Args:
-        client_id: unique within its source.
-        sentences: the client's sentences in their original order, case kept.
+      client_id: unique within its source.
+      sentences: the client's sentences in their original order, case kept.
     """
 
     client_id: str

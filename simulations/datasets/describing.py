@@ -15,14 +15,14 @@ def describe(store: TokenStore) -> dict[str, Any]:
     """Describe a store; reads all its tokens once, one record batch at a time.
 
     Returns:
-        A JSON-able dict: `path`, `source`, `vocabulary_size`, `fingerprint` (of the tokenizer), `parameters`,
-        `skipped` (count by reason) and `splits`, which has for each split: `clients`, `examples`, `tokens`
-        (without BOS and EOS), `examples_per_client` and `tokens_per_example` (each `min`, `median`, `mean`,
-        `p90`, `max`; null where there is nothing), `truncation_length` and `truncated_share` (the share of
-        examples that lose something, EOS included, when cut to that length) and `oov_share` (of all tokens).
+      A JSON-able dict: `path`, `source`, `vocabulary_size`, `fingerprint` (of the tokenizer), `parameters`,
+      `skipped` (count by reason) and `splits`, which has for each split: `clients`, `examples`, `tokens`
+      (without BOS and EOS), `examples_per_client` and `tokens_per_example` (each `min`, `median`, `mean`,
+      `p90`, `max`; null where there is nothing), `truncation_length` and `truncated_share` (the share of
+      examples that lose something, EOS included, when cut to that length) and `oov_share` (of all tokens).
 
     Raises:
-        DataError: a file of the store is damaged.
+      DataError: a file of the store is damaged.
     """
     return {
         "path": str(store.path),

@@ -38,11 +38,11 @@ def sentences(block: str) -> list[str]:
     """Return the English sentences of one documentation block.
 
     Args:
-        block: the text of a docstring or of a run of comment lines, newlines and indentation kept,
-            comment signs removed.
+      block: the text of a docstring or of a run of comment lines, newlines and indentation kept,
+        comment signs removed.
 
     Returns:
-        The sentences in order, each on one line with single spaces.
+      The sentences in order, each on one line with single spaces.
     """
     return [s for paragraph in paragraphs(block) for s in split_sentences(paragraph) if is_english(s)]
 

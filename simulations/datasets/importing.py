@@ -27,8 +27,8 @@ class Source:
     """A source of text that `fedlm data import` knows by name.
 
     Args:
-        description: one line for the help text.
-        prepare: given a progress callback, returns the function that yields the clients.
+      description: one line for the help text.
+      prepare: given a progress callback, returns the function that yields the clients.
     """
 
     description: str
@@ -40,8 +40,8 @@ class ImportSummary:
     """What an import made.
 
     Args:
-        path: the store's directory.
-        header: the store's header, with the counts of each split and of skipped inputs.
+      path: the store's directory.
+      header: the store's header, with the counts of each split and of skipped inputs.
     """
 
     path: Path
@@ -78,14 +78,14 @@ def import_stdlib(
     """Import the docstrings and comments of this machine's Python standard library.
 
     Args:
-        out: the store to make.
-        vocabulary_size: tokens of the WordPiece vocabulary, trained on the train split.
-        seed: of the split of the clients into train, heldout and test.
-        overwrite: whether a token store at `out` may be replaced.
-        progress: called as the import proceeds.
+      out: the store to make.
+      vocabulary_size: tokens of the WordPiece vocabulary, trained on the train split.
+      seed: of the split of the clients into train, heldout and test.
+      overwrite: whether a token store at `out` may be replaced.
+      progress: called as the import proceeds.
 
     Raises:
-        DataError: `out` may not be written, or there is no standard library to read.
+      DataError: `out` may not be written, or there is no standard library to read.
     """
     return import_source("stdlib", out, vocabulary_size, seed, overwrite, progress)
 
@@ -119,16 +119,16 @@ def import_clients(
     Sentences without a token, and clients without a sentence, are left out and counted.
 
     Args:
-        source: the source's name, kept in the header.
-        read: yields the clients.
-        out: the store to make.
-        vocabulary_size: tokens of the vocabulary, trained on the train split only.
-        seed: of the split.
-        overwrite: whether a token store at `out` may be replaced.
-        progress: called as the import proceeds.
+      source: the source's name, kept in the header.
+      read: yields the clients.
+      out: the store to make.
+      vocabulary_size: tokens of the vocabulary, trained on the train split only.
+      seed: of the split.
+      overwrite: whether a token store at `out` may be replaced.
+      progress: called as the import proceeds.
 
     Raises:
-        DataError: the source cannot be read, has no text or names a client twice, or `out` may not be written.
+      DataError: the source cannot be read, has no text or names a client twice, or `out` may not be written.
     """
     seen = 0
 

@@ -11,8 +11,8 @@ def split_of(client_id: str, seed: int = 0) -> str:
     A client keeps its split whatever other clients there are, on every machine and in every release.
 
     Args:
-        client_id: any string.
-        seed: another seed gives another, independent split.
+      client_id: any string.
+      seed: another seed gives another, independent split.
     """
     digest = hashlib.sha256(f"{seed}:{client_id}".encode("utf-8", "surrogatepass")).digest()
     tenth = int.from_bytes(digest[:8], "big") * 10 >> 64

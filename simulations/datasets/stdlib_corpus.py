@@ -56,7 +56,7 @@ def docstrings(source: str) -> Iterator[str]:
     """Yield the docstrings of a module, its classes and its functions, indentation cleaned.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: the source does not parse.
+      SyntaxError, ValueError, RecursionError: the source does not parse.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -100,7 +100,7 @@ def module_sentences(source: str) -> list[str]:
     """Return the English sentences of a module's source: docstrings first, then comments, in file order.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: the source does not parse.
+      SyntaxError, ValueError, RecursionError: the source does not parse.
     """
     blocks = itertools.chain(docstrings(source), comment_blocks(source))
     return [sentence for block in blocks for sentence in sentences(block)]
@@ -114,12 +114,12 @@ def read_stdlib(
     """Yield one client per module with at least one English sentence, sorted by module name.
 
     Args:
-        skipped: receives the count of modules left out, by reason.
-        progress: called with (modules read, modules in all) after every module.
-        root: the directory to read; the running interpreter's standard library by default.
+      skipped: receives the count of modules left out, by reason.
+      progress: called with (modules read, modules in all) after every module.
+      root: the directory to read; the running interpreter's standard library by default.
 
     Raises:
-        DataError: there is no module under `root`.
+      DataError: there is no module under `root`.
     """
     root = stdlib_root() if root is None else root
     files = module_files(root)

@@ -39,9 +39,9 @@ class TokenStore:
     """A token store opened for reading.
 
     Args:
-        path: the store's directory.
-        header: what its `store.json` says.
-        tokenizer: the tokenizer beside it.
+      path: the store's directory.
+      header: what its `store.json` says.
+      tokenizer: the tokenizer beside it.
     """
 
     def __init__(self, path: Path, header: StoreHeader, tokenizer: Tokenizer) -> None:
@@ -55,8 +55,8 @@ class TokenStore:
         """Open a store without reading its data.
 
         Raises:
-            DataError: a file is missing, truncated or of another format version, or the tokenizer is not the
-                one that the store was made with.
+          DataError: a file is missing, truncated or of another format version, or the tokenizer is not the
+            one that the store was made with.
         """
         path = Path(path)
         header = read_header(path)
@@ -90,10 +90,10 @@ class TokenStore:
         """Return a split; the same object on every call.
 
         Args:
-            name: train, heldout or test.
+          name: train, heldout or test.
 
         Raises:
-            DataError: there is no such split, or its file is damaged.
+          DataError: there is no such split, or its file is damaged.
         """
         if name not in self.header.splits:
             raise DataError(f"{self.path}: has no split {name!r}. Choose one of {', '.join(SPLITS)}.")
@@ -117,12 +117,12 @@ class ClientSplit:
     """The clients of one split, numbered from 0 in the order they were written.
 
     Args:
-        path: an Arrow IPC file with the columns `client_id` and `examples`.
-        header: what the store's header says of it.
-        vocabulary_size: number of tokens, which sets the width of the values.
+      path: an Arrow IPC file with the columns `client_id` and `examples`.
+      header: what the store's header says of it.
+      vocabulary_size: number of tokens, which sets the width of the values.
 
     Raises:
-        DataError: the file is not such an Arrow file.
+      DataError: the file is not such an Arrow file.
     """
 
     def __init__(self, path: Path, header: SplitHeader, vocabulary_size: int) -> None:
@@ -164,7 +164,7 @@ class ClientSplit:
         """Return the id of a client.
 
         Raises:
-            IndexError: there is no such client.
+          IndexError: there is no such client.
         """
         batch, row = self._locate(index)
         return self._columns(batch).client_ids[row].as_py()
@@ -173,8 +173,8 @@ class ClientSplit:
         """Return the examples of a client as views of the mapped file.
 
         Raises:
-            IndexError: there is no such client.
-            DataError: the file is damaged there.
+          IndexError: there is no such client.
+          DataError: the file is damaged there.
         """
         batch, row = self._locate(index)
         columns = self._columns(batch)

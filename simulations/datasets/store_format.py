@@ -23,11 +23,11 @@ class SplitHeader:
     """What the header says of one split.
 
     Args:
-        clients: number of clients.
-        examples: number of examples of all clients.
-        tokens: number of tokens of all examples, without BOS and EOS.
-        bytes: size of the Arrow file, by which a truncated file is known at once.
-        batch_clients: clients in each record batch, so that a client is found without reading any.
+      clients: number of clients.
+      examples: number of examples of all clients.
+      tokens: number of tokens of all examples, without BOS and EOS.
+      bytes: size of the Arrow file, by which a truncated file is known at once.
+      batch_clients: clients in each record batch, so that a client is found without reading any.
     """
 
     clients: int = 0
@@ -42,12 +42,12 @@ class StoreHeader:
     """What `store.json` says of a store.
 
     Args:
-        source: name of the source the text came from.
-        vocabulary_size: number of tokens of the tokenizer.
-        tokenizer_fingerprint: its fingerprint.
-        splits: the headers of train, heldout and test.
-        skipped: inputs left out at import, by reason.
-        parameters: what the store was made with.
+      source: name of the source the text came from.
+      vocabulary_size: number of tokens of the tokenizer.
+      tokenizer_fingerprint: its fingerprint.
+      splits: the headers of train, heldout and test.
+      skipped: inputs left out at import, by reason.
+      parameters: what the store was made with.
     """
 
     source: str
@@ -92,7 +92,7 @@ def read_header(directory: Path) -> StoreHeader:
     """Read `store.json`.
 
     Raises:
-        DataError: it is missing, damaged or of another format version.
+      DataError: it is missing, damaged or of another format version.
     """
     path = directory / HEADER_FILE
     try:

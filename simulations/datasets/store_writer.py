@@ -39,16 +39,16 @@ class StoreWriter:
     destination is as it was.
 
     Args:
-        path: the directory to make; parents are made too.
-        source: name of the source of the text.
-        tokenizer: the tokenizer that made the sequences.
-        parameters: what the store is made with, JSON-able, kept in its header.
-        overwrite: whether a token store at `path` may be replaced.
-        batch_clients: clients in a record batch, at most.
-        batch_bytes: bytes of tokens after which a record batch is closed.
+      path: the directory to make; parents are made too.
+      source: name of the source of the text.
+      tokenizer: the tokenizer that made the sequences.
+      parameters: what the store is made with, JSON-able, kept in its header.
+      overwrite: whether a token store at `path` may be replaced.
+      batch_clients: clients in a record batch, at most.
+      batch_bytes: bytes of tokens after which a record batch is closed.
 
     Raises:
-        DataError: there is something at `path` that may not be replaced, or the disk refuses.
+      DataError: there is something at `path` that may not be replaced, or the disk refuses.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StoreWriter:
         """Raise what making a store at `path` would raise, before there is one to write.
 
         Raises:
-            DataError: there is something at `path` that may not be replaced.
+          DataError: there is something at `path` that may not be replaced.
         """
         _check_destination(Path(os.path.abspath(path)), overwrite)
 
@@ -94,13 +94,13 @@ class StoreWriter:
         """Append a client.
 
         Args:
-            split: train, heldout or test.
-            client_id: unique in the store, since a client is the unit that privacy protects.
-            sequences: the token ids of each example, integers `[k]`, without BOS and EOS, not truncated.
+          split: train, heldout or test.
+          client_id: unique in the store, since a client is the unit that privacy protects.
+          sequences: the token ids of each example, integers `[k]`, without BOS and EOS, not truncated.
 
         Raises:
-            DataError: the client is there already, or the disk refuses.
-            ValueError: the split does not exist, or a token is outside the vocabulary.
+          DataError: the client is there already, or the disk refuses.
+          ValueError: the split does not exist, or a token is outside the vocabulary.
         """
         if split not in self._splits:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")

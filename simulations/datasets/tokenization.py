@@ -27,10 +27,10 @@ class Tokenizer:
     is one OOV token.
 
     Args:
-        definition: the tokenizer in the JSON form of the `tokenizers` library.
+      definition: the tokenizer in the JSON form of the `tokenizers` library.
 
     Raises:
-        DataError: the definition is not a WordPiece tokenizer with our special tokens at ids 0 to 3.
+      DataError: the definition is not a WordPiece tokenizer with our special tokens at ids 0 to 3.
     """
 
     def __init__(self, definition: dict[str, Any]) -> None:
@@ -49,12 +49,12 @@ class Tokenizer:
         """Train a vocabulary on texts; the same texts in any order give the same tokenizer, byte for byte.
 
         Args:
-            texts: read once; only the counts of their distinct words are held in memory.
-            vocabulary_size: the largest number of tokens, special tokens and characters included. Little text
-                gives fewer.
+          texts: read once; only the counts of their distinct words are held in memory.
+          vocabulary_size: the largest number of tokens, special tokens and characters included. Little text
+            gives fewer.
 
         Raises:
-            DataError: there is no word in the texts, or the vocabulary cannot hold their characters.
+          DataError: there is no word in the texts, or the vocabulary cannot hold their characters.
         """
         words = count_words(texts)
         known = _frequent_characters(words)
@@ -77,7 +77,7 @@ class Tokenizer:
         """Read a tokenizer from a JSON file.
 
         Raises:
-            DataError: the file is missing, damaged or not such a tokenizer.
+          DataError: the file is missing, damaged or not such a tokenizer.
         """
         path = Path(path)
         try:
