@@ -4,8 +4,8 @@ from collections import Counter
 
 from simulations.reporting.selection import Group, Spread, finite
 
-DASH = "–"
-MINUS = "−"
+DASH = "\N{EN DASH}"
+SPACE = "\N{NO-BREAK SPACE}"
 
 
 def format_perplexity(value: float | None) -> str:
@@ -33,7 +33,7 @@ def format_percent(value: float | None) -> str:
       Percent with two decimals.
     """
     number = finite(value)
-    return DASH if number is None else f"{100 * number:.2f} %"
+    return DASH if number is None else f"{100 * number:.2f}{SPACE}%"
 
 
 def format_spread(score: str, value: Spread | None) -> str:
@@ -50,9 +50,9 @@ def format_spread(score: str, value: Spread | None) -> str:
         return DASH
     if score == "perplexity":
         std = DASH if value.std is None else f"{value.std:,.{_decimals(value.mean)}f}"
-        return f"{format_perplexity(value.mean)} ± {std}"
+        return SPACE.join((format_perplexity(value.mean), "±", std))
     std = DASH if value.std is None else f"{100 * value.std:.2f}"
-    return f"{100 * value.mean:.2f} ± {std} %"
+    return SPACE.join((f"{100 * value.mean:.2f}", "±", std, "%"))
 
 
 def format_number(value: float | None, decimals: int | None = None) -> str:
@@ -92,9 +92,9 @@ def format_rates(group: Group) -> str:
       group: that used it.
 
     Returns:
-      Such as `client 0.5, server 0.01`.
+      Such as `0.5 / 0.01`: the clients' SGD, then the server optimizer.
     """
-    return f"client {group.client_learning_rate:g}, server {group.server_learning_rate:g}"
+    return SPACE.join((f"{group.client_learning_rate:g}", "/", f"{group.server_learning_rate:g}"))
 
 
 def describe_losses(group: Group) -> str:

@@ -21,10 +21,9 @@ THEME = {INK: "ink", MUTED: "muted", GRID: "grid", EMPTY: "empty"} | {
 """Colours that the page replaces by its own, so that inline plots can be read in dark mode."""
 MARKERS = ("o", "s", "^", "D", "v")
 MAX_NAME = 26
-WIDTH = 6.4
+WIDTH = 5.8
 
-_SETTINGS: dict[str, Any] = {
-    "font.size": 9.5,
+_SETTINGS: Any = {
     "svg.fonttype": "path",
     "svg.hashsalt": "fedlm",
     "hatch.linewidth": 0.8,
@@ -42,17 +41,16 @@ def line_styles(models: Sequence[ModelResult]) -> dict[str, LineStyle]:
       models: all models of a comparison.
 
     Returns:
-      A style a model. Where there are more families than colours, markers tell them apart.
+      A style a model. Families also differ in their markers, which tell them apart where colours repeat.
     """
     families = list(dict.fromkeys(standard_twin(entry.model) or entry.model for entry in models))
     twins = {entry.twin for entry in models}
     styles = {}
     for entry in models:
-        cycle, colour = divmod(families.index(standard_twin(entry.model) or entry.model), len(FAMILIES))
+        family = families.index(standard_twin(entry.model) or entry.model)
         dash = (0, (4, 2)) if entry.model in twins else "-"
-        styles[entry.model] = LineStyle(
-            color=FAMILIES[colour], linestyle=dash, marker=MARKERS[cycle % len(MARKERS)], linewidth=1.8
-        )
+        colour, marker = FAMILIES[family % len(FAMILIES)], MARKERS[family % len(MARKERS)]
+        styles[entry.model] = LineStyle(color=colour, linestyle=dash, marker=marker, linewidth=1.8)
     return styles
 
 
@@ -68,6 +66,16 @@ def new_figure(height: float) -> Figure:
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def settle(figure: Figure) -> None:
+    """Lay a finished figure out once for all, which is most of the work of drawing it.
+
+    Args:
+      figure: that nothing more is added to.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 def short_name(model: str) -> str:
@@ -86,7 +94,7 @@ def to_png(figure: Figure) -> bytes:
     """
     buffer = io.BytesIO()
     with matplotlib.rc_context(_SETTINGS):
-        figure.savefig(buffer, format="png", dpi=200, facecolor="white", metadata={"Software": None})
+        figure.savefig(buffer, format="png", dpi=170, facecolor="white", metadata={"Software": None})
     return buffer.getvalue()
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.transforms import blended_transform_factory
 
 from simulations.comparison import CellResult
 from simulations.reporting.formatting import format_percent, format_perplexity
@@ -17,6 +16,7 @@ from simulations.reporting.selection import Curve, ModelResult, heldout_points
 HEIGHT = 3.9
 LABEL_GAP = 0.068
 """Least distance of two labels beside the axes, as a share of their height."""
+TOP_LABEL = 0.97
 MOST_MARKERS = 30
 UNITS = ((1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 
@@ -149,7 +149,7 @@ def _draw_line(axes: Axes, line: Line, x: Callable[[Curve], np.ndarray]) -> None
     style = dict(line.style)
     if len(curve.mean) > MOST_MARKERS:
         style["markevery"] = (0, len(curve.mean) // 10)
-    axes.plot(x(curve), curve.mean, markersize=3.2, zorder=3, **style)
+    axes.plot(x(curve), curve.mean, markersize=3.6, zorder=3, **style)
     if curve.std is not None:
         low, high = _band(curve)
         axes.fill_between(x(curve), low, high, color=line.style["color"], alpha=0.17, linewidth=0, zorder=2)
@@ -171,9 +171,11 @@ def _set_limits(axes: Axes, lines: list[Line], score: str, x: Callable[[Curve], 
         float(xs[-1]) for line in lines for xs, _ in line.lost
     ]
     axes.set_xlim(0, max(ends) * 1.01 or 1)
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
     if score != "perplexity":
-        axes.set_ylim(0, high * 1.08 or 1)
+        spare = 0.08 * (high - low) or 0.01
+        axes.set_ylim(max(low - spare, 0), high + spare)
         return
     high = min(high, low * 1e9)
     spare = max((high / low) ** 0.05, 1.01)
@@ -194,27 +196,28 @@ def _draw_lost(axes: Axes, line: Line) -> None:
 def _label_lines(axes: Axes, lines: list[Line], score: str, x: Callable[[Curve], np.ndarray]) -> None:
     """Name each line beside its end, apart from the others, with its final value."""
     label = format_perplexity if score == "perplexity" else format_percent
-    ends = []
+    ends: list[tuple[float, float, str, Line]] = []
     for line in lines:
         if line.mean is not None:
-            end = (float(x(line.mean)[-1]), float(line.mean.mean[-1]))
-            ends.append((_height(axes, end), end, f"{short_name(line.model)}  {label(end[1])}", line))
+            value = float(line.mean.mean[-1])
+            across, height = _in_axes(axes, float(x(line.mean)[-1]), value)
+            ends.append((height, across, f"{short_name(line.model)}  {label(value)}", line))
         else:
             reason = "no seed finished" if line.lost else "no held-out score"
-            ends.append((1.0, None, f"{short_name(line.model)}  {reason}", line))
+            ends.append((1.0, 1.0, f"{short_name(line.model)}  {reason}", line))
     ends.sort(key=lambda entry: entry[0])
-    beside = blended_transform_factory(axes.transAxes, axes.transAxes)
-    for place, (height, end, text, line) in zip(spread_out([entry[0] for entry in ends]), ends, strict=True):
-        start = (1.0, height) if end is None else axes.transAxes.inverted().transform(axes.transData.transform(end))
-        if end is not None:
-            axes.plot([start[0], 1.03], [start[1], place], color=MUTED, lw=0.6, transform=beside, clip_on=False)
+    beside = axes.transAxes
+    for place, (height, across, text, line) in zip(spread_out([entry[0] for entry in ends]), ends, strict=True):
+        if line.mean is not None:
+            axes.plot([across, 1.03], [height, place], color=MUTED, lw=0.6, transform=beside, clip_on=False)
         sample = {name: value for name, value in line.style.items() if name != "marker"}
         axes.plot([1.03, 1.105], [place, place], transform=beside, clip_on=False, **sample)
         axes.text(1.12, place, text, va="center", color=INK, transform=beside, parse_math=False)
 
 
-def _height(axes: Axes, point: tuple[float, float]) -> float:
-    return float(axes.transAxes.inverted().transform(axes.transData.transform(point))[1])
+def _in_axes(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    across, height = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
+    return float(across), float(height)
 
 
 def spread_out(heights: Sequence[float]) -> list[float]:
@@ -224,12 +227,12 @@ def spread_out(heights: Sequence[float]) -> list[float]:
       heights: where they should be, ascending, from 0 to 1.
 
     Returns:
-      Heights at least `LABEL_GAP` apart, as near as may be and not above 1.
+      Heights at least `LABEL_GAP` apart, as near as may be and not above `TOP_LABEL`.
     """
     places: list[float] = []
     for height in heights:
         places.append(max(height, places[-1] + LABEL_GAP) if places else height)
-    limit = 1.0
+    limit = TOP_LABEL
     for index in reversed(range(len(places))):
         places[index] = min(places[index], limit)
         limit = places[index] - LABEL_GAP

@@ -13,7 +13,8 @@ from simulations.reporting.formatting import format_perplexity
 from simulations.reporting.plot_style import EMPTY, INK, MUTED, new_figure, short_name
 from simulations.reporting.selection import Group, ModelResult
 
-COLUMNS = 2
+MOST_RATES = 5
+"""Client learning rates that fit a panel of half the width."""
 CELL = 0.9
 COLOURS = 32
 
@@ -30,18 +31,20 @@ def rate_map_plot(models: Sequence[ModelResult]) -> Figure:
     groups = [group for entry in models for group in entry.groups]
     clients = sorted({group.client_learning_rate for group in groups})
     servers = sorted({group.server_learning_rate for group in groups})
-    columns = min(COLUMNS, len(models))
+    columns = min(2 if len(clients) <= MOST_RATES else 1, len(models))
     rows = -(-len(models) // columns)
-    figure = new_figure(1.25 + rows * (0.5 + 0.5 * max(len(servers), 1)))
+    figure = new_figure(1.45 + rows * (0.35 + 0.62 * len(servers)))
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     norm, colours = _colour_scale(groups), matplotlib.colormaps["viridis"].resampled(COLOURS)
     for entry, axes in zip(models, panels, strict=False):
         _draw_panel(axes, entry, clients, servers, norm, colours)
     for axes in panels[len(models) :]:
-        axes.set_visible(False)
+        axes.axis("off")
+    for axes in panels[-columns:]:
+        axes.set_xlabel("client learning rate", color=INK)
+        axes.xaxis.set_visible(True)
     title = "Final held-out perplexity by learning rates"
     figure.suptitle(title, x=0.01, ha="left", color=INK, weight="bold", fontsize=11)
-    figure.supxlabel("client learning rate", color=INK, fontsize=9.5)
     figure.supylabel("server learning rate", color=INK, fontsize=9.5)
     if norm is not None:
         _draw_scale(figure, list(panels), norm, colours)
@@ -69,11 +72,11 @@ def _draw_panel(
     axes.set(xlim=(-0.56, len(clients) - 0.44), ylim=(-0.56, len(servers) - 0.44))
     axes.set_xticks(range(len(clients)), [f"{rate:g}" for rate in clients])
     axes.set_yticks(range(len(servers)), [f"{rate:g}" for rate in servers])
-    axes.tick_params(length=0, labelcolor=INK)
+    axes.tick_params(length=0, labelcolor=INK, labelsize=9)
     axes.spines[:].set_visible(False)
     for group in entry.groups:
         column, row = clients.index(group.client_learning_rate), servers.index(group.server_learning_rate)
-        _draw_cell(axes, group, column, row, norm, colours, crowded=len(clients) > 5)
+        _draw_cell(axes, group, column, row, norm, colours, narrow=len(clients) > 2)
         if group is entry.selected:
             edge = 0.5 + 0.02
             outline = Rectangle((column - edge, row - edge), 2 * edge, 2 * edge, fill=False, clip_on=False, zorder=4)
@@ -82,7 +85,7 @@ def _draw_panel(
 
 
 def _draw_cell(
-    axes: Axes, group: Group, column: int, row: int, norm: LogNorm | None, colours: Colormap, crowded: bool
+    axes: Axes, group: Group, column: int, row: int, norm: LogNorm | None, colours: Colormap, narrow: bool
 ) -> None:
     spread = group.scores("heldout_perplexity")
     colour = to_hex(colours(norm(spread.mean))) if spread and norm else EMPTY
@@ -90,11 +93,12 @@ def _draw_cell(
     corner = (column - CELL / 2, row - CELL / 2)
     hatch_colour = MUTED if colour == EMPTY else _readable_on(colour)
     cell = Rectangle(corner, CELL, CELL, facecolor=colour, edgecolor=hatch_colour, linewidth=0)
-    cell.set_hatch("////" if lost else None)
+    if lost:
+        cell.set_hatch("////")
     axes.add_patch(cell)
     ink = INK if colour == EMPTY else _readable_on(colour)
-    text = axes.text(column, row, cell_text(group), ha="center", va="center", color=ink, linespacing=1.25)
-    text.set_fontsize(6.5 if crowded else 8)
+    words = cell_text(group).replace(" ", "\n") if narrow else cell_text(group)
+    text = axes.text(column, row, words, ha="center", va="center", color=ink, linespacing=1.15, fontsize=8)
     if lost:
         text.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 1.5})
 
@@ -123,7 +127,8 @@ def _readable_on(colour: str) -> str:
 
 def _draw_scale(figure: Figure, panels: list[Axes], norm: LogNorm, colours: Colormap) -> None:
     scale = figure.colorbar(ScalarMappable(norm, colours), ax=panels, location="bottom", aspect=45, pad=0.02)
-    scale.set_label("mean final held-out perplexity (PAD and EOS targets left out; darker is better)", color=INK)
+    label = "held-out perplexity, mean over the seeds that finished\n(PAD and EOS targets left out; darker is better)"
+    scale.set_label(label, color=INK, fontsize=9)
     scale.outline.set_visible(False)
     low, high = float(norm.vmin or 1), float(norm.vmax or 1)
     ticks = [low * (high / low) ** (step / 4) for step in range(5)]

@@ -11,6 +11,8 @@ from fl_core.scores import Scores
 from models.registry import standard_twin
 from simulations.comparison import CellResult
 
+SCORES = Scores._fields
+
 
 class Spread(NamedTuple):
     """A score over seeds.
@@ -18,12 +20,12 @@ class Spread(NamedTuple):
     Attributes:
       mean: over the seeds that finished.
       std: sample standard deviation over them; None where there is only one.
-      count: how many they are.
+      seeds: how many they are.
     """
 
     mean: float
     std: float | None
-    count: int
+    seeds: int
 
 
 class Curve(NamedTuple):
@@ -40,22 +42,6 @@ class Curve(NamedTuple):
     bytes_up: np.ndarray
     mean: np.ndarray
     std: np.ndarray | None
-
-
-class Costs(NamedTuple):
-    """What a round costs, on average; None where no round was recorded.
-
-    Attributes:
-      bytes_up: that the whole cohort uploads.
-      bytes_down: that the whole cohort downloads.
-      seconds: of wall clock, scoring on the held-out clients included.
-      clients_per_second: trained.
-    """
-
-    bytes_up: float | None
-    bytes_down: float | None
-    seconds: float | None
-    clients_per_second: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +87,7 @@ class ModelResult:
       twin: the standard architecture it is compared with, where that is part of the comparison.
       groups: every combination of learning rates.
       selected: the combination that stands for the model; None where no run has a held-out loss.
+      twin_perplexity: its twin's final held-out perplexity, the mean over the seeds that finished; None for none.
       rounds_to_twin: rounds until its mean held-out perplexity is at or below its twin's final one; None for never.
     """
 
@@ -108,6 +95,7 @@ class ModelResult:
     twin: str | None
     groups: tuple[Group, ...]
     selected: Group | None
+    twin_perplexity: float | None
     rounds_to_twin: int | None
 
     def test(self, score: str) -> Spread | None:
@@ -132,8 +120,11 @@ def model_results(results: Sequence[CellResult]) -> list[ModelResult]:
     for model, groups in by_model.items():
         twin = standard_twin(model)
         twin = twin if twin in by_model else None
-        rounds = _rounds_to_twin(selected[model], selected[twin]) if twin else None
-        entries.append(ModelResult(model, twin, tuple(groups), selected[model], rounds))
+        own = _perplexity_curve(selected[model])
+        reference = _perplexity_curve(selected[twin]) if twin else None
+        target = float(reference.mean[-1]) if reference else None
+        rounds = rounds_to_reach(own, target) if own and target is not None else None
+        entries.append(ModelResult(model, twin, tuple(groups), selected[model], target, rounds))
     return entries
 
 
@@ -271,41 +262,5 @@ def rounds_to_reach(curve: Curve, perplexity: float) -> int | None:
     return int(curve.rounds[reached[0]]) if reached.size else None
 
 
-def costs(group: Group) -> Costs:
-    """Average what a round costs over the seeds that finished, or over all where none did.
-
-    Args:
-      group: of one combination of learning rates.
-
-    Returns:
-      The costs of a round.
-    """
-    rows = [row for result in group.finished or group.results for row in result.rows]
-
-    def total(name: str) -> float:
-        return sum(finite(row.get(name)) or 0.0 for row in rows)
-
-    if not rows:
-        return Costs(None, None, None, None)
-    seconds = total("seconds")
-    return Costs(
-        bytes_up=total("bytes_up") / len(rows),
-        bytes_down=total("bytes_down") / len(rows),
-        seconds=seconds / len(rows) if seconds else None,
-        clients_per_second=total("clients") / seconds if seconds else None,
-    )
-
-
-def parameters(model: ModelResult) -> int | None:
-    """Look a model's parameter count up; None where every one of its runs failed."""
-    counts = [result.summary.get("parameters") for group in model.groups for result in group.results]
-    return next((count for count in counts if count is not None), None)
-
-
-def _rounds_to_twin(group: Group | None, twin: Group | None) -> int | None:
-    own = group.curve("perplexity") if group else None
-    reference = twin.curve("perplexity") if twin else None
-    return rounds_to_reach(own, float(reference.mean[-1])) if own and reference else None
-
-
-SCORES = Scores._fields
+def _perplexity_curve(group: Group | None) -> Curve | None:
+    return group.curve("perplexity") if group else None

@@ -84,6 +84,6 @@ def pooled_std(first: Spread, second: Spread) -> float | None:
     Returns:
       The square root of the mean variance, weighted by degrees of freedom; None where both have one seed only.
     """
-    parts = [(part.count - 1, part.std) for part in (first, second) if part.std is not None]
+    parts = [(part.seeds - 1, part.std) for part in (first, second) if part.std is not None]
     freedom = sum(weight for weight, _ in parts)
     return math.sqrt(sum(weight * std**2 for weight, std in parts) / freedom) if freedom else None

@@ -15,8 +15,12 @@ def test_lanes_hold_every_client_once_and_are_balanced(steps, num_lanes):
     lanes = balance_lanes(np.array(steps, int), num_lanes)
     assert sorted(client for lane in lanes for client in lane) == [i for i, count in enumerate(steps) if count]
     loads = [sum(steps[client] for client in lane) for lane in lanes]
-    best = max(-(-sum(steps) // num_lanes), max(steps, default=0))
-    assert max(loads) <= 4 / 3 * best + 1
+    # Graham's bound for giving each client to the shortest lane.
+    assert max(loads) <= sum(steps) / num_lanes + (1 - 1 / num_lanes) * max(steps, default=0) + 1e-9
+
+
+def test_the_longest_clients_are_placed_first():
+    assert balance_lanes(np.array([1, 1, 1, 1, 1, 5]), 2) == [[5], [0, 1, 2, 3, 4]]
 
 
 @settings(max_examples=60, deadline=None)
