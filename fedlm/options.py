@@ -120,7 +120,7 @@ def set_up_devices(devices: int | None) -> None:
       devices: how many; None for all.
 
     Raises:
-      ConfigurationError: fewer than 1.
+      ConfigurationError: fewer than 1, or more than there are accelerators.
     """
     if devices is not None and devices < 1:
         raise ConfigurationError(f"devices is {devices}, but must be at least 1")
@@ -128,3 +128,7 @@ def set_up_devices(devices: int | None) -> None:
 
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     jax.config.update("jax_num_cpu_devices", devices or cores)
+    if devices is not None:
+        jax.config.update("jax_cuda_visible_devices", ",".join(map(str, range(devices))))
+        if jax.local_device_count() != devices:
+            raise ConfigurationError(f"devices is {devices}, but there are {jax.local_device_count()}")

@@ -98,7 +98,14 @@ def run_experiment(experiment: Experiment, out: Path, observe: Observer = lambda
             batches = _batches(prepared, prepared.test, experiment.test_examples)
             test = evaluate(prepared.model, state.params, batches)
             summary = summarise(
-                experiment, prepared.model, prepared.precision, state.params, log.rows, test, divergence
+                experiment,
+                prepared.model,
+                prepared.precision,
+                prepared.vocabulary,
+                state.params,
+                log.rows,
+                test,
+                divergence,
             )
     write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary

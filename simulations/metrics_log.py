@@ -68,16 +68,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file beside its place, sync it and rename it, so that it is never seen half-written.
 
     Args:
-      path: where the text goes.
-      text: its content.
+      path: where the content goes.
+      content: text, written as UTF-8, or bytes.
     """
     beside = path.with_name(path.name + ".partial")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with beside.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)

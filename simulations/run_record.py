@@ -84,6 +84,7 @@ def summarise(
     experiment: Experiment,
     model: Model,
     precision: str,
+    vocabulary: str,
     params: Params,
     rows: list[dict[str, Any]],
     test: Scores,
@@ -95,6 +96,7 @@ def summarise(
       experiment: its settings.
       model: what was trained.
       precision: the resolved policy.
+      vocabulary: fingerprint of the data's tokenizer.
       params: the final parameters.
       rows: of all rounds.
       test: scores on the test clients.
@@ -122,6 +124,7 @@ def summarise(
         "privacy": "NOT PRIVATE",
         "metrics": DEFINITIONS,
         "experiment": as_json(experiment),
+        "vocabulary_sha256": vocabulary,
         "machine": {
             "platform": jax.default_backend(),
             "devices": len(jax.local_devices()),

@@ -1,6 +1,5 @@
 """The report of a comparison: one self-contained HTML page, results.csv and the plots as PNG files."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -59,7 +58,7 @@ PLOTS = (
     Plot(
         "upload",
         upload_plot,
-        f"What quality costs in upload, as quantized updates of all clients of all rounds so far. {_RUNS}",
+        f"What quality costs in upload: the updates of all clients of all rounds so far, as they travel. {_RUNS}",
     ),
 )
 
@@ -82,7 +81,7 @@ def write_report(comparison: Comparison, results: list[CellResult], out: Path, c
     for plot in PLOTS:
         figure = plot.draw(models)
         settle(figure)
-        write_bytes_atomically(out / "plots" / f"{plot.name}.png", to_png(figure))
+        write_atomically(out / "plots" / f"{plot.name}.png", to_png(figure))
         drawings[plot.name] = to_svg(figure, plot.name)
     write_atomically(out / "results.csv", tables.results_csv(results, models))
     path = out / "report.html"
@@ -137,18 +136,3 @@ def render_page(
 
 
 _JUDGED = ("perplexity", "accuracy")
-
-
-def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Write a file beside its place, sync it and rename it, so that it is never seen half-written.
-
-    Args:
-      path: where the bytes go.
-      content: the bytes.
-    """
-    beside = path.with_name(path.name + ".partial")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)

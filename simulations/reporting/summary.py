@@ -1,0 +1,164 @@
+"""A paragraph that says what a comparison shows, whatever it shows."""
+
+from collections.abc import Sequence
+
+from simulations.comparison import CellResult
+from simulations.configuration import Comparison
+from simulations.reporting.formatting import describe_losses, format_number, format_rates, format_spread, join_words
+from simulations.reporting.selection import Group, ModelResult, finite
+from simulations.reporting.verdicts import Verdict, judge_twins
+
+NOT_PRIVATE = "NOT PRIVATE"
+MOST_LISTED = 8
+
+
+def summary_sentences(
+    comparison: Comparison, results: Sequence[CellResult], models: Sequence[ModelResult]
+) -> list[str]:
+    """Summarise a comparison in neutral words.
+
+    Args:
+      comparison: its settings.
+      results: of all cells.
+      models: what was found about each model.
+
+    Returns:
+      The sentences of one paragraph.
+    """
+    sentences = [_count_runs(comparison, results), *_lowest(models)]
+    verdicts = judge_twins(models, "perplexity")
+    sentences += [twin_sentence(verdict) for verdict in verdicts]
+    if any(verdict.outcome != "not compared" for verdict in verdicts):
+        sentences.append(
+            "A difference of at most one pooled standard deviation over seeds is called undecided; with so few seeds "
+            "this is a yardstick, not a test of significance."
+        )
+    sentences += [*_selections(models), *_edges(comparison, models), *_losses(models), _privacy(results)]
+    return sentences
+
+
+def privacy_statements(results: Sequence[CellResult]) -> list[str]:
+    """List what the runs say about their privacy.
+
+    Args:
+      results: of all cells.
+
+    Returns:
+      The different statements; `NOT PRIVATE` alone where no run makes one.
+    """
+    return sorted({result.summary.get("privacy") or NOT_PRIVATE for result in results}) or [NOT_PRIVATE]
+
+
+def twin_sentence(verdict: Verdict) -> str:
+    """Put a verdict on test perplexity in words.
+
+    Args:
+      verdict: on perplexity.
+
+    Returns:
+      One sentence.
+    """
+    model, twin, own, reference = verdict.model, verdict.twin, verdict.own, verdict.reference
+    if own is None or reference is None:
+        missing = [name for name, score in ((model, own), (twin, reference)) if score is None]
+        return f"{model} is not compared with its standard twin {twin}: no test score of {join_words(missing)}."
+    numbers = f"{format_spread('perplexity', own)} against {format_spread('perplexity', reference)}"
+    change = (own.mean - reference.mean) / reference.mean
+    size = f"{format_number(100 * abs(change), 1)} % {'lower' if change < 0 else 'higher'}"
+    seeds = f"{own.seeds} and {reference.seeds} seeds"
+    intro = f"Against its standard twin {twin}, {model} has a test perplexity of {numbers} ({seeds}): {size}"
+    if verdict.deviations is None and verdict.outcome == "undecided":
+        return f"{intro}, but undecided, since the spread over seeds is unknown."
+    times = f"{format_number(verdict.deviations, 1)} pooled standard deviations"
+    if verdict.outcome == "undecided":
+        return f"{intro}, undecided, since that is within one pooled standard deviation."
+    return f"{intro}, {verdict.outcome} by {times}." if finite(verdict.deviations) else f"{intro}, {verdict.outcome}."
+
+
+def _count_runs(comparison: Comparison, results: Sequence[CellResult]) -> str:
+    counts = {
+        status: sum(result.status == status for result in results) for status in ("finished", "diverged", "failed")
+    }
+    said = join_words([f"{count} {status}" for status, count in counts.items() if count or status == "finished"])
+    grid = f"{len(comparison.client_learning_rates)} by {len(comparison.server_learning_rates)}"
+    return (
+        f"{_plural(len(comparison.models), 'model')}, {grid} client and server learning rates and "
+        f"{_plural(len(comparison.seeds), 'seed')} made {_plural(len(results), 'run')} of "
+        f"{_plural(comparison.rounds, 'round')}: {said}."
+    )
+
+
+def _lowest(models: Sequence[ModelResult]) -> list[str]:
+    scored = [(score.mean, entry.model, score) for entry in models if (score := entry.test("perplexity"))]
+    if not scored:
+        return ["No model has a test score, because no run finished."]
+    if len(models) == 1:
+        return [f"{scored[0][1]} has a test perplexity of {format_spread('perplexity', scored[0][2])}."]
+    _, model, score = min(scored, key=lambda entry: entry[:2])
+    return [f"The lowest mean test perplexity is that of {model}, {format_spread('perplexity', score)}."]
+
+
+def _selections(models: Sequence[ModelResult]) -> list[str]:
+    sentences = []
+    without = [entry.model for entry in models if entry.selected is None]
+    if without:
+        sentences.append(f"No learning rates could be selected for {join_words(without)}: no run has a held-out loss.")
+    for entry in models:
+        group = entry.selected
+        if group is None:
+            continue
+        if not group.finished:
+            sentences.append(
+                f"No run of {entry.model} finished; client / server {format_rates(group)} stands for it in the plots, "
+                "by its last held-out loss."
+            )
+        elif len(group.finished) < len(group.results):
+            sentences.append(
+                f"No combination of learning rates of {entry.model} finished with every seed; the one selected "
+                f"(client / server {format_rates(group)}) lacks some ({describe_losses(group)}), and its scores are "
+                f"means over the {_plural(len(group.finished), 'seed')} that finished, which flatters it."
+            )
+    return sentences
+
+
+def _edges(comparison: Comparison, models: Sequence[ModelResult]) -> list[str]:
+    def at_edge(group: Group) -> bool:
+        axes = (
+            (group.client_learning_rate, comparison.client_learning_rates),
+            (group.server_learning_rate, comparison.server_learning_rates),
+        )
+        return any(len(rates) > 1 and rate in (min(rates), max(rates)) for rate, rates in axes)
+
+    names = [entry.model for entry in models if entry.test("perplexity") and entry.selected and at_edge(entry.selected)]
+    if not names:
+        return []
+    who = "every model" if len(names) == len(models) > 1 else join_words(names)
+    return [f"The learning rates selected for {who} lie at the edge of the grid; better ones may lie outside it."]
+
+
+def _losses(models: Sequence[ModelResult]) -> list[str]:
+    lost = [
+        (entry.model, f"{format_rates(group)} ({words})")
+        for entry in models
+        for group in entry.groups
+        if (words := describe_losses(group))
+    ]
+    if not lost:
+        return ["No run diverged or failed."]
+    by_model: dict[str, list[str]] = {}
+    for model, words in lost[:MOST_LISTED]:
+        by_model.setdefault(model, []).append(words)
+    more = [f"{len(lost) - MOST_LISTED} more (see all runs)"] if len(lost) > MOST_LISTED else []
+    listed = "; ".join([*(f"{model} at {', '.join(words)}" for model, words in by_model.items()), *more])
+    return [f"Seeds were lost at these learning rates (client / server): {listed}."]
+
+
+def _privacy(results: Sequence[CellResult]) -> str:
+    statements = privacy_statements(results)
+    if statements == [NOT_PRIVATE]:
+        return f"The models are {NOT_PRIVATE}: they were trained without any differential-privacy guarantee."
+    return f"Privacy, as the runs state it: {join_words(statements)}."
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,230 @@
+import csv
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hand_made_results import make_comparison, make_result
+
+from simulations.reporting.formatting import DASH
+from simulations.reporting.report import write_report
+from simulations.reporting.selection import model_results
+from simulations.reporting.summary import summary_sentences
+from simulations.reporting.tables import CSV_COLUMNS, HEADLINE, headline_row
+
+COMMAND = "fedlm compare --models cifg_tiny --out 'a <b>'"
+HOSTILE = "<script>alert('$x_1$')</script>--><b>&amp;"
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Keeps the text, attributes and identifiers of a page, and checks that its elements nest."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.open, self.attributes, self.tags, self.text = [], [], [], ""
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def both_seeds(model, **settings):
+    return [make_result(model, client=rate, seed=seed, **settings) for rate in (0.5, 1.0) for seed in (0, 1)]
+
+
+def pair(**settings):
+    return [*both_seeds("cifg_tiny", **settings), *both_seeds("si_cifg_tiny", **settings)]
+
+
+CASES = {
+    "all well": pair(),
+    "all diverged without scores": pair(status="diverged", loss=None),
+    "all failed": pair(status="failed"),
+    "all failed at once": pair(status="failed", curve=[]),
+    "one model": both_seeds("cifg_tiny"),
+    "one diverged model": both_seeds("si_cifg_tiny", status="diverged"),
+    "one seed": [make_result("cifg_tiny"), make_result("si_cifg_tiny", loss=4.0)],
+    "no held-out values": pair(loss=None, heldout_accuracy=None),
+    "no metrics": pair(curve=[]),
+    "numbers that are none": pair(
+        perplexity=float("nan"), test_accuracy=float("inf"), training_seconds=float("nan"), curve=[None, 3.0]
+    ),
+    "huge numbers": pair(perplexity=1e300),
+    "more models than colours": [
+        make_result(name, loss=4 + number / 10)
+        for number, name in enumerate(
+            ["cifg_tiny", "cifg_1m", "cifg_6m", "cifg_9m", "transformer_tiny", "transformer_1m", "transformer_21m"]
+        )
+    ],
+    "hostile names": both_seeds(HOSTILE, error="<i>") + both_seeds("$\\frac{$", status="failed", error="<i>no</i>"),
+}
+
+
+def write(results, out, **changes):
+    models = dict.fromkeys(result.cell.experiment.model for result in results)
+    path = write_report(make_comparison(models, **changes), results, out, COMMAND)
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Writes the report of a case once, and returns its folder."""
+    folders = {}
+
+    def written(case):
+        if case not in folders:
+            folders[case] = tmp_path_factory.mktemp("report")
+            write(CASES[case], folders[case])
+        return folders[case]
+
+    return written
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_report_renders_without_missing_numbers_or_outside_requests(case, report):
+    out = report(case)
+    source = (out / "report.html").read_text(encoding="utf-8")
+    page = Page(source)
+    links = [value for name, value in page.attributes if name in ("src", "href", "xlink:href", "srcset", "action")]
+    assert all(link.startswith("#") for link in links)
+    assert not re.search(r"https?://|@import|url\((?!#)", source)
+    assert not re.search(r"\bnan\b", source, re.IGNORECASE)
+    assert not re.search(r"\b([Ii]nf|[Ii]nfinity|None)\b", page.text)
+    identifiers = [value for name, value in page.attributes if name == "id"]
+    assert len(identifiers) == len(set(identifiers))
+    assert page.tags.count("svg") == 4
+    assert "NOT PRIVATE" in page.text
+    assert COMMAND in page.text
+    plots = sorted(path.name for path in (out / "plots").iterdir())
+    assert plots == ["accuracy.png", "learning_rates.png", "perplexity.png", "upload.png"]
+    assert all((out / "plots" / name).read_bytes().startswith(b"\x89PNG") for name in plots)
+    assert len(read_csv(out)) == len(CASES[case])
+
+
+def read_csv(out):
+    with (out / "results.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_names_and_reasons_are_escaped(report):
+    page = Page((report("hostile names") / "report.html").read_text(encoding="utf-8"))
+    assert "script" not in page.tags
+    assert "b" not in page.tags
+    assert "i" not in page.tags
+    assert HOSTILE in page.text
+    assert "<i>no</i>" in page.text
+
+
+def test_csv_has_a_row_a_cell_with_scores_selection_and_reason(tmp_path):
+    results = [
+        make_result(seed=0, loss=4.0, perplexity=50.0),
+        make_result(seed=1, loss=4.2, perplexity=float("nan")),
+        make_result(client=1.0, seed=0, loss=9.0, status="diverged"),
+        make_result(client=1.0, seed=1, status="failed", error="out of memory, twice"),
+    ]
+    write(results, tmp_path)
+    rows = read_csv(tmp_path)
+    assert tuple(rows[0]) == CSV_COLUMNS
+    assert [row["status"] for row in rows] == ["finished", "finished", "diverged", "failed"]
+    assert [row["selected"] for row in rows] == ["yes", "yes", "no", "no"]
+    assert [row["client_learning_rate"] for row in rows] == ["0.5", "0.5", "1.0", "1.0"]
+    assert (rows[0]["heldout_perplexity"], rows[0]["test_perplexity"], rows[0]["test_loss"]) == ("50.0", "50.0", "4.0")
+    assert rows[1]["heldout_perplexity"] == ""
+    assert rows[0]["reason"] == ""
+    assert rows[2]["reason"] == "the held-out loss is not a finite number (after 4 rounds)"
+    assert rows[3]["reason"] == "out of memory, twice"
+    assert (rows[3]["rounds"], rows[3]["parameters"], rows[0]["bytes_up"]) == ("4", "", "1000000")
+
+
+def summary(results, **changes):
+    models = model_results(results)
+    comparison = make_comparison([entry.model for entry in models], **changes)
+    return " ".join(summary_sentences(comparison, results, models)).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def seeds(model, perplexities, **settings):
+    return [
+        make_result(model, seed=seed, loss=4.0, perplexity=perplexity, **settings)
+        for seed, perplexity in enumerate(perplexities)
+    ]
+
+
+def test_summary_says_by_how_much_a_model_beats_its_twin():
+    text = summary(seeds("cifg_tiny", [99.0, 101.0]) + seeds("si_cifg_tiny", [89.0, 91.0]))
+    assert "The lowest mean test perplexity is that of si_cifg_tiny, 90.00 ± 1.41." in text
+    assert "90.00 ± 1.41 against 100.0 ± 1.4 (2 and 2 seeds): 10.0 % lower, better by 7.1 pooled" in text
+    assert "No run diverged or failed." in text
+
+
+def test_summary_calls_a_difference_within_the_spread_undecided():
+    text = summary(seeds("cifg_tiny", [90.0, 110.0]) + seeds("si_cifg_tiny", [89.0, 109.0]))
+    assert "1.0 % lower, undecided, since that is within one pooled standard deviation" in text
+
+
+def test_summary_does_not_judge_by_one_seed():
+    text = summary(seeds("cifg_tiny", [90.0]) + seeds("si_cifg_tiny", [50.0]))
+    assert "undecided, since the spread over seeds is unknown" in text
+
+
+def test_summary_says_that_a_model_never_finished():
+    text = summary(seeds("cifg_tiny", [90.0, 91.0], status="diverged") + seeds("si_cifg_tiny", [50.0, 51.0]))
+    assert "si_cifg_tiny is not compared with its standard twin cifg_tiny: no test score of cifg_tiny." in text
+    assert "yardstick" not in text
+    assert "No run of cifg_tiny finished" in text
+    assert "cifg_tiny at 0.5 / 0.01 (2 of 2 seeds diverged)" in text
+
+
+def test_summary_admits_a_selection_that_lost_seeds():
+    results = [make_result(seed=0), make_result(seed=1, status="diverged"), make_result(seed=2, status="failed")]
+    text = summary(results)
+    assert "No combination of learning rates of cifg_tiny finished with every seed" in text
+    assert "(1 of 3 seeds diverged, 1 failed)" in text
+    assert "means over the 1 seed that finished" in text
+
+
+def test_summary_warns_of_the_edge_of_the_grid():
+    results = [make_result(client=rate, loss=loss) for rate, loss in ((0.1, 5.0), (0.5, 4.0), (1.0, 4.5))]
+    inside = summary(results, client_learning_rates=(0.1, 0.5, 1.0))
+    assert "edge of the grid" not in inside
+    outside = summary(results[:2], client_learning_rates=(0.1, 0.5))
+    assert "for cifg_tiny lie at the edge of the grid" in outside
+
+
+def test_headline_gives_a_reason_for_each_dash():
+    models = model_results(seeds("cifg_tiny", [90.0, 91.0], status="diverged") + seeds("si_cifg_tiny", [50.0]))
+    standard, invariant = (dict(zip(HEADLINE, headline_row(entry), strict=True)) for entry in models)
+    rounds = "rounds to the twin's final quality"
+    assert standard["test perplexity"] == (DASH, "no seed finished")
+    assert standard[rounds] == (DASH, "no twin to reach")
+    assert invariant[rounds] == (DASH, "no seed of the twin finished")
+    assert invariant["test perplexity"] == (f"50.00 ± {DASH}".replace(" ", "\N{NO-BREAK SPACE}"), "n = 1 seed")
+    assert invariant["MB up a round"] == ("0.25", "")
+    assert invariant["seconds a round"] == ("0.50", "20.0 clients/s")
+
+
+def test_headline_of_a_model_without_selection_is_dashes():
+    (entry,) = model_results([make_result(status="failed", curve=[])])
+    row = headline_row(entry)
+    assert len(row) == len(HEADLINE)
+    assert all(cell.text == DASH and cell.note for cell in row[1:])
+
+
+def test_a_report_is_the_same_when_written_again(report, tmp_path):
+    before = (report("one seed") / "report.html").read_text(encoding="utf-8")
+    assert write(CASES["one seed"], tmp_path) == before
