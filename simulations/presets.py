@@ -19,7 +19,7 @@ _PAPER: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {
         "models": ["cifg_tiny", "si_cifg_tiny", "transformer_tiny", "si_transformer_tiny"],
-        "rounds": 100,
+        "rounds": 60,
         "cohort_size": 20,
         "client_learning_rates": [0.5, 2.0],
         "server_learning_rates": [0.01],
