@@ -56,4 +56,21 @@ def _divide_by_row(x: jax.Array, row_statistic: Callable[..., jax.Array]) -> jax
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     row = row_statistic(wide, axis=-1, keepdims=True)
     nonzero = row >= jnp.finfo(wide.dtype).tiny
-    return jnp.where(nonzero, wide / jnp.where(nonzero, row, 1.0), 0.0).astype(x.dtype)
+    return jnp.where(nonzero, _ratio(wide, jnp.where(nonzero, row, 1.0)), 0.0).astype(x.dtype)
+
+
+@jax.custom_jvp
+def _ratio(x: jax.Array, row: jax.Array) -> jax.Array:
+    # The compiler multiplies by a reciprocal; an exact power of two keeps that above the range's lower end.
+    scale = jnp.where(row > 2.0**64, 2.0**-64, 1.0).astype(row.dtype)
+    return (x * scale) / (row * scale)
+
+
+@_ratio.defjvp
+def _ratio_jvp(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    # The usual rule divides by row squared, which leaves the range of float32 long before the result does.
+    (x, row), (x_tangent, row_tangent) = primals, tangents
+    ratio = _ratio(x, row)
+    return ratio, (x_tangent - ratio * row_tangent) / row

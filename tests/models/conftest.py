@@ -1,0 +1,25 @@
+"""Settings of this folder's tests."""
+
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+# Under importlib mode a test finds the helper modules beside it only so.
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def full_precision_products():
+    """Hold float32 products to float32 accuracy also where the hardware's default is lower."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Compile without costly optimizations: these tests compile far more than they compute."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

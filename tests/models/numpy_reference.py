@@ -1,0 +1,88 @@
+"""The four architectures in float64 NumPy, one example, position and head at a time, as the papers write them."""
+
+import numpy as np
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def si_sigmoid(x):
+    positive = np.maximum(x, 0)
+    return positive / positive.max() if positive.max() > 0 else 0 * x
+
+
+def si_tanh(x):
+    largest = np.abs(x).max()
+    return x / largest if largest > 0 else 0 * x
+
+
+def softmax(scores):
+    exponentials = np.exp(scores - scores.max())
+    return exponentials / exponentials.sum()
+
+
+def normalised_relu(scores):
+    positive = np.maximum(scores, 0)
+    return positive / positive.sum() if positive.sum() > 0 else 0 * scores
+
+
+def layer_norm(params, x):
+    return (x - x.mean()) / np.sqrt(x.var() + 1e-6) * params["scale"] + params["shift"]
+
+
+def position_encoding(position, width):
+    """Vaswani et al. 2017, section 3.5, with all sines before all cosines."""
+    half = width // 2
+    out = np.zeros(width)
+    for k in range(half):
+        angle = position / 10_000 ** (2 * k / width)
+        out[k], out[half + k] = np.sin(angle), np.cos(angle)
+    return out
+
+
+def cifg_logits(params, tokens, gate=sigmoid, cell=np.tanh):
+    table = params["embedding"]["table"]
+    output = params["output"]["table"] if "output" in params else table
+    w, b = params["recurrent"]["input"]["kernel"], params["recurrent"]["input"]["bias"]
+    r, p = params["recurrent"]["recurrent"]["kernel"], params["recurrent"]["projection"]["kernel"]
+    hidden, width = p.shape
+    logits = np.zeros((*tokens.shape, len(table)))
+    for row, example in enumerate(tokens):
+        h, c = np.zeros(width), np.zeros(hidden)
+        for t, token in enumerate(example):
+            z = w.T @ (np.sqrt(width) * table[token]) + r.T @ h + b
+            i, g, o = gate(z[:hidden]), cell(z[hidden : 2 * hidden]), gate(z[2 * hidden :])
+            c = (1 - i) * c + i * g
+            h = p.T @ (o * cell(c))
+            logits[row, t] = output @ h + params["output_bias"]
+    return logits
+
+
+def attention(block, x, heads, weights_of):
+    length, width = x.shape
+    size = width // heads
+    q, k, v = (x @ block[name]["kernel"] for name in ("query", "key", "value"))
+    mixed = np.zeros((length, width))
+    for head in range(heads):
+        columns = slice(head * size, (head + 1) * size)
+        for t in range(length):
+            scores = np.array([q[t, columns] @ k[s, columns] / np.sqrt(size) for s in range(t + 1)])
+            mixed[t, columns] = sum(a * v[s, columns] for s, a in enumerate(weights_of(scores)))
+    return mixed @ block["attention_output"]["kernel"]
+
+
+def transformer_logits(params, tokens, heads, weights_of=softmax):
+    table = params["embedding"]["table"]
+    width = table.shape[1]
+    logits = np.zeros((*tokens.shape, len(table)))
+    for row, example in enumerate(tokens):
+        x = np.array([np.sqrt(width) * table[token] + position_encoding(t, width) for t, token in enumerate(example)])
+        for block in params["blocks"]:
+            x = x + attention(block, np.array([layer_norm(block["attention_norm"], y) for y in x]), heads, weights_of)
+            for t in range(len(example)):
+                inner = np.maximum(layer_norm(block["mlp_norm"], x[t]) @ block["mlp_input"]["kernel"], 0)
+                x[t] = x[t] + inner @ block["mlp_output"]["kernel"]
+        for t in range(len(example)):
+            logits[row, t] = table @ layer_norm(params["final_norm"], x[t]) + params["output_bias"]
+    return logits

@@ -1,0 +1,98 @@
+"""Every registered architecture at sizes that compile and run in a moment, and batches for them."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.base import Batch, batch_loss
+from models.registry import MODELS
+from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
+
+# Unlike every other size, so that an array with this many rows is indexed by token.
+VOCABULARY = 53
+LENGTH = 8
+# Words per example: cut off before its EOS, one word, filling the length exactly, several PADs.
+WORDS = (LENGTH, 1, LENGTH - 1, 4)
+_LARGEST = {"embedding": 16, "hidden": 24, "layers": 1, "heads": 4, "mlp": 40}
+
+
+def shrink(build, config):
+    """Cap the sizes that a config has and that we know; where the model cannot have those, only the vocabulary."""
+    sizes = {"vocabulary_size": VOCABULARY}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in _LARGEST and type(value) is int:
+            sizes[field.name] = min(value, _LARGEST[field.name])
+    small = dataclasses.replace(config, **sizes)
+    try:
+        model = build("small", small)
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct((2, 3), jnp.int32))
+    except Exception:
+        return dataclasses.replace(config, vocabulary_size=VOCABULARY)
+    return small
+
+
+class SmallModel:
+    """A shrunken model with compiled functions that the tests share."""
+
+    def __init__(self, name, build, config):
+        self.name = name
+        self.config = config
+        self.model = build(name, config)
+        self.apply = jax.jit(self.model.apply)
+        self.sums = jax.jit(self.model.loss)
+        self.loss_sums_and_gradient = jax.jit(
+            jax.value_and_grad(lambda params, batch: batch_loss(self.model, params, batch), has_aux=True)
+        )
+        self.per_example = jax.jit(jax.vmap(jax.value_and_grad(self._example_loss), in_axes=(None, 0)))
+
+    def loss_and_gradient(self, params, batch):
+        (loss, _), gradient = self.loss_sums_and_gradient(params, batch)
+        return loss, gradient
+
+    def _example_loss(self, params, tokens):
+        return self.model.loss(params, Batch(tokens[None], jnp.ones(1))).loss[0]
+
+    @functools.cached_property
+    def params(self):
+        return perturbed(self.model.init(jax.random.key(0)))
+
+
+def perturbed(params, seed=0):
+    """Move every parameter off its initial value, so that biases and the like take part."""
+    rng = np.random.default_rng(seed)
+    return jax.tree_util.tree_map(
+        lambda leaf: np.asarray(leaf) + 0.1 * rng.normal(size=leaf.shape).astype(leaf.dtype), params
+    )
+
+
+def sequence(words, length=LENGTH):
+    """`[BOS] words [EOS]`, cut or padded to length + 1."""
+    tokens = [BOS_ID, *words, EOS_ID]
+    return (tokens + [PAD_ID] * (length + 1 - len(tokens)))[: length + 1]
+
+
+def random_batch(words=WORDS, length=LENGTH, vocabulary=VOCABULARY, seed=0):
+    """One example per number of words; some of the words are OOV."""
+    rng = np.random.default_rng(seed)
+    rows = [sequence(list(rng.integers(OOV_ID, vocabulary, size=n)), length) for n in words]
+    return Batch(jnp.asarray(rows, jnp.int32), jnp.ones(len(rows)))
+
+
+def _distinct():
+    # Named models that differ only in their sizes shrink to one; each architecture and each shrunken
+    # configuration occurs once at least.
+    models, seen = {}, set()
+    for name, (build, config) in MODELS.items():
+        small = shrink(build, config)
+        if not {build, small} <= seen:
+            models[name] = SmallModel(name, build, small)
+            seen |= {build, small}
+    return models
+
+
+SMALL_MODELS = _distinct()

@@ -1,0 +1,230 @@
+"""What every registered model must do, checked at shrunken sizes (and, where it costs nothing, at its own)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import LENGTH, SMALL_MODELS, VOCABULARY, perturbed, random_batch
+
+from models.base import Batch
+from models.registry import MODELS, create_model
+from models.special_tokens import PAD_ID
+
+leaves = jax.tree_util.tree_leaves
+
+
+@pytest.fixture(params=SMALL_MODELS.values(), ids=SMALL_MODELS.keys())
+def small(request):
+    return request.param
+
+
+def assert_trees_close(a, b, rtol=1e-4, atol=1e-6):
+    jax.tree_util.tree_map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), a, b)
+
+
+def batch_sums(small, batch):
+    return small.loss_sums_and_gradient(small.params, batch)[0][1]
+
+
+def mean_over_tokens(small, batch):
+    """The loss that is trained on and its gradient, from examples taken one by one."""
+    examples = small.per_example(small.params, batch.tokens)
+    n = np.sum(np.asarray(batch.tokens[:, 1:] != PAD_ID) * batch.weight[:, None])
+    return jax.tree_util.tree_map(lambda leaf: np.tensordot(batch.weight, leaf, axes=1) / n, examples)
+
+
+# Parameters
+
+
+def test_one_key_draws_the_same_parameters(small):
+    a, b = (small.model.init(jax.random.key(7)) for _ in range(2))
+    jax.tree_util.tree_map(np.testing.assert_array_equal, a, b)
+
+
+def test_another_key_draws_others(small):
+    a, b = (leaves(small.model.init(jax.random.key(seed))) for seed in (7, 8))
+    drawn = [(x, y) for x, y in zip(a, b, strict=True) if np.ptp(x) > 0]
+    assert drawn
+    assert all(np.mean(np.asarray(x) == np.asarray(y)) < 0.01 for x, y in drawn)
+
+
+def test_no_two_parameters_share_their_draws(small):
+    drawn = [np.asarray(x) for x in leaves(small.model.init(jax.random.key(7))) if np.ptp(x) > 0]
+    normalised = [(x / np.abs(x).max()).ravel()[:20] for x in drawn]
+    for i, x in enumerate(normalised):
+        assert not any(np.allclose(x, y, rtol=1e-3) for y in normalised[:i])
+
+
+def test_parameters_are_float32(small):
+    assert {leaf.dtype for leaf in leaves(small.model.init(jax.random.key(0)))} == {jnp.dtype("float32")}
+
+
+# Logits
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_named_model_gives_logits_of_its_vocabulary(name):
+    model = create_model(name)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    logits = jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct((2, 20), jnp.int32))
+    assert (model.name, logits.shape, logits.dtype) == (name, (2, 20, model.vocabulary_size), jnp.float32)
+
+
+def test_logits_are_finite_and_of_the_vocabulary(small):
+    logits = small.apply(small.params, random_batch().tokens[:, :-1])
+    assert (logits.shape, logits.dtype) == ((4, LENGTH, VOCABULARY), jnp.float32)
+    assert np.all(np.isfinite(logits))
+
+
+def test_a_single_position_is_enough(small):
+    shapes = [
+        jax.eval_shape(small.model.apply, small.params, jax.ShapeDtypeStruct((2, n), jnp.int32)).shape for n in (1, 2)
+    ]
+    assert shapes == [(2, 1, VOCABULARY), (2, 2, VOCABULARY)]
+
+
+# Causality
+
+
+def test_later_tokens_leave_earlier_logits_alone_bit_for_bit(small):
+    tokens = random_batch().tokens[:, :-1]
+    before = small.apply(small.params, tokens)
+    for t in range(LENGTH - 1):
+        changed = small.apply(small.params, tokens.at[:, t + 1 :].set((tokens[:, t + 1 :] + 5) % VOCABULARY))
+        np.testing.assert_array_equal(changed[:, : t + 1], before[:, : t + 1])
+        assert np.all(np.any(changed[:, t + 1] != before[:, t + 1], axis=-1))
+
+
+def test_gradients_by_later_inputs_are_exactly_zero(small):
+    # Each position has a token of its own, whose logit is not looked at: a row of a table of tokens is then
+    # used by one position's input and, tied or not, by no output.
+    inputs = np.arange(4, 4 + LENGTH)
+    weights = np.random.default_rng(0).normal(size=VOCABULARY)
+    weights[inputs] = 0
+
+    def scores(params):
+        return small.model.apply(params, jnp.asarray(inputs)[None])[0] @ jnp.asarray(weights, jnp.float32)
+
+    jacobians = leaves(jax.jit(jax.jacrev(scores))(small.params))
+    by_token = [leaf for leaf in jacobians if leaf.shape[1:2] == (VOCABULARY,)]
+    influence = sum(np.abs(np.asarray(leaf)[:, inputs]).reshape(LENGTH, LENGTH, -1).sum(-1) for leaf in by_token)
+    assert np.all(np.triu(influence, 1) == 0)
+    assert np.all(np.diag(influence) > 0)
+    assert np.all(np.tril(influence, -1).sum(axis=1)[1:] > 0)
+
+
+# Padding
+
+SHORT = (3, 1, 2, 0)
+
+
+def test_padding_leaves_earlier_logits_alone(small):
+    short, padded = (small.apply(small.params, random_batch(SHORT, n).tokens[:, :-1]) for n in (4, LENGTH))
+    np.testing.assert_allclose(padded[:, :4], short, rtol=1e-5, atol=1e-5)
+
+
+# Batches
+
+
+def test_an_example_has_the_same_sums_alone_and_in_a_batch_that_pads_it(small):
+    unpadded = random_batch(SHORT, 4)
+    together = batch_sums(small, random_batch(SHORT))
+    for i in range(len(SHORT)):
+        alone = small.sums(small.params, Batch(unpadded.tokens[i : i + 1], unpadded.weight[:1]))
+        assert_trees_close(alone, jax.tree_util.tree_map(lambda total, i=i: total[i : i + 1], together), rtol=1e-5)
+
+
+def test_the_order_of_a_batch_is_of_no_consequence(small):
+    batch = random_batch()
+    order = jnp.array([2, 0, 3, 1])
+    shuffled = batch_sums(small, Batch(batch.tokens[order], batch.weight))
+    assert_trees_close(shuffled, jax.tree_util.tree_map(lambda s: s[order], batch_sums(small, batch)), rtol=1e-5)
+
+
+GARBAGE = {
+    "words": np.random.default_rng(3).integers(0, VOCABULARY, size=(4, LENGTH + 1)),
+    "padding": np.full((4, LENGTH + 1), PAD_ID),
+    "out of range": np.full((4, LENGTH + 1), VOCABULARY + 1000),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+def test_rows_of_weight_zero_change_neither_loss_nor_gradient(small, garbage):
+    full = random_batch()
+    weight = jnp.array([1.0, 0.0, 1.0, 0.0])
+    filled = Batch(jnp.where(weight[:, None] > 0, full.tokens, garbage), weight)
+    expected = mean_over_tokens(small, Batch(full.tokens, weight))
+    assert_trees_close(small.loss_and_gradient(small.params, filled), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+def test_a_batch_of_weight_zero_has_loss_zero_and_gradient_zero(small, garbage):
+    nothing = Batch(jnp.asarray(garbage, jnp.int32), jnp.zeros(4))
+    loss, gradient = small.loss_and_gradient(small.params, nothing)
+    assert loss == 0
+    assert all(np.all(np.asarray(leaf) == 0) for leaf in leaves(gradient))
+
+
+# Losses and gradients
+
+
+def test_the_loss_is_that_of_the_next_token(small):
+    batch = random_batch()
+    logits = np.asarray(small.apply(small.params, batch.tokens[:, :-1]), np.float64)
+    log_normalizer = np.log(np.exp(logits).sum(-1))
+    expected = [
+        sum(log_normalizer[b, t] - logits[b, t, row[t + 1]] for t in range(LENGTH) if row[t + 1] != PAD_ID)
+        for b, row in enumerate(np.asarray(batch.tokens))
+    ]
+    np.testing.assert_allclose(batch_sums(small, batch).loss, expected, rtol=1e-5)
+
+
+def test_compiled_or_not_is_the_same(small):
+    batch = random_batch()
+    assert_trees_close(batch_sums(small, batch), small.model.loss(small.params, batch), rtol=1e-5)
+
+
+def test_gradients_are_finite_float32_and_reach_every_parameter(small):
+    _, gradient = small.loss_and_gradient(small.params, random_batch())
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        assert leaf.dtype == jnp.float32, path
+        assert np.all(np.isfinite(leaf)), path
+        assert np.any(np.asarray(leaf) != 0), path
+
+
+def test_the_gradient_at_freshly_drawn_parameters_is_finite(small):
+    loss, gradient = small.loss_and_gradient(small.model.init(jax.random.key(1)), random_batch())
+    assert np.isfinite(loss)
+    assert all(np.all(np.isfinite(leaf)) for leaf in leaves(gradient))
+
+
+def test_gradients_agree_with_finite_differences(small):
+    tokens = random_batch().tokens[:, :-1]
+    directions = jax.tree_util.tree_map(lambda a, b: a - b, perturbed(small.params, seed=1), small.params)
+    weights = np.random.default_rng(2).normal(size=(*tokens.shape, VOCABULARY))
+    with jax.enable_x64(True):
+        params, along = (jax.tree_util.tree_map(np.float64, tree) for tree in (small.params, directions))
+
+        @jax.jit
+        @jax.value_and_grad
+        def score(step):
+            moved = jax.tree_util.tree_map(lambda leaf, direction: leaf + step * direction, params, along)
+            return jnp.sum(small.model.apply(moved, tokens) * weights)
+
+        exact = score(0.0)[1]
+        # Richardson's extrapolation: the error is of the fourth order in the step.
+        coarse, fine = (float(score(step)[0] - score(-step)[0]) / (2 * step) for step in (1e-4, 5e-5))
+        np.testing.assert_allclose(exact, (4 * fine - coarse) / 3, rtol=1e-6)
+
+
+def test_gradients_per_example_add_up_to_that_of_the_batch(small):
+    batch = random_batch()
+    expected = mean_over_tokens(small, batch)
+    assert_trees_close(small.loss_and_gradient(small.params, batch), expected, atol=1e-5)
+
+
+def test_the_mean_gradient_of_equally_long_examples_is_that_of_the_batch(small):
+    batch = random_batch((5, 5, 5, 5))
+    _, gradients = small.per_example(small.params, batch.tokens)
+    mean = jax.tree_util.tree_map(lambda leaf: np.mean(leaf, axis=0) / 6, gradients)
+    assert_trees_close(small.loss_and_gradient(small.params, batch)[1], mean, atol=1e-5)

@@ -1,0 +1,103 @@
+"""Logits against the float64 NumPy reference, and the recurrence's gradient against one of an unrolled loop."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy_reference as reference
+import pytest
+from small_models import perturbed, random_batch
+
+from models.cifg import CifgConfig, cifg, si_cifg
+from models.layers import sinusoidal_positions
+from models.recurrent import cifg_layer, init_cifg_layer
+from models.scale_invariant import si_sigmoid, si_tanh
+from models.transformer import TransformerConfig, si_transformer, transformer
+
+SIZES = CifgConfig(vocabulary_size=29, embedding=10, hidden=14)
+UNTIED = CifgConfig(vocabulary_size=29, embedding=10, hidden=14, tied=False)
+BLOCKS = TransformerConfig(vocabulary_size=29, layers=2, heads=3, embedding=12, mlp=20)
+SI_CIFG = {"gate": reference.si_sigmoid, "cell": reference.si_tanh}
+ARCHITECTURES = {
+    "cifg": (cifg, SIZES, reference.cifg_logits),
+    "untied cifg": (cifg, UNTIED, reference.cifg_logits),
+    "si_cifg": (si_cifg, SIZES, functools.partial(reference.cifg_logits, **SI_CIFG)),
+    "transformer": (transformer, BLOCKS, functools.partial(reference.transformer_logits, heads=3)),
+    "si_transformer": (
+        si_transformer,
+        BLOCKS,
+        functools.partial(reference.transformer_logits, heads=3, weights_of=reference.normalised_relu),
+    ),
+}
+by_architecture = pytest.mark.parametrize(
+    ("build", "config", "expected"), ARCHITECTURES.values(), ids=ARCHITECTURES.keys()
+)
+# Words per example, and length: one position, one example, padded and cut examples.
+by_shape = pytest.mark.parametrize(("words", "length"), [((5,), 1), ((9, 2, 0, 5), 6)], ids=["1x1", "4x6"])
+
+
+def in_float64(tree):
+    return jax.tree_util.tree_map(lambda leaf: np.asarray(leaf, np.float64), tree)
+
+
+@functools.cache
+def model_and_params(build, config):
+    model = build("small", config)
+    return model, perturbed(model.init(jax.random.key(3)))
+
+
+@by_architecture
+def test_logits_in_float32(build, config, expected):
+    model, params = model_and_params(build, config)
+    tokens = random_batch((9, 2, 0, 5), 6, config.vocabulary_size).tokens[:, :-1]
+    logits = jax.jit(model.apply)(params, tokens)
+    np.testing.assert_allclose(logits, expected(in_float64(params), np.asarray(tokens)), rtol=1e-4, atol=1e-5)
+
+
+@by_shape
+@by_architecture
+def test_logits_in_float64(build, config, expected, words, length):
+    model, params = model_and_params(build, config)
+    tokens = random_batch(words, length, config.vocabulary_size).tokens[:, :-1]
+    params = in_float64(params)
+    with jax.enable_x64(True):
+        logits = jax.jit(model.apply)(params, tokens)
+        assert logits.dtype == jnp.float64
+        np.testing.assert_allclose(logits, expected(params, np.asarray(tokens)), rtol=1e-10, atol=1e-10)
+
+
+def test_positions():
+    expected = [reference.position_encoding(position, 12) for position in range(40)]
+    np.testing.assert_allclose(sinusoidal_positions(40, 12), expected, rtol=1e-5, atol=1e-5)
+
+
+def unrolled_cifg(params, x_bxtxe, gate, cell):
+    hidden = params["projection"]["kernel"].shape[0]
+    h, c = jnp.zeros_like(x_bxtxe[:, 0]), jnp.zeros((len(x_bxtxe), hidden), x_bxtxe.dtype)
+    outputs = []
+    for t in range(x_bxtxe.shape[1]):
+        z = x_bxtxe[:, t] @ params["input"]["kernel"] + h @ params["recurrent"]["kernel"] + params["input"]["bias"]
+        i, g, o = gate(z[:, :hidden]), cell(z[:, hidden : 2 * hidden]), gate(z[:, 2 * hidden :])
+        c = (1 - i) * c + i * g
+        h = (o * cell(c)) @ params["projection"]["kernel"]
+        outputs.append(h)
+    return jnp.stack(outputs, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("gate", "cell", "length"),
+    [(jax.nn.sigmoid, jnp.tanh, 1), (jax.nn.sigmoid, jnp.tanh, 4), (si_sigmoid, si_tanh, 4)],
+    ids=["cifg-1", "cifg-4", "si_cifg-4"],
+)
+def test_gradients_of_the_recurrence(gate, cell, length):
+    rng = np.random.default_rng(0)
+    params = in_float64(perturbed(init_cifg_layer(jax.random.key(0), 5, 7)))
+    x, weights = rng.normal(size=(2, 3, length, 5))
+    with jax.enable_x64(True):
+
+        def gradients(layer):
+            return jax.jit(jax.grad(lambda p, x: jnp.sum(layer(p, x, gate, cell) * weights), argnums=(0, 1)))
+
+        found, expected = (gradients(layer)(params, x) for layer in (cifg_layer, unrolled_cifg))
+        jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected)

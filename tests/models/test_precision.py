@@ -1,0 +1,90 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import SMALL_MODELS, random_batch
+
+from models.base import batch_loss
+from models.precision import precision_scope, resolve_precision, with_precision
+from models.registry import MODELS, create_model
+
+leaves = jax.tree_util.tree_leaves
+
+
+@pytest.fixture(params=SMALL_MODELS.values(), ids=SMALL_MODELS.keys())
+def small(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("policy", "platform", "resolved"),
+    [
+        ("auto", "cpu", "float32"),
+        ("auto", "gpu", "tf32"),
+        ("auto", "tpu", "bfloat16"),
+        ("auto", "some new hardware", "float32"),
+        ("float32", "tpu", "float32"),
+        ("tf32", "cpu", "tf32"),
+        ("bfloat16", "gpu", "bfloat16"),
+    ],
+)
+def test_what_a_policy_means_on_a_platform(policy, platform, resolved):
+    assert resolve_precision(policy, platform) == resolved
+
+
+@pytest.mark.parametrize("policy", ["float32", "tf32"])
+def test_full_precision_policies_leave_the_model_as_it_is(policy):
+    model = create_model("cifg_tiny")
+    assert with_precision(model, policy) is model
+
+
+@pytest.mark.parametrize(("policy", "products"), [("float32", "HIGHEST"), ("tf32", "HIGH"), ("bfloat16", "DEFAULT")])
+def test_the_scope_sets_the_precision_of_products(policy, products):
+    with precision_scope(policy):
+        jaxpr = jax.make_jaxpr(lambda x: x @ x)(jnp.ones((2, 2)))
+    assert [precision.name for precision in jaxpr.eqns[0].params["precision"]] == [products] * 2
+
+
+def test_bfloat16_keeps_name_vocabulary_and_initial_parameters():
+    model = create_model("cifg_tiny", 50)
+    low = with_precision(model, "bfloat16")
+    assert (low.name, low.vocabulary_size, low.init) == (model.name, model.vocabulary_size, model.init)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bfloat16_logits_gradients_and_losses_are_float32(name):
+    model = with_precision(create_model(name), "bfloat16")
+    batch = jax.eval_shape(random_batch)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    logits = jax.eval_shape(model.apply, params, batch.tokens)
+    (loss, sums), gradient = jax.eval_shape(
+        jax.value_and_grad(lambda p, b: batch_loss(model, p, b), has_aux=True), params, batch
+    )
+    assert {leaf.dtype for leaf in leaves((logits, loss, sums, gradient))} == {jnp.dtype("float32")}
+
+
+def test_bfloat16_multiplies_bfloat16_matrices(small):
+    # Every product, also those inside of the recurrence's loop.
+    model = with_precision(small.model, "bfloat16")
+    text = jax.jit(model.apply).lower(small.params, random_batch().tokens).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert products
+    assert all("xbf16>" in line and "xf32>" not in line for line in products)
+
+
+def relative_difference(a, b):
+    a, b = (np.concatenate([np.ravel(leaf) for leaf in leaves(tree)]) for tree in (a, b))
+    return np.linalg.norm(a - b) / np.linalg.norm(b)
+
+
+def test_bfloat16_logits_are_close_to_those_of_float32_but_not_equal(small):
+    tokens = random_batch().tokens[:, :-1]
+    low = jax.jit(with_precision(small.model, "bfloat16").apply)(small.params, tokens)
+    assert 1e-4 < relative_difference(low, small.apply(small.params, tokens)) < 0.05
+
+
+def test_bfloat16_gradients_are_close_to_those_of_float32_but_not_equal():
+    small, batch = SMALL_MODELS["cifg_tiny"], random_batch()
+    low = with_precision(small.model, "bfloat16")
+    gradient = jax.jit(jax.grad(lambda params: batch_loss(low, params, batch)[0]))(small.params)
+    assert 1e-4 < relative_difference(gradient, small.loss_and_gradient(small.params, batch)[1]) < 0.1

@@ -1,0 +1,109 @@
+import dataclasses
+
+import jax
+import pytest
+
+from models.base import parameter_count
+from models.cifg import CifgConfig
+from models.registry import MODELS, UnknownModelError, create_model, standard_twin
+from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
+from models.transformer import TransformerConfig
+
+PUBLISHED = {
+    "cifg_19m": 18_884_608,
+    "cifg_9m": 9_447_424,
+    "cifg_6m": 6_242_250,
+    "transformer_21m": 20_988_928,
+    "transformer_11m": 11_545_600,
+}
+TWINS = {name: standard_twin(name) for name in MODELS if standard_twin(name)}
+
+
+def count_by_hand(config):
+    v, e = config.vocabulary_size, config.embedding
+    if isinstance(config, CifgConfig):
+        h = config.hidden
+        return 3 * h * (e + e) + 3 * h + h * e + v * e + v + (0 if config.tied else v * e)
+    return v * e + config.layers * (4 * e * e + 2 * e * config.mlp + 4 * e) + 2 * e + v
+
+
+COUNTED = [name for name, entry in MODELS.items() if isinstance(entry.config, CifgConfig | TransformerConfig)]
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_parameter_count_is_that_of_the_formula(name):
+    assert parameter_count(create_model(name)) == count_by_hand(MODELS[name].config)
+
+
+@pytest.mark.parametrize("prefix", ["", "si_"])
+@pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
+def test_published_sizes(name, count, prefix):
+    assert parameter_count(create_model(prefix + name)) == count
+
+
+def test_the_count_follows_the_vocabulary():
+    assert parameter_count(create_model("cifg_19m", 5096)) == 18_884_608 + 1000 * (1024 + 1)
+
+
+def test_counting_allocates_nothing():
+    huge = CifgConfig(vocabulary_size=10**7, embedding=10**5, hidden=10**5)
+    model = MODELS["cifg_19m"].build("huge", huge)
+    assert parameter_count(model) == count_by_hand(huge)
+
+
+def test_every_architecture_has_a_twin():
+    assert {"si_cifg_19m", "si_transformer_21m", "si_cifg_tiny", "si_transformer_tiny"} <= set(TWINS)
+    assert all(name.startswith("si_") for name in TWINS)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_twins_have_the_same_sizes_and_parameters(name):
+    twin = TWINS[name]
+    assert MODELS[name].config == MODELS[twin].config
+    shapes = [jax.eval_shape(create_model(each).init, jax.random.key(0)) for each in (name, twin)]
+    assert shapes[0] == shapes[1]
+
+
+def test_only_scale_invariant_models_have_a_standard_twin():
+    assert standard_twin("si_cifg_19m") == "cifg_19m"
+    assert standard_twin("cifg_19m") is None
+    assert standard_twin("si_unheard_of") is None
+
+
+def test_created_models_have_the_vocabulary_asked_for():
+    assert create_model("transformer_tiny", 77).vocabulary_size == 77
+    shapes = jax.eval_shape(create_model("transformer_tiny", 77).init, jax.random.key(0))
+    assert shapes["embedding"]["table"].shape[0] == 77
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_created_models_keep_their_own_vocabulary_unless_asked(name):
+    model = create_model(name)
+    assert (model.name, model.vocabulary_size) == (name, MODELS[name].config.vocabulary_size)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_configurations_are_frozen_and_hashable(name):
+    config = MODELS[name].config
+    hash(config)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.vocabulary_size = 1
+
+
+def test_an_unknown_name_is_answered_with_the_closest():
+    with pytest.raises(UnknownModelError, match=r"'si_cfig_19m'.*did you mean.*\bsi_cifg_19m\b"):
+        create_model("si_cfig_19m")
+
+
+def test_a_name_close_to_none_is_answered_with_all():
+    with pytest.raises(UnknownModelError) as error:
+        create_model("zzz")
+    assert all(name in str(error.value) for name in MODELS)
+
+
+def test_unknown_models_are_value_errors():
+    assert issubclass(UnknownModelError, ValueError)
+
+
+def test_special_tokens_stand_where_their_ids_say():
+    assert [SPECIAL_TOKENS[id_] for id_ in (PAD_ID, BOS_ID, EOS_ID, OOV_ID)] == ["[PAD]", "[BOS]", "[EOS]", "[UNK]"]

@@ -1,0 +1,43 @@
+"""What tells a scale-invariant model from its standard twin: the scales of some weights that it does not feel."""
+
+import jax
+import numpy as np
+import pytest
+from small_models import SMALL_MODELS, random_batch
+
+
+def scaled_gates(params):
+    recurrent = jax.tree_util.tree_map(lambda leaf: 4 * leaf, params["recurrent"])
+    recurrent["projection"] = params["recurrent"]["projection"]
+    return {**params, "recurrent": recurrent}
+
+
+def scaled_queries(params):
+    return {**params, "blocks": [{**b, "query": {"kernel": 4 * b["query"]["kernel"]}} for b in params["blocks"]]}
+
+
+by_case = pytest.mark.parametrize(
+    ("name", "scaled"), [("cifg_tiny", scaled_gates), ("transformer_tiny", scaled_queries)], ids=["cifg", "transformer"]
+)
+
+
+def logits(small, params):
+    return np.asarray(small.apply(params, random_batch().tokens[:, :-1]))
+
+
+@by_case
+def test_scale_invariant_models_feel_no_scale_of_what_their_activations_take(name, scaled):
+    small = SMALL_MODELS["si_" + name]
+    np.testing.assert_array_equal(logits(small, scaled(small.params)), logits(small, small.params))
+
+
+@by_case
+def test_standard_models_feel_it(name, scaled):
+    small = SMALL_MODELS[name]
+    assert np.abs(logits(small, scaled(small.params)) - logits(small, small.params)).max() > 0.01
+
+
+@by_case
+def test_twins_start_from_the_same_parameters(name, scaled):
+    drawn = [SMALL_MODELS[each].model.init(jax.random.key(5)) for each in (name, "si_" + name)]
+    jax.tree_util.tree_map(np.testing.assert_array_equal, *drawn)
