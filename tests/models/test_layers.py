@@ -7,7 +7,7 @@ import pytest
 
 from models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm, logits_from_table
 from models.recurrent import init_cifg_layer
-from models.transformer import softmax_attention_weights
+from models.transformer import TransformerConfig, softmax_attention_weights, transformer
 
 
 def rows(shape=(3, 4, 16), seed=0):
@@ -42,6 +42,12 @@ def test_embedding_rows_have_unit_expected_norm():
     table = np.asarray(init_embedding(jax.random.key(0), 4000, 64)["table"])
     # The mean of 4,000 squared norms of variance 2 / 64: five standard deviations.
     assert abs(np.mean(np.sum(table**2, axis=-1)) - 1) < 5 * math.sqrt(2 / 64 / 4000)
+
+
+def test_blocks_draw_parameters_of_their_own():
+    config = TransformerConfig(vocabulary_size=5, layers=3, heads=1, embedding=4, mlp=4)
+    blocks = transformer("small", config).init(jax.random.key(0))["blocks"]
+    assert len({float(block["query"]["kernel"][0, 0]) for block in blocks}) == 3
 
 
 def test_biases_and_layer_norms_start_neutral():

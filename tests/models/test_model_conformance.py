@@ -211,10 +211,10 @@ def test_gradients_agree_with_finite_differences(small):
             moved = jax.tree_util.tree_map(lambda leaf, direction: leaf + step * direction, params, along)
             return jnp.sum(small.model.apply(moved, tokens) * weights)
 
-        exact = score(0.0)[1]
-        # Richardson's extrapolation: the error is of the fourth order in the step.
-        coarse, fine = (float(score(step)[0] - score(-step)[0]) / (2 * step) for step in (1e-4, 5e-5))
-        np.testing.assert_allclose(exact, (4 * fine - coarse) / 3, rtol=1e-6)
+        # So small a step hardly ever crosses a kink of a rectifier or a maximum.
+        step = 1e-6
+        difference = float(score(step)[0] - score(-step)[0]) / (2 * step)
+        np.testing.assert_allclose(score(0.0)[1], difference, rtol=1e-5)
 
 
 def test_gradients_per_example_add_up_to_that_of_the_batch(small):

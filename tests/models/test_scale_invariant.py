@@ -175,6 +175,22 @@ def test_half_precision_does_not_overflow(function):
     np.testing.assert_allclose(function(x), reference(function, x), rtol=1e-3)
 
 
+@by_function
+@by_half
+def test_half_precision_rows_far_below_one_are_normalised_too(function, dtype):
+    x = np.tile([4.0, 2.0, -1.0, 0.0], (ROWS, WIDTH // 4)) * 2.0**-20
+    expected = reference(function, x)
+    np.testing.assert_allclose(np.asarray(function(jnp.asarray(x, dtype)), np.float64), expected, rtol=0.01)
+
+
+@by_half
+def test_the_sum_of_a_long_half_precision_row_is_not_rounded(dtype):
+    # One more than the dtype counts to.
+    length = int(2 / float(jnp.finfo(dtype).eps)) + 1
+    weights = attend_to_all(jnp.ones((1, length), dtype))
+    np.testing.assert_array_equal(weights, jnp.full((1, length), 1 / length, dtype))
+
+
 # Rows without a maximum
 
 
