@@ -102,7 +102,8 @@ def plot(measured: dict) -> Figure:
     axes.set_xticks(range(len(measured)), list(measured))
     axes.set_ylabel("local SGD steps per second")
     axes.set_title("A simulated round against a bare loop of as many steps")
-    axes.legend(frameon=False)
+    axes.set_ylim(0, 1.25 * axes.get_ylim()[1])
+    axes.legend(frameon=False, loc="upper center", ncols=2)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 

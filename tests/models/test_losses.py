@@ -18,8 +18,8 @@ any_targets = hnp.arrays(np.int32, SHAPE, elements=st.integers(0, VOCABULARY - 1
 tied_logits = hnp.arrays(np.float32, (*SHAPE, VOCABULARY), elements=st.sampled_from([-1.0, 0.0, 2.0]))
 
 
-def some_logits(scale=3.0, dtype=np.float32):
-    return (scale * np.random.default_rng(0).normal(size=(*SHAPE, VOCABULARY))).astype(dtype)
+def some_logits(scale=3.0, shape=(*SHAPE, VOCABULARY)):
+    return (scale * np.random.default_rng(0).normal(size=shape)).astype(np.float32)
 
 
 def log_softmax(logits):
@@ -171,7 +171,7 @@ def bigram_model():
     return language_model(
         "bigram",
         VOCABULARY,
-        lambda rng: {"logits": jax.random.normal(rng, (VOCABULARY, VOCABULARY))},
+        lambda rng: {"logits": jnp.asarray(some_logits(shape=(VOCABULARY, VOCABULARY)))},
         lambda params, tokens: params["logits"][tokens],
     )
 

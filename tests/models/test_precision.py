@@ -6,7 +6,7 @@ from small_models import SMALL_MODELS, random_batch
 
 from models.base import batch_loss
 from models.precision import precision_scope, resolve_precision, with_precision
-from models.registry import MODELS, create_model
+from models.registry import create_model
 
 leaves = jax.tree_util.tree_leaves
 
@@ -51,11 +51,10 @@ def test_bfloat16_keeps_name_vocabulary_and_initial_parameters():
     assert (low.name, low.vocabulary_size, low.init) == (model.name, model.vocabulary_size, model.init)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_bfloat16_logits_gradients_and_losses_are_float32(name):
-    model = with_precision(create_model(name), "bfloat16")
+def test_bfloat16_logits_gradients_and_losses_are_float32(small):
+    model = with_precision(small.model, "bfloat16")
     batch = jax.eval_shape(random_batch)
-    params = jax.eval_shape(model.init, jax.random.key(0))
+    params = small.params
     logits = jax.eval_shape(model.apply, params, batch.tokens)
     (loss, sums), gradient = jax.eval_shape(
         jax.value_and_grad(lambda p, b: batch_loss(model, p, b), has_aux=True), params, batch

@@ -4,11 +4,12 @@ import jax
 import pytest
 
 from models.base import parameter_count
-from models.cifg import CifgConfig
+from models.cifg import CifgConfig, cifg, si_cifg
 from models.registry import MODELS, UnknownModelError, create_model, standard_twin
 from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
-from models.transformer import TransformerConfig
+from models.transformer import TransformerConfig, si_transformer, transformer
 
+ARCHITECTURES = {"cifg": cifg, "si_cifg": si_cifg, "transformer": transformer, "si_transformer": si_transformer}
 PUBLISHED = {
     "cifg_19m": 18_884_608,
     "cifg_9m": 9_447_424,
@@ -49,6 +50,19 @@ def test_counting_allocates_nothing():
     huge = CifgConfig(vocabulary_size=10**7, embedding=10**5, hidden=10**5)
     model = MODELS["cifg_19m"].build("huge", huge)
     assert parameter_count(model) == count_by_hand(huge)
+
+
+def test_published_transformers_have_eight_heads():
+    # Which the number of parameters does not show.
+    assert {MODELS[name].config.heads for name in MODELS if name.endswith(("transformer_11m", "transformer_21m"))} == {
+        8
+    }
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_names_say_which_architecture_is_built(name):
+    architecture, _ = name.rsplit("_", 1)
+    assert MODELS[name].build is ARCHITECTURES[architecture]
 
 
 def test_every_architecture_has_a_twin():
