@@ -28,6 +28,7 @@ from simulations.datasets.store import TokenStore
 from simulations.federated_data import FederatedData, StoredData, evaluation_batches
 from simulations.lane_count import choose_lanes
 from simulations.metrics_log import MetricsLog, write_atomically
+from simulations.run_lock import run_lock
 from simulations.run_record import (
     Divergence,
     find_divergence,
@@ -91,7 +92,11 @@ def run_experiment(experiment: Experiment, out: Path, observe: Observer = lambda
     if finished is not None:
         return finished
     out.mkdir(parents=True, exist_ok=True)
-    with precision_scope(prepared.precision), Checkpoints(out / "checkpoints") as checkpoints:
+    with (
+        run_lock(out),
+        precision_scope(prepared.precision),
+        Checkpoints(out / "checkpoints") as checkpoints,
+    ):
         state, first_round = _restore(prepared, checkpoints)
         with MetricsLog(out, first_round) as log:
             state, divergence = _train(prepared, state, first_round, checkpoints, log, observe)
@@ -107,7 +112,7 @@ def run_experiment(experiment: Experiment, out: Path, observe: Observer = lambda
                 test,
                 divergence,
             )
-    write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
 
 

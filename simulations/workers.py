@@ -1,8 +1,10 @@
 """Worker processes of a comparison: each has one device to itself, a CPU core or an accelerator."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,7 @@ def connect_worker(worker: Worker) -> None:
     """
     global _connection
     _connection = worker
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     number = worker.numbers.get()
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(number))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -82,3 +85,11 @@ def report_round(directory: Path, row: dict[str, Any] | None) -> None:
     """
     if _connection is not None:
         _connection.rows.put((directory, row))
+
+
+def _end_with_parent() -> None:
+    # A worker that outlived a killed comparison would go on writing into cells that the next one resumes.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

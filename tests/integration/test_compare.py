@@ -2,8 +2,13 @@
 
 import csv
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +88,59 @@ def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, more
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def workers_of(process):
+    listed = subprocess.run(
+        ["pgrep", "-P", str(process.pid), "-f", "spawn_main"], capture_output=True, text=True, check=False
+    )
+    return [int(number) for number in listed.stdout.split()]
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def start(store, out):
+    words = [
+        *WORDS,
+        "--data",
+        str(store),
+        "--out",
+        str(out),
+        *OPTIONS,
+        "--client-learning-rates",
+        "0.5",
+        "--rounds",
+        "40",
+    ]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.skipif(shutil.which("pgrep") is None, reason="finds worker processes with pgrep")
+def test_a_killed_worker_is_replaced_and_a_killed_comparison_leaves_none_behind(small_store, tmp_path):
+    out = tmp_path / "out"
+    first = start(small_store, out)
+    wait_for(lambda: list(out.glob("cells/*/*/*/metrics.jsonl")))
+    left_behind = workers_of(first)
+    assert left_behind
+    first.kill()
+    first.wait()
+    wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in left_behind), seconds=20)
+    before = {path: path.stat().st_size for path in out.glob("cells/*/*/*/metrics.jsonl")}
+    time.sleep(0.5)
+    assert before == {path: path.stat().st_size for path in out.glob("cells/*/*/*/metrics.jsonl")}
+
+    second = start(small_store, out)
+    wait_for(lambda: workers_of(second))
+    victim = workers_of(second)[0]
+    time.sleep(1)
+    os.kill(victim, signal.SIGKILL)
+    _, errors = second.communicate(timeout=300)
+    assert second.returncode == 0, errors
+    summaries = [json.loads(path.read_text()) for path in out.glob("cells/*/*/*/summary.json")]
+    assert [summary["status"] for summary in summaries] == ["finished"] * 4
+    assert (out / "report.html").exists()

@@ -76,7 +76,9 @@ def relative_difference(a, b):
     return np.linalg.norm(a - b) / np.linalg.norm(b)
 
 
-def test_bfloat16_logits_are_close_to_those_of_float32_but_not_equal(small):
+@pytest.mark.parametrize("name", ["si_cifg_tiny", "transformer_tiny"])
+def test_bfloat16_logits_are_close_to_those_of_float32_but_not_equal(name):
+    small = SMALL_MODELS[name]
     tokens = random_batch().tokens[:, :-1]
     low = jax.jit(with_precision(small.model, "bfloat16").apply)(small.params, tokens)
     assert 1e-4 < relative_difference(low, small.apply(small.params, tokens)) < 0.05

@@ -9,6 +9,7 @@ from simulations.federated_data import InMemoryData, evaluation_batches
 from simulations.lane_count import choose_lanes
 from simulations.metrics_log import MetricsLog, finite_or_none, read_rows, write_atomically
 from simulations.presets import PRESETS
+from simulations.run_lock import run_lock
 from simulations.run_record import find_divergence, finished_summary
 
 
@@ -136,3 +137,10 @@ def test_an_accelerator_has_as_many_lanes_as_memory_and_cohort_allow():
     assert choose_lanes(19_000_000, 20, [FakeGpu(80e9)]) == 10
     assert choose_lanes(19_000_000, 500, [FakeGpu(1e6)]) == 1
     assert choose_lanes(19_000_000, 500, [FakeGpu(None)]) == 8
+
+
+def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
+    with run_lock(tmp_path), pytest.raises(ConfigurationError, match="another process"), run_lock(tmp_path, 0.2):
+        pass
+    with run_lock(tmp_path, 0.2):
+        pass
