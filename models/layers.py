@@ -117,7 +117,7 @@ def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array
 
 
 def sinusoidal_positions(length: int, width: int) -> jax.Array:
-    """Make the fixed position encodings of Vaswani et al. 2017, section 3.5.
+    """Make the fixed position encodings of Vaswani et al. 2017, section 3.5, all sines before all cosines.
 
     Args:
       length: number of positions.

@@ -45,18 +45,22 @@ def si_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
     Returns:
       The same shape and dtype; rows sum to 1, or to 0 where no visible score is positive.
     """
-    positive = jax.nn.relu(jnp.where(mask, scores, 0.0))
+    positive = _at_least_float32(jax.nn.relu(jnp.where(mask, scores, 0.0)))
     # Dividing by the maximum first keeps the sum in range; the result does not depend on that maximum, so
     # no gradient needs to pass through it.
     scaled = _divide_by_row(positive, lambda values, **axis: jax.lax.stop_gradient(jnp.max(values, **axis)))
-    return _divide_by_row(scaled, jnp.sum)
+    return _divide_by_row(scaled, jnp.sum).astype(scores.dtype)
 
 
 def _divide_by_row(x: jax.Array, row_statistic: Callable[..., jax.Array]) -> jax.Array:
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = _at_least_float32(x)
     row = row_statistic(wide, axis=-1, keepdims=True)
     nonzero = row >= jnp.finfo(wide.dtype).tiny
     return jnp.where(nonzero, _ratio(wide, jnp.where(nonzero, row, 1.0)), 0.0).astype(x.dtype)
+
+
+def _at_least_float32(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 @jax.custom_jvp
