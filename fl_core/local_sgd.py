@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_core.errors import ConfigurationError
-from models.base import Batch, Model, Params, batch_loss
+from models.base import Batch, Model, Params, batch_loss, weigh_examples
+from models.special_tokens import PAD_ID
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,8 @@ def local_step(
         norm = global_norm(gradient)
         step_size = step_size * jnp.minimum(1.0, gradient_clip / jnp.maximum(norm, 1e-30))
     stepped = jax.tree_util.tree_map(lambda p, g: p - step_size * g, params, gradient)
-    real = batch.weight > 0
-    return stepped, LossSums(
-        loss=jnp.sum(jnp.where(real, batch.weight * sums.loss, 0.0)),
-        tokens=jnp.sum(batch.weight * sums.tokens),
-    )
+    weighted = weigh_examples(sums, batch)
+    return stepped, LossSums(loss=jnp.sum(weighted.loss), tokens=jnp.sum(weighted.tokens))
 
 
 def global_norm(tree: Params) -> jax.Array:
@@ -135,5 +133,5 @@ def gather_batch(sequences: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, n
       tokens int32 [..., batch_size, length + 1] and weight float32 [..., batch_size].
     """
     real = rows >= 0
-    tokens = np.where(real[..., None], sequences[np.maximum(rows, 0)], 0)
+    tokens = np.where(real[..., None], sequences[np.maximum(rows, 0)], PAD_ID)
     return tokens.astype(np.int32), real.astype(np.float32)

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from models.base import Batch, Model, Params
+from models.base import Batch, Model, Params, weigh_examples
 from models.losses import ExampleSums
 
 DEFINITIONS = {
@@ -77,5 +76,4 @@ def scores_from_totals(totals: ExampleSums) -> Scores:
 @functools.partial(jax.jit, static_argnums=0)
 def _weighted_sums(model: Model, params: Params, batch: Batch) -> ExampleSums:
     # Sums stay per example: where the batch is spread over devices, none has to wait for another.
-    sums = model.loss(params, batch)
-    return ExampleSums(*(jnp.where(batch.weight > 0, batch.weight * values, 0.0) for values in sums))
+    return weigh_examples(model.loss(params, batch), batch)

@@ -86,10 +86,22 @@ def batch_loss(model: Model, params: Params, batch: Batch) -> tuple[jax.Array, E
       The scalar loss in nats per token, 0 where no row has weight, and the per-example sums.
     """
     sums = model.loss(params, batch)
-    tokens = jnp.sum(batch.weight * sums.tokens)
+    weighted = weigh_examples(sums, batch)
+    return jnp.sum(weighted.loss) / jnp.maximum(jnp.sum(weighted.tokens), 1.0), sums
+
+
+def weigh_examples(sums: ExampleSums, batch: Batch) -> ExampleSums:
+    """Multiply each example's sums by its weight.
+
+    Args:
+      sums: what the model's loss gave for the batch.
+      batch: the examples; a row of weight 0 gives zeros, whatever its sums are.
+
+    Returns:
+      float32 [batch] each.
+    """
     # A row that only fills the batch must not spread a NaN, which 0 * NaN would.
-    loss = jnp.sum(jnp.where(batch.weight > 0, batch.weight * sums.loss, 0.0))
-    return loss / jnp.maximum(tokens, 1.0), sums
+    return ExampleSums(*(jnp.where(batch.weight > 0, batch.weight * values, 0.0) for values in sums))
 
 
 def parameter_count(model: Model) -> int:
