@@ -1,5 +1,6 @@
 """`fedlm data`: import text into a token store, and describe a store."""
 
+import inspect
 import json
 import sys
 from collections.abc import Callable
@@ -10,39 +11,14 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
-from rich.text import Text
 
+from fedlm.import_progress import ImportProgress
 from fl_core.errors import ConfigurationError
 from simulations.datasets.describing import describe
-from simulations.datasets.importing import SOURCES, ImportSummary, import_source
+from simulations.datasets.importing import ImportSettings, ImportSummary, import_text
+from simulations.datasets.sources.registry import SOURCES, describe_source
 from simulations.datasets.store import TokenStore
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """Import text into a token store: split its users, train a tokenizer, write token sequences."""
-
-    out: Path
-    """Directory of the store to make."""
-    vocabulary_size: int = 4096
-    """Tokens of the WordPiece vocabulary, trained on the train split only."""
-    seed: int = 0
-    """Seed of the split of the clients into train (80 %), heldout (10 %) and test (10 %)."""
-    overwrite: bool = False
-    """Replace a token store that is already at --out."""
 
 
 @dataclass(frozen=True)
@@ -96,24 +72,43 @@ def _dispatch(
 def _import(argv: list[str]) -> int:
     return _dispatch(
         "fedlm data import",
-        "Make a token store: clients are split 80/10/10, a WordPiece vocabulary is trained on the train split,\n"
-        "and every client's sentences are stored as token sequences. For example:\n\n"
-        "  fedlm data import stdlib --out data/stdlib",
-        {name: (source.description, partial(_import_from, name)) for name, source in SOURCES.items()},
+        "Make a token store: users are split into train, heldout and test, a tokenizer is trained on the train split,\n"
+        "and every user's sentences are stored as token sequences. Stopped, the same command goes on where it was.\n"
+        "For example:\n\n"
+        "  fedlm data import jsonl messages.jsonl --user author --text body --out data/messages",
+        {name: (describe_source(source), partial(_import_from, name)) for name, source in SOURCES.items()},
         argv,
     )
 
 
 def _import_from(name: str, argv: list[str]) -> int:
-    options = tyro.cli(
-        ImportOptions, args=argv, prog=f"fedlm data import {name}", description=SOURCES[name].description + "."
-    )
-    console = Console(stderr=True)
-    with _ImportProgress(console) as progress:
-        summary = import_source(
-            name, options.out, options.vocabulary_size, options.seed, options.overwrite, progress.update
+    source_type = SOURCES[name]
+
+    @dataclass(frozen=True)
+    class Command:
+        source: tyro.conf.OmitArgPrefixes[source_type]  # type: ignore[valid-type]
+        """What is read."""
+        settings: tyro.conf.OmitArgPrefixes[ImportSettings]
+        """What is made of it."""
+        out: Path
+        """Folder of the store to make."""
+        overwrite: bool = False
+        """Replace a token store that is already at --out."""
+        workers: int | None = None
+        """Processes that read and tokenize; one for each CPU core where it is not given."""
+
+    command = tyro.cli(Command, args=argv, prog=f"fedlm data import {name}", description=inspect.getdoc(source_type))
+    with ImportProgress(Console(stderr=True)) as progress:
+        summary = import_text(
+            name,
+            command.source,
+            command.out,
+            command.settings,
+            command.overwrite,
+            command.workers,
+            progress.update,
         )
-    _print_summary(summary, options.out)
+    _print_summary(summary, command.out)
     return 0
 
 
@@ -128,42 +123,6 @@ def _describe(argv: list[str]) -> int:
     return 0
 
 
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f}/s" if speed else "", style="cyan")
-
-
-class _ImportProgress:
-    """One bar a phase, with the rate and the time left."""
-
-    def __init__(self, console: Console) -> None:
-        self._bars = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _Rate(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "_ImportProgress":
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def update(self, phase: str, done: int, total: int | None) -> None:
-        if phase not in self._tasks:
-            self._tasks[phase] = self._bars.add_task(phase, total=total)
-        self._bars.update(self._tasks[phase], completed=done, total=total)
-
-
 def _print_summary(summary: ImportSummary, out: Path) -> None:
     console = Console()
     table = Table(title=f"{summary.header.source}: {summary.header.vocabulary_size:,} tokens in the vocabulary")
@@ -173,15 +132,14 @@ def _print_summary(summary: ImportSummary, out: Path) -> None:
     for name, split in summary.header.splits.items():
         table.add_row(name, f"{split.clients:,}", f"{split.examples:,}", f"{split.tokens:,}")
     console.print(table)
-    _print_skipped(console, summary.header.skipped)
+    _print_skipped(console, summary.header.skipped, summary.header.first_skipped)
     print(f"\nThe store is in {summary.path}. Next:\n\n  fedlm data describe {out}")
 
 
-def _print_skipped(console: Console, skipped: dict[str, int]) -> None:
-    if skipped:
-        console.print(
-            "skipped: " + ", ".join(f"{reason} {count:,}" for reason, count in skipped.items()), soft_wrap=True
-        )
+def _print_skipped(console: Console, skipped: dict[str, int], first: dict[str, str]) -> None:
+    for reason, count in skipped.items():
+        place = f" (the first: {first[reason]})" if reason in first else ""
+        console.print(f"left out: {reason}, {count:,}{place}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _print_description(description: dict[str, Any]) -> None:
@@ -206,7 +164,7 @@ def _print_description(description: dict[str, Any]) -> None:
     console.print(
         f"vocabulary: {description['vocabulary_size']:,} tokens, fingerprint {description['fingerprint'][:16]}"
     )
-    _print_skipped(console, description["skipped"])
+    _print_skipped(console, description["skipped"], description["first_skipped"])
 
 
 def _number(value: float | None) -> str:

@@ -18,9 +18,10 @@ from typing import Any
 
 from fl_core.errors import CheckpointError, UserError
 from models.registry import create_model
+from simulations.atomic_files import write_atomically
 from simulations.configuration import Comparison, Experiment, RoundSettings, as_json
 from simulations.datasets.store import TokenStore
-from simulations.metrics_log import read_rows, write_atomically
+from simulations.metrics_log import read_rows
 from simulations.workers import Worker, connect_worker, default_workers, report_round
 
 MAX_ATTEMPTS = 2

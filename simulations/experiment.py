@@ -22,12 +22,13 @@ from fl_core.server_optimizers import ServerState, init_server
 from models.base import Batch, Model, parameter_count
 from models.precision import Precision, precision_scope, resolve_precision, with_precision
 from models.registry import create_model
+from simulations.atomic_files import write_atomically
 from simulations.cohort_engine import ClientWork, CohortEngine
 from simulations.configuration import Experiment, as_json
 from simulations.datasets.store import TokenStore
 from simulations.federated_data import FederatedData, StoredData, evaluation_batches
 from simulations.lane_count import choose_lanes
-from simulations.metrics_log import MetricsLog, write_atomically
+from simulations.metrics_log import MetricsLog
 from simulations.run_lock import run_lock
 from simulations.run_record import (
     Divergence,

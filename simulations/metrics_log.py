@@ -2,11 +2,12 @@
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter
+
+from simulations.atomic_files import write_atomically
 
 
 class MetricsLog:
@@ -66,21 +67,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return rows
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file beside its place, sync it and rename it, so that it is never seen half-written.
-
-    Args:
-      path: where the content goes.
-      content: text, written as UTF-8, or bytes.
-    """
-    beside = path.with_name(path.name + ".partial")
-    with beside.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def finite_or_none(value: Any) -> Any:

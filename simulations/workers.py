@@ -62,7 +62,7 @@ def connect_worker(worker: Worker) -> None:
     """
     global _connection
     _connection = worker
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     number = worker.numbers.get()
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(number))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -87,8 +87,9 @@ def report_round(directory: Path, row: dict[str, Any] | None) -> None:
         _connection.rows.put((directory, row))
 
 
-def _end_with_parent() -> None:
-    # A worker that outlived a killed comparison would go on writing into cells that the next one resumes.
+def end_with_parent() -> None:
+    """Wait for the parent process to end, and end this one with it; for a thread of its own."""
+    # A worker that outlived a killed parent would go on writing into cells that the next one resumes.
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

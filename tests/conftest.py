@@ -20,7 +20,8 @@ WORDS = (
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of 120 clients with 1 to about 40 sentences of made-up text, and a vocabulary of 120 tokens."""
     from simulations.datasets.client_text import ClientText
-    from simulations.datasets.importing import import_clients
+    from simulations.datasets.importing import ImportSettings, import_text
+    from simulations.datasets.sources.in_memory import InMemoryText
 
     rng = np.random.default_rng(0)
     clients = [
@@ -31,5 +32,5 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for index in range(120)
     ]
     out = tmp_path_factory.mktemp("data") / "store"
-    import_clients("made up", lambda skipped: clients, out, 120, 0, False, lambda what, done, total: None)
+    import_text("made up", InMemoryText(clients), out, ImportSettings(vocabulary_size=120), workers=1)
     return out

@@ -16,7 +16,8 @@ def describe(store: TokenStore) -> dict[str, Any]:
 
     Returns:
       A JSON-able dict: `path`, `source`, `vocabulary_size`, `fingerprint` (of the tokenizer), `parameters`,
-      `skipped` (count by reason) and `splits`, which has for each split: `clients`, `examples`, `tokens`
+      `skipped` (count by reason), `first_skipped` (place of the first by reason) and `splits`, which has for each
+      split: `clients`, `examples`, `tokens`
       (without BOS and EOS), `examples_per_client` and `tokens_per_example` (each `min`, `median`, `mean`,
       `p90`, `max`; null where there is nothing), `truncation_length` and `truncated_share` (the share of
       examples that lose something, EOS included, when cut to that length) and `oov_share` (of all tokens).
@@ -32,6 +33,7 @@ def describe(store: TokenStore) -> dict[str, Any]:
         "parameters": store.header.parameters,
         "splits": {name: describe_split(store.split(name)) for name in store.header.splits},
         "skipped": store.header.skipped,
+        "first_skipped": store.header.first_skipped,
     }
 
 

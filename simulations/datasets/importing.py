@@ -1,38 +1,72 @@
-"""From a source of text to a token store: one pass trains the tokenizer, one encodes and writes."""
+"""From a source of text to a token store, in stages that an interrupted import need not do again.
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+1. *read*: worker processes read the source's parts and write each as a run (see `grouping`).
+2. *train the tokenizer*: words are counted in a sample of the train split's clients, chosen by their ids.
+3. *encode*: worker processes bring the clients of some groups together, split, tokenize and write them.
+4. *write*: the encoded groups become one store, which then appears at its destination.
+
+Everything unfinished lies in a hidden folder beside the destination. The same import started again goes on there; an
+import of something else begins anew. The store is the same, byte for byte, with any number of workers and
+interruptions.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
+from fl_core.errors import ConfigurationError
+from simulations.atomic_files import write_atomically
+from simulations.datasets.client_text import SkippedCounts
+from simulations.datasets.grouping import (
+    NUM_GROUPS,
+    GroupedClient,
+    RunSummary,
+    client_digest,
+    read_group,
+    read_summary,
+    write_run,
+)
+from simulations.datasets.sources.base import Part, Progress, Reading, ReadPart, Source
+from simulations.datasets.split_rule import SplitRule
+from simulations.datasets.splits import SPLITS
+from simulations.datasets.store_format import StoreHeader, read_header, split_file
+from simulations.datasets.store_writer import SplitWriter, StoreWriter, disk_errors
+from simulations.datasets.tokenization import Tokenizer, TokenizerSettings, count_words
+from simulations.datasets.worker_pool import WorkerPool
+from simulations.run_lock import run_lock
+from simulations.workers import cpu_cores
 
-from simulations.datasets.client_text import ClientText, SkippedCounts
-from simulations.datasets.splits import split_of
-from simulations.datasets.stdlib_corpus import read_stdlib
-from simulations.datasets.store import StoreWriter
-from simulations.datasets.store_format import StoreHeader, read_header
-from simulations.datasets.tokenization import Tokenizer
-
-ENCODE_SENTENCES = 20_000  # sentences encoded at once: enough to keep the tokenizer's threads busy
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with (phase, done, total); the total is None where it is not known."""
-
-ReadClients = Callable[[SkippedCounts], Iterable[ClientText]]
-"""Yields the clients of a source, each once, and counts what it skips; every call yields the same."""
+ENCODE_BYTES = 16 << 20
+"""Bytes of text that one task tokenizes."""
+ENCODE_SENTENCES = 20_000
+"""Sentences tokenized at once: enough to keep the tokenizer's threads busy."""
+_LAYOUT = 1  # of the hidden folder; one of another release is not gone on with
 
 
-@dataclass(frozen=True)
-class Source:
-    """A source of text that `fedlm data import` knows by name.
+@dataclass(frozen=True, kw_only=True)
+class ImportSettings(TokenizerSettings):
+    """How text becomes a token store, whatever its source."""
 
-    Args:
-      description: one line for the help text.
-      prepare: given a progress callback, returns the function that yields the clients.
-    """
+    tokenizer_sentences: int = 2_000_000
+    """Train the tokenizer on about so many sentences at most: those of some of the train split's clients."""
+    min_examples: int = 1
+    """Leave out clients with fewer examples, all splits together (the published Stack Overflow has 100)."""
+    resplit: bool = False
+    """Split by user, 80/10/10, even where the source has splits of its own."""
+    seed: int = 0
+    """Seed of the split by user."""
 
-    description: str
-    prepare: Callable[[Progress], ReadClients]
+    def __post_init__(self) -> None:
+        for name in ("tokenizer_sentences", "min_examples"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -48,136 +82,287 @@ class ImportSummary:
     header: StoreHeader
 
 
-def _prepare_stdlib(progress: Progress) -> ReadClients:
-    # A few megabytes, so that the modules are parsed once for both passes.
-    counts = SkippedCounts()
-    clients = list(read_stdlib(counts, lambda done, total: progress("read modules", done, total)))
-
-    def read(skipped: SkippedCounts) -> list[ClientText]:
-        for reason, count in counts.items():
-            skipped.add(reason, count)
-        return clients
-
-    return read
+class _EncodedGroups(NamedTuple):
+    files: dict[str, Path]
+    skipped: SkippedCounts
 
 
-SOURCES = {
-    "stdlib": Source(
-        "English sentences of this machine's Python standard library, one module a client", _prepare_stdlib
-    ),
-}
-
-
-def import_stdlib(
-    out: Path | str,
-    vocabulary_size: int = 4096,
-    seed: int = 0,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> ImportSummary:
-    """Import the docstrings and comments of this machine's Python standard library.
-
-    Args:
-      out: the store to make.
-      vocabulary_size: tokens of the WordPiece vocabulary, trained on the train split.
-      seed: of the split of the clients into train, heldout and test.
-      overwrite: whether a token store at `out` may be replaced.
-      progress: called as the import proceeds.
-
-    Raises:
-      DataError: `out` may not be written, or there is no standard library to read.
-    """
-    return import_source("stdlib", out, vocabulary_size, seed, overwrite, progress)
-
-
-def import_source(
+def import_text(
     name: str,
+    source: Source,
     out: Path | str,
-    vocabulary_size: int = 4096,
-    seed: int = 0,
+    settings: ImportSettings | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    workers: int | None = None,
+    progress: Progress = lambda phase, done, total, unit: None,
 ) -> ImportSummary:
-    """Import a source of `SOURCES` by name; arguments and errors as for `import_stdlib`."""
-    progress = progress or (lambda phase, done, total: None)
-    StoreWriter.check(out, overwrite)  # before the long work, not after it
-    read = SOURCES[name].prepare(progress)
-    return import_clients(name, read, out, vocabulary_size, seed, overwrite, progress)
-
-
-def import_clients(
-    source: str,
-    read: ReadClients,
-    out: Path | str,
-    vocabulary_size: int,
-    seed: int,
-    overwrite: bool,
-    progress: Progress,
-) -> ImportSummary:
-    """Split, tokenize and store the clients of any source, reading them twice.
-
-    Sentences without a token, and clients without a sentence, are left out and counted.
+    """Import text into a token store, or the rest of it where the same import was interrupted.
 
     Args:
-      source: the source's name, kept in the header.
-      read: yields the clients.
+      name: of the source, kept in the store's header.
+      source: where the text comes from.
       out: the store to make.
-      vocabulary_size: tokens of the vocabulary, trained on the train split only.
-      seed: of the split.
+      settings: tokenizer and splits; the defaults where None.
       overwrite: whether a token store at `out` may be replaced.
+      workers: processes that read and tokenize; one for each CPU core where None.
       progress: called as the import proceeds.
 
     Raises:
-      DataError: the source cannot be read, has no text or names a client twice, or `out` may not be written.
+      DataError: the source cannot be read or has no text, or `out` may not be written.
+      ConfigurationError: another process imports into `out`.
     """
-    seen = 0
+    settings = settings or ImportSettings()
+    if workers is not None and workers < 1:
+        raise ConfigurationError(f"workers is {workers}, but must be at least 1")
+    out = Path(os.path.abspath(out))
+    StoreWriter.check(out, overwrite)  # before the long work, not after it
+    plan = _plan(name, source, settings)
+    workspace = out.with_name(f".{out.name}.import")
+    with disk_errors(out):
+        workspace.mkdir(parents=True, exist_ok=True)
+        with run_lock(workspace):
+            try:
+                _keep_only_same_plan(workspace, plan)
+                with WorkerPool(workers or len(cpu_cores())) as pool:
+                    header = _run_stages(name, source, out, settings, overwrite, workspace, pool, progress)
+            except BaseException:
+                if not _runs(workspace):  # nothing to go on with
+                    shutil.rmtree(workspace, ignore_errors=True)
+                raise
+            shutil.rmtree(workspace)
+    return ImportSummary(out, header)
 
-    def train_sentences() -> Iterator[str]:
-        nonlocal seen
-        for client in read(SkippedCounts()):
-            seen += 1
-            if split_of(client.client_id, seed) == "train":
-                yield from client.sentences
 
-    progress("train the tokenizer", 0, None)
-    tokenizer = Tokenizer.train(train_sentences(), vocabulary_size)
-    progress("train the tokenizer", seen, seen)
-
+def _run_stages(
+    name: str,
+    source: Source,
+    out: Path,
+    settings: ImportSettings,
+    overwrite: bool,
+    workspace: Path,
+    pool: WorkerPool,
+    progress: Progress,
+) -> StoreHeader:
+    summaries = _read_stage(source, workspace, pool, progress)
     skipped = SkippedCounts()
-    parameters = {"seed": seed, "vocabulary_size": vocabulary_size}
-    with StoreWriter(out, source, tokenizer, parameters, overwrite) as writer:
+    for summary in summaries:
+        skipped.merge(summary.skipped, summary.first_skipped)
+    rule = SplitRule.of_source({split for summary in summaries for split in summary.splits}, settings)
+    separated = source.words_are_separated
+    tokenizer = _tokenizer_stage(summaries, settings, rule, separated, workspace, pool, progress)
+    encoded = _encode_stage(summaries, settings, rule, tokenizer, workspace, pool, progress)
+    parameters = {**_jsonable(settings), "splits": rule.description}
+    with StoreWriter(out, name, tokenizer, parameters, overwrite) as writer:
+        for done, groups in enumerate(encoded, start=1):
+            for split, file in groups.files.items():
+                writer.append(split, file)
+            skipped.merge(groups.skipped.as_dict(), groups.skipped.first_places())
+            progress("write", done, len(encoded), "groups")
+        writer.record_skipped(skipped)
+    return read_header(out)
+
+
+def _read_stage(source: Source, workspace: Path, pool: WorkerPool, progress: Progress) -> list[RunSummary]:
+    complete = workspace / "read-complete"
+    if not complete.exists():
+        reading = source.open(workspace, progress)
         done = 0
-        for clients in _chunks(read(skipped), ENCODE_SENTENCES):
-            for client_id, sequences in _encode(clients, tokenizer, skipped):
-                writer.add(split_of(client_id, seed), client_id, sequences)
-            done += len(clients)
-            progress("write clients", done, seen)
-        writer.record_skipped(skipped.as_dict())
-    return ImportSummary(writer.path, read_header(writer.path))
+        tasks = _unread(reading, workspace, progress)
+        for size in pool.map(functools.partial(_read_part, reading.read), tasks):
+            done += size
+            progress("read", done, reading.total, reading.unit)
+        write_atomically(complete, "")
+    return [read_summary(run) for run in _runs(workspace)]
+
+
+def _unread(reading: Reading, workspace: Path, progress: Progress) -> Iterator[tuple[Part | int, Path]]:
+    for index, part in enumerate(reading.parts):
+        run = workspace / f"run-{index:08d}.arrow"
+        # A part that has been read is passed on only for its size, without its content.
+        yield (part.size if run.exists() else part), run
+
+
+def _read_part(read: ReadPart, task: tuple[Part | int, Path]) -> int:
+    part, run = task
+    if isinstance(part, int):
+        return part
+    skipped = SkippedCounts()
+    with disk_errors(run):
+        write_run(run, read(part.content, skipped), skipped)
+    return part.size
+
+
+def _tokenizer_stage(
+    summaries: Sequence[RunSummary],
+    settings: ImportSettings,
+    rule: SplitRule,
+    words_are_separated: bool,
+    workspace: Path,
+    pool: WorkerPool,
+    progress: Progress,
+) -> Tokenizer:
+    path = workspace / "tokenizer.json"
+    if path.exists():
+        return Tokenizer.load(path)
+    sentences = sum(summary.sentences for summary in summaries)
+    share = min(1.0, settings.tokenizer_sentences / max(sentences, 1))
+    count = functools.partial(_count_words, _runs(workspace), settings, rule, share, words_are_separated)
+    tasks = _encode_tasks(summaries)
+    words = Counter[str]()
+    for done, counts in enumerate(pool.map(count, tasks), start=1):
+        words.update(counts)
+        progress("train the tokenizer", done, len(tasks), "groups")
+    tokenizer = Tokenizer.train(words, settings, words_are_separated)
+    tokenizer.save(path)
+    return tokenizer
+
+
+def _count_words(
+    runs: Sequence[Path],
+    settings: ImportSettings,
+    rule: SplitRule,
+    share: float,
+    words_are_separated: bool,
+    groups: range,
+) -> Counter[str]:
+    sentences = (
+        sentence
+        for group in groups
+        for client in read_group(runs, group)
+        if int.from_bytes(client_digest(client.client_id)[8:16]) < share * 2**64
+        for split, texts in client.texts
+        if rule.split(client.client_id, split) == "train"
+        for sentence in texts
+    )
+    return count_words(sentences, settings, words_are_separated)
+
+
+def _encode_stage(
+    summaries: Sequence[RunSummary],
+    settings: ImportSettings,
+    rule: SplitRule,
+    tokenizer: Tokenizer,
+    workspace: Path,
+    pool: WorkerPool,
+    progress: Progress,
+) -> list[_EncodedGroups]:
+    encode = functools.partial(_encode_groups, _runs(workspace), settings, rule, workspace)
+    tasks = _encode_tasks(summaries)
+    encoded = []
+    sizes = [sum(sum(summary.group_bytes[group] for summary in summaries) for group in task) for task in tasks]
+    for groups in pool.map(encode, tasks):
+        encoded.append(groups)
+        progress("tokenize", sum(sizes[: len(encoded)]), sum(sizes), "bytes")
+    return encoded
+
+
+def _encode_tasks(summaries: Sequence[RunSummary]) -> list[range]:
+    """Divide the groups into runs of neighbours with about `ENCODE_BYTES` of text each."""
+    tasks, first, size = [], 0, 0
+    for group in range(NUM_GROUPS):
+        size += sum(summary.group_bytes[group] for summary in summaries)
+        if size >= ENCODE_BYTES or group == NUM_GROUPS - 1:
+            tasks.append(range(first, group + 1))
+            first, size = group + 1, 0
+    return tasks
+
+
+def _encode_groups(
+    runs: Sequence[Path], settings: ImportSettings, rule: SplitRule, workspace: Path, groups: range
+) -> _EncodedGroups:
+    stem = f"groups-{groups.start:03d}"
+    files = {split: workspace / f"{stem}-{split_file(split)}" for split in SPLITS}
+    record = workspace / f"{stem}.json"
+    skipped = SkippedCounts()
+    if record.exists():
+        skipped.merge(**json.loads(record.read_text(encoding="utf-8")))
+        return _EncodedGroups(files, skipped)
+    tokenizer = Tokenizer.load(workspace / "tokenizer.json")
+    with disk_errors(record):
+        writers = {split: SplitWriter(file, tokenizer.vocabulary_size) for split, file in files.items()}
+        try:
+            clients = (client for group in groups for client in read_group(runs, group))
+            for split, client_id, sequences in _encode(clients, settings, rule, tokenizer, skipped):
+                writers[split].add(client_id, sequences)
+            for writer in writers.values():
+                writer.finish()
+        finally:
+            for writer in writers.values():
+                writer.abandon()
+        counts = {"counts": skipped.as_dict(), "first": skipped.first_places()}
+        write_atomically(record, json.dumps(counts))
+    return _EncodedGroups(files, skipped)
 
 
 def _encode(
-    clients: list[ClientText], tokenizer: Tokenizer, skipped: SkippedCounts
-) -> Iterator[tuple[str, list[list[int]]]]:
-    encoded = tokenizer.encode_batch([sentence for client in clients for sentence in client.sentences])
-    ends = np.cumsum([len(client.sentences) for client in clients]).tolist()
-    for client, start, end in zip(clients, [0, *ends], ends, strict=False):
-        sequences = [sequence for sequence in encoded[start:end] if sequence]
-        skipped.add("sentence without a token", end - start - len(sequences))
-        if sequences:
-            yield client.client_id, sequences
-        else:
-            skipped.add("client without text")
+    clients: Iterable[GroupedClient],
+    settings: ImportSettings,
+    rule: SplitRule,
+    tokenizer: Tokenizer,
+    skipped: SkippedCounts,
+) -> Iterator[tuple[str, str, list[Sequence[int]]]]:
+    """Yield (split, client id, token sequences) of every client and split."""
+    for chunk in _chunks(clients):
+        encoded = iter(tokenizer.encode_batch([s for client in chunk for _, texts in client.texts for s in texts]))
+        for client in chunk:
+            by_split: dict[str, list[Sequence[int]]] = {}
+            for given, texts in client.texts:
+                sequences = [next(encoded) for _ in texts]
+                kept = [sequence for sequence in sequences if len(sequence)]
+                skipped.add("sentence without a token", len(texts) - len(kept), f"client {client.client_id!r}")
+                if kept:
+                    by_split.setdefault(rule.split(client.client_id, given), []).extend(kept)
+            examples = sum(map(len, by_split.values()))
+            if not examples:
+                skipped.add("client without text", place=f"client {client.client_id!r}")
+            elif examples < settings.min_examples:
+                reason = f"client with fewer than {settings.min_examples} examples"
+                skipped.add(reason, place=f"client {client.client_id!r}")
+            else:
+                for split in sorted(by_split):
+                    yield split, client.client_id, by_split[split]
 
 
-def _chunks(clients: Iterable[ClientText], num_sentences: int) -> Iterator[list[ClientText]]:
-    chunk: list[ClientText] = []
+def _chunks(clients: Iterable[GroupedClient]) -> Iterator[list[GroupedClient]]:
+    chunk: list[GroupedClient] = []
     total = 0
     for client in clients:
         chunk.append(client)
-        total += len(client.sentences)
-        if total >= num_sentences:
+        total += sum(len(texts) for _, texts in client.texts)
+        if total >= ENCODE_SENTENCES:
             yield chunk
             chunk, total = [], 0
     if chunk:
         yield chunk
+
+
+def _runs(workspace: Path) -> list[Path]:
+    return sorted(workspace.glob("run-*.arrow"))
+
+
+def _plan(name: str, source: Source, settings: ImportSettings) -> str:
+    files = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files()]
+    plan = {
+        "layout": _LAYOUT,
+        "source": name,
+        "source_settings": _jsonable(source),
+        "settings": _jsonable(settings),
+        "files": hashlib.sha256(json.dumps(files).encode()).hexdigest(),
+    }
+    return json.dumps(plan, sort_keys=True)
+
+
+def _jsonable(settings: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(settings), default=str))
+
+
+def _keep_only_same_plan(workspace: Path, plan: str) -> None:
+    path = workspace / "plan.json"
+    if path.exists() and path.read_text(encoding="utf-8") == plan:
+        return
+    for left in workspace.iterdir():
+        if left.is_dir():
+            shutil.rmtree(left)
+        elif left.name != ".lock":
+            left.unlink()
+    write_atomically(path, plan)

@@ -11,7 +11,7 @@ import re
 import sysconfig
 import tokenize
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fl_core.errors import DataError
@@ -37,6 +37,9 @@ def module_files(root: Path) -> list[tuple[str, Path]]:
 
     Files and directories whose names are not Python identifiers cannot be imported and are left out; this
     also drops the build configuration, whose name carries the platform.
+
+    Raises:
+      DataError: there is no module.
     """
     found: list[tuple[str, Path]] = []
     for directory, subdirectories, files in os.walk(root):
@@ -49,6 +52,11 @@ def module_files(root: Path) -> list[tuple[str, Path]]:
             if extension == ".py" and stem.isidentifier():
                 name = ".".join(package if stem == "__init__" and package else (*package, stem))
                 found.append((name, Path(directory, file)))
+    if not found:
+        raise DataError(
+            f"{root}: found no Python source file, expected the standard library. "
+            "Use a Python installation that ships its standard library as .py files."
+        )
     return sorted(found)
 
 
@@ -106,32 +114,15 @@ def module_sentences(source: str) -> list[str]:
     return [sentence for block in blocks for sentence in sentences(block)]
 
 
-def read_stdlib(
-    skipped: SkippedCounts,
-    progress: Callable[[int, int], None] | None = None,
-    root: Path | None = None,
-) -> Iterator[ClientText]:
-    """Yield one client per module with at least one English sentence, sorted by module name.
+def read_modules(modules: Iterable[tuple[str, Path]], skipped: SkippedCounts) -> Iterator[ClientText]:
+    """Yield one client per module with at least one English sentence.
 
     Args:
+      modules: (dotted name, file) of each.
       skipped: receives the count of modules left out, by reason.
-      progress: called with (modules read, modules in all) after every module.
-      root: the directory to read; the running interpreter's standard library by default.
-
-    Raises:
-      DataError: there is no module under `root`.
     """
-    root = stdlib_root() if root is None else root
-    files = module_files(root)
-    if not files:
-        raise DataError(
-            f"{root}: found no Python source file, expected the standard library. "
-            "Use a Python installation that ships its standard library as .py files."
-        )
-    for done, (name, path) in enumerate(files, start=1):
+    for name, path in modules:
         found = _read_module(path, skipped)
-        if progress is not None:
-            progress(done, len(files))
         if found:
             yield ClientText(name, found)
 
@@ -141,16 +132,16 @@ def _read_module(path: Path, skipped: SkippedCounts) -> list[str]:
         with tokenize.open(path) as file:
             source = file.read()
     except OSError:
-        skipped.add("module cannot be read")
+        skipped.add("module cannot be read", place=str(path))
         return []
     except (SyntaxError, UnicodeError):
-        skipped.add("module does not decode")
+        skipped.add("module does not decode", place=str(path))
         return []
     try:
         found = module_sentences(source)
     except (SyntaxError, ValueError, RecursionError):
-        skipped.add("module does not parse")
+        skipped.add("module does not parse", place=str(path))
         return []
     if not found:
-        skipped.add("module without sentences")
+        skipped.add("module without sentences", place=str(path))
     return found

@@ -47,6 +47,7 @@ class StoreHeader:
       tokenizer_fingerprint: its fingerprint.
       splits: the headers of train, heldout and test.
       skipped: inputs left out at import, by reason.
+      first_skipped: where the first input of each reason was, where that is known.
       parameters: what the store was made with.
     """
 
@@ -55,6 +56,7 @@ class StoreHeader:
     tokenizer_fingerprint: str
     splits: dict[str, SplitHeader]
     skipped: dict[str, int] = field(default_factory=dict)
+    first_skipped: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
@@ -137,5 +139,6 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         tokenizer_fingerprint=str(document["tokenizer_fingerprint"]),
         splits=splits,
         skipped={str(reason): int(count) for reason, count in document["skipped"].items()},
+        first_skipped={str(reason): str(place) for reason, place in document.get("first_skipped", {}).items()},
         parameters=dict(document["parameters"]),
     )

@@ -2,9 +2,9 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import combinations
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from fl_core.errors import DataError
+from simulations.datasets.client_text import SkippedCounts
 from simulations.datasets.splits import SPLITS
 from simulations.datasets.store_format import (
     HEADER_FILE,
@@ -29,6 +30,8 @@ from simulations.datasets.tokenization import Tokenizer
 
 BATCH_CLIENTS = 1024
 BATCH_BYTES = 4 << 20
+_SPLIT_SETS = {frozenset(some): frozenset(some) for size in range(4) for some in combinations(SPLITS, size)}
+"""Every set of splits once, so that millions of clients share them."""
 
 
 class StoreWriter:
@@ -67,8 +70,8 @@ class StoreWriter:
         self._parameters = dict(parameters or {})
         self._overwrite = overwrite
         self._bounds = (batch_clients, batch_bytes)
-        self._skipped: dict[str, int] = {}
-        self._client_ids: set[str] = set()
+        self._skipped = SkippedCounts()
+        self._client_ids: dict[str, frozenset[str]] = {}
         self.check(self.path, overwrite)
 
     @staticmethod
@@ -81,11 +84,13 @@ class StoreWriter:
         _check_destination(Path(os.path.abspath(path)), overwrite)
 
     def __enter__(self) -> Self:
-        with _disk_errors(self.path):
+        with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._directory = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.partial-", dir=self.path.parent))
+            self._directory = self.path.with_name(f".{self.path.name}.partial")
+            shutil.rmtree(self._directory, ignore_errors=True)  # a killed writer may have left it
+            self._directory.mkdir()
             self._splits = {
-                name: _SplitWriter(self._directory / split_file(name), self._tokenizer.vocabulary_size, *self._bounds)
+                name: SplitWriter(self._directory / split_file(name), self._tokenizer.vocabulary_size, *self._bounds)
                 for name in SPLITS
             }
         return self
@@ -95,7 +100,8 @@ class StoreWriter:
 
         Args:
           split: train, heldout or test.
-          client_id: unique in the store, since a client is the unit that privacy protects.
+          client_id: unique in the split, since a client is the unit that privacy protects; a client in heldout is
+            in no other split.
           sequences: the token ids of each example, integers `[k]`, without BOS and EOS, not truncated.
 
         Raises:
@@ -104,26 +110,46 @@ class StoreWriter:
         """
         if split not in self._splits:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")
-        if client_id in self._client_ids:
-            raise DataError(
-                f"client {client_id!r} occurs twice, expected one record for each client. "
-                "Join its records before the import."
-            )
-        self._client_ids.add(client_id)
-        with _disk_errors(self.path):
+        self._check_new(split, client_id)
+        with disk_errors(self.path):
             self._splits[split].add(client_id, sequences)
 
-    def record_skipped(self, counts: Mapping[str, int]) -> None:
-        """Add to the counts, by reason, of inputs left out."""
-        for reason, count in counts.items():
-            self._skipped[reason] = self._skipped.get(reason, 0) + count
+    def append(self, split: str, path: Path) -> None:
+        """Append the clients of a file that a `SplitWriter` with the same tokenizer wrote.
+
+        Args:
+          split: train, heldout or test.
+          path: of the file.
+
+        Raises:
+          DataError: a client is there already, the file is damaged, or the disk refuses.
+        """
+        with disk_errors(self.path), pa.memory_map(str(path)) as file:
+            for batch in _batches(path, file, self._tokenizer.vocabulary_size):
+                for client_id in batch.column(0).to_pylist():
+                    self._check_new(split, client_id)
+                self._splits[split].append(batch)
+
+    def _check_new(self, split: str, client_id: str) -> None:
+        # A user's text may be divided by time into train and test, but nobody who is held out may be trained on.
+        found = self._client_ids.setdefault(client_id, frozenset())
+        if split in found or (found and "heldout" in (split, *found)):
+            raise DataError(
+                f"client {client_id!r} occurs twice ({', '.join(sorted({*found, split}))}), expected one record for "
+                "each client. Join its records before the import."
+            )
+        self._client_ids[client_id] = _SPLIT_SETS[found | {split}]
+
+    def record_skipped(self, skipped: SkippedCounts) -> None:
+        """Add to the counts of inputs left out."""
+        self._skipped.merge(skipped.as_dict(), skipped.first_places())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
-                with _disk_errors(self.path):
+                with disk_errors(self.path):
                     self._commit()
         finally:
             for split in self._splits.values():
@@ -141,7 +167,8 @@ class StoreWriter:
                 vocabulary_size=self._tokenizer.vocabulary_size,
                 tokenizer_fingerprint=self._tokenizer.fingerprint,
                 splits=headers,
-                skipped=dict(sorted(self._skipped.items())),
+                skipped=self._skipped.as_dict(),
+                first_skipped=self._skipped.first_places(),
                 parameters=self._parameters,
             ),
         )
@@ -164,10 +191,12 @@ class StoreWriter:
         _sync(self.path.parent)
 
 
-class _SplitWriter:
-    """Collects clients into bounded record batches of one Arrow file."""
+class SplitWriter:
+    """Collects clients into bounded record batches of one Arrow file; see `StoreWriter` for the arguments."""
 
-    def __init__(self, path: Path, vocabulary_size: int, batch_clients: int, batch_bytes: int) -> None:
+    def __init__(
+        self, path: Path, vocabulary_size: int, batch_clients: int = BATCH_CLIENTS, batch_bytes: int = BATCH_BYTES
+    ) -> None:
         self._path = path
         self._vocabulary_size = vocabulary_size
         self._dtype = token_dtype(vocabulary_size)
@@ -188,6 +217,7 @@ class _SplitWriter:
         self._num_tokens = 0
 
     def add(self, client_id: str, sequences: Sequence[ArrayLike]) -> None:
+        """Append a client; see `StoreWriter.add`."""
         arrays = [np.asarray(sequence, np.int64).reshape(-1) for sequence in sequences]
         tokens = np.concatenate([np.empty(0, np.int64), *arrays])
         if tokens.size and not (tokens.min() >= 0 and tokens.max() < self._vocabulary_size):
@@ -214,18 +244,29 @@ class _SplitWriter:
         sequences = pa.ListArray.from_arrays(pa.array(_offsets(self._lengths)), pa.array(np.concatenate(self._tokens)))
         examples = pa.ListArray.from_arrays(pa.array(_offsets(self._counts)), sequences)
         columns = [pa.array(self._client_ids, pa.string()), examples]
-        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
-        self._written.append(len(self._client_ids))
-        self._totals += (len(self._client_ids), len(self._lengths), self._num_tokens)
+        self._write(pa.record_batch(columns, schema=self._schema))
         self._clear()
 
+    def _write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        self._written.append(batch.num_rows)
+        examples = batch.column(1).values
+        self._totals += (batch.num_rows, len(examples), len(examples.values))
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Append a record batch of another `SplitWriter` as it is."""
+        self._flush()
+        self._write(batch)
+
     def finish(self) -> SplitHeader:
+        """Close the file, and return what it holds."""
         self._flush()
         self._close()
         clients, examples, tokens = self._totals.tolist()
         return SplitHeader(clients, examples, tokens, self._path.stat().st_size, tuple(self._written))
 
     def abandon(self) -> None:
+        """Close the file if it is still open, whatever state it is in."""
         with suppress(OSError, pa.ArrowException):
             self._close()
 
@@ -250,13 +291,32 @@ def _check_destination(path: Path, overwrite: bool) -> None:
         raise DataError(f"{path}: there is a token store already. Choose another --out, or pass --overwrite.")
 
 
+def _batches(path: Path, file: pa.MemoryMappedFile, vocabulary_size: int) -> Iterator[pa.RecordBatch]:
+    try:
+        reader = pa.ipc.open_file(file)
+        if reader.schema != schema(vocabulary_size):
+            raise DataError(f"{path}: found other columns: {reader.schema}, expected those of this store.")
+        for index in range(reader.num_record_batches):
+            yield reader.get_batch(index)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path}: cannot be read ({error}), expected an Arrow file.") from error
+
+
 @contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into one that says what to do.
+
+    Args:
+      path: what is being written.
+
+    Raises:
+      DataError: in place of any OSError.
+    """
     try:
         yield
     except OSError as error:
         raise DataError(
-            f"{path}: the store cannot be written: {error}. Make room or permit writing there, then import again."
+            f"{path}: cannot be written: {error}. Make room or permit writing there, then give the same command again."
         ) from error
 
 

@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +18,17 @@ CONTINUATION = "##"
 MINIMUM_FREQUENCY = 2
 # Each of the many characters that occur hardly ever would take one of the vocabulary's places.
 CHARACTER_COVERAGE = 0.9999
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings:
+    """What tokenizer to train."""
+
+    vocabulary_size: int = 4096
+    """Tokens of the vocabulary at most, special tokens and characters included."""
+
+
+DEFAULT_SETTINGS = TokenizerSettings()
 
 
 class Tokenizer:
@@ -45,31 +57,32 @@ class Tokenizer:
         self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocabulary_size: int = 4096) -> Self:
-        """Train a vocabulary on texts; the same texts in any order give the same tokenizer, byte for byte.
+    def train(
+        cls, words: Mapping[str, int], settings: TokenizerSettings = DEFAULT_SETTINGS, words_are_separated: bool = False
+    ) -> Self:
+        """Train a vocabulary on counted words; the same counts give the same tokenizer, byte for byte.
 
         Args:
-          texts: read once; only the counts of their distinct words are held in memory.
-          vocabulary_size: the largest number of tokens, special tokens and characters included. Little text
-            gives fewer.
+          words: how often each word occurs, as `count_words` with the same settings gives it.
+          settings: kind and size of the vocabulary. Little text gives a smaller one.
+          words_are_separated: as `count_words` was told.
 
         Raises:
-          DataError: there is no word in the texts, or the vocabulary cannot hold their characters.
+          DataError: there is no word, or the vocabulary cannot hold the words' characters.
         """
-        words = count_words(texts)
         known = _frequent_characters(words)
-        words = {word: count for word, count in words.items() if known.issuperset(word)}
+        words = {word: words[word] for word in sorted(words) if known.issuperset(word)}
         initial = sorted({word[0] for word in words})
         following = sorted({CONTINUATION + character for word in words for character in word[1:]})
         smallest = len(SPECIAL_TOKENS) + len(initial) + len(following)
         if not words:
             raise DataError("tokenizer: found no word in the training texts, expected at least one.")
-        if vocabulary_size < smallest:
+        if settings.vocabulary_size < smallest:
             raise DataError(
-                f"tokenizer: a vocabulary of {vocabulary_size} cannot hold the special tokens and characters "
+                f"tokenizer: a vocabulary of {settings.vocabulary_size} cannot hold the special tokens and characters "
                 f"of the training texts. Ask for at least {smallest}."
             )
-        vocabulary = _train_vocabulary(words, vocabulary_size, following)
+        vocabulary = _train_vocabulary(words, settings.vocabulary_size, following)
         return cls(json.loads(_build(vocabulary).to_str()))
 
     @classmethod
@@ -116,17 +129,25 @@ class Tokenizer:
         return hashlib.sha256(self._json.encode()).hexdigest()
 
 
-def count_words(texts: Iterable[str]) -> dict[str, int]:
-    """Return how often each word occurs after normalization and splitting, sorted by word."""
+def count_words(
+    texts: Iterable[str], settings: TokenizerSettings = DEFAULT_SETTINGS, words_are_separated: bool = False
+) -> Counter[str]:
+    """Return how often each word occurs after normalization and splitting.
+
+    Args:
+      texts: read once.
+      settings: of the tokenizer that the counts are for.
+      words_are_separated: whether texts are words with single spaces between them already.
+    """
     normalizer, splitter = _normalizer(), pre_tokenizers.BertPreTokenizer()
     counts = Counter[str]()
     for text in texts:
         normalized = normalizer.normalize_str(text)
         counts.update(word for word, _ in splitter.pre_tokenize_str(normalized))
-    return dict(sorted(counts.items()))
+    return counts
 
 
-def _frequent_characters(words: dict[str, int]) -> set[str]:
+def _frequent_characters(words: Mapping[str, int]) -> set[str]:
     """Return the fewest characters that make up `CHARACTER_COVERAGE` of the text."""
     counts = Counter[str]()
     for word, count in words.items():

@@ -9,9 +9,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fl_core.scores import DEFINITIONS
+from simulations.atomic_files import write_atomically
 from simulations.comparison import CellResult
 from simulations.configuration import Comparison
-from simulations.metrics_log import write_atomically
 from simulations.reporting import tables
 from simulations.reporting.formatting import format_number, format_spread
 from simulations.reporting.plot_style import settle, to_png, to_svg

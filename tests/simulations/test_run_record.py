@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from fl_core.errors import CheckpointError, ConfigurationError
+from simulations.atomic_files import write_atomically
 from simulations.configuration import Comparison, Experiment, as_json
 from simulations.federated_data import InMemoryData, evaluation_batches
 from simulations.lane_count import choose_lanes
-from simulations.metrics_log import MetricsLog, finite_or_none, read_rows, write_atomically
+from simulations.metrics_log import MetricsLog, finite_or_none, read_rows
 from simulations.presets import PRESETS
 from simulations.run_lock import run_lock
 from simulations.run_record import find_divergence, finished_summary

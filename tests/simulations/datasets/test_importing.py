@@ -9,14 +9,19 @@ from fl_core.errors import ConfigurationError, DataError
 from models.special_tokens import OOV_ID
 from simulations.datasets.client_text import ClientText
 from simulations.datasets.describing import describe
-from simulations.datasets.importing import import_clients, import_stdlib
+from simulations.datasets.grouping import client_digest
+from simulations.datasets.importing import ImportSettings, import_text
+from simulations.datasets.sources.in_memory import InMemoryText
+from simulations.datasets.sources.stdlib import StandardLibrary
 from simulations.datasets.splits import split_of
 from simulations.datasets.store import TokenStore
-from simulations.datasets.tokenization import Tokenizer
+from simulations.datasets.tokenization import Tokenizer, TokenizerSettings, count_words
+
+SMALL = ImportSettings(vocabulary_size=60)
 
 
-def quiet(phase: str, done: int, total: int | None) -> None:
-    pass
+def import_made_up(out, texts, settings=SMALL, **options):
+    return import_text("made up", InMemoryText(texts), out, settings, workers=1, **options)
 
 
 def made_up_clients():
@@ -27,16 +32,11 @@ def made_up_clients():
     ]
 
 
-def read_made_up(skipped):
-    skipped.add("made up reason", 5)
-    return iter(made_up_clients())
-
-
 @pytest.fixture(scope="session")
 def stdlib_store(tmp_path_factory):
     path = tmp_path_factory.mktemp("stdlib") / "store"
-    calls: list[tuple[str, int, int | None]] = []
-    import_stdlib(path, progress=lambda *call: calls.append(call))
+    calls: list[tuple[str, int, int | None, str]] = []
+    import_text("stdlib", StandardLibrary(), path, progress=lambda *call: calls.append(call))
     return TokenStore.open(path), calls
 
 
@@ -52,12 +52,13 @@ def test_stdlib_corpus_has_its_size(stdlib_store):
     assert examples.max() > 20 * np.median(examples), "the tail is heavy"
     assert store.vocabulary_size == 4096
     assert [phase for phase in dict.fromkeys(call[0] for call in calls)] == [
-        "read modules",
+        "read",
         "train the tokenizer",
-        "write clients",
+        "tokenize",
+        "write",
     ]
-    for phase in ("read modules", "train the tokenizer", "write clients"):
-        done, total = [call[1:] for call in calls if call[0] == phase][-1]
+    for phase in ("read", "train the tokenizer", "tokenize", "write"):
+        done, total = [call[1:3] for call in calls if call[0] == phase][-1]
         assert done == total
 
 
@@ -65,7 +66,7 @@ def test_clients_are_in_their_splits(stdlib_store):
     store, _ = stdlib_store
     for name in ("train", "heldout", "test"):
         ids = store.split(name).client_ids
-        assert ids == sorted(ids)
+        assert ids == sorted(ids, key=client_digest)
         assert {split_of(client_id, 0) for client_id in ids} == {name}
 
 
@@ -82,7 +83,7 @@ def test_stored_tokens_decode_to_english(stdlib_store):
 
 def test_two_imports_are_the_same_bytes(tmp_path):
     for name in "ab":
-        import_clients("made up", read_made_up, tmp_path / name, 60, 0, False, quiet)
+        import_made_up(tmp_path / name, made_up_clients())
     files = sorted(file.name for file in (tmp_path / "a").iterdir())
     assert files == ["heldout.arrow", "store.json", "test.arrow", "tokenizer.json", "train.arrow"]
     for file in files:
@@ -90,36 +91,44 @@ def test_two_imports_are_the_same_bytes(tmp_path):
 
 
 def test_tokenizer_sees_the_train_split_only(tmp_path):
-    summary = import_clients("made up", read_made_up, tmp_path / "s", 60, 3, False, quiet)
+    summary = import_made_up(tmp_path / "s", made_up_clients(), ImportSettings(vocabulary_size=60, seed=3))
     train = [s for c in made_up_clients() if split_of(c.client_id, 3) == "train" for s in c.sentences]
-    assert summary.header.tokenizer_fingerprint == Tokenizer.train(train, 60).fingerprint
+    expected = Tokenizer.train(count_words(train), TokenizerSettings(vocabulary_size=60))
+    assert summary.header.tokenizer_fingerprint == expected.fingerprint
 
 
 def test_nothing_is_dropped_silently(tmp_path):
-    def read(skipped):
-        skipped.add("made up reason", 5)
-        return [*made_up_clients(), ClientText("blank", ["", " \n"])]
-
-    summary = import_clients("made up", read, tmp_path / "s", 60, 0, False, quiet)
+    texts = [*made_up_clients(), ClientText("blank", ["", " \n"]), ClientText("half", ["\ud800"])]
+    summary = import_made_up(tmp_path / "s", texts)
     assert summary.header.skipped == {
-        "client without text": 2,  # "blank", and client0 without a sentence
-        "made up reason": 5,
+        "client without text": 1,  # "blank"
         "sentence without a token": 2,
+        "text that is not Unicode": 1,
+        "text without a sentence": 1,  # client0's
     }
+    assert summary.header.first_skipped["client without text"] == "client 'blank'"
     assert sum(split.clients for split in summary.header.splits.values()) == 59
 
 
-def test_a_client_named_twice_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="occurs twice"):
-        import_clients("x", lambda skipped: made_up_clients() * 2, tmp_path / "s", 60, 0, False, quiet)
-    assert list(tmp_path.iterdir()) == []
+def test_a_clients_texts_are_joined_in_order(tmp_path):
+    texts = [
+        ClientText("a", ["alpha"], order=2),
+        ClientText("b", ["beta gamma"]),
+        ClientText("a", ["gamma", "beta"], order=1),
+        ClientText("a", ["alpha beta"], order=2),
+    ]
+    store = TokenStore.open(import_made_up(tmp_path / "s", texts).path)
+    split = store.split("train")
+    index = split.client_ids.index("a")
+    decoded = [store.tokenizer.decode(split.client(index).example(j)) for j in range(4)]
+    assert decoded == ["gamma", "beta", "alpha", "alpha beta"]
 
 
 def test_describe_agrees_with_numpy(tmp_path):
-    import_clients("made up", read_made_up, tmp_path / "s", 60, 0, False, quiet)
+    import_made_up(tmp_path / "s", made_up_clients())
     store = TokenStore.open(tmp_path / "s")
     description = json.loads(json.dumps(describe(store)))
-    assert description["skipped"] == {"client without text": 1, "made up reason": 5}
+    assert description["skipped"] == {"text without a sentence": 1}
     assert description["fingerprint"] == store.tokenizer.fingerprint
     for name, found in description["splits"].items():
         split = store.split(name)
@@ -141,7 +150,7 @@ def test_describe_agrees_with_numpy(tmp_path):
 
 
 def test_describe_an_empty_split(tmp_path):
-    import_clients("x", lambda skipped: [ClientText("os", ["a few words"])], tmp_path / "s", 60, 0, False, quiet)
+    import_made_up(tmp_path / "s", [ClientText("os", ["a few words"])])
     empty = describe(TokenStore.open(tmp_path / "s"))["splits"]["test"]
     assert empty["clients"] == 0
     assert empty["oov_share"] is None
@@ -163,7 +172,7 @@ def test_command_imports(tmp_path: Path, capsys, monkeypatch):
     root.mkdir()
     for i in range(30):
         (root / f"m{i}.py").write_text(f'"""This module has the number {i} in it. It is made for a test."""\n')
-    monkeypatch.setattr("simulations.datasets.stdlib_corpus.stdlib_root", lambda: root)
+    monkeypatch.setattr("simulations.datasets.sources.stdlib.stdlib_root", lambda: root)
     out = tmp_path / "made" / "store"
     command = ["import", "stdlib", "--out", str(out), "--vocabulary-size", "100"]
     assert main(command) == 0
@@ -179,13 +188,13 @@ def test_command_help_teaches(capsys):
     assert main(["--help"]) == 0
     assert "describe" in capsys.readouterr().out
     assert main(["import", "--help"]) == 0
-    assert "fedlm data import stdlib --out" in capsys.readouterr().out
+    assert "fedlm data import jsonl messages.jsonl" in capsys.readouterr().out
     with pytest.raises(SystemExit) as caught:
         main(["import", "stdlib", "--help"])
     assert caught.value.code == 0
-    assert "WordPiece vocabulary" in capsys.readouterr().out
+    assert "Tokens of the vocabulary" in capsys.readouterr().out
     assert main([]) == main(["import"]) == 2
     with pytest.raises(ConfigurationError, match="'imprt', expected one of: import, describe"):
         main(["imprt"])
-    with pytest.raises(ConfigurationError, match="'nowhere', expected one of: stdlib"):
+    with pytest.raises(ConfigurationError, match="'nowhere', expected one of: stdlib, "):
         main(["import", "nowhere"])

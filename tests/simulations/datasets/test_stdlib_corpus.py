@@ -7,7 +7,7 @@ import pytest
 from fl_core.errors import DataError
 from simulations.datasets import stdlib_corpus
 from simulations.datasets.client_text import SkippedCounts
-from simulations.datasets.stdlib_corpus import comment_blocks, docstrings, module_files, read_stdlib, stdlib_root
+from simulations.datasets.stdlib_corpus import comment_blocks, docstrings, module_files, read_modules, stdlib_root
 
 SOURCE = '''#!/usr/bin/env python
 """The module says this."""
@@ -94,20 +94,19 @@ def test_unreadable_modules_are_counted_by_reason(tmp_path: Path):
     (tmp_path / "cookie.py").write_bytes(b"# -*- coding: no-such-codec -*-\n")
     (tmp_path / "old.py").write_text('print "Python two code is here"\n')
     (tmp_path / "null.py").write_bytes(b"x = 1\0\n")
-    skipped, calls = SkippedCounts(), []
-    clients = list(read_stdlib(skipped, lambda done, total: calls.append((done, total)), tmp_path))
+    skipped = SkippedCounts()
+    clients = list(read_modules(module_files(tmp_path), skipped))
     assert [(c.client_id, c.sentences) for c in clients] == [("good", ["This module is quite good."])]
     assert skipped.as_dict() == {
         "module does not decode": 2,
         "module does not parse": 2,
         "module without sentences": 1,
     }
-    assert calls == [(n, 6) for n in range(1, 7)]
 
 
 def test_no_standard_library_is_an_error(tmp_path: Path):
     with pytest.raises(DataError, match=r"found no Python source.*Use a Python"):
-        list(read_stdlib(SkippedCounts(), root=tmp_path))
+        module_files(tmp_path)
 
 
 def test_own_source_reads_as_english():

@@ -3,14 +3,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trained_tokenizer import train_tokenizer
 
 from fl_core.errors import DataError
+from simulations.datasets.client_text import SkippedCounts
 from simulations.datasets.splits import SPLITS
 from simulations.datasets.store import StoreWriter, TokenStore
 from simulations.datasets.tokenization import Tokenizer
@@ -18,7 +21,7 @@ from simulations.datasets.tokenization import Tokenizer
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.train(["some words make a small vocabulary of words"], 64)
+    return train_tokenizer(["some words make a small vocabulary of words"], 64)
 
 
 def clients_strategy(maximum):
@@ -99,8 +102,8 @@ def test_record_batches_are_bounded_by_bytes(tmp_path, tokenizer):
 def test_header_and_parameters(tmp_path, tokenizer):
     with StoreWriter(tmp_path / "s", "made up", tokenizer, {"seed": 3}) as writer:
         writer.add("heldout", "a", [[4]])
-        writer.record_skipped({"empty": 2})
-        writer.record_skipped({"empty": 1})
+        writer.record_skipped(SkippedCounts(Counter(empty=2)))
+        writer.record_skipped(SkippedCounts(Counter(empty=1)))
     store = TokenStore.open(tmp_path / "s")
     assert (store.source, store.header.parameters, store.header.skipped) == ("made up", {"seed": 3}, {"empty": 3})
     assert store.fingerprint == store.tokenizer.fingerprint == tokenizer.fingerprint
@@ -166,7 +169,10 @@ def test_wrong_clients_are_refused(tmp_path, tokenizer):
     with StoreWriter(tmp_path / "s", "x", tokenizer) as writer:
         writer.add("train", "a", [[4]])
         with pytest.raises(DataError, match="client 'a' occurs twice"):
-            writer.add("test", "a", [[5]])
+            writer.add("train", "a", [[5]])
+        with pytest.raises(DataError, match=r"client 'a' occurs twice \(heldout, train\)"):
+            writer.add("heldout", "a", [[5]])
+        writer.add("test", "a", [[5]])  # a later time of the same user
         with pytest.raises(ValueError, match="split 'dev'"):
             writer.add("dev", "b", [[5]])
         for wrong in (-1, tokenizer.vocabulary_size):
@@ -198,7 +204,7 @@ def truncate(store):
 
 
 def other_tokenizer(store):
-    Tokenizer.train(["entirely other words here"], 40).save(store.path / "tokenizer.json")
+    train_tokenizer(["entirely other words here"], 40).save(store.path / "tokenizer.json")
 
 
 def swap_batches(store):

@@ -6,6 +6,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trained_tokenizer import train_tokenizer
 
 from fl_core.errors import DataError
 from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
@@ -20,17 +21,17 @@ TEXTS = [
 
 TRAIN = """
 import random, sys
-from simulations.datasets.tokenization import Tokenizer
+from trained_tokenizer import train_tokenizer
 from tests_texts import TEXTS
 texts = TEXTS * 3
 random.Random(int(sys.argv[1])).shuffle(texts)
-print(Tokenizer.train(texts, 70).fingerprint)
+print(train_tokenizer(texts, 70).fingerprint)
 """
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.train(TEXTS, 200)
+    return train_tokenizer(TEXTS, 200)
 
 
 def test_special_tokens_have_their_ids(tokenizer, tmp_path):
@@ -86,7 +87,7 @@ def test_save_and_load(tokenizer, tmp_path):
     turned = dict(reversed(document.items()))
     (tmp_path / "u.json").write_text(json.dumps(turned, indent=3))
     assert Tokenizer.load(tmp_path / "u.json").fingerprint == tokenizer.fingerprint
-    assert Tokenizer.train(TEXTS, 70).fingerprint != tokenizer.fingerprint
+    assert train_tokenizer(TEXTS, 70).fingerprint != tokenizer.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -111,9 +112,9 @@ def test_bad_files_are_named(tmp_path, content, message):
 
 def test_training_mistakes():
     with pytest.raises(DataError, match="no word"):
-        Tokenizer.train(["", "  "])
+        train_tokenizer(["", "  "], 70)
     with pytest.raises(DataError, match=r"Ask for at least \d+"):
-        Tokenizer.train(TEXTS, 10)
+        train_tokenizer(TEXTS, 10)
 
 
 def test_count_words():
@@ -121,5 +122,5 @@ def test_count_words():
 
 
 def test_rare_characters_take_no_place_in_the_vocabulary():
-    assert Tokenizer.train([*TEXTS * 5, "☃ once"], 200).encode_batch(["☃"]) == [[OOV_ID]]
-    assert Tokenizer.train([*TEXTS, "☃ once"], 200).encode_batch(["☃"]) != [[OOV_ID]]
+    assert train_tokenizer([*TEXTS * 5, "☃ once"], 200).encode_batch(["☃"]) == [[OOV_ID]]
+    assert train_tokenizer([*TEXTS, "☃ once"], 200).encode_batch(["☃"]) != [[OOV_ID]]

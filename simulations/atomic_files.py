@@ -1,0 +1,19 @@
+"""Files that are whole or not there."""
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file beside its place, sync it and rename it, so that it is never seen half-written.
+
+    Args:
+      path: where the content goes.
+      content: text, written as UTF-8, or bytes.
+    """
+    beside = path.with_name(path.name + ".partial")
+    with beside.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)

@@ -1,0 +1,1 @@
+"""Where text comes from: one module for each form that people have it in."""
