@@ -1,0 +1,1 @@
+"""Token stores written in the forms that other frameworks read: one module a form."""
