@@ -32,6 +32,9 @@ class InProcessRunner:
         """
         self._program, self._rules, self._examples_of = program, rules, examples_of
 
+    def announce(self, plan: RoundPlan) -> None:
+        """See `fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
+
     def run(self, params: Params, plan: RoundPlan) -> CohortResult:
         """See `fl_core.round_loop.CohortRunner.run`."""
         aggregate = empty_aggregate(params)

@@ -83,6 +83,14 @@ class CohortRunner(Protocol):
         """
         ...
 
+    def announce(self, plan: RoundPlan) -> None:
+        """Learn the plan of the cohort after the one that runs next, so that its data can be made ready meanwhile.
+
+        Args:
+          plan: the very object that `run` will be given, unless the run ends before.
+        """
+        ...
+
 
 class RoundResult(NamedTuple):
     """One finished round.
@@ -134,12 +142,19 @@ def run_rounds(
     Yields:
       Each finished round. A round in which no update counted leaves the state as it was.
     """
-    for round_number in rounds:
-        clients = sampler.sample(round_number)
-        plan = RoundPlan(round_number, clients, optimization.seed, optimization.client_learning_rate)
+    plans = (
+        RoundPlan(round_number, sampler.sample(round_number), optimization.seed, optimization.client_learning_rate)
+        for round_number in rounds
+    )
+    plan = next(plans, None)
+    while plan is not None:
+        following = next(plans, None)
+        if following is not None:
+            runner.announce(following)
         cohort = runner.run(state.params, plan)
         state = _apply_aggregate(optimization.server, state, cohort.aggregate, optimization.server_learning_rate)
-        yield RoundResult(round_number, state, cohort)
+        yield RoundResult(plan.round_number, state, cohort)
+        plan = following
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -9,6 +9,7 @@ lane, and nothing is compiled again when cohorts differ. `vmap` runs the lanes o
 
 import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,8 +26,11 @@ from fl_core.wire import download_bytes, upload_bytes
 from models.base import Batch, Model, Params
 from simulations.federated_data import FederatedData
 from simulations.lanes import LaneChunk, LaneShape, lane_chunks
+from simulations.lookahead import Lookahead
 
 _AXIS = "devices"
+CHUNKS_AHEAD = 4
+"""Chunks made before they are needed, of this cohort or of the next."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +83,29 @@ class CohortEngine:
         self._shape = LaneShape(len(devices), lanes_per_device, steps_per_chunk, length)
         self._mesh = Mesh(np.array(devices), _AXIS)
         self._by_device = NamedSharding(self._mesh, PartitionSpec(_AXIS))
+        self._thread = ThreadPoolExecutor(1, "prepare-cohorts")
+        self._announced: RoundPlan | None = None
+        self._prepared: tuple[RoundPlan, Lookahead[LaneChunk]] | None = None
+
+    def announce(self, plan: RoundPlan) -> None:
+        """See `fl_core.round_loop.CohortRunner.announce`; its first chunks are made while the devices are busy."""
+        self._announced = plan
+
+    def _chunks(self, plan: RoundPlan) -> Lookahead[LaneChunk]:
+        if self._prepared is not None and self._prepared[0] is plan:
+            return self._prepared[1]
+        chunks = lane_chunks(self._data, plan, self._work.training, self._shape)
+        return Lookahead(chunks, self._thread, CHUNKS_AHEAD)
 
     def run(self, params: Params, plan: RoundPlan) -> CohortResult:
         """See `fl_core.round_loop.CohortRunner.run`."""
         params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
         state = _empty_state(params, self._shape, self._mesh)
-        for chunk in lane_chunks(self._data, plan, self._work.training, self._shape):
+        for chunk in self._chunks(plan):
             on_devices = jax.device_put(chunk, self._by_device)
             state = _run_chunk(self._work, self._mesh, params, plan.learning_rate, plan.upload_key(), state, on_devices)
+        following, self._announced = self._announced, None
+        self._prepared = None if following is None else (following, self._chunks(following))
         steps = self._work.training.count_steps(self._data.num_examples[plan.clients])
         # With several programs in flight, the sum over devices could deadlock JAX's CPU devices.
         aggregate = _add_devices(jax.block_until_ready(state[1]), self._mesh)

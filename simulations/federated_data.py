@@ -19,14 +19,15 @@ class FederatedData(Protocol):
 
     num_examples: np.ndarray
 
-    def sequences(self, client: int) -> np.ndarray:
+    def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
         """Fetch a client's examples.
 
         Args:
           client: its index.
+          rows: int [n], the examples to fetch, in this order; all where None.
 
         Returns:
-          int32 [examples, length + 1]: `[BOS] w1 .. wk [EOS]`, cut or padded with PAD.
+          int32 [n, length + 1]: `[BOS] w1 .. wk [EOS]`, cut or padded with PAD; a copy where `rows` are given.
         """
         ...
 
@@ -43,9 +44,10 @@ class InMemoryData:
         self._clients = clients
         self.num_examples = np.array([len(client) for client in clients], np.int64)
 
-    def sequences(self, client: int) -> np.ndarray:
+    def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
         """See `FederatedData.sequences`."""
-        return self._clients[client]
+        sequences = self._clients[client]
+        return sequences if rows is None else sequences[rows]
 
 
 class StoredData:
@@ -61,9 +63,9 @@ class StoredData:
         self._split, self._length = split, length
         self.num_examples = split.num_examples
 
-    def sequences(self, client: int) -> np.ndarray:
+    def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
         """See `FederatedData.sequences`."""
-        return padded_sequences(self._split.client(client), self._length)
+        return padded_sequences(self._split.client(client), self._length, rows)
 
 
 def evaluation_batches(

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_core.local_sgd import LocalTraining, batch_rows, gather_batch
+from fl_core.local_sgd import LocalTraining, batch_rows
 from fl_core.round_loop import RoundPlan
+from models.special_tokens import PAD_ID
 from simulations.federated_data import FederatedData
 
 
@@ -109,37 +110,43 @@ class _Lane:
         self._clients = clients[::-1]
         self._data, self._plan, self._training = data, plan, training
         self._client = -1
-        self._rows = np.empty((0, training.batch_size), np.int64)
-        self._next_row = 0
+        self._tokens = np.empty((0, training.batch_size, 0), np.int32)
+        self._weight = np.empty((0, training.batch_size), np.float32)
+        self._next_step = 0
 
     @property
     def finished(self) -> bool:
-        return not self._clients and self._next_row == len(self._rows)
+        return not self._clients and self._next_step == len(self._tokens)
 
     def fill(self, chunk: LaneChunk, device: int, lane: int) -> int:
         """Copy as many steps as fit; returns how many."""
         capacity = chunk.first.shape[1]
         step = 0
         while step < capacity and not self.finished:
-            if self._next_row == len(self._rows):
+            if self._next_step == len(self._tokens):
                 self._start_next_client()
-            taken = min(capacity - step, len(self._rows) - self._next_row)
-            rows = self._rows[self._next_row : self._next_row + taken]
+            taken = min(capacity - step, len(self._tokens) - self._next_step)
             here = (device, slice(step, step + taken), lane)
-            chunk.tokens[here], chunk.weight[here] = gather_batch(self._sequences, rows)
+            those = slice(self._next_step, self._next_step + taken)
+            chunk.tokens[here], chunk.weight[here] = self._tokens[those], self._weight[those]
             chunk.client[here] = self._client
-            chunk.num_examples[here] = len(self._sequences)
-            chunk.first[device, step, lane] = self._next_row == 0
-            self._next_row += taken
+            chunk.num_examples[here] = self._data.num_examples[self._client]
+            chunk.first[device, step, lane] = self._next_step == 0
+            self._next_step += taken
             step += taken
-            chunk.last[device, step - 1, lane] = self._next_row == len(self._rows)
+            chunk.last[device, step - 1, lane] = self._next_step == len(self._tokens)
         return step
 
     def _start_next_client(self) -> None:
         self._client = self._clients.pop()
-        self._sequences = self._data.sequences(self._client)
-        self._rows = batch_rows(len(self._sequences), self._training, self._plan.shuffling(self._client))
-        self._next_row = 0
+        num_examples = int(self._data.num_examples[self._client])
+        rows = batch_rows(num_examples, self._training, self._plan.shuffling(self._client))
+        real = rows >= 0
+        wanted = self._data.sequences(self._client, np.maximum(rows, 0).reshape(-1))
+        self._tokens = wanted.reshape(*rows.shape, -1)
+        self._tokens[~real] = PAD_ID
+        self._weight = real.astype(np.float32)
+        self._next_step = 0
 
 
 def _empty_chunk(shape: LaneShape, batch_size: int) -> LaneChunk:

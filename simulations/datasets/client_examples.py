@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from models.special_tokens import BOS_ID, EOS_ID, PAD_ID
+from models.special_tokens import BOS_ID, EOS_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,13 @@ def padded_sequences(
         raise ValueError(f"length is {length}, expected at least 1")
     starts, lengths = examples.offsets[:-1], examples.lengths
     if rows is not None:
-        rows = np.asarray(rows, np.int64)
         starts, lengths = starts[rows], lengths[rows]
-    padded = np.full((len(starts), length + 1), PAD_ID, np.int32)
+    positions = np.arange(-1, length, dtype=starts.dtype)  # the first column is for BOS
+    values = examples.values if examples.num_tokens else np.zeros(1, np.uint16)
+    # Reading past an example's end gives other tokens, which the product with 0 turns into PAD.
+    padded = values.take(starts[:, None] + positions, mode="clip").astype(np.int32)
+    padded *= positions < lengths[:, None]
     padded[:, 0] = BOS_ID
-    positions = np.arange(length)
-    kept = positions < lengths[:, None]
-    padded[:, 1:][kept] = examples.values[(starts[:, None] + positions)[kept]]
     ended = np.flatnonzero(lengths < length)
     padded[ended, lengths[ended] + 1] = EOS_ID
     return padded

@@ -196,3 +196,28 @@ def test_two_runs_agree_bit_for_bit():
     second, _ = run_both(MODEL, bits=8, devices=2, lanes=2)
     for a, b in zip(*map(jax.tree_util.tree_leaves, (first.aggregate, second.aggregate)), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_the_announced_cohort_is_made_ready_and_gives_the_same():
+    class Recorded(InMemoryData):
+        fetched: list[int] = []  # noqa: RUF012
+
+        def sequences(self, client, rows=None):
+            self.fetched.append(client)
+            return super().sequences(client, rows)
+
+    data = ragged_data()
+    recorded = Recorded([data.sequences(client) for client in range(len(SIZES))])
+    work = ClientWork(MODEL, TRAINING, make_compressor(8), RULES)
+    now, following = plan_of([0, 1, 2]), plan_of([4, 8, 10], round_number=1)
+    params = MODEL.init(jax.random.key(1))
+    engine = CohortEngine(work, recorded, LENGTH, jax.devices()[:1])
+    engine.announce(following)
+    engine.run(params, now)
+    engine._thread.submit(lambda: None).result()
+    assert set(recorded.fetched) == {0, 1, 2, 4, 8, 10}
+    fetched = len(recorded.fetched)
+    ahead = engine.run(params, following)
+    assert len(recorded.fetched) == fetched, "the cohort was made twice"
+    alone = CohortEngine(work, data, LENGTH, jax.devices()[:1]).run(params, following)
+    jax.tree_util.tree_map(np.testing.assert_array_equal, ahead.aggregate, alone.aggregate)
