@@ -1,6 +1,5 @@
 """One client's part in a round: train on its own examples, and answer with the bytes of an upload."""
 
-import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_core.compression import Compressor, compress_update
-from fl_core.local_sgd import LocalTraining, LossSums, batch_rows, gather_batch, local_step
+from fl_core.local_sgd import LocalTraining, train_client
 from fl_core.round_loop import RoundPlan
 from fl_core.wire import pack_update
-from models.base import Batch, Model, Params
+from models.base import Model, Params
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class ClientReport(NamedTuple):
 
     Attributes:
       upload: the compressed update, as `fl_core.wire.pack_update` writes it.
-      num_examples: how many examples the client has.
+      num_examples: how many examples the client trains on.
       training_loss: summed cross-entropy in nats over the target tokens trained on.
       training_tokens: how many those were.
     """
@@ -64,24 +63,15 @@ def train_locally(
     """
     if len(sequences) == 0:
         return None
-    local, losses = params, LossSums(jnp.zeros(()), jnp.zeros(()))
-    for rows in batch_rows(len(sequences), program.training, plan.shuffling(client)):
-        batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))
-        local, losses = _step(program, local, losses, batch, plan.learning_rate)
+    training, rng = program.training, plan.shuffling(client)
+    local, losses = train_client(program.model, params, sequences, training, rng, plan.learning_rate)
     delta = jax.tree_util.tree_map(jnp.subtract, params, local)
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree_util.tree_leaves(delta)):
         return None
     compressed = _compress(program.compressor, jax.random.fold_in(plan.upload_key(), client), delta)
     upload = pack_update(program.compressor, compressed, delta)
-    return ClientReport(upload, len(sequences), float(losses.loss), float(losses.tokens))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _step(
-    program: ClientProgram, params: Params, losses: LossSums, batch: Batch, learning_rate: float
-) -> tuple[Params, LossSums]:
-    params, step = local_step(program.model, params, batch, learning_rate, program.training.gradient_clip)
-    return params, jax.tree_util.tree_map(jnp.add, losses, step)
+    num_examples = int(training.count_examples(len(sequences)))
+    return ClientReport(upload, num_examples, float(losses.loss), float(losses.tokens))
 
 
 _compress = jax.jit(compress_update, static_argnums=0)

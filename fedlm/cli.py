@@ -10,6 +10,7 @@ COMMANDS = {
     "data": "import federated data sets, and describe them",
     "simulate": "train one model in simulated cross-device rounds",
     "compare": "compare models over learning rates and seeds, and write a report",
+    "evaluate": "score a run on each client of a split, and what training on does for it",
 }
 
 _USAGE_ERROR = 2

@@ -1,4 +1,4 @@
-"""`fedlm data`: import text into a token store, and describe a store."""
+"""`fedlm data`: import text into a token store, describe a store, and export it."""
 
 import inspect
 import json
@@ -13,12 +13,14 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from fedlm import data_export, data_sample
 from fedlm.import_progress import ImportProgress
 from fl_core.errors import ConfigurationError
 from simulations.datasets.describing import describe
 from simulations.datasets.importing import ImportSettings, ImportSummary, import_text
 from simulations.datasets.sources.registry import SOURCES, describe_source
 from simulations.datasets.store import TokenStore
+from simulations.datasets.store_counts import count_store
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,12 @@ class DescribeOptions:
     """Directory of the store."""
     json: bool = False
     """Print one JSON document instead of tables."""
+    plot: Path | None = None
+    """Draw clients, lengths and coverage into this file, a PNG."""
+
+    def __post_init__(self) -> None:
+        if self.plot is not None and self.plot.suffix.lower() != ".png":
+            raise ConfigurationError(f"plot is {str(self.plot)!r}, but must be a file name that ends in .png")
 
 
 def main(argv: list[str]) -> int:
@@ -47,6 +55,8 @@ def main(argv: list[str]) -> int:
         {
             "import": ("make a token store from a source of text", _import),
             "describe": ("show what is in a token store", _describe),
+            "sample": ("show some clients' examples as text", data_sample.main),
+            "export": ("write a token store in the form of another program", data_export.main),
         },
         argv,
     )
@@ -114,12 +124,20 @@ def _import_from(name: str, argv: list[str]) -> int:
 
 def _describe(argv: list[str]) -> int:
     options = tyro.cli(DescribeOptions, args=argv, prog="fedlm data describe")
-    description = describe(TokenStore.open(options.directory))
+    store = TokenStore.open(options.directory)
+    counts = count_store(store)
+    description = describe(store, counts)
+    if options.plot is not None:
+        from simulations.datasets.describing_plots import write_plot  # which imports matplotlib
+
+        write_plot(options.plot, store, counts)
     if options.json:
         json.dump(description, sys.stdout, indent=1)
         print()
     else:
         _print_description(description)
+        if options.plot is not None:
+            print(f"The picture is in {options.plot}.")
     return 0
 
 
@@ -157,9 +175,13 @@ def _print_description(description: dict[str, Any]) -> None:
             cells = (_number(split[row][statistic]) for split in splits.values())
             table.add_row(f"{row.replace('_', ' ')}: {statistic}", *cells)
     table.add_section()
-    length = next(iter(splits.values()))["truncation_length"]
-    table.add_row(f"cut at length {length}", *(_percent(split["truncated_share"]) for split in splits.values()))
-    table.add_row("out of vocabulary", *(_percent(split["oov_share"]) for split in splits.values()))
+    for row, label in (("truncated_share_by_length", "cut at length"), ("coverage_by_rank", "covered by the first")):
+        for number in next(iter(splits.values()))[row]:
+            table.add_row(f"{label} {int(number):,}", *(_percent(split[row][number]) for split in splits.values()))
+        table.add_section()
+    for row, label in (("coverage", "covered by the vocabulary"), ("oov_share", "out of vocabulary")):
+        table.add_row(label, *(_percent(split[row]) for split in splits.values()))
+    table.add_row("vocabulary used", *(f"{split['vocabulary_used']:,}" for split in splits.values()))
     console.print(table)
     console.print(
         f"vocabulary: {description['vocabulary_size']:,} tokens, fingerprint {description['fingerprint'][:16]}"

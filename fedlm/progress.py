@@ -1,4 +1,4 @@
-"""The live line of a run: round, loss, scores, clients a second, bytes and time left."""
+"""The live line of a command: what is done, its scores, its speed and the time left."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ _PLAIN_SECONDS = 15.0
 class _Bar:
     """One bar on stderr; where that is no terminal, a plain line now and then."""
 
-    def __init__(self, name: str, total: int | None):
+    def __init__(self, name: str, total: int | None, unit: str = "round"):
         console = Console(stderr=True)
         self._live = console.is_terminal
         self._progress = Progress(
@@ -28,7 +28,7 @@ class _Bar:
             disable=not self._live,
         )
         self._task = self._progress.add_task(name, total=total, text="compiling")
-        self._name = name
+        self._name, self._unit = name, unit
         self._started = self._printed = time.monotonic()
         self._skipped: int | None = None
 
@@ -40,7 +40,7 @@ class _Bar:
         self._progress.stop()
 
     def show(self, done: int, total: int, text: str) -> None:
-        """Show that `done` rounds of `total` are finished; what was done at the first call was done before."""
+        """Show that `done` units of `total` are finished; what was done at the first call was done before."""
         now = time.monotonic()
         if self._skipped is None:
             self._skipped = done - 1
@@ -49,7 +49,9 @@ class _Bar:
         if not self._live and (done == total or now - self._printed > _PLAIN_SECONDS):
             self._printed = now
             left = (now - self._started) / (done - self._skipped) * (total - done)
-            print(f"{self._name} round {done}/{total} {text}, {time_text(left)} left", file=sys.stderr, flush=True)
+            print(
+                f"{self._name} {self._unit} {done}/{total} {text}, {time_text(left)} left", file=sys.stderr, flush=True
+            )
 
 
 class RoundProgress(_Bar):
@@ -99,6 +101,29 @@ class CellProgress(_Bar):
         self._rounds[cell] = row["round"] + 1
         name = f"{cell.experiment.model} ({cell.experiment.client_learning_rate:g}, seed {cell.experiment.seed})"
         self.show(sum(self._rounds.values()), self._total, f"{name} {describe_round(row, '')}")
+
+
+class EvaluationProgress(_Bar):
+    """Shows how much of an evaluation is done; a context manager."""
+
+    def __init__(self, name: str, unit: str):
+        """Prepare the line.
+
+        Args:
+          name: of the model.
+          unit: of what is counted, in the plural.
+        """
+        super().__init__(name, None, unit)
+
+    def update(self, done: int, total: int) -> None:
+        """Show what has been scored.
+
+        Args:
+          done: how many.
+          total: of how many.
+        """
+        rate = done / max(time.monotonic() - self._started, 1e-9)
+        self.show(done, total, f"{rate:,.0f} {self._unit}/s")
 
 
 def describe_round(row: dict[str, Any], scores: str) -> str:

@@ -25,6 +25,8 @@ class SimulateCommand(Experiment):
     """Folder of the run."""
     devices: int | None = None
     """How many devices to use: CPU cores where there is no accelerator. All where it is not given."""
+    save_client_scores: bool = False
+    """Write test_clients.parquet into the folder too: the scores of each test client."""
 
 
 def main(argv: list[str]) -> int:
@@ -42,7 +44,7 @@ def main(argv: list[str]) -> int:
 
     experiment = settings_of(command, Experiment)
     with RoundProgress(experiment.model) as progress:
-        summary = run_experiment(experiment, command.out, progress.update)
+        summary = run_experiment(experiment, command.out, progress.update, command.save_client_scores)
     console = Console()
     if summary["status"] == "diverged":
         console.print(f"[red]diverged[/] at round {summary['diverged_at_round']}: {summary['diverged_because']}")

@@ -1,7 +1,8 @@
 """What a client does with its text: plain SGD from the server's parameters over its own batches."""
 
+import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,29 +13,66 @@ from fl_core.errors import ConfigurationError
 from models.base import Batch, Model, Params, batch_loss, weigh_examples
 from models.special_tokens import PAD_ID
 
+CapOrder = Literal["shuffle_then_cap", "cap_then_shuffle"]
+"""Whether `max_examples` keeps the first of a client's shuffled examples, others in every epoch, or the first in the
+order in which they are stored, the same in every round."""
+
 
 @dataclass(frozen=True)
 class LocalTraining:
     """How a client trains. The defaults are those of the published Stack Overflow task.
+
+    Published code differs in how it makes batches. The Stack Overflow task of google-research/federated takes the first
+    so many examples, shuffles those, repeats and then cuts into batches: `max_examples` with `cap_then_shuffle` and
+    `batches_across_epochs`. FedJAX's `shuffle_repeat_batch` shuffles all examples, repeats, cuts into batches and caps
+    their number: `max_batches` with `batches_across_epochs`, but that it fills the last batch up with examples of one
+    epoch more, which is not done here.
 
     Attributes:
       batch_size: examples per local step.
       epochs: passes over the client's examples.
       max_batches: at most so many local steps a round.
       gradient_clip: clip each local gradient to this global norm; None leaves gradients alone.
+      max_examples: at most so many of a client's examples an epoch; the client also counts for no more in the
+        weighted mean. None takes all.
+      cap_order: which examples those are, see `CapOrder`.
+      batches_across_epochs: cut the epochs, laid end to end, into batches, so that only the last batch may be partly
+        filled; else each epoch ends with a batch of its own that may be.
     """
 
     batch_size: int = 10
     epochs: int = 1
     max_batches: int = 120
     gradient_clip: float | None = None
+    max_examples: int | None = None
+    cap_order: CapOrder = "shuffle_then_cap"
+    batches_across_epochs: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs", "max_batches"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        for name in ("batch_size", "epochs", "max_batches", "max_examples"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name} is {value}, but must be at least 1")
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ConfigurationError(f"gradient_clip is {self.gradient_clip}, but must be positive (or left out)")
+        if self.cap_order not in get_args(CapOrder):
+            raise ConfigurationError(f"cap_order is {self.cap_order!r}, but must be one of {get_args(CapOrder)}")
+        if self.max_examples is None and self.cap_order != "shuffle_then_cap":
+            raise ConfigurationError(
+                f"cap_order is {self.cap_order}, which does nothing without max_examples; set that, or leave it out"
+            )
+
+    def count_examples(self, num_examples: npt.ArrayLike) -> np.ndarray:
+        """Count the examples that clients train on in an epoch.
+
+        Args:
+          num_examples: int [clients], or one int: how many they have.
+
+        Returns:
+          int [clients], or one int.
+        """
+        counts = np.asarray(num_examples)
+        return counts if self.max_examples is None else np.minimum(counts, self.max_examples)
 
     def count_steps(self, num_examples: npt.ArrayLike) -> np.ndarray:
         """Count the local steps that `batch_rows` gives to clients.
@@ -45,8 +83,20 @@ class LocalTraining:
         Returns:
           int [clients], or one int.
         """
-        per_epoch = -(-np.asarray(num_examples) // self.batch_size)
-        return np.minimum(per_epoch * self.epochs, self.max_batches)
+        rows = self.rows_per_epoch(num_examples) * self.epochs
+        return np.minimum(-(-rows // self.batch_size), self.max_batches)
+
+    def rows_per_epoch(self, num_examples: npt.ArrayLike) -> np.ndarray:
+        """Count the rows of batches that an epoch takes up, those that are not filled included.
+
+        Args:
+          num_examples: int [clients], or one int.
+
+        Returns:
+          int [clients], or one int.
+        """
+        examples = self.count_examples(num_examples)
+        return examples if self.batches_across_epochs else -(-examples // self.batch_size) * self.batch_size
 
 
 class LossSums(NamedTuple):
@@ -64,24 +114,25 @@ class LossSums(NamedTuple):
 def batch_rows(num_examples: int, training: LocalTraining, rng: np.random.Generator) -> np.ndarray:
     """Choose which examples make up each local step.
 
-    Every epoch shuffles the examples anew and cuts them into batches; its last batch may be partly
-    filled. The cap on batches is applied last, so it keeps whole batches of the shuffled examples.
+    Every epoch shuffles the examples anew. The cap on batches is applied last, so it keeps whole batches of the
+    shuffled examples; see `LocalTraining` for the cap on examples and the ends of epochs.
 
     Args:
       num_examples: how many examples the client has.
-      training: batch size, epochs and cap.
+      training: batch size, epochs and caps.
       rng: the client's shuffling stream of this round.
 
     Returns:
       int64 [steps, batch_size]: rows of the client's examples, -1 where a batch is not filled.
     """
-    per_epoch = -(-num_examples // training.batch_size)
-    epochs = []
-    for _ in range(min(training.epochs, -(-training.max_batches // max(per_epoch, 1)))):
-        rows = np.full(per_epoch * training.batch_size, -1)
-        rows[:num_examples] = rng.permutation(num_examples)
-        epochs.append(rows.reshape(per_epoch, training.batch_size))
-    return np.concatenate(epochs)[: training.max_batches]
+    kept, steps = int(training.count_examples(num_examples)), int(training.count_steps(num_examples))
+    shuffled = kept if training.cap_order == "cap_then_shuffle" else num_examples
+    per_epoch, wanted = int(training.rows_per_epoch(num_examples)), steps * training.batch_size
+    rows = np.full((min(training.epochs, -(-wanted // max(per_epoch, 1))), per_epoch), -1)
+    for epoch in rows:
+        epoch[:kept] = rng.permutation(shuffled)[:kept]
+    filled = np.append(rows, np.full(-rows.size % training.batch_size, -1))
+    return filled[:wanted].reshape(steps, training.batch_size)
 
 
 def local_step(
@@ -107,6 +158,42 @@ def local_step(
     stepped = jax.tree_util.tree_map(lambda p, g: p - step_size * g, params, gradient)
     weighted = weigh_examples(sums, batch)
     return stepped, LossSums(loss=jnp.sum(weighted.loss), tokens=jnp.sum(weighted.tokens))
+
+
+def train_client(
+    model: Model,
+    params: Params,
+    sequences: np.ndarray,
+    training: LocalTraining,
+    rng: np.random.Generator,
+    learning_rate: float,
+) -> tuple[Params, LossSums]:
+    """Train on one client's examples, step by step.
+
+    Args:
+      model: the model.
+      params: what to begin with.
+      sequences: int32 [examples, length + 1], the client's examples.
+      training: batch size, epochs and caps.
+      rng: the stream that shuffles.
+      learning_rate: of the steps.
+
+    Returns:
+      The trained parameters, and the loss sums over all steps.
+    """
+    losses = LossSums(jnp.zeros(()), jnp.zeros(()))
+    for rows in batch_rows(len(sequences), training, rng):
+        batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))
+        params, losses = _step(model, params, losses, batch, learning_rate, training.gradient_clip)
+    return params, losses
+
+
+@functools.partial(jax.jit, static_argnames=("model", "gradient_clip"))
+def _step(
+    model: Model, params: Params, losses: LossSums, batch: Batch, learning_rate: float, gradient_clip: float | None
+) -> tuple[Params, LossSums]:
+    params, step = local_step(model, params, batch, learning_rate, gradient_clip)
+    return params, jax.tree_util.tree_map(jnp.add, losses, step)
 
 
 def global_norm(tree: Params) -> jax.Array:

@@ -99,11 +99,13 @@ class RoundResult(NamedTuple):
       round_number: counted from 0.
       state: of the server after the round.
       cohort: what the cohort gave back.
+      cohort_size: how many clients were asked.
     """
 
     round_number: int
     state: ServerState
     cohort: CohortResult
+    cohort_size: int
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def run_rounds(
             runner.announce(following)
         cohort = runner.run(state.params, plan)
         state = _apply_aggregate(optimization.server, state, cohort.aggregate, optimization.server_learning_rate)
-        yield RoundResult(plan.round_number, state, cohort)
+        yield RoundResult(plan.round_number, state, cohort, len(plan.clients))
         plan = following
 
 

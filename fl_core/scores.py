@@ -1,6 +1,7 @@
 """What is reported of a model: perplexity and accuracy, by exactly which targets they count."""
 
 import functools
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ DEFINITIONS = {
     "accuracy": "share of targets that have the highest logit; PAD and EOS targets are left out, OOV targets count",
     "in_vocabulary_accuracy": "the same with OOV targets left out too",
 }
+
+
+_IN_FLIGHT = 8
 
 
 class Scores(NamedTuple):
@@ -34,6 +38,20 @@ class Scores(NamedTuple):
     in_vocabulary_accuracy: float
 
 
+class ClientSums(NamedTuple):
+    """Sums over the examples of each client that has any.
+
+    Attributes:
+      clients: int64 [clients], their indices, ascending.
+      examples: int64 [clients], how many examples of each were scored.
+      sums: float64 [clients] each.
+    """
+
+    clients: np.ndarray
+    examples: np.ndarray
+    sums: ExampleSums
+
+
 def evaluate(model: Model, params: Params, batches: Iterable[Batch]) -> Scores:
     """Score a model.
 
@@ -45,9 +63,65 @@ def evaluate(model: Model, params: Params, batches: Iterable[Batch]) -> Scores:
     Returns:
       The scores. Sums over batches are kept in float64.
     """
-    sums = [_weighted_sums(model, params, batch) for batch in batches]
-    totals = [np.concatenate(column).sum(dtype=np.float64) for column in zip(*jax.device_get(sums), strict=True)]
-    return scores_from_totals(ExampleSums(*totals)) if totals else Scores(*[float("nan")] * 4)
+    return scores_from_totals(_total(example_sums(model, params, batches)))
+
+
+def evaluate_clients(
+    model: Model, params: Params, batches: Iterable[Batch], owners: np.ndarray
+) -> tuple[Scores, ClientSums]:
+    """Score a model on all examples together, and on each client's, in one pass.
+
+    Args:
+      model: the model.
+      params: its parameters.
+      batches: as for `evaluate`.
+      owners: int [examples], the client of every row of the batches in order; rows after these only fill the batch.
+
+    Returns:
+      The scores that `evaluate` gives, and the sums of each client.
+    """
+    sums = example_sums(model, params, batches)
+    return scores_from_totals(_total(sums)), sum_by_client(sums, owners)
+
+
+def example_sums(model: Model, params: Params, batches: Iterable[Batch]) -> ExampleSums:
+    """Run a model over batches and keep the sums of each example.
+
+    Args:
+      model: the model.
+      params: its parameters.
+      batches: as for `evaluate`.
+
+    Returns:
+      float32 [rows of all batches] each; 0 for a row of weight 0.
+    """
+    done, running = [], deque[ExampleSums]()
+    for batch in batches:
+        running.append(_weighted_sums(model, params, batch))
+        # Fetched with a delay, results keep the device busy, yet neither pile up on it nor run ahead of a progress bar.
+        if len(running) > _IN_FLIGHT:
+            done.append(jax.device_get(running.popleft()))
+    done.extend(jax.device_get(list(running)))
+    if not done:
+        return _sums([np.zeros(0, np.float32)] * len(ExampleSums._fields))
+    return _sums(np.concatenate(column) for column in zip(*done, strict=True))
+
+
+def sum_by_client(sums: ExampleSums, owners: np.ndarray) -> ClientSums:
+    """Add the sums of each client's examples up.
+
+    Args:
+      sums: [rows] each.
+      owners: int [examples], the client of the first so many rows.
+
+    Returns:
+      The sums of the clients, in float64.
+    """
+    if len(owners) > len(sums.loss):
+        raise ValueError(f"there are {len(sums.loss)} rows for {len(owners)} owners")
+    clients, place, examples = np.unique(owners, return_inverse=True, return_counts=True)
+    by_client = (np.bincount(place, np.asarray(column)[: len(owners)], len(clients)) for column in sums)
+    return ClientSums(clients, examples, _sums(by_client))
 
 
 def scores_from_totals(totals: ExampleSums) -> Scores:
@@ -59,18 +133,39 @@ def scores_from_totals(totals: ExampleSums) -> Scores:
     Returns:
       The scores.
     """
+    return Scores(**{name: float(score) for name, score in scores_of_each(totals).items()})
 
-    def ratio(part: Any, whole: Any) -> float:
-        return float(part) / float(whole) if whole > 0 else float("nan")
+
+def scores_of_each(totals: ExampleSums) -> dict[str, np.ndarray]:
+    """Turn sums over the examples of many clients into each one's scores.
+
+    Args:
+      totals: [clients] each.
+
+    Returns:
+      float64 [clients] for the name of each score.
+    """
+
+    def ratio(part: Any, whole: Any) -> np.ndarray:
+        part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
+        return np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
 
     with np.errstate(over="ignore"):
-        perplexity = float(np.exp(ratio(totals.scored_loss, totals.scored_tokens)))
-    return Scores(
-        loss=ratio(totals.loss, totals.tokens),
-        perplexity=perplexity,
-        accuracy=ratio(totals.scored_correct, totals.scored_tokens),
-        in_vocabulary_accuracy=ratio(totals.in_vocabulary_correct, totals.in_vocabulary_tokens),
-    )
+        perplexity = np.exp(ratio(totals.scored_loss, totals.scored_tokens))
+    return {
+        "loss": ratio(totals.loss, totals.tokens),
+        "perplexity": perplexity,
+        "accuracy": ratio(totals.scored_correct, totals.scored_tokens),
+        "in_vocabulary_accuracy": ratio(totals.in_vocabulary_correct, totals.in_vocabulary_tokens),
+    }
+
+
+def _total(sums: ExampleSums) -> ExampleSums:
+    return _sums(np.asarray(column).sum(dtype=np.float64) for column in sums)
+
+
+def _sums(columns: Iterable[np.ndarray]) -> ExampleSums:
+    return ExampleSums(*columns)  # type: ignore[arg-type]
 
 
 @functools.partial(jax.jit, static_argnums=0)

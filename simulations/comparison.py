@@ -19,7 +19,8 @@ from typing import Any
 from fl_core.errors import CheckpointError, UserError
 from models.registry import create_model
 from simulations.atomic_files import write_atomically
-from simulations.configuration import Comparison, Experiment, RoundSettings, as_json
+from simulations.cohort_files import fingerprint
+from simulations.configuration import MAY_MOVE, Comparison, Experiment, RoundSettings, as_json, with_defaults
 from simulations.datasets.store import TokenStore
 from simulations.metrics_log import read_rows
 from simulations.workers import Worker, connect_worker, default_workers, report_round
@@ -106,22 +107,25 @@ def run_comparison(
     for name in comparison.models:
         create_model(name)
     TokenStore.open(comparison.data)
+    cohort_file = comparison.availability_trace or comparison.cohort_weights
+    digest = fingerprint(cohort_file) if cohort_file else None
     out.mkdir(parents=True, exist_ok=True)
-    _claim(comparison, out)
+    _claim(comparison, out, digest)
     cells = list_cells(comparison, out)
     failures = _run_cells(cells, workers or default_workers(), observe)
     return [_read_result(cell, failures.get(cell)) for cell in cells]
 
 
-def _claim(comparison: Comparison, out: Path) -> None:
+def _claim(comparison: Comparison, out: Path, cohort_file: str | None) -> None:
     """Refuse a folder whose cells were run with other settings than this comparison's."""
     path = out / "comparison.json"
-    shared = [field.name for field in dataclasses.fields(RoundSettings) if field.name != "data"]
-    settings = as_json(comparison)
+    shared = [field.name for field in dataclasses.fields(RoundSettings) if field.name not in MAY_MOVE]
+    shared.append("cohort_file_sha256")
+    settings = as_json(comparison) | {"cohort_file_sha256": cohort_file}
     if path.exists():
         try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
+            before = with_defaults(json.loads(path.read_text(encoding="utf-8")))
+        except (json.JSONDecodeError, TypeError) as error:
             raise CheckpointError(f"{path}: not the settings of a comparison ({error}); give another --out") from error
         changed = [name for name in shared if before.get(name) != settings[name]]
         if changed:

@@ -4,14 +4,16 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fl_core.aggregation import AggregationRules, Weighting
 from fl_core.compression import UploadBits, make_compressor
 from fl_core.errors import ConfigurationError
-from fl_core.local_sgd import LocalTraining
+from fl_core.local_sgd import CapOrder, LocalTraining
 from fl_core.server_optimizers import ServerOptimizerConfig
 from models.precision import Precision
+
+CohortSamplerName = Literal["uniform", "availability", "weighted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,23 @@ class RoundSettings:
     rounds: int = 100
     """Rounds to run."""
     cohort_size: int = 50
-    """Clients that take part in a round, drawn uniformly without replacement."""
+    """Clients that take part in a round, drawn without replacement."""
+    cohort_sampler: CohortSamplerName = "uniform"
+    """How a round's clients are drawn. uniform: all alike. weighted: one after another with probability proportional to
+    weight among those that are left. availability: uniformly among those that are available when the round begins, or
+    all of them where they are fewer than cohort-size."""
+    availability_trace: Path | None = None
+    """CSV file for the availability sampler, with the header `client_id,start,end`: hours within a cycle from and until
+    which a client is available, past the cycle's end where start is above end. Clients without a row never are."""
+    availability_cycle_hours: float = 24.0
+    """Length of the cycle that the trace's hours are of; it repeats for ever."""
+    round_minutes: float = 10.0
+    """How long a round lasts for the availability sampler: round r begins r times this after the cycle's beginning."""
+    cohort_weights: Path | None = None
+    """CSV file for the weighted sampler, with the header `client_id,weight`; clients without a row weigh nothing. Where
+    it is not given, a client weighs its number of examples to the power cohort-weight-exponent."""
+    cohort_weight_exponent: float = 1.0
+    """Power of a client's number of examples that is its weight for the weighted sampler."""
     length: int = 20
     """Target tokens of a sequence: `[BOS] w1 .. wk [EOS]` is cut or padded to one token more."""
 
@@ -35,6 +53,15 @@ class RoundSettings:
     """Local steps that a client takes at most in a round."""
     client_gradient_clip: float | None = None
     """Clip each local gradient to this global norm."""
+    client_max_examples: int | None = None
+    """Examples (sentences) that a client trains on at most in an epoch; it counts for no more in the weighted mean."""
+    client_cap_order: CapOrder = "shuffle_then_cap"
+    """Which examples client-max-examples keeps. shuffle_then_cap: the first after all were shuffled, so others in every
+    epoch and round (FedJAX's shuffle_repeat_batch shuffles all like this). cap_then_shuffle: the first as they are
+    stored, the same in every round (as the Stack Overflow code of google-research/federated)."""
+    client_batches_across_epochs: bool = False
+    """Cut a client's epochs, laid end to end, into batches, so that only the very last may be partly filled (as
+    google-research/federated; FedJAX fills that one up too). Else each epoch ends with its own partly filled batch."""
 
     server_optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedadagrad", "fedyogi"] = "fedadam"
     """How the server applies the mean update (Reddi et al. 2021)."""
@@ -77,6 +104,7 @@ class RoundSettings:
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} is {value}, but must be at least 1")
         self.local_training(), self.aggregation_rules(), self.server_config()
+        _check_cohort_sampler(self)
         make_compressor(self.upload_bits, self.upload_rotation)
 
     def local_training(self) -> LocalTraining:
@@ -86,6 +114,9 @@ class RoundSettings:
             epochs=self.client_epochs,
             max_batches=self.client_max_batches,
             gradient_clip=self.client_gradient_clip,
+            max_examples=self.client_max_examples,
+            cap_order=self.client_cap_order,
+            batches_across_epochs=self.client_batches_across_epochs,
         )
 
     def aggregation_rules(self) -> AggregationRules:
@@ -168,6 +199,13 @@ class Comparison(RoundSettings):
         ]
 
 
+MAY_MOVE = ("data", "availability_trace", "cohort_weights")
+"""Paths whose files may lie elsewhere when a run goes on; their content is compared instead."""
+
+_OF_SAMPLER = {
+    "availability": ("availability_trace", "availability_cycle_hours", "round_minutes"),
+    "weighted": ("cohort_weights", "cohort_weight_exponent"),
+}
 _POSITIVE = (
     "rounds",
     "cohort_size",
@@ -178,6 +216,35 @@ _POSITIVE = (
     "checkpoint_every",
     "lanes_per_device",
 )
+
+
+def _check_cohort_sampler(settings: RoundSettings) -> None:
+    """Refuse settings of cohort samplers that are missing, out of range or without effect."""
+    chosen = settings.cohort_sampler
+    if chosen not in get_args(CohortSamplerName):
+        raise ConfigurationError(f"cohort_sampler is {chosen!r}, but must be one of {get_args(CohortSamplerName)}")
+    defaults = {field.name: field.default for field in dataclasses.fields(RoundSettings)}
+    for sampler, names in _OF_SAMPLER.items():
+        for name in names:
+            value = getattr(settings, name)
+            if value != defaults[name] and chosen != sampler:
+                raise ConfigurationError(
+                    f"{name} is {value}, which does nothing with the cohort_sampler {chosen}; give cohort_sampler "
+                    f"{sampler}, or leave {name} out"
+                )
+    if chosen == "availability" and settings.availability_trace is None:
+        raise ConfigurationError("cohort_sampler is availability, but there is no availability_trace; give one")
+    for name in ("availability_cycle_hours", "round_minutes"):
+        value = getattr(settings, name)
+        if not (value > 0 and math.isfinite(value)):
+            raise ConfigurationError(f"{name} is {value}, but must be positive and finite")
+    if not math.isfinite(settings.cohort_weight_exponent):
+        raise ConfigurationError(f"cohort_weight_exponent is {settings.cohort_weight_exponent}, but must be finite")
+    if settings.cohort_weights is not None and settings.cohort_weight_exponent != 1.0:
+        raise ConfigurationError(
+            f"cohort_weight_exponent is {settings.cohort_weight_exponent}, which does nothing with cohort_weights: it "
+            "is a power of numbers of examples; leave one of the two out"
+        )
 
 
 def check_learning_rates(name: str, *rates: float) -> None:
@@ -223,3 +290,33 @@ def as_json(settings: RoundSettings) -> dict[str, Any]:
         name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
         for name, value in dataclasses.asdict(settings).items()
     }
+
+
+def with_defaults(record: dict[str, Any]) -> dict[str, Any]:
+    """Complete a record of settings that an earlier version wrote, which did not know all of today's.
+
+    Args:
+      record: as `as_json` made it then.
+
+    Returns:
+      The record with today's default for every setting that it lacks.
+    """
+    known = (field for field in dataclasses.fields(Experiment) if field.default is not dataclasses.MISSING)
+    return {field.name: field.default for field in known} | record
+
+
+def experiment_of(record: dict[str, Any]) -> Experiment:
+    """Make settings of their JSON-able dictionary, also one that an earlier version wrote.
+
+    Args:
+      record: as `as_json` made it of an experiment.
+
+    Returns:
+      The experiment.
+
+    Raises:
+      TypeError: the record has a setting that is not known.
+      ConfigurationError: a setting is out of range.
+    """
+    paths = {name: Path(record[name]) for name in MAY_MOVE if record.get(name) is not None}
+    return Experiment(**with_defaults(record) | paths)

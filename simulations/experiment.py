@@ -3,30 +3,29 @@
 import functools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fl_core.checkpoints import Checkpoints
-from fl_core.cohorts import UniformSampler
 from fl_core.compression import make_compressor
 from fl_core.errors import CheckpointError, DataError
 from fl_core.randomness import device_key
 from fl_core.round_loop import FederatedOptimization, run_rounds
-from fl_core.scores import evaluate
+from fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fl_core.server_optimizers import ServerState, init_server
-from models.base import Batch, Model, parameter_count
+from models.base import Model, Params, parameter_count
 from models.precision import Precision, precision_scope, resolve_precision, with_precision
 from models.registry import create_model
 from simulations.atomic_files import write_atomically
+from simulations.client_scores import client_columns, write_table
 from simulations.cohort_engine import ClientWork, CohortEngine
-from simulations.configuration import Experiment, as_json
+from simulations.cohort_samplers import Cohorts, make_cohorts
+from simulations.configuration import MAY_MOVE, Experiment, as_json, with_defaults
 from simulations.datasets.store import TokenStore
-from simulations.federated_data import FederatedData, StoredData, evaluation_batches
+from simulations.federated_data import StoredData, device_batches, evaluation_owners
 from simulations.lane_count import choose_lanes
 from simulations.metrics_log import MetricsLog
 from simulations.run_lock import run_lock
@@ -38,9 +37,6 @@ from simulations.run_record import (
     round_row,
     summarise,
 )
-
-CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
-"""Rows scored together on each device: few on a CPU, so that their logits stay in its cache."""
 
 Observer = Callable[[dict[str, Any], int], None]
 """Called with the metrics row of each round and the number of rounds in all."""
@@ -57,20 +53,25 @@ class PreparedExperiment(NamedTuple):
       heldout: the held-out clients.
       test: the test clients.
       vocabulary: fingerprint of the data's tokenizer.
-      sampler: names the cohorts.
+      cohorts: how they are drawn.
     """
 
     experiment: Experiment
     model: Model
     precision: Precision
-    train: FederatedData
-    heldout: FederatedData
-    test: FederatedData
+    train: StoredData
+    heldout: StoredData
+    test: StoredData
     vocabulary: str
-    sampler: UniformSampler
+    cohorts: Cohorts
 
 
-def run_experiment(experiment: Experiment, out: Path, observe: Observer = lambda row, rounds: None) -> dict[str, Any]:
+def run_experiment(
+    experiment: Experiment,
+    out: Path,
+    observe: Observer = lambda row, rounds: None,
+    save_client_scores: bool = False,
+) -> dict[str, Any]:
     """Run an experiment, or the rest of it where `out` holds an unfinished one.
 
     Writes `metrics.jsonl`, TensorBoard events, checkpoints and, when all is done, `summary.json`. Killed at any
@@ -81,6 +82,7 @@ def run_experiment(experiment: Experiment, out: Path, observe: Observer = lambda
       experiment: what to run.
       out: folder of the run; made where absent.
       observe: see `Observer`.
+      save_client_scores: write `test_clients.parquet` too, a row a test client.
 
     Returns:
       The summary.
@@ -89,8 +91,9 @@ def run_experiment(experiment: Experiment, out: Path, observe: Observer = lambda
       UserError: settings, data or an earlier run in `out` do not fit.
     """
     prepared = prepare(experiment)
-    finished = finished_summary(experiment, out)
-    if finished is not None:
+    table = out / "test_clients.parquet"
+    finished = finished_summary(experiment, out, prepared.cohorts.file)
+    if finished is not None and (table.exists() or not save_client_scores):
         return finished
     out.mkdir(parents=True, exist_ok=True)
     with (
@@ -101,8 +104,7 @@ def run_experiment(experiment: Experiment, out: Path, observe: Observer = lambda
         state, first_round = _restore(prepared, checkpoints)
         with MetricsLog(out, first_round) as log:
             state, divergence = _train(prepared, state, first_round, checkpoints, log, observe)
-            batches = _batches(prepared, prepared.test, experiment.test_examples)
-            test = evaluate(prepared.model, state.params, batches)
+            test, clients = _score_test_clients(prepared, state.params)
             summary = summarise(
                 experiment,
                 prepared.model,
@@ -111,8 +113,15 @@ def run_experiment(experiment: Experiment, out: Path, observe: Observer = lambda
                 state.params,
                 log.rows,
                 test,
+                clients,
                 divergence,
+                prepared.cohorts.file,
             )
+        if save_client_scores:
+            write_table(table, client_columns(clients, prepared.test.client_ids))
+        else:
+            # A table from before would be of other parameters than the summary.
+            table.unlink(missing_ok=True)
         write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
 
@@ -143,7 +152,7 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
         precision=precision,
         **splits,
         vocabulary=store.fingerprint,
-        sampler=UniformSampler(len(splits["train"].num_examples), experiment.cohort_size, experiment.seed),
+        cohorts=make_cohorts(experiment, splits["train"]),
     )
 
 
@@ -162,11 +171,11 @@ def _train(
         client_learning_rate=experiment.client_learning_rate,
         seed=experiment.seed,
     )
-    heldout = list(_batches(prepared, prepared.heldout, experiment.heldout_examples))
+    heldout = list(device_batches(prepared.heldout, experiment.length, experiment.heldout_examples))
     divergence = find_divergence(log.rows)
     rounds = range(first_round, first_round if divergence else experiment.rounds)
     started = time.monotonic()
-    for result in run_rounds(state, rounds, _engine(prepared), prepared.sampler, optimization):
+    for result in run_rounds(state, rounds, _engine(prepared), prepared.cohorts.sampler, optimization):
         state, done = result.state, result.round_number + 1
         row = round_row(result)
         if done % experiment.evaluate_every == 0 or done == experiment.rounds:
@@ -182,6 +191,12 @@ def _train(
     return state, divergence
 
 
+def _score_test_clients(prepared: PreparedExperiment, params: Params) -> tuple[Scores, ClientSums]:
+    examples = prepared.experiment.test_examples
+    batches = device_batches(prepared.test, prepared.experiment.length, examples)
+    return evaluate_clients(prepared.model, params, batches, evaluation_owners(prepared.test, examples))
+
+
 def _restore(prepared: PreparedExperiment, checkpoints: Checkpoints) -> tuple[ServerState, int]:
     experiment = prepared.experiment
     params = prepared.model.init(device_key(experiment.seed, "init"))
@@ -194,15 +209,20 @@ def _restore(prepared: PreparedExperiment, checkpoints: Checkpoints) -> tuple[Se
 
 
 def _about(prepared: PreparedExperiment) -> dict[str, Any]:
-    return {"experiment": as_json(prepared.experiment), "vocabulary": prepared.vocabulary}
+    file = prepared.cohorts.file
+    return {
+        "experiment": as_json(prepared.experiment),
+        "vocabulary": prepared.vocabulary,
+        "cohort_file_sha256": file.sha256 if file else None,
+    }
 
 
-_MAY_CHANGE = ("data", "rounds")
-"""A run may go on for more rounds, and its data may have been moved (its vocabulary is compared instead)."""
+_MAY_CHANGE = ("rounds", *MAY_MOVE)
+"""A run may go on for more rounds, and its files may have been moved (fingerprints are compared instead)."""
 
 
 def _check_same_run(found: dict[str, Any], wanted: dict[str, Any], experiment: Experiment) -> None:
-    old, new = found["experiment"], wanted["experiment"]
+    old, new = with_defaults(found["experiment"]), wanted["experiment"]
     changed = [name for name in new if name not in _MAY_CHANGE and old.get(name) != new[name]]
     if changed:
         what = "; ".join(f"{name} was {old.get(name)} and is now {new[name]}" for name in changed)
@@ -214,6 +234,12 @@ def _check_same_run(found: dict[str, Any], wanted: dict[str, Any], experiment: E
         raise CheckpointError(
             f"the --out folder holds a run on another vocabulary than that of {experiment.data}; give the data it "
             "was begun with, or another --out"
+        )
+    if found.get("cohort_file_sha256") != wanted["cohort_file_sha256"]:
+        raise CheckpointError(
+            "the --out folder holds a run whose cohorts were drawn by another file, or one of other content, than "
+            f"{experiment.availability_trace or experiment.cohort_weights}; give the file it was begun with, or "
+            "another --out"
         )
 
 
@@ -233,12 +259,3 @@ def _engine(prepared: PreparedExperiment) -> CohortEngine:
     )
     lanes = experiment.lanes_per_device or choose_lanes(parameter_count(prepared.model), experiment.cohort_size)
     return CohortEngine(work, prepared.train, experiment.length, lanes_per_device=lanes)
-
-
-def _batches(prepared: PreparedExperiment, data: FederatedData, max_examples: int | None) -> Iterator[Batch]:
-    devices = jax.local_devices()
-    rows_over_devices = NamedSharding(Mesh(np.array(devices), "devices"), PartitionSpec("devices"))
-    per_device = CPU_EVALUATION_BATCH if devices[0].platform == "cpu" else EVALUATION_BATCH
-    size = per_device * len(devices)
-    for batch in evaluation_batches(data, prepared.experiment.length, size, max_examples):
-        yield jax.device_put(batch, rows_over_devices)

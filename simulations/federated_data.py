@@ -3,11 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fl_core.local_sgd import gather_batch
 from models.base import Batch
 from simulations.datasets.store import ClientSplit, padded_sequences
+
+CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
 
 
 class FederatedData(Protocol):
@@ -50,6 +54,24 @@ class InMemoryData:
         return sequences if rows is None else sequences[rows]
 
 
+class ChosenClients:
+    """Some clients of a federated data set, numbered anew."""
+
+    def __init__(self, data: FederatedData, clients: np.ndarray):
+        """Bind the data to the choice.
+
+        Args:
+          data: all clients.
+          clients: int [chosen], indices of those chosen.
+        """
+        self._data, self._clients = data, clients
+        self.num_examples = data.num_examples[clients]
+
+    def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """See `FederatedData.sequences`."""
+        return self._data.sequences(int(self._clients[client]), rows)
+
+
 class StoredData:
     """One split of a store on disk, cut to a sequence length."""
 
@@ -62,6 +84,11 @@ class StoredData:
         """
         self._split, self._length = split, length
         self.num_examples = split.num_examples
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The names of all clients, by index."""
+        return self._split.client_ids
 
     def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
         """See `FederatedData.sequences`."""
@@ -83,7 +110,7 @@ def evaluation_batches(
     Yields:
       The batches, as NumPy arrays.
     """
-    clients = np.random.default_rng(0).permutation(len(data.num_examples))
+    clients = evaluation_order(data)
     left = int(data.num_examples.sum()) if max_examples is None else max_examples
     pending = np.empty((0, length + 1), np.int32)
     for client in clients:
@@ -97,6 +124,58 @@ def evaluation_batches(
             pending = pending[batch_size:]
     if len(pending):
         yield _full_batch(pending, batch_size)
+
+
+def device_batches(data: FederatedData, length: int, max_examples: int | None = None) -> Iterator[Batch]:
+    """Lay examples of all clients out in batches that are spread over the local devices.
+
+    Args:
+      data: the clients.
+      length: target tokens of a sequence.
+      max_examples: see `evaluation_batches`.
+
+    Yields:
+      The batches, on the devices.
+    """
+    devices = jax.local_devices()
+    rows_over_devices = NamedSharding(Mesh(np.array(devices), "devices"), PartitionSpec("devices"))
+    for batch in evaluation_batches(data, length, rows_per_device() * len(devices), max_examples):
+        yield jax.device_put(batch, rows_over_devices)
+
+
+def rows_per_device() -> int:
+    """Say how many rows are scored together on each device.
+
+    Returns:
+      Few on a CPU, so that their logits stay in its cache.
+    """
+    return CPU_EVALUATION_BATCH if jax.local_devices()[0].platform == "cpu" else EVALUATION_BATCH
+
+
+def evaluation_owners(data: FederatedData, max_examples: int | None = None) -> np.ndarray:
+    """Say whose the rows of `evaluation_batches` are, without touching an example.
+
+    Args:
+      data: the clients.
+      max_examples: as there.
+
+    Returns:
+      int64 [examples]: the client of every row, in order; the rows that fill up the last batch are left out.
+    """
+    clients = evaluation_order(data)
+    return np.repeat(clients, data.num_examples[clients])[:max_examples]
+
+
+def evaluation_order(data: FederatedData) -> np.ndarray:
+    """Put clients into the order in which they are scored: random, but always the same.
+
+    Args:
+      data: the clients.
+
+    Returns:
+      int64 [clients], their indices.
+    """
+    return np.random.default_rng(0).permutation(len(data.num_examples))
 
 
 def _full_batch(sequences: np.ndarray, batch_size: int) -> Batch:

@@ -43,7 +43,7 @@ class LaneChunk(NamedTuple):
       first: bool [D, S, L], whether the step is its client's first.
       last: bool [D, S, L], whether it is its client's last.
       client: int32 [D, S, L], the client's index.
-      num_examples: float32 [D, S, L], how many examples the client has.
+      num_examples: float32 [D, S, L], how many examples the client trains on.
       num_steps: int32 [D], how many of the S steps hold work on any of the device's lanes.
     """
 
@@ -130,7 +130,7 @@ class _Lane:
             those = slice(self._next_step, self._next_step + taken)
             chunk.tokens[here], chunk.weight[here] = self._tokens[those], self._weight[those]
             chunk.client[here] = self._client
-            chunk.num_examples[here] = self._data.num_examples[self._client]
+            chunk.num_examples[here] = self._training.count_examples(self._data.num_examples[self._client])
             chunk.first[device, step, lane] = self._next_step == 0
             self._next_step += taken
             step += taken

@@ -12,9 +12,11 @@ import jax
 from fl_core.checkpoints import parameters_digest
 from fl_core.errors import CheckpointError
 from fl_core.round_loop import RoundResult
-from fl_core.scores import DEFINITIONS, Scores
+from fl_core.scores import DEFINITIONS, ClientSums, Scores
 from models.base import Model, Params, parameter_count
-from simulations.configuration import Experiment, as_json
+from simulations.client_scores import describe_clients
+from simulations.cohort_files import CohortFile
+from simulations.configuration import Experiment, as_json, with_defaults
 from simulations.metrics_log import finite_or_none
 
 DIVERGED_ROUNDS = 3
@@ -48,6 +50,7 @@ def round_row(result: RoundResult) -> dict[str, Any]:
     return {
         "round": result.round_number,
         "train_loss": float(aggregate.training.loss) / tokens if tokens else None,
+        "cohort": result.cohort_size,
         "clients": int(aggregate.clients),
         "clients_dropped": int(aggregate.dropped),
         "clients_clipped": int(aggregate.clipped),
@@ -88,7 +91,9 @@ def summarise(
     params: Params,
     rows: list[dict[str, Any]],
     test: Scores,
+    clients: ClientSums,
     divergence: Divergence | None,
+    cohort_file: CohortFile | None,
 ) -> dict[str, Any]:
     """Make the summary of a run.
 
@@ -100,7 +105,9 @@ def summarise(
       params: the final parameters.
       rows: of all rounds.
       test: scores on the test clients.
+      clients: sums of each of them.
       divergence: seen during training; one seen only in the end is added here.
+      cohort_file: that cohorts were drawn by, if one was.
 
     Returns:
       A JSON-able dictionary.
@@ -113,6 +120,7 @@ def summarise(
         "diverged_at_round": divergence.round_number if divergence else None,
         "diverged_because": divergence.reason if divergence else None,
         **named_scores(test, "test"),
+        "test_clients": describe_clients(clients),
         **{name: value for name, value in heldout.items() if name.startswith("heldout_")},
         "rounds": len(rows),
         "parameters": parameter_count(model),
@@ -125,6 +133,7 @@ def summarise(
         "metrics": DEFINITIONS,
         "experiment": as_json(experiment),
         "vocabulary_sha256": vocabulary,
+        "cohort_file": cohort_file._asdict() if cohort_file else None,
         "machine": {
             "platform": jax.default_backend(),
             "devices": len(jax.local_devices()),
@@ -136,15 +145,16 @@ def summarise(
     }
 
 
-def finished_summary(experiment: Experiment, out: Path) -> dict[str, Any] | None:
+def finished_summary(experiment: Experiment, out: Path, cohort_file: CohortFile | None = None) -> dict[str, Any] | None:
     """Read the summary of a run that has nothing left to do.
 
     Args:
       experiment: what is asked for.
       out: folder of the run.
+      cohort_file: that cohorts are drawn by, if one is.
 
     Returns:
-      The summary, or None where there is none or it is of other settings.
+      The summary, or None where there is none or it is of other settings or another cohort file.
 
     Raises:
       CheckpointError: the file is not a summary.
@@ -154,7 +164,9 @@ def finished_summary(experiment: Experiment, out: Path) -> dict[str, Any] | None
         return None
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
-        same = summary["experiment"] == as_json(experiment)
+        same = with_defaults(summary["experiment"]) == as_json(experiment)
+        drawn_by = summary.get("cohort_file")
+        same &= (drawn_by and drawn_by["sha256"]) == (cohort_file and cohort_file.sha256)
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: not a summary of ours ({error}); remove it, or give another --out") from error
     return summary if same else None

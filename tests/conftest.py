@@ -5,10 +5,19 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 
+import json
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+REFERENCE = Path(__file__).parents[1] / "reference"
 
 WORDS = (
     "the a this that one some every no file model server client round value name test list thing reads writes "
@@ -34,3 +43,43 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data") / "store"
     import_text("made up", InMemoryText(clients), out, ImportSettings(vocabulary_size=120), workers=1)
     return out
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not (REFERENCE / ".venv" / "installed").exists():
+        for item in items:
+            if item.get_closest_marker("reference"):
+                item.add_marker(pytest.mark.skip(reason="run `make reference`"))
+
+
+@pytest.fixture(scope="session")
+def reference_python() -> Callable[..., Any]:
+    """Run a script of the reference environment; returns what it prints, parsed as JSON."""
+    return run_reference_script
+
+
+def run_reference_script(script: str, *arguments: object, timeout: float = 300) -> Any:
+    words = [REFERENCE / ".venv" / "bin" / "python", REFERENCE / script, *map(str, arguments)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # Files, not pipes: TensorFlow Federated's worker_binary would hold a pipe open after its parent has ended.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+            env=environment | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        try:
+            status: int | str = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            status = f"timeout of {timeout} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        errors.seek(0)
+        assert status == 0, f"{script} ended with {status}:\n{errors.read().decode()[-4000:]}"
+        return json.loads(output.read())

@@ -1,18 +1,26 @@
 """A description of a token store in numbers, for people and for programs."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.special_tokens import OOV_ID
-from simulations.datasets.store import ClientSplit, TokenStore
+from simulations.datasets.store import TokenStore
+from simulations.datasets.store_counts import SplitCounts, count_store
 
 TRUNCATION_LENGTH = 20
+TRUNCATION_LENGTHS = (10, 20, 30, 50)
+RANKS = (100, 1_000, 10_000)
 
 
-def describe(store: TokenStore) -> dict[str, Any]:
+def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None) -> dict[str, Any]:
     """Describe a store; reads all its tokens once, one record batch at a time.
+
+    Args:
+      store: to describe.
+      counts: of its splits, where they have been counted already.
 
     Returns:
       A JSON-able dict: `path`, `source`, `vocabulary_size`, `fingerprint` (of the tokenizer), `parameters`,
@@ -20,45 +28,65 @@ def describe(store: TokenStore) -> dict[str, Any]:
       split: `clients`, `examples`, `tokens`
       (without BOS and EOS), `examples_per_client` and `tokens_per_example` (each `min`, `median`, `mean`,
       `p90`, `max`; null where there is nothing), `truncation_length` and `truncated_share` (the share of
-      examples that lose something, EOS included, when cut to that length) and `oov_share` (of all tokens).
+      examples that lose something, EOS included, when cut to that length), `truncated_share_by_length` (the same
+      by length, as a string), `oov_share` (of all tokens), `coverage` (the share of the others), `vocabulary_used`
+      (how many entries of the vocabulary occur, special tokens not counted) and `coverage_by_rank` (the share of
+      all tokens that the most frequent 100, 1,000 and 10,000 entries make up, by their number as a string, as far
+      as there are so many).
 
     Raises:
       DataError: a file of the store is damaged.
     """
+    counts = count_store(store) if counts is None else counts
     return {
         "path": str(store.path),
         "source": store.source,
         "vocabulary_size": store.vocabulary_size,
         "fingerprint": store.fingerprint,
         "parameters": store.header.parameters,
-        "splits": {name: describe_split(store.split(name)) for name in store.header.splits},
+        "splits": {name: describe_split(split) for name, split in counts.items()},
         "skipped": store.header.skipped,
         "first_skipped": store.header.first_skipped,
     }
 
 
-def describe_split(split: ClientSplit) -> dict[str, Any]:
+def describe_split(counts: SplitCounts) -> dict[str, Any]:
     """Describe one split, as in `describe`."""
-    length_counts = np.zeros(1, np.int64)
-    oov = 0
-    for batch in range(split.num_batches):
-        counts = np.bincount(split.batch_lengths(batch), minlength=len(length_counts))
-        counts[: len(length_counts)] += length_counts
-        length_counts = counts
-        oov += int(np.count_nonzero(split.batch_values(batch) == OOV_ID))
-    examples, tokens = split.header.examples, split.header.tokens
-    # [BOS] and [EOS] take one place of the length + 1 each.
-    truncated = int(length_counts[TRUNCATION_LENGTH:].sum())
+    examples, tokens = int(counts.lengths.sum()), int(counts.tokens.sum())
+    oov = int(counts.tokens[OOV_ID])
+    covered = coverage_by_rank(counts)
     return {
-        "clients": split.num_clients,
+        "clients": len(counts.examples_per_client),
         "examples": examples,
         "tokens": tokens,
-        "examples_per_client": _statistics(np.bincount(split.num_examples)),
-        "tokens_per_example": _statistics(length_counts),
+        "examples_per_client": _statistics(np.bincount(counts.examples_per_client)),
+        "tokens_per_example": _statistics(counts.lengths),
         "truncation_length": TRUNCATION_LENGTH,
-        "truncated_share": truncated / examples if examples else None,
+        "truncated_share": truncated_share(counts, TRUNCATION_LENGTH),
+        "truncated_share_by_length": {str(cut): truncated_share(counts, cut) for cut in TRUNCATION_LENGTHS},
         "oov_share": oov / tokens if tokens else None,
+        "coverage": 1 - oov / tokens if tokens else None,
+        "vocabulary_used": int(np.count_nonzero(counts.tokens[OOV_ID + 1 :])),
+        "coverage_by_rank": {
+            str(rank): float(covered[rank - 1]) if tokens else None for rank in RANKS if rank <= len(covered)
+        },
     }
+
+
+def truncated_share(counts: SplitCounts, length: int) -> float | None:
+    """Return the share of examples that lose something, EOS included, when cut to a length; None without any."""
+    examples = int(counts.lengths.sum())
+    # [BOS] and [EOS] take one place of the length + 1 each.
+    return int(counts.lengths[length:].sum()) / examples if examples else None
+
+
+def coverage_by_rank(counts: SplitCounts) -> NDArray[np.float64]:
+    """Return float64 `[entries]`: the share of all tokens that the most frequent 1, 2, ... entries make up.
+
+    Special tokens are no entries, so that the last share is that of all tokens but OOV.
+    """
+    entries = np.sort(counts.tokens[OOV_ID + 1 :])[::-1]
+    return np.cumsum(entries) / max(int(counts.tokens.sum()), 1)
 
 
 def _statistics(counts: NDArray[np.int64]) -> dict[str, float | None]:

@@ -1,7 +1,8 @@
 """From a source of text to a token store, in stages that an interrupted import need not do again.
 
 1. *read*: worker processes read the source's parts and write each as a run (see `grouping`).
-2. *train the tokenizer*: words are counted in a sample of the train split's clients, chosen by their ids.
+2. *train the tokenizer*: words are counted in a sample of the train split's clients, chosen by their ids. Where a
+   vocabulary is given, there is nothing to train.
 3. *encode*: worker processes bring the clients of some groups together, split, tokenize and write them.
 4. *write*: the encoded groups become one store, which then appears at its destination.
 
@@ -21,9 +22,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fl_core.errors import ConfigurationError
 from simulations.atomic_files import write_atomically
 from simulations.datasets.client_text import SkippedCounts
+from simulations.datasets.given_vocabulary import given_tokenizer
 from simulations.datasets.grouping import (
     NUM_GROUPS,
     GroupedClient,
@@ -36,7 +41,7 @@ from simulations.datasets.grouping import (
 from simulations.datasets.sources.base import Part, Progress, Reading, ReadPart, Source
 from simulations.datasets.split_rule import SplitRule
 from simulations.datasets.splits import SPLITS
-from simulations.datasets.store_format import StoreHeader, read_header, split_file
+from simulations.datasets.store_format import TOKENIZER_FILE, StoreHeader, read_header, split_file
 from simulations.datasets.store_writer import SplitWriter, StoreWriter, disk_errors
 from simulations.datasets.tokenization import Tokenizer, TokenizerSettings, count_words
 from simulations.datasets.worker_pool import WorkerPool
@@ -116,13 +121,16 @@ def import_text(
         raise ConfigurationError(f"workers is {workers}, but must be at least 1")
     out = Path(os.path.abspath(out))
     StoreWriter.check(out, overwrite)  # before the long work, not after it
-    plan = _plan(name, source, settings)
+    given = given_tokenizer(settings, source.words_are_separated)
+    plan = _plan(name, source, settings, given)
     workspace = out.with_name(f".{out.name}.import")
     with disk_errors(out):
         workspace.mkdir(parents=True, exist_ok=True)
         with run_lock(workspace):
             try:
                 _keep_only_same_plan(workspace, plan)
+                if given is not None:
+                    given.save(workspace / TOKENIZER_FILE)
                 with WorkerPool(workers or len(cpu_cores())) as pool:
                     header = _run_stages(name, source, out, settings, overwrite, workspace, pool, progress)
             except BaseException:
@@ -201,7 +209,7 @@ def _tokenizer_stage(
     pool: WorkerPool,
     progress: Progress,
 ) -> Tokenizer:
-    path = workspace / "tokenizer.json"
+    path = workspace / TOKENIZER_FILE
     if path.exists():
         return Tokenizer.load(path)
     sentences = sum(summary.sentences for summary in summaries)
@@ -246,7 +254,7 @@ def _encode_stage(
     pool: WorkerPool,
     progress: Progress,
 ) -> list[_EncodedGroups]:
-    encode = functools.partial(_encode_groups, _runs(workspace), settings, rule, workspace)
+    encode = functools.partial(_encode_groups, _runs(workspace), settings, rule, workspace, tokenizer.fingerprint)
     tasks = _encode_tasks(summaries)
     encoded = []
     sizes = [sum(sum(summary.group_bytes[group] for summary in summaries) for group in task) for task in tasks]
@@ -268,7 +276,7 @@ def _encode_tasks(summaries: Sequence[RunSummary]) -> list[range]:
 
 
 def _encode_groups(
-    runs: Sequence[Path], settings: ImportSettings, rule: SplitRule, workspace: Path, groups: range
+    runs: Sequence[Path], settings: ImportSettings, rule: SplitRule, workspace: Path, fingerprint: str, groups: range
 ) -> _EncodedGroups:
     stem = f"groups-{groups.start:03d}"
     files = {split: workspace / f"{stem}-{split_file(split)}" for split in SPLITS}
@@ -277,7 +285,7 @@ def _encode_groups(
     if record.exists():
         skipped.merge(**json.loads(record.read_text(encoding="utf-8")))
         return _EncodedGroups(files, skipped)
-    tokenizer = Tokenizer.load(workspace / "tokenizer.json")
+    tokenizer = _tokenizer(workspace / TOKENIZER_FILE, fingerprint)
     with disk_errors(record):
         writers = {split: SplitWriter(file, tokenizer.vocabulary_size) for split, file in files.items()}
         try:
@@ -294,18 +302,24 @@ def _encode_groups(
     return _EncodedGroups(files, skipped)
 
 
+@functools.lru_cache(maxsize=1)
+def _tokenizer(path: Path, fingerprint: str) -> Tokenizer:
+    # A worker keeps it for its next task, because it remembers words; the fingerprint tells it from another import's.
+    return Tokenizer.load(path)
+
+
 def _encode(
     clients: Iterable[GroupedClient],
     settings: ImportSettings,
     rule: SplitRule,
     tokenizer: Tokenizer,
     skipped: SkippedCounts,
-) -> Iterator[tuple[str, str, list[Sequence[int]]]]:
+) -> Iterator[tuple[str, str, list[NDArray[np.int32]]]]:
     """Yield (split, client id, token sequences) of every client and split."""
     for chunk in _chunks(clients):
         encoded = iter(tokenizer.encode_batch([s for client in chunk for _, texts in client.texts for s in texts]))
         for client in chunk:
-            by_split: dict[str, list[Sequence[int]]] = {}
+            by_split: dict[str, list[NDArray[np.int32]]] = {}
             for given, texts in client.texts:
                 sequences = [next(encoded) for _ in texts]
                 kept = [sequence for sequence in sequences if len(sequence)]
@@ -340,13 +354,14 @@ def _runs(workspace: Path) -> list[Path]:
     return sorted(workspace.glob("run-*.arrow"))
 
 
-def _plan(name: str, source: Source, settings: ImportSettings) -> str:
+def _plan(name: str, source: Source, settings: ImportSettings, given: Tokenizer | None) -> str:
     files = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files()]
     plan = {
         "layout": _LAYOUT,
         "source": name,
         "source_settings": _jsonable(source),
         "settings": _jsonable(settings),
+        "vocabulary": given.fingerprint if given else None,
         "files": hashlib.sha256(json.dumps(files).encode()).hexdigest(),
     }
     return json.dumps(plan, sort_keys=True)

@@ -1,48 +1,41 @@
-"""WordPiece tokenization: lower-cased, BERT-style words cut into pieces of a trained vocabulary."""
+"""Tokenizers: trained or given, kept as one JSON file, and fast at encoding many texts."""
 
+import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from numpy.typing import NDArray
 
 from fl_core.errors import DataError
 from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
+from simulations.atomic_files import write_atomically
+from simulations.datasets.piece_cache import PieceCache
+from simulations.datasets.tokenizer_kinds import TOKENIZERS
+from simulations.datasets.tokenizer_settings import DEFAULT_SETTINGS, TokenizerSettings
 
-CONTINUATION = "##"
-MINIMUM_FREQUENCY = 2
-# Each of the many characters that occur hardly ever would take one of the vocabulary's places.
-CHARACTER_COVERAGE = 0.9999
+__all__ = ["DEFAULT_SETTINGS", "Tokenizer", "TokenizerSettings", "count_words"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerSettings:
-    """What tokenizer to train."""
-
-    vocabulary_size: int = 4096
-    """Tokens of the vocabulary at most, special tokens and characters included."""
-
-
-DEFAULT_SETTINGS = TokenizerSettings()
+_UNSEEN = (PAD_ID, BOS_ID, EOS_ID)
+_MAKE_ANOTHER = "Train the tokenizer by importing the data again, or give another vocabulary."
 
 
 class Tokenizer:
-    """A trained WordPiece tokenizer that writes no special token into what it encodes.
+    """A tokenizer that writes no special token into what it encodes.
 
-    The names of the special tokens have ids but are not matched in text, so no text, whatever it says, can
-    encode to PAD, BOS or EOS. A word with a character outside the vocabulary, or of more than 100 characters,
-    is one OOV token.
+    No text, whatever it says, can encode to PAD, BOS or EOS: the names of the special tokens have ids but are not
+    matched in text. What the vocabulary does not have is one OOV token a word.
 
     Args:
       definition: the tokenizer in the JSON form of the `tokenizers` library.
 
     Raises:
-      DataError: the definition is not a WordPiece tokenizer with our special tokens at ids 0 to 3.
+      DataError: the definition has not our special tokens at ids 0 to 3, or text could encode to them.
     """
 
     def __init__(self, definition: dict[str, Any]) -> None:
@@ -51,10 +44,19 @@ class Tokenizer:
         found = [token for token, id_ in sorted(_items(vocabulary), key=lambda item: item[1])][:4]
         if tuple(found) != SPECIAL_TOKENS:
             raise DataError(
-                f"tokenizer: ids 0 to {OOV_ID} are {found}, expected {list(SPECIAL_TOKENS)}. "
-                "Train the tokenizer by importing the data again."
+                f"tokenizer: ids 0 to {OOV_ID} are {found}, expected {list(SPECIAL_TOKENS)}. {_MAKE_ANOTHER}"
             )
         self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
+        self._check_special_tokens()
+        self._cache = PieceCache(self._encode_whole) if _spaces_divide(definition) else None
+
+    def _check_special_tokens(self) -> None:
+        if self._tokenizer.padding or self._tokenizer.truncation:
+            raise DataError(f"tokenizer: pads or cuts what it encodes, which training does itself. {_MAKE_ANOTHER}")
+        for id_ in _UNSEEN:
+            name = SPECIAL_TOKENS[id_]
+            if id_ in self._tokenizer.encode(name, add_special_tokens=False).ids:
+                raise DataError(f"tokenizer: the text {name} encodes to the special token {name}. {_MAKE_ANOTHER}")
 
     @classmethod
     def train(
@@ -70,20 +72,9 @@ class Tokenizer:
         Raises:
           DataError: there is no word, or the vocabulary cannot hold the words' characters.
         """
-        known = _frequent_characters(words)
-        words = {word: words[word] for word in sorted(words) if known.issuperset(word)}
-        initial = sorted({word[0] for word in words})
-        following = sorted({CONTINUATION + character for word in words for character in word[1:]})
-        smallest = len(SPECIAL_TOKENS) + len(initial) + len(following)
-        if not words:
-            raise DataError("tokenizer: found no word in the training texts, expected at least one.")
-        if settings.vocabulary_size < smallest:
-            raise DataError(
-                f"tokenizer: a vocabulary of {settings.vocabulary_size} cannot hold the special tokens and characters "
-                f"of the training texts. Ask for at least {smallest}."
-            )
-        vocabulary = _train_vocabulary(words, settings.vocabulary_size, following)
-        return cls(json.loads(_build(vocabulary).to_str()))
+        kind = TOKENIZERS[settings.tokenizer]
+        vocabulary = kind.train_vocabulary(words, settings)
+        return cls(json.loads(kind.build(vocabulary, settings, words_are_separated).to_str()))
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -106,17 +97,21 @@ class Tokenizer:
 
     def save(self, path: Path | str) -> None:
         """Write the tokenizer as canonical JSON, which the `tokenizers` library also reads."""
-        Path(path).write_text(self._json, encoding="utf-8")
+        write_atomically(Path(path), self._json)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text, without special tokens other than OOV."""
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Return the token ids of each text, int32 `[tokens]`, without special tokens other than OOV."""
+        if self._cache is not None:
+            return self._cache.encode_batch(texts)
+        return [np.asarray(ids, np.int32) for ids in self._encode_whole(texts)]
+
+    def _encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """Return the text of token ids; PAD, BOS and EOS are left out."""
-        unseen = (PAD_ID, BOS_ID, EOS_ID)
-        return self._tokenizer.decode([int(id_) for id_ in ids if id_ not in unseen], skip_special_tokens=False)
+        return self._tokenizer.decode([int(id_) for id_ in ids if id_ not in _UNSEEN], skip_special_tokens=False)
 
     @property
     def vocabulary_size(self) -> int:
@@ -139,68 +134,27 @@ def count_words(
       settings: of the tokenizer that the counts are for.
       words_are_separated: whether texts are words with single spaces between them already.
     """
-    normalizer, splitter = _normalizer(), pre_tokenizers.BertPreTokenizer()
-    counts = Counter[str]()
-    for text in texts:
-        normalized = normalizer.normalize_str(text)
-        counts.update(word for word, _ in splitter.pre_tokenize_str(normalized))
-    return counts
+    return TOKENIZERS[settings.tokenizer].cutter(settings, words_are_separated).count_words(texts)
 
 
-def _frequent_characters(words: Mapping[str, int]) -> set[str]:
-    """Return the fewest characters that make up `CHARACTER_COVERAGE` of the text."""
-    counts = Counter[str]()
-    for word, count in words.items():
-        for character in word:
-            counts[character] += count
-    known: set[str] = set()
-    missing = (1 - CHARACTER_COVERAGE) * counts.total()
-    left = counts.total()
-    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if left <= missing:
-            break
-        known.add(character)
-        left -= count
-    return known
+def _spaces_divide(definition: dict[str, Any]) -> bool:
+    """Whether what stands between two spaces is encoded without regard to what is around it."""
+    return not definition.get("added_tokens") and _cutting(definition) in _known_cuttings()
 
 
-def _train_vocabulary(words: dict[str, int], size: int, continuations: list[str]) -> dict[str, int]:
-    """Return token -> id. The trainer numbers continuation characters in the order of a randomly seeded hash
-    map and breaks ties between equally frequent merges by these numbers; naming the characters as special
-    tokens fixes their numbers, and with them the vocabulary.
-    """
-    trainee = tokenizers.Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS[OOV_ID]))
-    trainee.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size,
-        min_frequency=MINIMUM_FREQUENCY,
-        show_progress=False,
-        special_tokens=[*SPECIAL_TOKENS, *continuations],
-        continuing_subword_prefix=CONTINUATION,
-    )
-    trainee.train_from_iterator(_repeat_words(words), trainer)
-    return trainee.get_vocab(with_added_tokens=True)
+@functools.cache
+def _known_cuttings() -> list[list[Any]]:
+    vocabulary = {token: id_ for id_, token in enumerate(SPECIAL_TOKENS)}
+    return [
+        _cutting(json.loads(kind.build(vocabulary, TokenizerSettings(lowercase=lowercase), separated).to_str()))
+        for kind in TOKENIZERS.values()
+        for lowercase in (True, False)
+        for separated in (True, False)
+    ]
 
 
-def _repeat_words(words: dict[str, int], per_text: int = 1000) -> Iterator[str]:
-    for word, count in words.items():
-        for first in range(0, count, per_text):
-            yield " ".join([word] * min(per_text, count - first))
-
-
-def _build(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-    by_id = dict(sorted(vocabulary.items(), key=lambda item: item[1]))
-    built = tokenizers.Tokenizer(
-        models.WordPiece(by_id, unk_token=SPECIAL_TOKENS[OOV_ID], continuing_subword_prefix=CONTINUATION)
-    )
-    built.normalizer = _normalizer()
-    built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    built.decoder = decoders.WordPiece(prefix=CONTINUATION)
-    return built
-
-
-def _normalizer() -> normalizers.BertNormalizer:
-    return normalizers.BertNormalizer(lowercase=True)
+def _cutting(definition: dict[str, Any]) -> list[Any]:
+    return [definition.get("normalizer"), definition.get("pre_tokenizer")]
 
 
 def _items(vocabulary: object) -> Iterable[tuple[str, int]]:

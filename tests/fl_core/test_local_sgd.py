@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_core.errors import ConfigurationError
-from fl_core.local_sgd import LocalTraining, batch_rows, gather_batch, global_norm, local_step
+from fl_core.local_sgd import LocalTraining, batch_rows, gather_batch, global_norm, local_step, train_client
 from models.base import Batch, batch_loss
 from models.cifg import CifgConfig, cifg
 
@@ -35,6 +35,110 @@ def test_batches_hold_every_example_once_an_epoch_up_to_the_cap(examples, size, 
         if len(epoch) == per_epoch:
             assert sorted(real.tolist()) == list(range(examples))
     assert np.all(rows.max(axis=1) >= 0), "no batch is empty"
+
+
+def the_first_rows(examples, training, rng):
+    """The batches of plain settings as fedlm has made them from the beginning: recorded runs rest on this stream."""
+    per_epoch = -(-examples // training.batch_size)
+    epochs = []
+    for _ in range(min(training.epochs, -(-training.max_batches // per_epoch))):
+        rows = np.full(per_epoch * training.batch_size, -1)
+        rows[:examples] = rng.permutation(examples)
+        epochs.append(rows.reshape(per_epoch, training.batch_size))
+    return np.concatenate(epochs)[: training.max_batches]
+
+
+@given(st.integers(1, 70), st.integers(1, 12), st.integers(1, 4), st.integers(1, 30), st.integers(0, 2**32))
+def test_plain_settings_keep_their_random_stream(examples, size, epochs, cap, seed):
+    training = LocalTraining(batch_size=size, epochs=epochs, max_batches=cap)
+    ours, theirs = np.random.default_rng(seed), np.random.default_rng(seed)
+    np.testing.assert_array_equal(batch_rows(examples, training, ours), the_first_rows(examples, training, theirs))
+    assert ours.integers(2**62) == theirs.integers(2**62)
+
+
+TRAININGS = st.builds(
+    LocalTraining,
+    batch_size=st.integers(1, 12),
+    epochs=st.integers(1, 4),
+    max_batches=st.integers(1, 30),
+    max_examples=st.integers(1, 80),
+    cap_order=st.sampled_from(["shuffle_then_cap", "cap_then_shuffle"]),
+    batches_across_epochs=st.booleans(),
+)
+
+
+@given(st.integers(0, 70), TRAININGS, st.integers(0, 2**32))
+def test_every_setting_gives_the_steps_that_are_counted_and_whole_epochs(examples, training, seed):
+    rows = batch_rows(examples, training, np.random.default_rng(seed))
+    assert rows.shape == (training.count_steps(examples), training.batch_size)
+    kept = min(examples, training.max_examples)
+    assert training.count_examples(examples) == kept
+    if kept == 0:
+        return
+    assert np.all(rows.max(axis=1) >= 0), "no batch is empty"
+    filled = (rows >= 0).sum(axis=1)
+    if training.batches_across_epochs:
+        assert np.all(filled[:-1] == training.batch_size)
+    else:
+        last_of_epoch = np.arange(1, len(rows) + 1) % -(-kept // training.batch_size) == 0
+        assert np.all(filled[~last_of_epoch] == training.batch_size)
+        assert np.all(filled[last_of_epoch] == kept - (kept - 1) // training.batch_size * training.batch_size)
+    real = rows[rows >= 0]
+    if len(rows) < training.max_batches:
+        assert len(real) == kept * training.epochs
+    for start in range(0, len(real), kept):
+        epoch = real[start : start + kept]
+        assert len(set(epoch.tolist())) == len(epoch)
+        if training.cap_order == "cap_then_shuffle":
+            assert epoch.max() < kept
+
+
+@given(st.lists(st.integers(0, 90), min_size=1, max_size=20), TRAININGS)
+def test_steps_are_counted_alike_for_one_client_and_for_many(sizes, training):
+    for dtype in (np.int32, np.int64):
+        counted = training.count_steps(np.array(sizes, dtype))
+        assert counted.tolist() == [int(training.count_steps(size)) for size in sizes]
+
+
+def test_the_cap_keeps_the_same_examples_only_where_it_comes_first():
+    seen = {}
+    for order in ("cap_then_shuffle", "shuffle_then_cap"):
+        training = LocalTraining(batch_size=4, max_examples=8, cap_order=order)
+        rounds = [batch_rows(100, training, np.random.default_rng(seed)).reshape(-1).tolist() for seed in range(50)]
+        assert len({tuple(rows) for rows in rounds}) == 50, "shuffled anew"
+        seen[order] = {row for rows in rounds for row in rows}
+    assert seen["cap_then_shuffle"] == set(range(8))
+    assert len(seen["shuffle_then_cap"]) > 90, "400 draws from 100 miss more than 9 with probability below 1e-4"
+
+
+def test_batches_may_run_across_the_ends_of_epochs():
+    training = LocalTraining(batch_size=4, epochs=3, batches_across_epochs=True)
+    rows = batch_rows(5, training, np.random.default_rng(0))
+    assert rows.shape == (4, 4)
+    assert rows[-1].tolist().count(-1) == 1
+    for epoch in rows.reshape(-1)[:15].reshape(3, 5):
+        assert sorted(epoch.tolist()) == list(range(5))
+
+
+def test_a_cap_without_an_effect_is_refused():
+    with pytest.raises(ConfigurationError, match="does nothing without max_examples"):
+        LocalTraining(cap_order="cap_then_shuffle")
+    with pytest.raises(ConfigurationError, match="cap_order is 'first'"):
+        LocalTraining(max_examples=3, cap_order="first")
+
+
+def test_training_a_client_takes_its_steps_one_after_another():
+    training = LocalTraining(batch_size=2, epochs=2)
+    params, sequences = MODEL.init(jax.random.key(0)), np.asarray(a_batch(5).tokens)
+    trained, losses = train_client(MODEL, params, sequences, training, np.random.default_rng(3), 0.2)
+    by_hand, tokens = params, 0.0
+    for rows in batch_rows(5, training, np.random.default_rng(3)):
+        batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))
+        by_hand, step = local_step(MODEL, by_hand, batch, 0.2, None)
+        tokens += float(step.tokens)
+    for found, expected in zip(*map(jax.tree_util.tree_leaves, (trained, by_hand)), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert float(losses.tokens) == tokens == 2 * 5 * 6
 
 
 def test_batches_are_shuffled_anew_in_every_epoch():
@@ -81,7 +185,7 @@ def test_a_batch_without_examples_changes_nothing():
         assert float(losses.loss) == float(losses.tokens) == 0
 
 
-@pytest.mark.parametrize("field", ["batch_size", "epochs", "max_batches", "gradient_clip"])
+@pytest.mark.parametrize("field", ["batch_size", "epochs", "max_batches", "gradient_clip", "max_examples"])
 def test_impossible_settings_are_refused(field):
     with pytest.raises(ConfigurationError, match=f"{field} is 0"):
         LocalTraining(**{field: 0})

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from simulations.datasets.sources.registry import SOURCES
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,6 +35,33 @@ def test_my_own_model_runs_as_it_is_written(workplace):
     perplexity, accuracy = map(float, result.stdout.split())
     assert 1 < perplexity < 120
     assert 0 < accuracy < 1
+
+
+def test_the_data_page_works_as_it_is_written(workplace):
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    commands = blocks("docs/data.md", "sh")
+    assert len(commands) >= 8
+    for command in commands:
+        result = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=workplace,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert result.returncode == 0, f"{command}\n{result.stderr}"
+    script = workplace / "source.py"
+    script.write_text("\n".join(blocks("docs/data.md", "python")))
+    result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "{'train': 4, 'heldout': 0, 'test': 0}\n"
+
+
+def test_the_data_page_names_every_form():
+    page = (ROOT / "docs/data.md").read_text()
+    for name in SOURCES:
+        assert f"fedlm data import {name} " in page
 
 
 def readme_commands():

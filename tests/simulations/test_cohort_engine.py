@@ -92,14 +92,35 @@ def test_devices_and_lanes_do_not_change_the_result(devices, lanes):
         {"rules": AggregationRules(weighting="uniform")},
         {"rules": AggregationRules(weighting="uniform", clip_norm=0.2)},
         {"training": LocalTraining(batch_size=4, max_batches=1)},
+        {"training": LocalTraining(batch_size=4, epochs=2, max_examples=7)},
+        {"training": LocalTraining(batch_size=4, epochs=2, max_examples=7, cap_order="cap_then_shuffle")},
+        {"training": LocalTraining(batch_size=4, epochs=3, batches_across_epochs=True)},
+        {"training": LocalTraining(3, epochs=3, max_batches=5, max_examples=4, batches_across_epochs=True)},
     ],
-    ids=["epochs", "gradient clip", "uniform", "update clip", "one batch"],
+    ids=[
+        "epochs",
+        "gradient clip",
+        "uniform",
+        "update clip",
+        "one batch",
+        "shuffle, then cap",
+        "cap, then shuffle",
+        "across epochs",
+        "capped across epochs",
+    ],
 )
 def test_every_setting_matches_the_plain_loop(changes):
     engine, loop = run_both(MODEL, lanes=2, devices=2, **changes)
     assert_same(engine, loop, tolerance=1e-4)
     if "rules" in changes and changes["rules"].clip_norm:
         assert float(engine.aggregate.clipped) > 0
+
+
+@pytest.mark.parametrize("order", ["shuffle_then_cap", "cap_then_shuffle"])
+def test_a_client_counts_for_the_examples_that_its_cap_leaves(order):
+    training = LocalTraining(batch_size=4, max_examples=7, cap_order=order)
+    engine, _ = run_both(MODEL, training=training, lanes=2)
+    assert float(engine.aggregate.examples) == float(engine.aggregate.weight) == sum(min(size, 7) for size in SIZES)
 
 
 def test_quantized_uploads_match_the_bytes_of_the_plain_loop():

@@ -30,11 +30,18 @@ def test_the_longest_clients_are_placed_first():
     st.integers(1, 3),
     st.integers(1, 7),
     st.integers(1, 5),
+    st.sampled_from(
+        [
+            {},
+            {"max_examples": 6, "cap_order": "cap_then_shuffle"},
+            {"max_examples": 6, "epochs": 2, "batches_across_epochs": True},
+        ]
+    ),
 )
-def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps, batch_size):
+def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps, batch_size, more):
     """Replaying the flags gives back exactly the batches that each client trains on."""
     data = InMemoryData([np.full((n, LENGTH + 1), 0) + np.arange(n)[:, None] + 100 * c for c, n in enumerate(sizes)])
-    training = LocalTraining(batch_size=batch_size, max_batches=4)
+    training = LocalTraining(batch_size=batch_size, max_batches=4, **more)
     plan = RoundPlan(2, np.arange(len(sizes))[::-1], seed=9, learning_rate=0.1)
     shape = LaneShape(devices, lanes, steps, LENGTH)
     seen: dict[int, list] = {}
@@ -54,7 +61,7 @@ def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps
                         current = int(chunk.client[here])
                         seen[current] = []
                     assert chunk.client[here] == current
-                    assert chunk.num_examples[here] == sizes[current]
+                    assert chunk.num_examples[here] == min(sizes[current], more.get("max_examples", 1000))
                     seen[current].append((chunk.tokens[here], chunk.weight[here]))
                     if chunk.last[here]:
                         current = None

@@ -1,12 +1,13 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fl_core.errors import CheckpointError, ConfigurationError
 from simulations.atomic_files import write_atomically
-from simulations.configuration import Comparison, Experiment, as_json
-from simulations.federated_data import InMemoryData, evaluation_batches
+from simulations.configuration import Comparison, Experiment, as_json, experiment_of
+from simulations.federated_data import ChosenClients, InMemoryData, evaluation_batches, evaluation_owners
 from simulations.lane_count import choose_lanes
 from simulations.metrics_log import MetricsLog, finite_or_none, read_rows
 from simulations.presets import PRESETS
@@ -82,8 +83,29 @@ def test_evaluation_takes_every_example_once_up_to_the_limit(limit, expected):
     assert all(batch.tokens.shape == (4, 4) for batch in batches)
     seen = [int(tokens[0]) for batch in batches for tokens, weight in zip(*batch, strict=True) if weight]
     assert len(seen) == len(set(seen)) == expected
+    assert evaluation_owners(data, limit).tolist() == [example // 100 for example in seen], (
+        "clients in the order of rows"
+    )
     again = [batch.tokens.tolist() for batch in evaluation_batches(data, 3, 4, limit)]
     assert again == [batch.tokens.tolist() for batch in batches]
+
+
+def test_chosen_clients_are_those_of_the_whole():
+    data = InMemoryData([np.full((n, 4), n) for n in (5, 0, 11, 7)])
+    some = ChosenClients(data, np.array([3, 0]))
+    assert some.num_examples.tolist() == [7, 5]
+    assert some.sequences(0).tolist() == data.sequences(3).tolist()
+    assert some.sequences(1, np.array([2, 2])).shape == (2, 4)
+
+
+def test_settings_of_an_earlier_version_are_completed_and_read_back():
+    experiment = Experiment(data=Path("x"), model="cifg_tiny", cohort_sampler="weighted", cohort_weights=Path("y"))
+    record = json.loads(json.dumps(as_json(experiment)))
+    assert experiment_of(record) == experiment
+    del record["client_cap_order"], record["round_minutes"]
+    assert experiment_of(record) == experiment
+    with pytest.raises(TypeError, match="later"):
+        experiment_of(record | {"later": 1})
 
 
 def test_a_comparison_has_a_cell_for_every_combination():
@@ -109,6 +131,7 @@ def test_presets_are_comparisons(name):
     ("name", "value"),
     [
         ("rounds", 0), ("cohort_size", -1), ("test_examples", 0), ("client_batch_size", 0), ("upload_bits", 5),
+        ("client_max_examples", 0), ("client_cap_order", "cap_then_shuffle"),
         ("server_beta1", 1.5), ("update_clip_norm", -1.0), ("client_learning_rate", 0.0), ("seed", -1), ("seed", 2**32),
         ("server_learning_rate", float("inf")), ("weighting", "size"), ("server_optimizer", "adam"),
     ],

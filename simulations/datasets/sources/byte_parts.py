@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,7 +25,8 @@ DECOMPRESSORS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
 
 FindEnd = Callable[[bytes, int], int]
 """Given bytes that begin with a record and where to begin looking, finds where the last whole record ends; -1 where
-none does."""
+none does. It is then called again with the same bytes and more after them, to look on from where it stopped; and with
+0 whenever the bytes are new. It may therefore keep what it knows of the bytes it has seen."""
 
 
 class BytePart(NamedTuple):
@@ -59,10 +61,22 @@ class BytePart(NamedTuple):
                 file.seek(self.start)
                 data = file.read(self.stop - self.start)
         except OSError as error:
-            raise DataError(f"{self.path}: cannot be read ({error.strerror}).") from error
+            raise unreadable(self.path, error) from error
         if len(data) != self.stop - self.start:
             raise DataError(f"{self.path}: became shorter while it was read. Import it again when it is complete.")
         return data
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """Return the error that tells a user why a file cannot be read.
+
+    Args:
+      path: of the file.
+      error: what the operating system or a library said. Only the operating system's errors have a number.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return DataError(f"{path}: cannot be read ({error.strerror}). Check the file's name and permissions.")
+    return DataError(f"{path}: is damaged or cut off ({error}). Fetch the file again, and check that it is complete.")
 
 
 def last_line_end(data: bytes, start: int) -> int:
@@ -89,9 +103,8 @@ def byte_parts(path: Path, find_end: FindEnd, part_bytes: int = PART_BYTES) -> I
     try:
         with path.open("rb") as file, decompress(file) if decompress else nullcontext(file) as stream:
             yield from stream_parts(path, stream, find_end, decompress is not None, file.tell, part_bytes)
-    except (EOFError, lzma.LZMAError, OSError) as error:
-        what = "is damaged or cut off" if decompress else "cannot be read"
-        raise DataError(f"{path}: {what} ({error}). Fetch the file again, and check that it is complete.") from error
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        raise unreadable(path, error) from error
 
 
 def stream_parts(
@@ -113,31 +126,30 @@ def stream_parts(
       part_bytes: about how large a part is.
 
     Yields:
-      The parts. The last one's records need not be whole.
+      The parts, none of them empty unless the stream is. The last one's records need not be whole.
 
     Raises:
       DataError: a record is longer than `MAX_RECORD_BYTES`.
     """
     pending, searched = b"", 0
     start, line, counted = 0, 1, 0
-    while True:
-        block = stream.read(part_bytes)
-        if not block:
-            break
+    block = stream.read(part_bytes)
+    while block:
         pending += block
+        now = position()
+        block = stream.read(part_bytes)  # ahead, to know which part is the last one
         end = find_end(pending, searched)
         if end <= 0:
             searched = len(pending)
             if searched > MAX_RECORD_BYTES:
                 raise DataError(
                     f"{path}: line {line} (byte {start}) begins a record of more than {MAX_RECORD_BYTES >> 20} MiB, "
-                    "expected shorter ones. Is this the right kind of file?"
+                    "expected shorter ones. Is a quotation mark there not closed, or is this another kind of file?"
                 )
-            continue
-        done, pending, searched = pending[:end], pending[end:], 0
-        now = position()
-        part = BytePart(path, start, start + end, line, False, done if keep_data else None)
-        yield Part(part, now - counted)
-        start, line, counted = start + end, line + done.count(b"\n"), now
+        elif block or end < len(pending):
+            done, pending, searched = pending[:end], pending[end:], 0
+            part = BytePart(path, start, start + end, line, False, done if keep_data else None)
+            yield Part(part, now - counted)
+            start, line, counted = start + end, line + done.count(b"\n"), now
     part = BytePart(path, start, start + len(pending), line, True, pending if keep_data else None)
     yield Part(part, max(0, position() - counted))

@@ -1,5 +1,6 @@
 """Your own users' text as JSON Lines: one JSON object a line."""
 
+import codecs
 import functools
 import json
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from fl_core.errors import DataError
 from simulations.datasets.client_text import ClientText, SkippedCounts
 from simulations.datasets.sources.base import Progress, Reading
 from simulations.datasets.sources.byte_parts import BytePart, byte_parts, last_line_end
-from simulations.datasets.sources.user_rows import RowSettings, existing_files, row_text
+from simulations.datasets.sources.user_rows import NOT_UTF8, RowSettings, existing_files, row_text
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,15 @@ def read_lines(settings: RowSettings, part: BytePart, skipped: SkippedCounts) ->
       DataError: a line is not a JSON object, or has not the fields named.
     """
     for number, line in enumerate(part.load().split(b"\n"), part.first_line):
-        if not line.strip():
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if not line or line.isspace():
             continue
         place = f"{part.path}, line {number}"
         try:
-            row: Any = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            row: Any = json.loads(line.decode())
         except UnicodeDecodeError:
-            skipped.add("bytes that are not UTF-8", place=place)
+            skipped.add(NOT_UTF8, place=place)
             continue
         except (ValueError, RecursionError) as error:
             raise DataError(

@@ -1,12 +1,24 @@
 """The sources that `fedlm data import` knows by name."""
 
 from simulations.datasets.sources.base import Source
+from simulations.datasets.sources.csv_tables import CsvTables
+from simulations.datasets.sources.huggingface import HuggingFaceDataset
 from simulations.datasets.sources.jsonl import JsonLines
+from simulations.datasets.sources.parquet import ParquetTables
+from simulations.datasets.sources.stackexchange import StackExchange
+from simulations.datasets.sources.stackoverflow_fedjax import StackOverflowFedjax
+from simulations.datasets.sources.stackoverflow_tff import StackOverflowTff
 from simulations.datasets.sources.stdlib import StandardLibrary
 
 SOURCES: dict[str, type[Source]] = {
     "stdlib": StandardLibrary,
     "jsonl": JsonLines,
+    "csv": CsvTables,
+    "parquet": ParquetTables,
+    "huggingface": HuggingFaceDataset,
+    "stackoverflow-tff": StackOverflowTff,
+    "stackoverflow-fedjax": StackOverflowFedjax,
+    "stackexchange": StackExchange,
 }
 
 

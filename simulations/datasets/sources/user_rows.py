@@ -1,6 +1,7 @@
 """What tables of your own users' text have in common: a user, a text, perhaps a split and a time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,7 +9,23 @@ from typing import Any, Literal
 from fl_core.errors import DataError
 from simulations.datasets.client_text import ClientText, SkippedCounts
 from simulations.datasets.english import split_sentences
-from simulations.datasets.splits import SPLITS
+from simulations.datasets.sources.byte_parts import unreadable
+
+NOT_UTF8 = "bytes that are not UTF-8"
+"""Why rows of undecodable bytes are left out."""
+
+SPLIT_NAMES = {
+    "train": "train",
+    "heldout": "heldout",
+    "validation": "heldout",
+    "valid": "heldout",
+    "dev": "heldout",
+    "test": "test",
+}
+"""Which split is meant by the names that people give them."""
+
+_LARGEST_WHOLE_FLOAT = 2.0**53
+_SMALLEST_ORDER, _LARGEST_ORDER = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,11 +33,13 @@ class RowSettings:
     """Which fields of a row mean what."""
 
     user: str = "user"
-    """Name of the field that says whose text it is. Rows without a user are left out, and counted."""
+    """Name of the field that says whose text it is: a string or a whole number, 12.0 being 12. Rows without a user
+    are left out, and counted."""
     text: str = "text"
     """Name of the field with the text."""
     split: str | None = None
-    """Name of a field that says train, heldout or test. Without it, users are split 80/10/10."""
+    """Name of a field that says train, heldout (or validation, valid, dev) or test. Without it, users are split
+    80/10/10."""
     order: str | None = None
     """Name of a field with whole numbers, times say, by which a user's rows are put in order."""
     examples: Literal["sentences", "texts"] = "sentences"
@@ -30,6 +49,12 @@ class RowSettings:
     def words_are_separated(self) -> bool:
         """See `Source.words_are_separated`."""
         return False
+
+    @functools.cached_property
+    def fields(self) -> list[str]:
+        """The names of the fields that are read, each once."""
+        named = (self.user, self.text, self.split, self.order)
+        return list(dict.fromkeys(name for name in named if name is not None))
 
 
 def existing_files(paths: Sequence[Path]) -> list[Path]:
@@ -47,10 +72,32 @@ def existing_files(paths: Sequence[Path]) -> list[Path]:
     if not paths:
         raise DataError("no file is named, expected at least one to import.")
     for path in paths:
-        if not path.is_file():
-            found = "a folder" if path.is_dir() else "nothing"
-            raise DataError(f"{path}: found {found}, expected a file to import.")
+        try:
+            if path.is_file():
+                continue
+            found = "a folder" if path.is_dir() else "no regular file" if path.exists() else "nothing"
+        except OSError as error:  # a folder above may not be entered
+            raise unreadable(path, error) from error
+        raise DataError(f"{path}: found {found}, expected a file to import.")
     return list(paths)
+
+
+def check_columns(found: Sequence[str], settings: RowSettings, place: str, advice: str = "") -> None:
+    """Check that a table has the columns that are read.
+
+    Args:
+      found: names of its columns.
+      settings: which fields mean what.
+      place: the file, for messages.
+      advice: what else to do about a missing one; begins with a space.
+
+    Raises:
+      DataError: one is missing, or there more than once.
+    """
+    _check_fields(found, settings, place, advice)
+    for name in settings.fields:
+        if found.count(name) > 1:
+            raise DataError(f"{place}: found {found.count(name)} columns {name!r}, expected one. Rename the others.")
 
 
 def row_text(row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts) -> Iterator[ClientText]:
@@ -65,45 +112,80 @@ def row_text(row: Mapping[str, Any], settings: RowSettings, place: str, skipped:
     Raises:
       DataError: the row has no field of such a name, or a value of the wrong type.
     """
-    wanted = [name for name in (settings.user, settings.text, settings.split, settings.order) if name is not None]
-    missing = [name for name in wanted if name not in row]
-    if missing:
-        raise DataError(
-            f"{place}: has no field {missing[0]!r}, only {', '.join(map(repr, row)) or 'none'}. "
-            "Name the fields with --user, --text, --split and --order."
-        )
+    _check_fields(row.keys(), settings, place)
     user, text = row[settings.user], row[settings.text]
-    if user is None or user == "":
+    if _is_missing(user):
         skipped.add("row without user", place=place)
         return
-    if not isinstance(user, str | int) or isinstance(user, bool):
-        raise DataError(f"{place}: {settings.user!r} is {user!r}, expected a string or a whole number.")
-    if text is None or text == "":
+    client_id = _user_id(user)
+    if client_id is None:
+        raise DataError(f"{place}: {settings.user!r} is {_shown(user)}, expected a string or a whole number.")
+    if _is_missing(text):
         skipped.add("empty text", place=place)
         return
     if not isinstance(text, str):
-        raise DataError(f"{place}: {settings.text!r} is {str(text)[:60]!r}, expected a string.")
+        raise DataError(f"{place}: {settings.text!r} is {_shown(text)}, expected a string.")
+    words = text.split()
+    if not words:
+        skipped.add("empty text", place=place)
+        return
     yield ClientText(
-        client_id=str(user),
-        sentences=split_sentences(" ".join(text.split())) if settings.examples == "sentences" else [text],
+        client_id=client_id,
+        sentences=split_sentences(" ".join(words)) if settings.examples == "sentences" else [text],
         split=_split(row, settings, place),
         order=_order(row, settings, place),
     )
+
+
+def _check_fields(found: Collection[str], settings: RowSettings, place: str, advice: str = "") -> None:
+    for name in settings.fields:
+        if name not in found:
+            raise DataError(
+                f"{place}: has no field {name!r}, only {', '.join(map(repr, found)) or 'none'}. "
+                f"Name the fields with --user, --text, --split and --order.{advice}"
+            )
+
+
+def _is_missing(value: object) -> bool:
+    # A table of numbers has no other way than "not a number" to say that one is missing.
+    return value is None or value == "" or (isinstance(value, float) and value != value)
+
+
+def _user_id(user: object) -> str | None:
+    if isinstance(user, str):
+        return user
+    # Whole numbers become floating-point ones where a program had to make room for missing ones among them.
+    if isinstance(user, float) and user.is_integer() and abs(user) < _LARGEST_WHOLE_FLOAT:
+        return str(int(user))
+    return str(user) if isinstance(user, int) and not isinstance(user, bool) else None
 
 
 def _split(row: Mapping[str, Any], settings: RowSettings, place: str) -> str | None:
     if settings.split is None:
         return None
     split = row[settings.split]
-    if split not in SPLITS:
-        raise DataError(f"{place}: {settings.split!r} is {split!r}, expected one of {', '.join(SPLITS)}.")
-    return str(split)
+    if not isinstance(split, str) or split not in SPLIT_NAMES:
+        raise DataError(
+            f"{place}: {settings.split!r} is {_shown(split)}, expected one of {', '.join(SPLIT_NAMES)}. "
+            "Mend the field, or leave --split away: users are then split 80/10/10."
+        )
+    return SPLIT_NAMES[split]
 
 
 def _order(row: Mapping[str, Any], settings: RowSettings, place: str) -> int:
     if settings.order is None:
         return 0
+    value = row[settings.order]
     try:
-        return int(row[settings.order])
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{place}: {settings.order!r} is {row[settings.order]!r}, expected a whole number.") from error
+        order = int(value)
+        whole = isinstance(value, str) or order == value
+    except (TypeError, ValueError, OverflowError):
+        order, whole = 0, False
+    if not whole or isinstance(value, bool) or not _SMALLEST_ORDER <= order <= _LARGEST_ORDER:
+        raise DataError(f"{place}: {settings.order!r} is {_shown(value)}, expected a whole number of 64 bits.")
+    return order
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -66,6 +66,7 @@ def test_round_trip(tmp_path_factory, tokenizer, data, batch_clients, batch_byte
 
 
 def test_clients_are_views_of_the_mapped_file(store):
+    before = pa.total_allocated_bytes()
     split = store.split("train")
     again = store.split("train")
     for index in (0, 17, 39):
@@ -75,7 +76,7 @@ def test_clients_are_views_of_the_mapped_file(store):
         assert not client.stored_offsets.flags.owndata
         assert np.shares_memory(client.stored_offsets, again.client(index).stored_offsets)
     assert np.shares_memory(split.client(38).values, again.client(38).values)
-    assert pa.total_allocated_bytes() == 0, "reading a client allocated Arrow memory"
+    assert pa.total_allocated_bytes() <= before, "reading a client allocated Arrow memory"
 
 
 def test_opening_does_not_touch_the_data(store, monkeypatch):

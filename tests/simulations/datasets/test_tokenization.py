@@ -2,15 +2,18 @@ import json
 import os
 import subprocess
 import sys
+import typing
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from trained_tokenizer import train_tokenizer
+from trained_tokenizer import encode, train_tokenizer
 
 from fl_core.errors import DataError
 from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
-from simulations.datasets.tokenization import Tokenizer, count_words
+from simulations.datasets.tokenization import Tokenizer, TokenizerSettings, count_words
+from simulations.datasets.tokenizer_kinds import TOKENIZERS
 
 TEXTS = [
     f"The {noun} {verb} the {other} near another {noun}, and {other}s {verb} it again."
@@ -59,7 +62,7 @@ def test_training_does_not_depend_on_process_hash_seed_or_order(tmp_path):
 
 
 def test_encode_decode_and_case(tokenizer):
-    ids = tokenizer.encode_batch(["The cat watches", "tHE CAT WATCHES", "the café", ""])
+    ids = encode(tokenizer, ["The cat watches", "tHE CAT WATCHES", "the café", ""])
     assert ids[0] == ids[1]
     assert ids[3] == []
     assert tokenizer.decode([BOS_ID, *ids[0], EOS_ID, PAD_ID]) == "the cat watches"
@@ -67,12 +70,12 @@ def test_encode_decode_and_case(tokenizer):
 
 
 def test_unknown_characters_are_one_oov_token(tokenizer):
-    assert tokenizer.encode_batch(["the ☃☃ cat"])[0].count(OOV_ID) == 1
+    assert encode(tokenizer, ["the ☃☃ cat"])[0].count(OOV_ID) == 1
 
 
 @given(st.text() | st.sampled_from(["[PAD]", "[EOS] [BOS]", "x[PAD]y", "[pad]", "[UNK]"]))
 def test_no_text_encodes_to_padding_or_sentence_ends(tokenizer, text):
-    (ids,) = tokenizer.encode_batch([text])
+    (ids,) = encode(tokenizer, [text])
     assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
     assert all(0 <= id_ < tokenizer.vocabulary_size for id_ in ids)
 
@@ -81,7 +84,7 @@ def test_save_and_load(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "t.json")
     loaded = Tokenizer.load(tmp_path / "t.json")
     assert loaded.fingerprint == tokenizer.fingerprint
-    assert loaded.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
+    assert encode(loaded, TEXTS) == encode(tokenizer, TEXTS)
     # Layout is not identity.
     document = json.loads((tmp_path / "t.json").read_text())
     turned = dict(reversed(document.items()))
@@ -121,6 +124,34 @@ def test_count_words():
     assert count_words(["Don't stop, STOP.", "stop"]) == {"'": 1, ",": 1, ".": 1, "don": 1, "stop": 3, "t": 1}
 
 
+def test_words_can_keep_their_case():
+    settings = TokenizerSettings(lowercase=False)
+    assert count_words(["Stop, stop"], settings) == {"Stop": 1, ",": 1, "stop": 1}
+
+
+def test_tokenizers_of_earlier_releases_keep_their_fingerprints():
+    assert train_tokenizer(TEXTS, 200).fingerprint == "2175afb010f950e962522110415e90ff9b155a09631fbe1af7a2dd95148c8364"
+
+
+def test_definitions_that_write_special_tokens_are_refused(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t.json")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "t.json"))
+    library.add_special_tokens(["[BOS]"])
+    library.save(str(tmp_path / "added.json"))
+    with pytest.raises(DataError, match=r"added\.json: .*the text \[BOS\] encodes to the special token \[BOS\]"):
+        Tokenizer.load(tmp_path / "added.json")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "t.json"))
+    library.enable_padding(length=9)
+    library.save(str(tmp_path / "padding.json"))
+    with pytest.raises(DataError, match=r"padding\.json: tokenizer: pads or cuts"):
+        Tokenizer.load(tmp_path / "padding.json")
+
+
+def test_every_kind_can_be_asked_for():
+    choices = typing.get_args(typing.get_type_hints(TokenizerSettings)["tokenizer"])
+    assert choices == tuple(TOKENIZERS)
+
+
 def test_rare_characters_take_no_place_in_the_vocabulary():
-    assert train_tokenizer([*TEXTS * 5, "☃ once"], 200).encode_batch(["☃"]) == [[OOV_ID]]
-    assert train_tokenizer([*TEXTS, "☃ once"], 200).encode_batch(["☃"]) != [[OOV_ID]]
+    assert encode(train_tokenizer([*TEXTS * 5, "☃ once"], 200), ["☃"]) == [[OOV_ID]]
+    assert encode(train_tokenizer([*TEXTS, "☃ once"], 200), ["☃"]) != [[OOV_ID]]

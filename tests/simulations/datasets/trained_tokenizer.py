@@ -3,6 +3,10 @@
 from simulations.datasets.tokenization import Tokenizer, TokenizerSettings, count_words
 
 
-def train_tokenizer(texts, vocabulary_size):
-    settings = TokenizerSettings(vocabulary_size=vocabulary_size)
-    return Tokenizer.train(count_words(texts, settings), settings)
+def train_tokenizer(texts, vocabulary_size, words_are_separated=False, **settings):
+    settings = TokenizerSettings(vocabulary_size=vocabulary_size, **settings)
+    return Tokenizer.train(count_words(texts, settings, words_are_separated), settings, words_are_separated)
+
+
+def encode(tokenizer, texts):
+    return [ids.tolist() for ids in tokenizer.encode_batch(texts)]

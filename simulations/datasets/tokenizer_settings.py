@@ -1,0 +1,27 @@
+"""What tokenizer an import makes, as its user asks for it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings:
+    """What tokenizer to train, or to take."""
+
+    tokenizer: Literal["wordpiece", "words"] = "wordpiece"
+    """How text becomes tokens: pieces of words, as BERT cuts them, so that hardly a word is unknown; or whole words,
+    of which the rare ones are unknown, as the published Stack Overflow tasks have it."""
+    vocabulary_size: int = 4096
+    """Tokens of the vocabulary at most. For wordpiece, special tokens and characters are among them; for words, it is
+    the number of the most frequent words kept, and the 4 special tokens come on top."""
+    lowercase: bool = True
+    """Lower-case all text first."""
+    vocabulary: Path | None = None
+    """A vocabulary to take in place of training one: the tokenizer.json of a store, taken as it is whatever the other
+    settings; for wordpiece a vocab.txt of one token a line, as BERT has it, taken whole with our special tokens for
+    its own; for words a file of `word count` lines, most frequent first, as the published stackoverflow.word_count,
+    of which the first vocabulary_size words are taken."""
+
+
+DEFAULT_SETTINGS = TokenizerSettings()

@@ -1,0 +1,85 @@
+"""`fedlm evaluate` as a user runs it, on a run of `fedlm simulate`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+
+def fedlm(*words):
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+    command = [sys.executable, "-m", "fedlm.cli", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
+
+@pytest.fixture(scope="module")
+def finished(small_store, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    few = ["--model=cifg_tiny", "--rounds=2", "--cohort-size=6", "--length=8", "--devices=1"]
+    views = ["--client-max-examples=5", "--client-cap-order=cap_then_shuffle", "--client-batches-across-epochs"]
+    result = fedlm("simulate", f"--data={small_store}", f"--out={out}", "--save-client-scores", *few, *views)
+    assert result.returncode == 0, result.stderr
+    return out
+
+
+def test_a_run_writes_the_scores_of_its_test_clients(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["experiment"]["client_max_examples"] == 5
+    table = pq.read_table(finished / "test_clients.parquet")
+    assert table.num_rows == summary["test_clients"]["tokens"]["count"] > 1
+    assert len(set(table["client_id"].to_pylist())) == table.num_rows
+
+
+def test_the_test_clients_score_as_the_run_said(finished):
+    result = fedlm("evaluate", finished, "--devices=1")
+    assert result.returncode == 0, result.stderr
+    summary = json.loads((finished / "summary.json").read_text())
+    found = json.loads((finished / "evaluation_test.json").read_text())
+    assert found["scores"]["perplexity"] == summary["test_perplexity"]
+    assert found["clients"] == summary["test_clients"]
+    assert pq.read_table(finished / "evaluation_test.parquet") == pq.read_table(finished / "test_clients.parquet")
+    assert "perplexity" in result.stdout
+    assert f"examples {found['examples']}/{found['examples']}" in result.stderr
+    assert "left" in result.stderr
+
+
+def test_personalizing_shows_before_and_after(finished):
+    words = ["--split=heldout", "--personalize", "--client-learning-rate=0.1", "--max-clients=4", "--devices=1"]
+    result = fedlm("evaluate", finished, *words)
+    assert result.returncode == 0, result.stderr
+    found = json.loads((finished / "evaluation_heldout.json").read_text())
+    assert found["client_learning_rate"] == 0.1
+    assert f"{100 * found['share_of_clients_better']:.1f} % of the clients got better" in result.stdout
+    assert "before" in result.stdout
+    assert "after" in result.stdout
+    assert "clients 4/4" in result.stderr
+    table = pq.read_table(finished / "evaluation_heldout.parquet")
+    assert table.num_rows == 4
+    assert {"training_examples", "perplexity", "personalized_perplexity"} <= set(table.column_names)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--client-learning-rate=0.1"], "client_learning_rate does nothing without personalize"),
+        (["--personalize", "--client-learning-rate=0"], "client_learning_rate is 0.0"),
+        (["--max-clients=0"], "max_clients is 0"),
+        (["--data=/nowhere"], "/nowhere"),
+        (["--split=validation"], "split"),
+    ],
+)
+def test_a_mistake_is_one_clear_message_and_status_2(finished, words, message):
+    result = fedlm("evaluate", finished, "--devices=1", *words)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_without_a_checkpoint_is_named_and_left_alone(tmp_path):
+    result = fedlm("evaluate", tmp_path)
+    assert result.returncode == 2
+    assert f"{tmp_path}: has no checkpoint; give the folder of a run" in result.stderr.replace("\n", "")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,135 @@
+"""What other frameworks read of our exports, and what we import of theirs."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from simulations.datasets.client_examples import padded_sequences
+from simulations.datasets.splits import SPLITS
+from simulations.datasets.store import TokenStore
+
+pytestmark = pytest.mark.reference
+
+LENGTH = 6
+FEDJAX_FILES = {"train": "store_train.sqlite", "heldout": "store_held_out.sqlite", "test": "store_test.sqlite"}
+
+
+def run(*words):
+    words = [sys.executable, "-m", "fedlm.cli", "data", *map(str, words)]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def export(store, form, content, out):
+    """Export a store, and return the lines of Python that the command prints."""
+    length = ["--length", LENGTH] if content == "ids" else []
+    printed = run("export", store.path, "--format", form, "--content", content, *length, "--out", out)
+    return "".join(line.strip() + "\n" for line in printed.partition("Python:")[2].splitlines())
+
+
+def texts_of(store):
+    """Return {split: {client id: [text, ..]}} of a store."""
+    decode = store.tokenizer.decode
+    return {
+        split: {
+            client_id: [decode(client.example(index)) for index in range(client.num_examples)]
+            for client_id, client in clients_of(store, split).items()
+        }
+        for split in SPLITS
+    }
+
+
+def clients_of(store, split):
+    return {id_: store.split(split).client(index) for index, id_ in enumerate(store.split(split).client_ids)}
+
+
+@pytest.fixture
+def store(small_store):
+    return TokenStore.open(small_store)
+
+
+def test_tff_reads_the_text(store, tmp_path, reference_python):
+    export(store, "tff", "text", tmp_path / "export")
+    read = reference_python("read_tff.py", tmp_path / "export", "text")
+    assert read == {
+        split: {id_: [{"tokens": text} for text in texts] for id_, texts in clients.items()}
+        for split, clients in texts_of(store).items()
+    }
+
+
+def test_tff_reads_the_ids(store, tmp_path, reference_python):
+    export(store, "tff", "ids", tmp_path / "export")
+    read = reference_python("read_tff.py", tmp_path / "export", "ids", LENGTH)
+    for split in SPLITS:
+        assert set(read[split]) == set(store.split(split).client_ids)
+        for client_id, client in clients_of(store, split).items():
+            sequences = padded_sequences(client, LENGTH)
+            np.testing.assert_array_equal([example["x"] for example in read[split][client_id]], sequences[:, :-1])
+            np.testing.assert_array_equal([example["y"] for example in read[split][client_id]], sequences[:, 1:])
+
+
+def read_fedjax(reference_python, folder):
+    assert {path.name for path in folder.iterdir()} == set(FEDJAX_FILES.values())
+    return dict(
+        zip(SPLITS, reference_python("read_fedjax.py", *(folder / FEDJAX_FILES[s] for s in SPLITS)), strict=True)
+    )
+
+
+def test_fedjax_reads_the_text(store, tmp_path, reference_python):
+    export(store, "fedjax", "text", tmp_path / "export")
+    read = read_fedjax(reference_python, tmp_path / "export")
+    for split, clients in texts_of(store).items():
+        assert read[split] == [
+            [id_, len(texts), {"tokens": {"dtype": "object", "shape": [len(texts)], "values": texts}}]
+            for id_, texts in clients.items()
+        ]
+
+
+def test_fedjax_reads_the_ids(store, tmp_path, reference_python):
+    export(store, "fedjax", "ids", tmp_path / "export")
+    read = read_fedjax(reference_python, tmp_path / "export")
+    for split in SPLITS:
+        clients = clients_of(store, split)
+        assert [client_id for client_id, _, _ in read[split]] == list(clients)
+        for client_id, size, features in read[split]:
+            sequences = padded_sequences(clients[client_id], LENGTH)
+            assert size == len(sequences)
+            assert set(features) == {"x", "y"}
+            for name, expected in (("x", sequences[:, :-1]), ("y", sequences[:, 1:])):
+                assert features[name]["dtype"] == "int32"
+                assert features[name]["shape"] == list(expected.shape)
+                np.testing.assert_array_equal(features[name]["values"], expected)
+
+
+def test_the_lines_that_the_command_prints_run(store, tmp_path, reference_python):
+    files = []
+    for form, content in (("tff", "text"), ("tff", "ids"), ("fedjax", "text")):
+        files.append(tmp_path / f"{form}-{content}.py")
+        files[-1].write_text(export(store, form, content, tmp_path / f"{form}-{content}"))
+    text, ids, fedjax = reference_python("run_lines.py", *files)
+    assert "ClientData" in text["train"]
+    assert "ClientData" in ids["train"]
+    assert fedjax["client"] == "ClientDataset"
+
+
+@pytest.mark.parametrize("framework", ["tff", "fedjax"])
+def test_files_that_the_framework_wrote_are_imported(framework, store, tmp_path, reference_python):
+    """Text to words with spaces between them, as both publish it, then through their writer and our import."""
+    clients = {
+        split: {id_: [text.replace(".", "") for text in texts] for id_, texts in of_split.items()}
+        for split, of_split in texts_of(store).items()
+    }
+    (tmp_path / "clients.json").write_text(json.dumps(clients))
+    written = tmp_path / "written"
+    written.mkdir()
+    target = written / "stackoverflow.sqlite" if framework == "tff" else written
+    assert reference_python(f"write_{framework}.py", target, tmp_path / "clients.json") == {"clients": 120}
+    files = sorted(written.glob("*.sqlite"))
+    assert len(files) == (1 if framework == "tff" else 3)
+    run("import", f"stackoverflow-{framework}", *files, "--out", tmp_path / "store", "--workers", 1)
+    imported = TokenStore.open(tmp_path / "store")
+    assert texts_of(imported) == clients
