@@ -7,7 +7,7 @@ import sys
 
 COMMANDS = {
     "models": "list the named models with their exact parameter counts",
-    "data": "import federated data sets, and describe them",
+    "data": "import federated data sets, describe, sample and export them",
     "simulate": "train one model in simulated cross-device rounds",
     "compare": "compare models over learning rates and seeds, and write a report",
     "evaluate": "score a run on each client of a split, and what training on does for it",

@@ -19,7 +19,7 @@ def spread(values: np.ndarray) -> dict[str, Any]:
     """Describe how a score is spread over clients, each of which counts the same.
 
     Args:
-      values: float [clients]; NaN for a client without any target to score.
+      values: float [clients]; NaN for a client without any target to score, or whose score is no number.
 
     Returns:
       `mean`, the percentiles `p10`, `median`, `p90`, and the `count` of clients that they are of; None for a number

@@ -131,8 +131,8 @@ def _check_interval(path: Path, line: int, first: float, last: float, cycle_hour
         _bad(
             path,
             line,
-            f"start and end are both {first:g}, expected them to differ; give 0 and {cycle_hours:g} for a client that "
-            "is always available",
+            f"start and end are both {first:g}, expected them to differ; remove the row, or give 0 and {cycle_hours:g} "
+            "for a client that is always available",
         )
 
 

@@ -4,9 +4,6 @@ Each client's examples are cut in two halves, in the order in which they are sto
 just as in a round, and is scored on the second before and after.
 """
 
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
@@ -61,9 +58,11 @@ def personalize(
     data = run.split(split)
     clients = choose_clients(data, split, _FEWEST_EXAMPLES, max_clients)
     gains = []
-    for gain in _gains(run, data, clients, rate):
-        gains.append(gain)
-        observe(len(gains), len(clients))
+    with precision_scope(run.precision):
+        params = jax.device_put(run.params)
+        for client in map(int, clients):
+            gains.append(_gain(run, params, data, client, rate))
+            observe(len(gains), len(clients))
     before, after = (_client_sums(clients, gains, side) for side in ("before", "after"))
     summary = (
         describe_evaluation(run, split, data, before)
@@ -92,31 +91,12 @@ def share_better(before: ClientSums, after: ClientSums) -> float | None:
     return float(np.mean((new < old)[scored])) if scored.any() else None
 
 
-def _gains(run: TrainedRun, data: StoredData, clients: np.ndarray, rate: float) -> Iterator[_Gain]:
-    """Yield the clients' gains in order; each device works on a client of its own."""
-    copies = [jax.device_put(run.params, device) for device in jax.local_devices()]
-    running: deque[Future[_Gain]] = deque()
-    with ThreadPoolExecutor(len(copies)) as pool:
-        try:
-            for number, client in enumerate(map(int, clients)):
-                running.append(pool.submit(_gain, run, copies[number % len(copies)], data, client, rate))
-                if len(running) > 2 * len(copies):
-                    yield running.popleft().result()
-            while running:
-                yield running.popleft().result()
-        finally:
-            for future in running:
-                future.cancel()
-
-
 def _gain(run: TrainedRun, params: Params, data: StoredData, client: int, rate: float) -> _Gain:
     sequences = data.sequences(client)
     first, second = np.split(sequences, [len(sequences) // 2])
     rng = host_rng(run.experiment.seed, "personalize", client)
-    # The scope is a thread's own.
-    with precision_scope(run.precision):
-        trained, _ = train_client(run.model, params, first, run.experiment.local_training(), rng, rate)
-        before, after = (_total(run, these, second) for these in (params, trained))
+    trained, _ = train_client(run.model, params, first, run.experiment.local_training(), rng, rate)
+    before, after = (_total(run, these, second) for these in (params, trained))
     return _Gain(before, after, len(first), len(second))
 
 

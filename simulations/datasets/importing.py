@@ -134,7 +134,7 @@ def import_text(
                 with WorkerPool(workers or len(cpu_cores())) as pool:
                     header = _run_stages(name, source, out, settings, overwrite, workspace, pool, progress)
             except BaseException:
-                if not _runs(workspace):  # nothing to go on with
+                if not (_runs(workspace) or any(workspace.glob("decompressed-*"))):  # nothing to go on with
                     shutil.rmtree(workspace, ignore_errors=True)
                 raise
             shutil.rmtree(workspace)

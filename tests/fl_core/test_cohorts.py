@@ -82,6 +82,11 @@ def test_several_clients_are_drawn_one_after_another():
     assert statistic < 68
 
 
+def test_a_smaller_cohort_is_the_beginning_of_a_larger_one():
+    weights = np.random.default_rng(0).random(5000)
+    assert weighted(weights, 300).sample(7).tolist() == weighted(weights, 5000).sample(7)[:300].tolist()
+
+
 def test_weights_beyond_any_float_are_no_trouble():
     sampler = WeightedSampler(np.array([5000.0, 4000.0, -np.inf]), 2, 0)
     assert sampler.sample(0).tolist() == [0, 1]

@@ -70,11 +70,16 @@ def some_batches(count, rows=4):
 def test_totals_are_the_same_bits_with_and_without_clients(count):
     """40 batches are more than are in flight at once; the totals are sums in float64 over all rows in order."""
     batches = some_batches(count)
-    scores, _ = evaluate_clients(MODEL, {}, batches, np.arange(4 * count) // 3)
+    owners = np.arange(4 * count) // 3
+    scores, found = evaluate_clients(MODEL, {}, batches, owners)
     assert scores == evaluate(MODEL, {}, batches)
     rows = [scores_module._weighted_sums(MODEL, {}, one) for one in batches]
     totals = [np.concatenate(column).sum(dtype=np.float64) for column in zip(*rows, strict=True)]
     by_hand = ExampleSums(*totals)
+    losses = np.concatenate([row.loss for row in rows]).astype(np.float64)
+    np.testing.assert_allclose(
+        found.sums.loss, [losses[owners == client].sum() for client in found.clients], rtol=1e-12
+    )
     assert scores.loss == float(by_hand.loss) / float(by_hand.tokens)
     assert scores.perplexity == float(np.exp(float(by_hand.scored_loss) / float(by_hand.scored_tokens)))
 
