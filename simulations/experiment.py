@@ -92,7 +92,7 @@ def run_experiment(
     """
     prepared = prepare(experiment)
     table = out / "test_clients.parquet"
-    finished = finished_summary(experiment, out, prepared.cohorts.file)
+    finished = finished_summary(experiment, out, prepared.cohorts.file, prepared.vocabulary)
     if finished is not None and (table.exists() or not save_client_scores):
         return finished
     out.mkdir(parents=True, exist_ok=True)

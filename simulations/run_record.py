@@ -145,16 +145,19 @@ def summarise(
     }
 
 
-def finished_summary(experiment: Experiment, out: Path, cohort_file: CohortFile | None = None) -> dict[str, Any] | None:
+def finished_summary(
+    experiment: Experiment, out: Path, cohort_file: CohortFile | None = None, vocabulary: str | None = None
+) -> dict[str, Any] | None:
     """Read the summary of a run that has nothing left to do.
 
     Args:
       experiment: what is asked for.
       out: folder of the run.
       cohort_file: that cohorts are drawn by, if one is.
+      vocabulary: fingerprint of the data's tokenizer; any will do where it is None.
 
     Returns:
-      The summary, or None where there is none or it is of other settings or another cohort file.
+      The summary, or None where there is none or it is of other settings, another cohort file or another vocabulary.
 
     Raises:
       CheckpointError: the file is not a summary.
@@ -167,6 +170,7 @@ def finished_summary(experiment: Experiment, out: Path, cohort_file: CohortFile 
         same = with_defaults(summary["experiment"]) == as_json(experiment)
         drawn_by = summary.get("cohort_file")
         same &= (drawn_by and drawn_by["sha256"]) == (cohort_file and cohort_file.sha256)
+        same &= vocabulary in (None, summary.get("vocabulary_sha256", vocabulary))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: not a summary of ours ({error}); remove it, or give another --out") from error
     return summary if same else None

@@ -75,6 +75,14 @@ def test_only_the_summary_of_the_same_settings_counts(tmp_path):
         finished_summary(experiment, tmp_path)
 
 
+def test_the_summary_of_another_vocabulary_does_not_count(tmp_path):
+    experiment = Experiment(data=tmp_path, model="cifg_tiny")
+    summary = {"experiment": as_json(experiment), "vocabulary_sha256": "abc"}
+    write_atomically(tmp_path / "summary.json", json.dumps(summary))
+    assert finished_summary(experiment, tmp_path, vocabulary="abc") == summary
+    assert finished_summary(experiment, tmp_path, vocabulary="abd") is None
+
+
 @pytest.mark.parametrize(("limit", "expected"), [(None, 23), (10, 10), (100, 23)])
 def test_evaluation_takes_every_example_once_up_to_the_limit(limit, expected):
     sizes = (5, 0, 11, 7)
