@@ -65,7 +65,8 @@ def main() -> None:
 
 
 def measure_import(database: Path, store: Path) -> dict:
-    shutil.rmtree(store, ignore_errors=True)
+    for left in (store, store.with_name(f".{store.name}.import")):
+        shutil.rmtree(left, ignore_errors=True)
     command = [sys.executable, "-m", "fedlm.cli", "data", "import", "stackoverflow-tff", str(database)]
     started = time.perf_counter()
     process = subprocess.Popen([*command, "--out", str(store)], stdout=subprocess.DEVNULL)

@@ -131,12 +131,12 @@ def read_summary(path: Path) -> RunSummary:
         return RunSummary(**json.loads(pa.ipc.open_file(file).schema.metadata[_SUMMARY]))
 
 
-def read_group(runs: Sequence[Path], group: int) -> Iterator[GroupedClient]:
-    """Bring together the text of a group's clients.
+def read_clients(runs: Sequence[Path], groups: range) -> Iterator[GroupedClient]:
+    """Bring together the text of some groups' clients, opening every run once.
 
     Args:
       runs: all runs, in the order of the source's parts.
-      group: from 0 to `NUM_GROUPS - 1`.
+      groups: neighbours, from 0 to `NUM_GROUPS - 1`; their text is in memory at once.
 
     Yields:
       The clients in the order of the SHA-256 of their ids.
@@ -144,8 +144,9 @@ def read_group(runs: Sequence[Path], group: int) -> Iterator[GroupedClient]:
     rows: dict[str, list[tuple[int, int, str | None, list[str]]]] = {}
     for run in runs:
         with pa.memory_map(str(run)) as file:
-            batch = pa.ipc.open_file(file).get_batch(group)
-            columns = [batch.column(index).to_pylist() for index in range(batch.num_columns)]
+            reader = pa.ipc.open_file(file)
+            batches = [reader.get_batch(group) for group in groups]
+            columns = [column.to_pylist() for column in pa.Table.from_batches(batches).columns]
         for client_id, split, order, sentences in zip(*columns, strict=True):
             texts = rows.setdefault(client_id, [])
             texts.append((order, len(texts), split, sentences))

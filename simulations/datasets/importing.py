@@ -34,7 +34,7 @@ from simulations.datasets.grouping import (
     GroupedClient,
     RunSummary,
     client_digest,
-    read_group,
+    read_clients,
     read_summary,
     write_run,
 )
@@ -180,6 +180,8 @@ def _read_stage(source: Source, workspace: Path, pool: WorkerPool, progress: Pro
             done += size
             progress("read", done, reading.total, reading.unit)
         write_atomically(complete, "")
+    for decompressed in workspace.glob("decompressed-*"):  # everything in it has been read
+        decompressed.unlink()
     return [read_summary(run) for run in _runs(workspace)]
 
 
@@ -235,8 +237,7 @@ def _count_words(
 ) -> Counter[str]:
     sentences = (
         sentence
-        for group in groups
-        for client in read_group(runs, group)
+        for client in read_clients(runs, groups)
         if int.from_bytes(client_digest(client.client_id)[8:16]) < share * 2**64
         for split, texts in client.texts
         if rule.split(client.client_id, split) == "train"
@@ -289,8 +290,7 @@ def _encode_groups(
     with disk_errors(record):
         writers = {split: SplitWriter(file, tokenizer.vocabulary_size) for split, file in files.items()}
         try:
-            clients = (client for group in groups for client in read_group(runs, group))
-            for split, client_id, sequences in _encode(clients, settings, rule, tokenizer, skipped):
+            for split, client_id, sequences in _encode(read_clients(runs, groups), settings, rule, tokenizer, skipped):
                 writers[split].add(client_id, sequences)
             for writer in writers.values():
                 writer.finish()
