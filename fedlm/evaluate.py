@@ -21,7 +21,8 @@ class EvaluateCommand:
 
     Prints how the scores are spread over clients, and writes evaluation_SPLIT.json and, with a row a client,
     evaluation_SPLIT.parquet into the run's folder. With --personalize each client's examples are cut in two halves: the
-    model trains on the first as in a round, and is scored on the second before and after.
+    model trains on the first as in a round, and is scored on the second before and after; the files are then named
+    personalization_SPLIT.
     """
 
     run: tyro.conf.Positional[Path]

@@ -124,7 +124,7 @@ def describe_scores(scores: Scores, found: ClientSums, prefix: str = "") -> dict
 
 
 def write_evaluation(directory: Path, found: Evaluation) -> Path:
-    """Write `evaluation_SPLIT.parquet`, a row a client, and `evaluation_SPLIT.json`.
+    """Write `evaluation_SPLIT.parquet`, a row a client, and `evaluation_SPLIT.json`; or `personalization_SPLIT.*`.
 
     Args:
       directory: of the run.
@@ -133,7 +133,8 @@ def write_evaluation(directory: Path, found: Evaluation) -> Path:
     Returns:
       The path of the JSON file.
     """
-    path = directory / f"evaluation_{found.summary['split']}.json"
+    stem = "personalization" if "personalized_scores" in found.summary else "evaluation"
+    path = directory / f"{stem}_{found.summary['split']}.json"
     write_table(path.with_suffix(".parquet"), found.columns)
     write_atomically(path, json.dumps(found.summary, indent=2) + "\n")
     return path

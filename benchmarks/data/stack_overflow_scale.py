@@ -193,7 +193,7 @@ def extrapolate(results: dict) -> dict:
 
 
 def plot(cohorts: dict) -> Figure:
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.subplots()
     sizes = list(cohorts["warm"])
     seconds = np.array([cohorts["warm"][size]["seconds"] for size in sizes])
@@ -205,7 +205,7 @@ def plot(cohorts: dict) -> Figure:
     axes.set_xlabel("clients in the cohort")
     axes.set_ylabel("milliseconds")
     axes.set_title("Preparing a cohort takes a few per cent of training it")
-    axes.legend()
+    figure.legend(loc="outside lower center", frameon=False)
     axes.grid(alpha=0.3)
     return figure
 

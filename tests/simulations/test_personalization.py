@@ -132,8 +132,8 @@ def test_a_client_whose_training_diverged_did_not_get_better():
 def test_an_evaluation_is_two_files(run, tmp_path):
     path = write_evaluation(tmp_path, personalize(run, "heldout", None, 3))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [
-        "evaluation_heldout.json",
-        "evaluation_heldout.parquet",
+        "personalization_heldout.json",
+        "personalization_heldout.parquet",
     ]
     assert json.loads(path.read_text())["clients_scored"] == 3
     assert pq.read_table(path.with_suffix(".parquet")).num_rows == 3
