@@ -13,7 +13,7 @@ import numpy as np
 from clients.local_training import ClientProgram, ClientReport, train_locally
 from fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
 from fl_core.compression import decompress_update
-from fl_core.local_sgd import LossSums
+from fl_core.local_sgd import TrainingSums
 from fl_core.round_loop import CohortResult, RoundPlan
 from fl_core.wire import download_bytes, unpack_update
 from models.base import Params
@@ -55,8 +55,8 @@ class InProcessRunner:
         compressed = unpack_update(compressor, report.upload, params)
         key = jax.random.fold_in(plan.upload_key(), client)
         delta = decompress_update(compressor, key, compressed, params)
-        losses = LossSums(jnp.asarray(report.training_loss), jnp.asarray(report.training_tokens))
-        return contribution(delta, jnp.asarray(report.num_examples, jnp.float32), losses, self._rules)
+        sums = TrainingSums(*map(jnp.asarray, report.training))
+        return contribution(delta, jnp.asarray(report.num_examples, jnp.float32), sums, self._rules)
 
 
 def _refused(params: Params) -> CohortAggregate:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_core.compression import Compressor, compress_update
-from fl_core.local_sgd import LocalTraining, train_client
+from fl_core.local_sgd import LocalTraining, TrainingSums, train_client
 from fl_core.round_loop import RoundPlan
 from fl_core.wire import pack_update
 from models.base import Model, Params
@@ -35,14 +35,12 @@ class ClientReport(NamedTuple):
     Attributes:
       upload: the compressed update, as `fl_core.wire.pack_update` writes it.
       num_examples: how many examples the client trains on.
-      training_loss: summed cross-entropy in nats over the target tokens trained on.
-      training_tokens: how many those were.
+      training: sums over its local steps.
     """
 
     upload: bytes
     num_examples: int
-    training_loss: float
-    training_tokens: float
+    training: TrainingSums
 
 
 def train_locally(
@@ -64,14 +62,14 @@ def train_locally(
     if len(sequences) == 0:
         return None
     training, rng = program.training, plan.shuffling(client)
-    local, losses = train_client(program.model, params, sequences, training, rng, plan.learning_rate)
+    local, sums = train_client(program.model, params, sequences, training, rng, plan.learning_rate)
     delta = jax.tree_util.tree_map(jnp.subtract, params, local)
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree_util.tree_leaves(delta)):
         return None
     compressed = _compress(program.compressor, jax.random.fold_in(plan.upload_key(), client), delta)
     upload = pack_update(program.compressor, compressed, delta)
     num_examples = int(training.count_examples(len(sequences)))
-    return ClientReport(upload, num_examples, float(losses.loss), float(losses.tokens))
+    return ClientReport(upload, num_examples, jax.device_get(sums))
 
 
 _compress = jax.jit(compress_update, static_argnums=0)

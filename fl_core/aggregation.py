@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fl_core.errors import ConfigurationError
-from fl_core.local_sgd import LossSums, global_norm
+from fl_core.local_sgd import TrainingSums, global_norm
 from models.base import Params
 
 Weighting = Literal["examples", "uniform"]
@@ -46,7 +46,7 @@ class CohortAggregate(NamedTuple):
       dropped: how many of them were not finite and so count for nothing else.
       clipped: how many were longer than the clip norm.
       update_norm: sum of the updates' norms before clipping.
-      training: training loss sums of the clients, in nats and target tokens.
+      training: sums over the clients' local steps.
       examples: how many examples the clients have.
     """
 
@@ -56,7 +56,7 @@ class CohortAggregate(NamedTuple):
     dropped: jax.Array
     clipped: jax.Array
     update_norm: jax.Array
-    training: LossSums
+    training: TrainingSums
     examples: jax.Array
 
 
@@ -71,18 +71,18 @@ def empty_aggregate(params: Params) -> CohortAggregate:
     """
     zero = jnp.zeros(())
     delta = jax.tree_util.tree_map(jnp.zeros_like, params)
-    return CohortAggregate(delta, zero, zero, zero, zero, zero, LossSums(zero, zero), zero)
+    return CohortAggregate(delta, zero, zero, zero, zero, zero, TrainingSums.zero(), zero)
 
 
 def contribution(
-    delta: Params, num_examples: jax.Array, training: LossSums, rules: AggregationRules
+    delta: Params, num_examples: jax.Array, training: TrainingSums, rules: AggregationRules
 ) -> CohortAggregate:
     """Turn one client's update, as the server decompressed it, into what it adds to the aggregate.
 
     Args:
       delta: float32 arrays.
       num_examples: scalar, what the client says it has.
-      training: what the client says of its loss.
+      training: what the client says of its training.
       rules: weighting and clipping.
 
     Returns:
@@ -109,7 +109,7 @@ def contribution(
         dropped=1.0 - accepted,
         clipped=clipped.astype(jnp.float32),
         update_norm=keep(norm),
-        training=LossSums(keep(training.loss), keep(training.tokens)),
+        training=TrainingSums(*map(keep, training)),
         examples=keep(num_examples),
     )
 

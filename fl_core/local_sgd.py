@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,8 @@ class LocalTraining:
       batch_size: examples per local step.
       epochs: passes over the client's examples.
       max_batches: at most so many local steps a round.
-      gradient_clip: clip each local gradient to this global norm; None leaves gradients alone.
+      gradient_clip: clip each local gradient to this global norm; None leaves gradients alone, infinity only measures
+        their norms.
       max_examples: at most so many of a client's examples an epoch; the client also counts for no more in the
         weighted mean. None takes all.
       cap_order: which examples those are, see `CapOrder`.
@@ -99,16 +100,24 @@ class LocalTraining:
         return examples if self.batches_across_epochs else -(-examples // self.batch_size) * self.batch_size
 
 
-class LossSums(NamedTuple):
-    """Training loss in the making, both float32 scalars.
+class TrainingSums(NamedTuple):
+    """What is known of training, in the making; all float32 scalars.
 
     Attributes:
       loss: cross-entropy in nats, summed over non-PAD targets.
       tokens: number of those targets.
+      gradient_norm: global norm of the gradient before it is clipped, summed over steps; 0 where gradients are not
+        clipped, since computing it costs another pass over the gradient.
     """
 
     loss: jax.Array
     tokens: jax.Array
+    gradient_norm: jax.Array
+
+    @classmethod
+    def zero(cls) -> Self:
+        """Make the sums of no step."""
+        return cls(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
 
 def batch_rows(num_examples: int, training: LocalTraining, rng: np.random.Generator) -> np.ndarray:
@@ -137,7 +146,7 @@ def batch_rows(num_examples: int, training: LocalTraining, rng: np.random.Genera
 
 def local_step(
     model: Model, params: Params, batch: Batch, learning_rate: jax.typing.ArrayLike, gradient_clip: float | None
-) -> tuple[Params, LossSums]:
+) -> tuple[Params, TrainingSums]:
     """Take one step of SGD.
 
     Args:
@@ -148,16 +157,16 @@ def local_step(
       gradient_clip: largest global norm of the gradient, or None.
 
     Returns:
-      The stepped parameters, and the loss sums of the batch before the step.
+      The stepped parameters, and the sums of this step; its loss is that before the step.
     """
     (_, sums), gradient = jax.value_and_grad(lambda p: batch_loss(model, p, batch), has_aux=True)(params)
-    step_size = learning_rate
+    step_size, norm = learning_rate, jnp.zeros(())
     if gradient_clip is not None:
         norm = global_norm(gradient)
         step_size = step_size * jnp.minimum(1.0, gradient_clip / jnp.maximum(norm, 1e-30))
     stepped = jax.tree_util.tree_map(lambda p, g: p - step_size * g, params, gradient)
     weighted = weigh_examples(sums, batch)
-    return stepped, LossSums(loss=jnp.sum(weighted.loss), tokens=jnp.sum(weighted.tokens))
+    return stepped, TrainingSums(jnp.sum(weighted.loss), jnp.sum(weighted.tokens), norm)
 
 
 def train_client(
@@ -167,7 +176,7 @@ def train_client(
     training: LocalTraining,
     rng: np.random.Generator,
     learning_rate: float,
-) -> tuple[Params, LossSums]:
+) -> tuple[Params, TrainingSums]:
     """Train on one client's examples, step by step.
 
     Args:
@@ -179,21 +188,21 @@ def train_client(
       learning_rate: of the steps.
 
     Returns:
-      The trained parameters, and the loss sums over all steps.
+      The trained parameters, and the sums over all steps.
     """
-    losses = LossSums(jnp.zeros(()), jnp.zeros(()))
+    sums = TrainingSums.zero()
     for rows in batch_rows(len(sequences), training, rng):
         batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))
-        params, losses = _step(model, params, losses, batch, learning_rate, training.gradient_clip)
-    return params, losses
+        params, sums = _step(model, params, sums, batch, learning_rate, training.gradient_clip)
+    return params, sums
 
 
 @functools.partial(jax.jit, static_argnames=("model", "gradient_clip"))
 def _step(
-    model: Model, params: Params, losses: LossSums, batch: Batch, learning_rate: float, gradient_clip: float | None
-) -> tuple[Params, LossSums]:
+    model: Model, params: Params, sums: TrainingSums, batch: Batch, learning_rate: float, gradient_clip: float | None
+) -> tuple[Params, TrainingSums]:
     params, step = local_step(model, params, batch, learning_rate, gradient_clip)
-    return params, jax.tree_util.tree_map(jnp.add, losses, step)
+    return params, jax.tree_util.tree_map(jnp.add, sums, step)
 
 
 def global_norm(tree: Params) -> jax.Array:

@@ -117,12 +117,25 @@ class FederatedOptimization:
       server_learning_rate: its learning rate.
       client_learning_rate: of the clients' SGD.
       seed: the experiment's root seed.
+      server_warmup_rounds: rounds over which the server's rate grows, in equal steps, to its full size.
     """
 
     server: ServerOptimizerConfig
     server_learning_rate: float
     client_learning_rate: float
     seed: int
+    server_warmup_rounds: int = 0
+
+    def server_rate(self, round_number: int) -> float:
+        """Compute the server optimizer's learning rate in a round.
+
+        Args:
+          round_number: counted from 0.
+
+        Returns:
+          The rate.
+        """
+        return self.server_learning_rate * min(1.0, (round_number + 1) / max(self.server_warmup_rounds, 1))
 
 
 def run_rounds(
@@ -154,7 +167,9 @@ def run_rounds(
         if following is not None:
             runner.announce(following)
         cohort = runner.run(state.params, plan)
-        state = _apply_aggregate(optimization.server, state, cohort.aggregate, optimization.server_learning_rate)
+        state = _apply_aggregate(
+            optimization.server, state, cohort.aggregate, optimization.server_rate(plan.round_number)
+        )
         yield RoundResult(plan.round_number, state, cohort, len(plan.clients))
         plan = following
 

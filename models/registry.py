@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -62,7 +63,7 @@ def create_model(name: str, vocabulary_size: int | None = None) -> Model:
     """Build a model by name.
 
     Args:
-      name: a key of `MODELS`.
+      name: a key of `MODELS`, or `module:entry` for a `ModelEntry` of your own in a module that Python finds.
       vocabulary_size: number of token ids of the data; the configuration's own where None.
 
     Returns:
@@ -71,13 +72,31 @@ def create_model(name: str, vocabulary_size: int | None = None) -> Model:
     Raises:
       UnknownModelError: there is no such model; the message names the closest ones.
     """
-    if name not in MODELS:
-        close = difflib.get_close_matches(name, MODELS) or sorted(MODELS)
-        raise UnknownModelError(f"unknown model {name!r}; did you mean {', '.join(close)}? `fedlm models` lists all")
-    build, config = MODELS[name]
+    build, config = _imported_entry(name) if ":" in name else _registered_entry(name)
     if vocabulary_size is not None:
         config = dataclasses.replace(config, vocabulary_size=vocabulary_size)
     return build(name, config)
+
+
+def _registered_entry(name: str) -> ModelEntry:
+    if name not in MODELS:
+        close = difflib.get_close_matches(name, MODELS) or sorted(MODELS)
+        raise UnknownModelError(f"unknown model {name!r}; did you mean {', '.join(close)}? `fedlm models` lists all")
+    return MODELS[name]
+
+
+def _imported_entry(name: str) -> ModelEntry:
+    module, _, attribute = name.partition(":")
+    try:
+        entry = getattr(importlib.import_module(module), attribute, None)
+    except (ImportError, ValueError) as error:  # ValueError: the module's name is empty
+        raise UnknownModelError(
+            f"model {name!r}: the module {module!r} cannot be imported ({error}); is its folder in PYTHONPATH?"
+        ) from error
+    if not isinstance(entry, ModelEntry):
+        found = "nothing" if entry is None else type(entry).__name__
+        raise UnknownModelError(f"model {name!r}: found {found} as {attribute!r} in {module!r}, expected a ModelEntry")
+    return entry
 
 
 def standard_twin(name: str) -> str | None:

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
 from fl_core.compression import Compressor, compress_update, decompress_update
-from fl_core.local_sgd import LocalTraining, LossSums, local_step
+from fl_core.local_sgd import LocalTraining, TrainingSums, local_step
 from fl_core.round_loop import CohortResult, RoundPlan
 from fl_core.wire import download_bytes, upload_bytes
 from models.base import Batch, Model, Params
@@ -52,7 +52,7 @@ class ClientWork:
 
 class _LaneState(NamedTuple):
     params: Params
-    losses: LossSums
+    sums: TrainingSums
 
 
 class CohortEngine:
@@ -179,18 +179,18 @@ def _run_device_chunk(
     num_steps, steps = chunk.num_steps, chunk._replace(num_steps=chunk.first)
 
     def train(lane: _LaneState, inputs: LaneChunk) -> _LaneState:
-        fresh = _LaneState(params, LossSums(jnp.zeros(()), jnp.zeros(())))
+        fresh = _LaneState(params, TrainingSums.zero())
         lane = jax.lax.cond(inputs.first, lambda: fresh, lambda: lane)
         batch = Batch(jnp.asarray(inputs.tokens), jnp.asarray(inputs.weight))
-        stepped, losses = local_step(work.model, lane.params, batch, learning_rate, work.training.gradient_clip)
-        return _LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.losses, losses))
+        stepped, sums = local_step(work.model, lane.params, batch, learning_rate, work.training.gradient_clip)
+        return _LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.sums, sums))
 
     def report(lane: _LaneState, inputs: LaneChunk) -> CohortAggregate:
         delta = jax.tree_util.tree_map(jnp.subtract, params, lane.params)
         key = jax.random.fold_in(upload_key, inputs.client)
         compressed = compress_update(work.compressor, key, delta)
         received = decompress_update(work.compressor, key, compressed, delta)
-        update = contribution(received, jnp.asarray(inputs.num_examples), lane.losses, work.rules)
+        update = contribution(received, jnp.asarray(inputs.num_examples), lane.sums, work.rules)
         return jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, 0.0), update)
 
     def step(index: jax.Array, state: tuple[_LaneState, CohortAggregate]) -> tuple[_LaneState, CohortAggregate]:

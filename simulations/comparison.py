@@ -112,8 +112,8 @@ def run_comparison(
     out.mkdir(parents=True, exist_ok=True)
     _claim(comparison, out, digest)
     cells = list_cells(comparison, out)
-    failures = _run_cells(cells, workers or default_workers(), observe)
-    return [_read_result(cell, failures.get(cell)) for cell in cells]
+    failures = run_cells(cells, workers or default_workers(), observe)
+    return [read_result(cell, failures.get(cell)) for cell in cells]
 
 
 def _claim(comparison: Comparison, out: Path, cohort_file: str | None) -> None:
@@ -137,7 +137,20 @@ def _claim(comparison: Comparison, out: Path, cohort_file: str | None) -> None:
     write_atomically(path, json.dumps(settings, indent=2) + "\n")
 
 
-def _run_cells(cells: list[Cell], num_workers: int, observe: CellObserver) -> dict[Cell, str]:
+def run_cells(cells: list[Cell], num_workers: int, observe: CellObserver = lambda cell, row: None) -> dict[Cell, str]:
+    """Run those of the cells that are not finished, one in each worker process at a time.
+
+    Args:
+      cells: what to run, each in a folder of its own.
+      num_workers: processes at once.
+      observe: see `CellObserver`.
+
+    Returns:
+      Why cells failed; empty where none did.
+
+    Raises:
+      UserError: settings or data do not fit.
+    """
     failures: dict[Cell, str] = {}
     attempts: Counter[Cell] = Counter()
     pending = [cell for cell in cells if not (cell.directory / "summary.json").exists()]
@@ -210,7 +223,19 @@ def _run_cell(cell: Cell) -> str | None:
     return None
 
 
-def _read_result(cell: Cell, failure: str | None) -> CellResult:
+def read_result(cell: Cell, failure: str | None = None) -> CellResult:
+    """Read what a cell left in its folder.
+
+    Args:
+      cell: one that `run_cells` was given.
+      failure: why it failed, if it did.
+
+    Returns:
+      Its result.
+
+    Raises:
+      CheckpointError: its files are damaged.
+    """
     rows = read_rows(cell.directory / "metrics.jsonl")
     if failure is not None:
         return CellResult(cell, {"status": "failed", "error": failure}, rows)

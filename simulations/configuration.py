@@ -53,6 +53,8 @@ class RoundSettings:
     """Local steps that a client takes at most in a round."""
     client_gradient_clip: float | None = None
     """Clip each local gradient to this global norm."""
+    client_gradient_norms: bool = False
+    """Record the norms of local gradients although they are not clipped, which takes a little more time."""
     client_max_examples: int | None = None
     """Examples (sentences) that a client trains on at most in an epoch; it counts for no more in the weighted mean."""
     client_cap_order: CapOrder = "shuffle_then_cap"
@@ -73,6 +75,8 @@ class RoundSettings:
     """Decay of the second moment of fedadam and fedyogi."""
     server_epsilon: float = 1e-8
     """Added to the root of the second moment of fedadam, fedadagrad and fedyogi."""
+    server_warmup_rounds: int = 0
+    """Rounds over which the server's learning rate grows, in equal steps, to its full size."""
     weighting: Weighting = "examples"
     """Whether a client's update counts by its examples, or all count the same."""
     update_clip_norm: float | None = None
@@ -103,6 +107,8 @@ class RoundSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} is {value}, but must be at least 1")
+        if self.server_warmup_rounds < 0:
+            raise ConfigurationError(f"server_warmup_rounds is {self.server_warmup_rounds}, but must be at least 0")
         self.local_training(), self.aggregation_rules(), self.server_config()
         _check_cohort_sampler(self)
         make_compressor(self.upload_bits, self.upload_rotation)
@@ -113,11 +119,16 @@ class RoundSettings:
             batch_size=self.client_batch_size,
             epochs=self.client_epochs,
             max_batches=self.client_max_batches,
-            gradient_clip=self.client_gradient_clip,
+            gradient_clip=self._gradient_clip(),
             max_examples=self.client_max_examples,
             cap_order=self.client_cap_order,
             batches_across_epochs=self.client_batches_across_epochs,
         )
+
+    def _gradient_clip(self) -> float | None:
+        if self.client_gradient_clip is None and self.client_gradient_norms:
+            return math.inf
+        return self.client_gradient_clip
 
     def aggregation_rules(self) -> AggregationRules:
         """Collect how the server treats updates."""

@@ -170,6 +170,7 @@ def _train(
         server_learning_rate=experiment.server_learning_rate,
         client_learning_rate=experiment.client_learning_rate,
         seed=experiment.seed,
+        server_warmup_rounds=experiment.server_warmup_rounds,
     )
     heldout = list(device_batches(prepared.heldout, experiment.length, experiment.heldout_examples))
     divergence = find_divergence(log.rows)

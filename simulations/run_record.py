@@ -57,6 +57,7 @@ def round_row(result: RoundResult) -> dict[str, Any]:
         "examples": int(aggregate.examples),
         "steps": result.cohort.steps,
         "update_norm": float(aggregate.update_norm) / accepted,
+        "gradient_norm": float(aggregate.training.gradient_norm) / max(result.cohort.steps, 1) or None,
         "bytes_down": result.cohort.bytes_down,
         "bytes_up": result.cohort.bytes_up,
     }

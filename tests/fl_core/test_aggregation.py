@@ -5,9 +5,9 @@ import pytest
 
 from fl_core.aggregation import AggregationRules, add_aggregates, contribution, empty_aggregate, mean_delta
 from fl_core.errors import ConfigurationError
-from fl_core.local_sgd import LossSums, global_norm
+from fl_core.local_sgd import TrainingSums, global_norm
 
-LOSSES = LossSums(jnp.asarray(20.0), jnp.asarray(4.0))
+LOSSES = TrainingSums(jnp.asarray(20.0), jnp.asarray(4.0), jnp.asarray(3.0))
 
 
 def delta(*values):
@@ -38,7 +38,10 @@ def test_an_update_that_is_not_finite_counts_for_nothing_but_is_counted(bad):
 
 def test_a_loss_that_is_not_finite_drops_the_update():
     update = contribution(
-        delta(1.0), jnp.asarray(1.0), LossSums(jnp.asarray(jnp.nan), jnp.asarray(1.0)), AggregationRules()
+        delta(1.0),
+        jnp.asarray(1.0),
+        TrainingSums(jnp.asarray(jnp.nan), jnp.asarray(1.0), jnp.asarray(1.0)),
+        AggregationRules(),
     )
     assert float(update.dropped) == 1
     assert float(update.training.loss) == 0

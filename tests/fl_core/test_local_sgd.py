@@ -1,3 +1,5 @@
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,6 +175,17 @@ def test_gradient_clipping_bounds_the_step(clip, changes):
     assert length <= clip * 1.01
     same = all(jax.tree_util.tree_leaves(jax.tree_util.tree_map(lambda a, b: bool(jnp.allclose(a, b)), plain, clipped)))
     assert same is not changes
+
+
+def test_an_infinite_clip_only_measures_the_gradient():
+    params = MODEL.init(jax.random.key(0))
+    plain, unmeasured = local_step(MODEL, params, a_batch(), 1.0, None)
+    stepped, measured = local_step(MODEL, params, a_batch(), 1.0, math.inf)
+    length = float(global_norm(jax.tree_util.tree_map(jnp.subtract, params, plain)))
+    np.testing.assert_allclose(measured.gradient_norm, length, rtol=1e-4)
+    assert float(unmeasured.gradient_norm) == 0
+    for one, other in zip(*map(jax.tree_util.tree_leaves, (plain, stepped)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
 
 
 def test_a_batch_without_examples_changes_nothing():

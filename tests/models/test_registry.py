@@ -121,3 +121,20 @@ def test_unknown_models_are_value_errors():
 
 def test_special_tokens_stand_where_their_ids_say():
     assert [SPECIAL_TOKENS[id_] for id_ in (PAD_ID, BOS_ID, EOS_ID, OOV_ID)] == ["[PAD]", "[BOS]", "[EOS]", "[UNK]"]
+
+
+def test_a_model_of_ones_own_is_named_by_its_module(tmp_path, monkeypatch):
+    (tmp_path / "models_of_mine.py").write_text(
+        "from models.registry import MODELS\nSMALL = MODELS['cifg_tiny']\nNUMBER = 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    model = create_model("models_of_mine:SMALL", 50)
+    assert (model.name, model.vocabulary_size) == ("models_of_mine:SMALL", 50)
+    for name, message in (
+        ("models_of_mine:NUMBER", "found int as 'NUMBER' in 'models_of_mine', expected a ModelEntry"),
+        ("models_of_mine:LARGE", "found nothing"),
+        ("models_of_yours:SMALL", "cannot be imported.*PYTHONPATH"),
+        (":SMALL", "cannot be imported"),
+    ):
+        with pytest.raises(UnknownModelError, match=message):
+            create_model(name)

@@ -122,8 +122,8 @@ def test_an_empty_hour_is_found_before_anything_is_written(small_store, trace, t
 
 
 def test_a_comparison_notices_a_changed_file(small_store, train, tmp_path, monkeypatch):
-    monkeypatch.setattr("simulations.comparison._run_cells", lambda cells, workers, observe: {})
-    monkeypatch.setattr("simulations.comparison._read_result", lambda cell, failure: None)
+    monkeypatch.setattr("simulations.comparison.run_cells", lambda cells, workers, observe: {})
+    monkeypatch.setattr("simulations.comparison.read_result", lambda cell, failure: None)
     path = tmp_path / "weights.csv"
     path.write_text(f"client_id,weight\n{train.client_ids[0]},2\n")
     comparison = Comparison(data=small_store, models=("cifg_tiny",), cohort_sampler="weighted", cohort_weights=path)

@@ -1,0 +1,1 @@
+"""Which choices make the models train as the papers say, and the comparison of the architectures."""

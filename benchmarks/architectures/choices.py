@@ -1,0 +1,196 @@
+"""What makes scale-invariant models train: one choice varied at a time, in short simulated runs.
+
+Every line of `QUESTIONS` is one run a seed. Finished runs are kept, so the command goes on where it was stopped, and
+a new line costs only its own runs. Needs a data set (`fedlm data import stdlib --out runs/stdlib`); takes about a
+minute a run and core:
+
+    python -m benchmarks.architectures.choices
+"""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from benchmarks.machine import describe_machine
+from simulations.atomic_files import write_atomically
+from simulations.comparison import Cell, CellResult, read_result, run_cells
+from simulations.configuration import Experiment
+from simulations.workers import default_workers
+
+RESULTS = Path(__file__).parent / "results"
+VARIANTS = "benchmarks.architectures.variants:"
+BASE: dict[str, Any] = {
+    "rounds": 60,
+    "cohort_size": 20,
+    "client_learning_rate": 2.0,
+    "server_learning_rate": 0.01,
+    "client_gradient_clip": 1.0,
+    "heldout_examples": 2000,
+    "test_examples": 1,
+    "evaluate_every": 2,
+    "checkpoint_every": 60,
+}
+"""What all runs have in common but for what their line says: the setting of the preset `small`."""
+
+Lines = dict[str, dict[str, Any]]
+QUESTIONS: dict[str, Lines] = {
+    "SI-CIFG: the server's learning rate and its warm-up": {
+        "CIFG, rate 0.01": {"model": "cifg_tiny"},
+        "rate 0.01": {"model": "si_cifg_tiny"},
+        "rate 0.003": {"model": "si_cifg_tiny", "server_learning_rate": 0.003},
+        "rate 0.001": {"model": "si_cifg_tiny", "server_learning_rate": 0.001},
+        "rate 0.01, warm-up 20": {"model": "si_cifg_tiny", "server_warmup_rounds": 20},
+        "CIFG, rate 0.01, warm-up 20": {"model": "cifg_tiny", "server_warmup_rounds": 20},
+    },
+    "SI-CIFG: FedAdam's epsilon": {
+        "1e-8": {"model": "si_cifg_tiny"},
+        "1e-4": {"model": "si_cifg_tiny", "server_epsilon": 1e-4},
+        "1e-3": {"model": "si_cifg_tiny", "server_epsilon": 1e-3},
+        "1e-2, rate 0.03": {"model": "si_cifg_tiny", "server_epsilon": 1e-2, "server_learning_rate": 0.03},
+        "CIFG, 1e-3": {"model": "cifg_tiny", "server_epsilon": 1e-3},
+    },
+    "SI-CIFG: where it starts": {
+        "as it is": {"model": "si_cifg_tiny"},
+        "recurrent weights x 0.1": {"model": f"{VARIANTS}SMALL_RECURRENCE"},
+        "recurrent weights 0": {"model": f"{VARIANTS}NO_RECURRENCE"},
+        "orthogonal recurrent weights": {"model": f"{VARIANTS}ORTHOGONAL"},
+        "gate weights x 10": {"model": f"{VARIANTS}LARGE_GATES"},
+        "projection x 0.1": {"model": f"{VARIANTS}SMALL_PROJECTION"},
+    },
+    "SI-CIFG: scales of its ends": {
+        "as it is": {"model": "si_cifg_tiny"},
+        "embeddings not scaled": {"model": f"{VARIANTS}UNIT_EMBEDDING"},
+        "output normalised": {"model": f"{VARIANTS}NORMALISED_OUTPUT"},
+        "output x sqrt(e)": {"model": f"{VARIANTS}LARGE_OUTPUT"},
+    },
+    "SI-CIFG: clipping of local gradients": {
+        "clip 1": {"model": "si_cifg_tiny"},
+        "no clip": {"model": "si_cifg_tiny", "client_gradient_clip": None},
+        "clip 0.3": {"model": "si_cifg_tiny", "client_gradient_clip": 0.3},
+        "CIFG, no clip": {"model": "cifg_tiny", "client_gradient_clip": None},
+    },
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("runs/stdlib"), help="data set")
+    parser.add_argument("--out", type=Path, default=Path("runs/choices"), help="folder of the runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--questions", nargs="+", help="only questions whose title has one of these words")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where numbers and plots go")
+    arguments = parser.parse_args()
+    chosen = {
+        title: lines
+        for title, lines in QUESTIONS.items()
+        if not arguments.questions or any(word in title for word in arguments.questions)
+    }
+    cells = {
+        (title, label, seed): cell_of(settings, seed, arguments.data, arguments.out)
+        for title, lines in chosen.items()
+        for label, settings in lines.items()
+        for seed in arguments.seeds
+    }
+    failures = run_cells(list(dict.fromkeys(cells.values())), default_workers(), report_progress)
+    found = {key: read_result(cell, failures.get(cell)) for key, cell in cells.items()}
+    results = {title: summarise(lines, title, arguments.seeds, found) for title, lines in chosen.items()}
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    record = {"machine": describe_machine(), "setting": BASE, "questions": results}
+    write_atomically(arguments.results / "choices.json", json.dumps(record, indent=1) + "\n")
+    plot(results).savefig(arguments.results / "choices.png", dpi=110)
+    for title, lines in results.items():
+        print(title)
+        for label, line in lines.items():
+            print(f"  {label:32s} {line['final_perplexity']}  largest {line['largest_perplexity']:.0f}")
+
+
+def cell_of(settings: dict[str, Any], seed: int, data: Path, out: Path) -> Cell:
+    """Name the run of a line and a seed.
+
+    Args:
+      settings: what the line changes.
+      seed: the root seed.
+      data: the data set.
+      out: folder of all runs.
+
+    Returns:
+      The cell; equal settings share one folder, whatever question they belong to.
+    """
+    name = "_".join(f"{key}-{str(value).rpartition(':')[2]}" for key, value in sorted(settings.items()))
+    return Cell(Experiment(**{**BASE, **settings}, data=data, seed=seed), out / name / f"seed-{seed}")
+
+
+def report_progress(cell: Cell, row: dict[str, Any]) -> None:
+    """Print a line for the last round of every run."""
+    if row["round"] + 1 == cell.experiment.rounds:
+        print(f"{cell.directory}: {row.get('heldout_perplexity')}", flush=True)
+
+
+def summarise(
+    lines: Lines, title: str, seeds: list[int], found: dict[tuple[str, str, int], CellResult]
+) -> dict[str, dict[str, Any]]:
+    """Collect what the runs of a question gave.
+
+    Args:
+      lines: of the question.
+      title: its title.
+      seeds: the root seeds.
+      found: all results.
+
+    Returns:
+      For each line the status, last, mean and largest held-out perplexity, and the mean curve.
+    """
+    summaries = {}
+    for label, settings in lines.items():
+        results = [found[title, label, seed] for seed in seeds]
+        curves = [
+            {row["round"] + 1: row["heldout_perplexity"] for row in result.rows if row.get("heldout_perplexity")}
+            for result in results
+        ]
+        finals = [list(curve.values())[-1] for curve in curves if curve]
+        summaries[label] = {
+            "settings": settings,
+            "status": [result.status for result in results],
+            "final_perplexity": [round(value, 1) for value in finals],
+            "mean_final_perplexity": round(statistics.mean(finals), 1) if finals else None,
+            "largest_perplexity": max((value for curve in curves for value in curve.values()), default=0.0),
+            "curve": {
+                done: round(statistics.geometric_mean([curve[done] for curve in curves]), 2)
+                for done in sorted(set.intersection(*map(set, curves)))
+            },
+        }
+    return summaries
+
+
+def plot(results: dict[str, dict[str, dict[str, Any]]]) -> Figure:
+    """Draw a panel a question: held-out perplexity over rounds, the last value behind each line."""
+    columns = 2
+    rows = -(-len(results) // columns)
+    figure = Figure(figsize=(14, 4.6 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for axes, (title, lines) in zip(panels, results.items(), strict=False):
+        ordered = sorted(lines.items(), key=lambda item: -(item[1]["mean_final_perplexity"] or 1e9))
+        for label, line in ordered:
+            rounds = list(map(int, line["curve"]))
+            values = list(line["curve"].values())
+            style = "--" if label.startswith(("CIFG", "Transformer")) else "-"
+            axes.plot(rounds, values, style, label=f"{label}: {line['mean_final_perplexity']}")
+        axes.set_yscale("log")
+        axes.set_ylim(150, 5000)
+        axes.set_title(title, loc="left", fontweight="bold")
+        axes.set_xlabel("rounds done")
+        axes.set_ylabel("held-out perplexity")
+        axes.legend(frameon=False, title="worst first, last value behind it")
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in list(panels):
+        axes.set_axis_off()
+    return figure
+
+
+if __name__ == "__main__":
+    main()
