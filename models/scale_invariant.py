@@ -52,6 +52,41 @@ def si_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
     return _divide_by_row(scaled, jnp.sum).astype(scores.dtype)
 
 
+def unit_rms(x: jax.Array) -> jax.Array:
+    """Divide each row by its root mean square, over the last axis.
+
+    Args:
+      x: float [..., width].
+
+    Returns:
+      The same shape and dtype, each row with a mean square of 1; a row of zeros gives zeros.
+    """
+    # Dividing by the largest first keeps the squares in range, as in the attention above.
+    scaled = _divide_by_row(
+        _at_least_float32(x), lambda values, **axis: jax.lax.stop_gradient(jnp.max(jnp.abs(values), **axis))
+    )
+    return _divide_by_rms(scaled).astype(x.dtype)
+
+
+@jax.custom_jvp
+def _divide_by_rms(x: jax.Array) -> jax.Array:
+    return x / _rms_or_1(x)
+
+
+@_divide_by_rms.defjvp
+def _divide_by_rms_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    (x,), (tangent,) = primals, tangents
+    rms = _rms_or_1(x)
+    ratio, along = x / rms, tangent / rms
+    # The mean's divisor stands where it keeps sums in range when this is transposed.
+    return ratio, along - ratio / x.shape[-1] * jnp.sum(ratio * along, axis=-1, keepdims=True)
+
+
+def _rms_or_1(x: jax.Array) -> jax.Array:
+    mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    return jnp.sqrt(jnp.where(mean_square > 0, mean_square, 1.0))
+
+
 def _divide_by_row(x: jax.Array, row_statistic: Callable[..., jax.Array]) -> jax.Array:
     wide = _at_least_float32(x)
     row = row_statistic(wide, axis=-1, keepdims=True)

@@ -56,7 +56,7 @@ def transformer(name: str, config: TransformerConfig) -> Model:
     Returns:
       The model.
     """
-    return _transformer_model(name, config, softmax_attention_weights)
+    return transformer_with(name, config, softmax_attention_weights)
 
 
 def si_transformer(name: str, config: TransformerConfig) -> Model:
@@ -69,7 +69,7 @@ def si_transformer(name: str, config: TransformerConfig) -> Model:
     Returns:
       The model.
     """
-    return _transformer_model(name, config, si_attention_weights)
+    return transformer_with(name, config, si_attention_weights)
 
 
 def softmax_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
@@ -86,7 +86,18 @@ def softmax_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
     return jax.nn.softmax(jnp.where(mask, wide, -jnp.inf), axis=-1).astype(scores.dtype)
 
 
-def _transformer_model(name: str, config: TransformerConfig, attention_weights: AttentionWeights) -> Model:
+def transformer_with(name: str, config: TransformerConfig, attention_weights: AttentionWeights) -> Model:
+    """Make a Transformer decoder with any attention.
+
+    Args:
+      name: the model's name.
+      config: its sizes.
+      attention_weights: what stands in for the masked softmax.
+
+    Returns:
+      The model.
+    """
+
     def init(rng: jax.Array) -> Params:
         rng_embedding, rng_blocks = jax.random.split(rng)
         return {

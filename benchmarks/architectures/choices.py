@@ -38,40 +38,52 @@ BASE: dict[str, Any] = {
 
 Lines = dict[str, dict[str, Any]]
 QUESTIONS: dict[str, Lines] = {
-    "SI-CIFG: the server's learning rate and its warm-up": {
-        "CIFG, rate 0.01": {"model": "cifg_tiny"},
-        "rate 0.01": {"model": "si_cifg_tiny"},
-        "rate 0.003": {"model": "si_cifg_tiny", "server_learning_rate": 0.003},
-        "rate 0.001": {"model": "si_cifg_tiny", "server_learning_rate": 0.001},
-        "rate 0.01, warm-up 20": {"model": "si_cifg_tiny", "server_warmup_rounds": 20},
-        "CIFG, rate 0.01, warm-up 20": {"model": "cifg_tiny", "server_warmup_rounds": 20},
+    "SI-CIFG before its output was normalised: the server's steps": {
+        "CIFG": {"model": "cifg_tiny"},
+        "SI-CIFG, not normalised": {"model": f"{VARIANTS}PLAIN"},
+        "rate 0.003": {"model": f"{VARIANTS}PLAIN", "server_learning_rate": 0.003},
+        "rate 0.001": {"model": f"{VARIANTS}PLAIN", "server_learning_rate": 0.001},
+        "warm-up 20": {"model": f"{VARIANTS}PLAIN", "server_warmup_rounds": 20},
+        "epsilon 1e-3": {"model": f"{VARIANTS}PLAIN", "server_epsilon": 1e-3},
+        "epsilon 1e-2, rate 0.03": {
+            "model": f"{VARIANTS}PLAIN",
+            "server_epsilon": 1e-2,
+            "server_learning_rate": 0.03,
+        },
     },
-    "SI-CIFG: FedAdam's epsilon": {
-        "1e-8": {"model": "si_cifg_tiny"},
-        "1e-4": {"model": "si_cifg_tiny", "server_epsilon": 1e-4},
-        "1e-3": {"model": "si_cifg_tiny", "server_epsilon": 1e-3},
-        "1e-2, rate 0.03": {"model": "si_cifg_tiny", "server_epsilon": 1e-2, "server_learning_rate": 0.03},
-        "CIFG, 1e-3": {"model": "cifg_tiny", "server_epsilon": 1e-3},
+    "SI-CIFG: scales and normalisation": {
+        "CIFG": {"model": "cifg_tiny"},
+        "not normalised": {"model": f"{VARIANTS}PLAIN"},
+        "not normalised, output / sqrt(e)": {"model": f"{VARIANTS}SMALL_OUTPUT"},
+        "not normalised, output / e": {"model": f"{VARIANTS}SMALLER_OUTPUT"},
+        "not normalised, gate weights x 10": {"model": f"{VARIANTS}LARGER_GATES"},
+        "not normalised, embeddings / sqrt(e)": {"model": f"{VARIANTS}UNIT_EMBEDDING"},
+        "output normalised (chosen)": {"model": "si_cifg_tiny"},
+        "h normalised at every step": {"model": f"{VARIANTS}NORMALISED_STATE"},
+        "output normalised, embeddings / sqrt(e)": {"model": f"{VARIANTS}NORMALISED_UNIT_EMBEDDING"},
     },
-    "SI-CIFG: where it starts": {
-        "as it is": {"model": "si_cifg_tiny"},
-        "recurrent weights x 0.1": {"model": f"{VARIANTS}SMALL_RECURRENCE"},
-        "recurrent weights 0": {"model": f"{VARIANTS}NO_RECURRENCE"},
-        "orthogonal recurrent weights": {"model": f"{VARIANTS}ORTHOGONAL"},
-        "gate weights x 10": {"model": f"{VARIANTS}LARGE_GATES"},
-        "projection x 0.1": {"model": f"{VARIANTS}SMALL_PROJECTION"},
-    },
-    "SI-CIFG: scales of its ends": {
-        "as it is": {"model": "si_cifg_tiny"},
-        "embeddings not scaled": {"model": f"{VARIANTS}UNIT_EMBEDDING"},
-        "output normalised": {"model": f"{VARIANTS}NORMALISED_OUTPUT"},
-        "output x sqrt(e)": {"model": f"{VARIANTS}LARGE_OUTPUT"},
-    },
-    "SI-CIFG: clipping of local gradients": {
-        "clip 1": {"model": "si_cifg_tiny"},
-        "no clip": {"model": "si_cifg_tiny", "client_gradient_clip": None},
-        "clip 0.3": {"model": "si_cifg_tiny", "client_gradient_clip": 0.3},
+    "CIFG and SI-CIFG: normalised output, rate, clipping": {
+        "CIFG": {"model": "cifg_tiny"},
+        "CIFG, output normalised": {"model": f"{VARIANTS}NORMALISED_CIFG"},
+        "CIFG, rate 0.03": {"model": "cifg_tiny", "server_learning_rate": 0.03},
         "CIFG, no clip": {"model": "cifg_tiny", "client_gradient_clip": None},
+        "SI-CIFG (output normalised)": {"model": "si_cifg_tiny"},
+        "SI-CIFG, rate 0.03": {"model": "si_cifg_tiny", "server_learning_rate": 0.03},
+        "SI-CIFG, no clip": {"model": "si_cifg_tiny", "client_gradient_clip": None},
+    },
+    "Transformer and SI-Transformer: clipping, attention, rate": {
+        "Transformer": {"model": "transformer_tiny"},
+        "Transformer, no clip": {"model": "transformer_tiny", "client_gradient_clip": None},
+        "Transformer, rate 0.03": {"model": "transformer_tiny", "server_learning_rate": 0.03},
+        "SI-Transformer": {"model": "si_transformer_tiny"},
+        "SI-Transformer, no clip": {"model": "si_transformer_tiny", "client_gradient_clip": None},
+        "SI-Transformer, no clip, attention epsilon 1e-2": {
+            "model": f"{VARIANTS}ATTENTION_EPSILON",
+            "client_gradient_clip": None,
+        },
+        "SI-Transformer, attention epsilon 1e-2": {"model": f"{VARIANTS}ATTENTION_EPSILON"},
+        "SI-Transformer, half on itself": {"model": f"{VARIANTS}ATTENTION_WITH_SELF"},
+        "SI-Transformer, rate 0.03": {"model": "si_transformer_tiny", "server_learning_rate": 0.03},
     },
 }
 

@@ -4,105 +4,132 @@ Names are used as `--model benchmarks.architectures.variants:NAME`.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from models.base import Model, Params, language_model
-from models.cifg import CifgConfig
-from models.layers import embed, layer_norm, logits_from_table
+from models.cifg import CifgConfig, cifg_with
+from models.layers import dense, embed, logits_from_table
 from models.recurrent import cifg_layer
 from models.registry import MODELS, ModelEntry
-from models.scale_invariant import si_sigmoid, si_tanh
+from models.scale_invariant import si_attention_weights, si_sigmoid, si_tanh, unit_rms
+from models.transformer import TransformerConfig, transformer_with
 
-ChangeParams = Callable[[Params], Params]
+_CIFG = MODELS["cifg_tiny"].config
+_TRANSFORMER = MODELS["transformer_tiny"].config
+Recurrence = Callable[[Params, jax.Array], jax.Array]
 
 
-def with_start(name: str, change: ChangeParams) -> ModelEntry:
-    """Make a model start from other parameters.
+def plain_si_cifg(name: str, config: CifgConfig) -> Model:
+    """Make CIFG with scale-invariant activations and nothing else: SI-CIFG but for its normalised output."""
+    return cifg_with(name, config, si_sigmoid, si_tanh)
+
+
+def normalised_cifg(name: str, config: CifgConfig) -> Model:
+    """Make CIFG with a normalised output, to tell what that alone does."""
+    return cifg_with(name, config, jax.nn.sigmoid, jnp.tanh, output=unit_rms)
+
+
+def scaled_output(scale: float) -> ModelEntry:
+    """Make plain SI-CIFG whose output is multiplied by a constant."""
+    return ModelEntry(
+        lambda name, config: cifg_with(name, config, si_sigmoid, si_tanh, output=lambda h: scale * h), _CIFG
+    )
+
+
+def larger_gates(factor: float) -> ModelEntry:
+    """Make plain SI-CIFG that starts from larger gate weights, to which a step of one size is a smaller turn."""
+
+    def build(name: str, config: CifgConfig) -> Model:
+        model = plain_si_cifg(name, config)
+
+        def init(rng: jax.Array) -> Params:
+            params = model.init(rng)
+            layer = params["recurrent"]
+            gates = {part: {**layer[part], "kernel": factor * layer[part]["kernel"]} for part in ("input", "recurrent")}
+            return {**params, "recurrent": {**layer, **gates}}
+
+        return dataclasses.replace(model, init=init)
+
+    return ModelEntry(build, _CIFG)
+
+
+def si_cifg_like(input_scale: float, recurrence: Recurrence, output: Callable[[jax.Array], jax.Array]) -> ModelEntry:
+    """Make SI-CIFG with parts of its own.
 
     Args:
-      name: of the registered model.
-      change: what is done to freshly drawn parameters.
+      input_scale: multiplies embeddings, whose rows have unit expected norm.
+      recurrence: maps (parameters of the recurrent layer, inputs) to h.
+      output: applied to h before tokens are scored.
 
     Returns:
       The variant.
     """
-    entry = MODELS[name]
-
-    def build(name: str, config: object) -> Model:
-        model = entry.build(name, config)
-        return dataclasses.replace(model, init=lambda rng: change(model.init(rng)))
-
-    return ModelEntry(build, entry.config)
-
-
-def scale_recurrence(**factors: float) -> ChangeParams:
-    """Scale weight matrices of the recurrent layer.
-
-    Args:
-      **factors: from `input`, `recurrent` and `projection` to a factor.
-
-    Returns:
-      The change.
-    """
-
-    def change(params: Params) -> Params:
-        layer = dict(params["recurrent"])
-        for part, factor in factors.items():
-            layer[part] = {**layer[part], "kernel": factor * layer[part]["kernel"]}
-        return {**params, "recurrent": layer}
-
-    return change
-
-
-def orthogonal_recurrence(params: Params) -> Params:
-    """Draw the recurrent matrix of each gate with orthonormal rows, as Keras does for the whole."""
-    kernel = params["recurrent"]["recurrent"]["kernel"]
-    keys = jax.random.split(jax.random.key(17), 3)
-    gates = [jax.nn.initializers.orthogonal()(key, (kernel.shape[0], kernel.shape[1] // 3)) for key in keys]
-    layer = {**params["recurrent"], "recurrent": {"kernel": jnp.concatenate(gates, axis=1)}}
-    return {**params, "recurrent": layer}
-
-
-def si_cifg_like(embedding_scale: str = "sqrt", output: str = "plain") -> Callable[[str, CifgConfig], Model]:
-    """Make SI-CIFG with other scales at its ends.
-
-    Args:
-      embedding_scale: `sqrt` multiplies embeddings by sqrt(e), `one` leaves them alone.
-      output: `plain` scores h itself; `normalised` scores h / rms(h) with rows of the table of unit expected norm;
-        `sqrt` scores h sqrt(e).
-
-    Returns:
-      A function that builds it.
-    """
 
     def build(name: str, config: CifgConfig) -> Model:
-        original = MODELS["si_cifg_tiny"].build(name, config)
-        factor = config.embedding**0.5 if embedding_scale == "sqrt" else 1.0
-        norm = {"scale": jnp.ones(config.embedding), "shift": jnp.zeros(config.embedding)}
-
         def apply(params: Params, tokens: jax.Array) -> jax.Array:
-            x = embed(params["embedding"], tokens) * factor
-            h = cifg_layer(params["recurrent"], x, si_sigmoid, si_tanh)
-            if output == "normalised":
-                h = layer_norm(norm, h)
-            if output == "sqrt":
-                h = h * config.embedding**0.5
-            return logits_from_table(params["embedding"], params["output_bias"], h)
+            h = recurrence(params["recurrent"], embed(params["embedding"], tokens) * input_scale)
+            return logits_from_table(params["embedding"], params["output_bias"], output(h))
 
-        return language_model(name, config.vocabulary_size, original.init, apply)
+        return language_model(name, config.vocabulary_size, plain_si_cifg(name, config).init, apply)
 
-    return build
+    return ModelEntry(build, _CIFG)
 
 
-_TINY = MODELS["si_cifg_tiny"].config
-SMALL_RECURRENCE = with_start("si_cifg_tiny", scale_recurrence(recurrent=0.1))
-NO_RECURRENCE = with_start("si_cifg_tiny", scale_recurrence(recurrent=0.0))
-LARGE_GATES = with_start("si_cifg_tiny", scale_recurrence(input=10.0, recurrent=10.0))
-SMALL_PROJECTION = with_start("si_cifg_tiny", scale_recurrence(projection=0.1))
-ORTHOGONAL = with_start("si_cifg_tiny", orthogonal_recurrence)
-UNIT_EMBEDDING = ModelEntry(si_cifg_like(embedding_scale="one"), _TINY)
-NORMALISED_OUTPUT = ModelEntry(si_cifg_like(output="normalised"), _TINY)
-LARGE_OUTPUT = ModelEntry(si_cifg_like(output="sqrt"), _TINY)
+def si_recurrence(params: Params, x_bxtxe: jax.Array) -> jax.Array:
+    """Run SI-CIFG's recurrence as it is."""
+    return cifg_layer(params, x_bxtxe, si_sigmoid, si_tanh)
+
+
+def normalised_recurrence(params: Params, x_bxtxe: jax.Array) -> jax.Array:
+    """Run SI-CIFG's recurrence with h normalised at every step, not only where tokens are scored."""
+    z_txbx3h = jnp.swapaxes(dense(params["input"], x_bxtxe), 0, 1)
+
+    def step(state: tuple[jax.Array, jax.Array], z: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        h, c = state
+        i, g, o = jnp.split(z + dense(params["recurrent"], h), 3, axis=-1)
+        i = si_sigmoid(i)
+        c = c + i * (si_tanh(g) - c)
+        h = unit_rms(dense(params["projection"], si_sigmoid(o) * si_tanh(c)))
+        return (h, c), h
+
+    batch, hidden = x_bxtxe.shape[0], params["projection"]["kernel"].shape[0]
+    start = (jnp.zeros((batch, x_bxtxe.shape[2])), jnp.zeros((batch, hidden)))
+    return jnp.swapaxes(jax.lax.scan(step, start, z_txbx3h)[1], 0, 1)
+
+
+def si_transformer_with_epsilon(epsilon: float) -> ModelEntry:
+    """Make SI-Transformer whose rows of attention are divided by their sum and a constant."""
+
+    def weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
+        positive = jax.nn.relu(jnp.where(mask, scores, 0.0))
+        return positive / (jnp.sum(positive, axis=-1, keepdims=True) + epsilon)
+
+    def build(name: str, config: TransformerConfig) -> Model:
+        return transformer_with(name, config, weights)
+
+    return ModelEntry(build, _TRANSFORMER)
+
+
+def si_transformer_seeing_itself(name: str, config: TransformerConfig) -> Model:
+    """Make SI-Transformer in which every row keeps a share of 1 for its own position, so that no row is empty."""
+
+    def weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
+        return 0.5 * (si_attention_weights(scores, mask) + jnp.eye(scores.shape[-1], dtype=scores.dtype))
+
+    return transformer_with(name, config, weights)
+
+
+PLAIN = ModelEntry(plain_si_cifg, _CIFG)
+SMALL_OUTPUT = scaled_output(1 / math.sqrt(_CIFG.embedding))
+SMALLER_OUTPUT = scaled_output(1 / _CIFG.embedding)
+LARGER_GATES = larger_gates(10.0)
+UNIT_EMBEDDING = si_cifg_like(1.0, si_recurrence, lambda h: h)
+NORMALISED_UNIT_EMBEDDING = si_cifg_like(1.0, si_recurrence, unit_rms)
+NORMALISED_STATE = si_cifg_like(math.sqrt(_CIFG.embedding), normalised_recurrence, lambda h: h)
+NORMALISED_CIFG = ModelEntry(normalised_cifg, _CIFG)
+ATTENTION_EPSILON = si_transformer_with_epsilon(1e-2)
+ATTENTION_WITH_SELF = ModelEntry(si_transformer_seeing_itself, _TRANSFORMER)

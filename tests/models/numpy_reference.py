@@ -41,7 +41,11 @@ def position_encoding(position, width):
     return out
 
 
-def cifg_logits(params, tokens, gate=sigmoid, cell=np.tanh):
+def unit_rms(x):
+    return x / np.sqrt(np.mean(x**2)) if np.any(x) else 0 * x
+
+
+def cifg_logits(params, tokens, gate=sigmoid, cell=np.tanh, final=lambda h: h):
     table = params["embedding"]["table"]
     output = params["output"]["table"] if "output" in params else table
     w, b = params["recurrent"]["input"]["kernel"], params["recurrent"]["input"]["bias"]
@@ -55,7 +59,7 @@ def cifg_logits(params, tokens, gate=sigmoid, cell=np.tanh):
             i, g, o = gate(z[:hidden]), cell(z[hidden : 2 * hidden]), gate(z[2 * hidden :])
             c = (1 - i) * c + i * g
             h = p.T @ (o * cell(c))
-            logits[row, t] = output @ h + params["output_bias"]
+            logits[row, t] = output @ final(h) + params["output_bias"]
     return logits
 
 

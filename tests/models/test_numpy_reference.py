@@ -18,7 +18,7 @@ from models.transformer import TransformerConfig, si_transformer, transformer
 SIZES = CifgConfig(vocabulary_size=29, embedding=10, hidden=14)
 UNTIED = CifgConfig(vocabulary_size=29, embedding=10, hidden=14, tied=False)
 BLOCKS = TransformerConfig(vocabulary_size=29, layers=2, heads=3, embedding=12, mlp=20)
-SI_CIFG = {"gate": reference.si_sigmoid, "cell": reference.si_tanh}
+SI_CIFG = {"gate": reference.si_sigmoid, "cell": reference.si_tanh, "final": reference.unit_rms}
 ARCHITECTURES = {
     "cifg": (cifg, SIZES, reference.cifg_logits),
     "untied cifg": (cifg, UNTIED, reference.cifg_logits),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from models.scale_invariant import si_attention_weights, si_sigmoid, si_tanh
+from models.scale_invariant import si_attention_weights, si_sigmoid, si_tanh, unit_rms
 
 ROWS, WIDTH = 4, 8
 CAUSAL = np.tril(np.ones((WIDTH, WIDTH), bool))[::2]
@@ -25,6 +25,7 @@ def attend_to_earlier(scores):
 FUNCTIONS = {
     "si_sigmoid": si_sigmoid,
     "si_tanh": si_tanh,
+    "unit_rms": unit_rms,
     "si_attention": attend_to_all,
     "causal si_attention": attend_to_earlier,
 }
@@ -48,6 +49,7 @@ def reference(function, x):
         over, under = {
             si_sigmoid: (positive, positive.max()),
             si_tanh: (row, np.abs(row).max()),
+            unit_rms: (row, np.sqrt(np.mean(row**2))),
         }.get(function, (positive, positive.sum()))
         if under > 0:
             out[i] = over / under
@@ -66,6 +68,8 @@ def reference_pullback(function, x, gradient):
             k = np.argmax(np.abs(row))
             out[i] = g / np.abs(row[k])
             out[i, k] -= np.sign(row[k]) * np.sum(g * y) / np.abs(row[k])
+        elif function is unit_rms:
+            out[i] = (g - y * np.mean(g * y)) / np.sqrt(np.mean(row**2))
         elif function is si_sigmoid:
             k = np.argmax(row)
             out[i] = np.where(row > 0, g, 0) / row[k]
@@ -136,6 +140,12 @@ def test_si_tanh_lies_between_minus_1_and_1_and_reaches_one_of_them(x):
 
 
 @properties
+@given(x=matrices)
+def test_unit_rms_has_a_mean_square_of_1_or_0(x):
+    np.testing.assert_allclose(np.mean(np.square(unit_rms(x)), axis=-1), np.any(x != 0, axis=-1), rtol=1e-5)
+
+
+@properties
 @given(x=matrices, mask=hnp.arrays(bool, (ROWS, WIDTH)))
 def test_attention_sums_to_1_or_where_no_visible_score_is_positive_to_0(x, mask):
     weights = np.asarray(si_attention_weights(x, mask))
@@ -202,7 +212,7 @@ def negative_rows(dtype):
 
 
 NOTHING = [(function, rows_of_zeros) for function in FUNCTIONS.values()] + [
-    (function, negative_rows) for function in FUNCTIONS.values() if function is not si_tanh
+    (function, negative_rows) for function in FUNCTIONS.values() if function not in (si_tanh, unit_rms)
 ]
 
 
@@ -325,7 +335,9 @@ def test_gradients_at_the_ends_of_the_range(function, largest):
     x = rows_with_maximum(largest)
     # Of the row's own size, so that the gradient is of size one.
     g = ordinary_rows(1).astype(np.float32) * np.float32(largest)
-    np.testing.assert_allclose(pullback(function, x, g), reference_pullback(function, x, g), rtol=1e-4, atol=1e-4)
+    # A product of g and a small entry, divided by the width, falls below the smallest normal number at 1e-35.
+    atol = 1e-3 if function is unit_rms else 1e-4
+    np.testing.assert_allclose(pullback(function, x, g), reference_pullback(function, x, g), rtol=1e-4, atol=atol)
 
 
 @by_function
