@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,9 +143,7 @@ def _connect_devices() -> None:
 
     from fl_core.processes import gather
 
-    counts = [
-        sum(device.process_index == process for device in jax.devices()) for process in range(jax.process_count())
-    ]
+    counts = Counter(device.process_index for device in jax.devices()).values()
     if len(set(counts)) > 1:
         raise ConfigurationError(
             f"the processes have {', '.join(map(str, counts))} devices, but must have equally many; give --devices"

@@ -68,9 +68,8 @@ def gather(value: Any) -> list[Any]:
     if jax.process_count() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    firsts = [
-        [device.process_index for device in jax.devices()].index(process) for process in range(jax.process_count())
-    ]
+    owners = [device.process_index for device in jax.devices()]
+    firsts = [owners.index(process) for process in range(jax.process_count())]
     lengths = gather_by_device(np.full((jax.local_device_count(), 1), len(text), np.int32))[firsts, 0]
     padded = np.zeros((jax.local_device_count(), lengths.max()), np.uint8)
     padded[0, : len(text)] = text
