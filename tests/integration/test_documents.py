@@ -118,6 +118,7 @@ def test_the_scripts_of_the_readme_work(workplace):
         text=True,
         timeout=600,
     )
-    assert result.returncode == 0, result.stderr
-    summary = json.loads((workplace / "runs" / "two_processes" / "summary.json").read_text())
+    file = workplace / "runs" / "two_processes" / "summary.json"
+    assert (result.returncode, file.exists()) == (0, True), result.stderr
+    summary = json.loads(file.read_text())
     assert (summary["status"], summary["machine"]["processes"]) == ("finished", 2)
