@@ -4,6 +4,9 @@ import importlib
 import logging
 import os
 import sys
+import traceback
+
+from fedlm.processes import has_joined, leave_processes
 
 COMMANDS = {
     "models": "list the named models with their exact parameter counts",
@@ -13,6 +16,7 @@ COMMANDS = {
     "evaluate": "score a run on each client of a split, and what training on does for it",
 }
 
+_FAILED = 1
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
 
@@ -24,7 +28,8 @@ def main(argv: list[str] | None = None) -> int:
       argv: the words after `fedlm`; those of this process where None.
 
     Returns:
-      The exit status: 0 on success, 2 on a user's mistake, 130 when interrupted.
+      The exit status: 0 on success, 1 when another process of the same run was lost, 2 on a user's mistake, 130 when
+      interrupted.
     """
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
@@ -34,11 +39,14 @@ def main(argv: list[str] | None = None) -> int:
         print(f"fedlm: unknown command {argv[0]!r}; choose from {', '.join(COMMANDS)}", file=sys.stderr)
         return _USAGE_ERROR
     _quieten_libraries()
-    return _run(argv[0], argv[1:])
+    status = _run(argv[0], argv[1:])
+    if status:
+        leave_processes(status, with_others=status == _USAGE_ERROR)
+    return status
 
 
 def _run(command: str, argv: list[str]) -> int:
-    from fl_core.errors import UserError
+    from fl_core.errors import ProcessLostError, UserError
     from models.registry import UnknownModelError
 
     try:
@@ -48,6 +56,9 @@ def _run(command: str, argv: list[str]) -> int:
     except (UserError, UnknownModelError) as error:
         print(f"fedlm {command}: {error}", file=sys.stderr)
         return _USAGE_ERROR
+    except ProcessLostError as error:
+        print(f"fedlm {command}: {error}", file=sys.stderr)
+        return _FAILED
     except KeyboardInterrupt:
         print("\nfedlm: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return _INTERRUPTED
@@ -55,6 +66,11 @@ def _run(command: str, argv: list[str]) -> int:
         # The reader of our output has gone; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception:
+        if not has_joined():
+            raise
+        traceback.print_exc()
+        return _FAILED
 
 
 def _help() -> str:

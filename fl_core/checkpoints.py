@@ -14,7 +14,7 @@ from models.base import Params
 
 
 class Checkpoints:
-    """The last few checkpoints of one run; a context manager."""
+    """The last few checkpoints of one run, used by one process alone; a context manager."""
 
     def __init__(self, directory: Path, keep: int = 2):
         """Open or create the folder of checkpoints.
@@ -24,7 +24,15 @@ class Checkpoints:
           keep: how many to keep.
         """
         self._directory = directory
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+        # Of several processes only the one that writes calls orbax, which would wait for the others by default.
+        this = jax.process_index()
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            enable_async_checkpointing=False,
+            create=False,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=this, active_processes={this}),
+        )
+        directory.mkdir(parents=True, exist_ok=True)
         self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
 
     def __enter__(self) -> "Checkpoints":

@@ -19,3 +19,7 @@ class DataError(UserError):
 
 class CheckpointError(UserError):
     """A checkpoint is missing, damaged or belongs to another run."""
+
+
+class ProcessLostError(Exception):
+    """Another process of the same run has ended, so that this one cannot go on."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fl_core.processes import gather_rows, own_rows
 from models.base import Batch, Model, Params, weigh_examples
 from models.losses import ExampleSums
 
@@ -93,18 +94,19 @@ def example_sums(model: Model, params: Params, batches: Iterable[Batch]) -> Exam
       batches: as for `evaluate`.
 
     Returns:
-      float32 [rows of all batches] each; 0 for a row of weight 0.
+      float32 [rows of all batches] each; 0 for a row of weight 0. Where several processes run, the batches are spread
+      over the devices of all of them, each computes the sums of its own rows, and all get those of all rows.
     """
     done, running = [], deque[ExampleSums]()
     for batch in batches:
         running.append(_weighted_sums(model, params, batch))
         # Fetched with a delay, results keep the device busy, yet neither pile up on it nor run ahead of a progress bar.
         if len(running) > _IN_FLIGHT:
-            done.append(jax.device_get(running.popleft()))
-    done.extend(jax.device_get(list(running)))
+            done.append(own_rows(running.popleft()))
+    done.extend(map(own_rows, running))
     if not done:
         return _sums([np.zeros(0, np.float32)] * len(ExampleSums._fields))
-    return _sums(np.concatenate(column) for column in zip(*done, strict=True))
+    return _sums(gather_rows(np.stack(column)).reshape(-1) for column in zip(*done, strict=True))
 
 
 def sum_by_client(sums: ExampleSums, owners: np.ndarray) -> ClientSums:

@@ -4,7 +4,7 @@ Each device runs its lanes (see `simulations.lanes`) in one loop over steps: a c
 lane to the server's parameters, its last adds the lane's compressed, decompressed, screened and clipped update
 to the device's sum. So memory does not depend on the number of clients, no per-client update outlives its
 lane, and nothing is compiled again when cohorts differ. `vmap` runs the lanes of a device together,
-`shard_map` the devices.
+`shard_map` the devices, which may be those of several processes.
 """
 
 import functools
@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
 from fl_core.compression import Compressor, compress_update, decompress_update
 from fl_core.local_sgd import LocalTraining, TrainingSums, local_step
+from fl_core.processes import lost_processes
 from fl_core.round_loop import CohortResult, RoundPlan
 from fl_core.wire import download_bytes, upload_bytes
 from models.base import Batch, Model, Params
@@ -56,7 +58,7 @@ class _LaneState(NamedTuple):
 
 
 class CohortEngine:
-    """Simulates cohorts on the local devices."""
+    """Simulates cohorts on the devices of this process, or of all processes joined by `jax.distributed`."""
 
     def __init__(
         self,
@@ -73,14 +75,15 @@ class CohortEngine:
           work: what clients do.
           data: their examples.
           length: target tokens of a sequence.
-          devices: where to run; all local devices where None.
+          devices: where to run; all devices of all processes where None.
           lanes_per_device: clients trained together on a device. One is best on a CPU core; on an
             accelerator, as many as fill it. Each lane holds parameters, gradients and an update.
           steps_per_chunk: local steps handed to the devices at once.
         """
-        devices = jax.local_devices() if devices is None else devices
+        devices = jax.devices() if devices is None else devices
         self._work, self._data = work, data
         self._shape = LaneShape(len(devices), lanes_per_device, steps_per_chunk, length)
+        self._own = [place for place, device in enumerate(devices) if device.process_index == jax.process_index()]
         self._mesh = Mesh(np.array(devices), _AXIS)
         self._by_device = NamedSharding(self._mesh, PartitionSpec(_AXIS))
         self._thread = ThreadPoolExecutor(1, "prepare-cohorts")
@@ -94,7 +97,7 @@ class CohortEngine:
     def _chunks(self, plan: RoundPlan) -> Lookahead[LaneChunk]:
         if self._prepared is not None and self._prepared[0] is plan:
             return self._prepared[1]
-        chunks = lane_chunks(self._data, plan, self._work.training, self._shape)
+        chunks = lane_chunks(self._data, plan, self._work.training, self._shape, self._own)
         return Lookahead(chunks, self._thread, CHUNKS_AHEAD)
 
     def run(self, params: Params, plan: RoundPlan) -> CohortResult:
@@ -102,13 +105,15 @@ class CohortEngine:
         params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
         state = _empty_state(params, self._shape, self._mesh)
         for chunk in self._chunks(plan):
-            on_devices = jax.device_put(chunk, self._by_device)
+            on_devices = jax.make_array_from_process_local_data(self._by_device, chunk)
             state = _run_chunk(self._work, self._mesh, params, plan.learning_rate, plan.upload_key(), state, on_devices)
         following, self._announced = self._announced, None
         self._prepared = None if following is None else (following, self._chunks(following))
         steps = self._work.training.count_steps(self._data.num_examples[plan.clients])
         # With several programs in flight, the sum over devices could deadlock JAX's CPU devices.
-        aggregate = _add_devices(jax.block_until_ready(state[1]), self._mesh)
+        by_device = jax.block_until_ready(state[1])
+        with lost_processes():
+            aggregate = jax.block_until_ready(_add_devices(by_device, self._mesh))
         return CohortResult(
             aggregate=aggregate,
             steps=int(steps.sum()),
@@ -142,8 +147,25 @@ def _empty_state(params: Params, shape: LaneShape, mesh: Mesh) -> tuple[_LaneSta
 
 @functools.partial(jax.jit, static_argnames=("mesh",))
 def _add_devices(aggregate: CohortAggregate, mesh: Mesh) -> CohortAggregate:
-    total = jax.tree_util.tree_map(lambda leaf: jnp.sum(leaf, axis=0), aggregate)
-    return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, PartitionSpec()))
+    return jax.shard_map(
+        functools.partial(_add_in_order, mesh.size),
+        mesh=mesh,
+        in_specs=PartitionSpec(_AXIS),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )(aggregate)
+
+
+def _add_in_order(devices: int, aggregate: CohortAggregate) -> CohortAggregate:
+    """Sum over devices: each adds up one part of all vectors, then they exchange the parts."""
+    own = jax.tree_util.tree_map(lambda leaf: leaf[0], aggregate)
+    if devices == 1:
+        return own
+    # An all-reduce would move as much, but the order of its sums depends on what connects the devices.
+    vector, unravel = ravel_pytree(own)
+    parts = jnp.pad(vector, (0, -vector.size % devices)).reshape(devices, -1)
+    part = jnp.sum(jax.lax.all_to_all(parts, _AXIS, 0, 0), axis=0)
+    return unravel(jax.lax.all_gather(part, _AXIS, tiled=True)[: vector.size])
 
 
 @functools.partial(jax.jit, static_argnames=("work", "mesh"), donate_argnames=("state",))

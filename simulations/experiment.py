@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fl_core.checkpoints import Checkpoints
 from fl_core.compression import make_compressor
-from fl_core.errors import CheckpointError, DataError
+from fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fl_core.processes import gather, is_first, together
 from fl_core.randomness import device_key
 from fl_core.round_loop import FederatedOptimization, run_rounds
 from fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
@@ -27,8 +27,7 @@ from simulations.configuration import MAY_MOVE, Experiment, as_json, with_defaul
 from simulations.datasets.store import TokenStore
 from simulations.federated_data import StoredData, device_batches, evaluation_owners
 from simulations.lane_count import choose_lanes
-from simulations.metrics_log import MetricsLog
-from simulations.run_lock import run_lock
+from simulations.run_folder import RunFolder
 from simulations.run_record import (
     Divergence,
     find_divergence,
@@ -53,6 +52,7 @@ class PreparedExperiment(NamedTuple):
       heldout: the held-out clients.
       test: the test clients.
       vocabulary: fingerprint of the data's tokenizer.
+      contents: fingerprint of the data.
       cohorts: how they are drawn.
     """
 
@@ -63,6 +63,7 @@ class PreparedExperiment(NamedTuple):
     heldout: StoredData
     test: StoredData
     vocabulary: str
+    contents: str
     cohorts: Cohorts
 
 
@@ -78,52 +79,64 @@ def run_experiment(
     instant and started again, it ends with the same parameters, bit for bit, on the same kind of machine with
     the same number of devices and lanes.
 
+    Several processes that `jax.distributed` has joined call it together, with the same settings. They train and score
+    on the devices of all of them; only the first touches the folder. The result is the same, bit for bit, as that of
+    one process with as many devices.
+
     Args:
       experiment: what to run.
       out: folder of the run; made where absent.
-      observe: see `Observer`.
+      observe: see `Observer`; called in the first process.
       save_client_scores: write `test_clients.parquet` too, a row a test client.
 
     Returns:
       The summary.
 
     Raises:
-      UserError: settings, data or an earlier run in `out` do not fit.
+      UserError: settings, data or an earlier run in `out` do not fit, or processes differ in them.
     """
-    prepared = prepare(experiment)
-    table = out / "test_clients.parquet"
-    finished = finished_summary(experiment, out, prepared.cohorts.file, prepared.vocabulary)
-    if finished is not None and (table.exists() or not save_client_scores):
+    prepared = together(lambda: prepare(experiment))
+    _check_same_everywhere(prepared)
+    finished = gather(together(lambda: _finished(prepared, out, save_client_scores)))[0]
+    if finished is not None:
         return finished
-    out.mkdir(parents=True, exist_ok=True)
-    with (
-        run_lock(out),
-        precision_scope(prepared.precision),
-        Checkpoints(out / "checkpoints") as checkpoints,
-    ):
-        state, first_round = _restore(prepared, checkpoints)
-        with MetricsLog(out, first_round) as log:
-            state, divergence = _train(prepared, state, first_round, checkpoints, log, observe)
-            test, clients = _score_test_clients(prepared, state.params)
-            summary = summarise(
-                experiment,
-                prepared.model,
-                prepared.precision,
-                prepared.vocabulary,
-                state.params,
-                log.rows,
-                test,
-                clients,
-                divergence,
-                prepared.cohorts.file,
-            )
-        if save_client_scores:
-            write_table(table, client_columns(clients, prepared.test.client_ids))
-        else:
-            # A table from before would be of other parameters than the summary.
-            table.unlink(missing_ok=True)
-        write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
-    return summary
+    with precision_scope(prepared.precision), RunFolder(out) as folder:
+        state, first_round = folder.resume(
+            _fresh_state(prepared), lambda found: _check_same_run(found, _about(prepared), experiment)
+        )
+        state, divergence = _train(prepared, state, first_round, folder, observe)
+        test, clients = _score_test_clients(prepared, state.params)
+        summary = summarise(
+            experiment,
+            prepared.model,
+            prepared.precision,
+            prepared.vocabulary,
+            state.params,
+            folder.rows,
+            test,
+            clients,
+            divergence,
+            prepared.cohorts.file,
+        )
+        if is_first():
+            table = client_columns(clients, prepared.test.client_ids) if save_client_scores else None
+            _write_results(out, summary, table)
+    return gather(summary)[0]
+
+
+def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool) -> dict[str, Any] | None:
+    if not is_first() or (save_client_scores and not (out / _TABLE).exists()):
+        return None
+    return finished_summary(prepared.experiment, out, prepared.cohorts.file, prepared.vocabulary)
+
+
+def _write_results(out: Path, summary: dict[str, Any], table: dict[str, Any] | None) -> None:
+    if table is not None:
+        write_table(out / _TABLE, table)
+    else:
+        # A table from before would be of other parameters than the summary.
+        (out / _TABLE).unlink(missing_ok=True)
+    write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
 def prepare(experiment: Experiment) -> PreparedExperiment:
@@ -152,6 +165,7 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
         precision=precision,
         **splits,
         vocabulary=store.fingerprint,
+        contents=store.contents,
         cohorts=make_cohorts(experiment, splits["train"]),
     )
 
@@ -160,8 +174,7 @@ def _train(
     prepared: PreparedExperiment,
     state: ServerState,
     first_round: int,
-    checkpoints: Checkpoints,
-    log: MetricsLog,
+    folder: RunFolder,
     observe: Observer,
 ) -> tuple[ServerState, Divergence | None]:
     experiment, model = prepared.experiment, prepared.model
@@ -173,7 +186,7 @@ def _train(
         server_warmup_rounds=experiment.server_warmup_rounds,
     )
     heldout = list(device_batches(prepared.heldout, experiment.length, experiment.heldout_examples))
-    divergence = find_divergence(log.rows)
+    divergence = find_divergence(folder.rows)
     rounds = range(first_round, first_round if divergence else experiment.rounds)
     started = time.monotonic()
     for result in run_rounds(state, rounds, _engine(prepared), prepared.cohorts.sampler, optimization):
@@ -182,11 +195,12 @@ def _train(
         if done % experiment.evaluate_every == 0 or done == experiment.rounds:
             row |= named_scores(evaluate(model, state.params, heldout), "heldout")
         started, row["seconds"] = time.monotonic(), time.monotonic() - started
-        log.append(row)
-        observe(log.rows[-1], experiment.rounds)
-        divergence = find_divergence(log.rows)
+        folder.append(row)
+        if is_first():
+            observe(folder.rows[-1], experiment.rounds)
+        divergence = find_divergence(folder.rows)
         if done % experiment.checkpoint_every == 0 or done == experiment.rounds or divergence:
-            checkpoints.save(done, state, _about(prepared))
+            folder.save(done, state, _about(prepared))
         if divergence:
             break
     return state, divergence
@@ -198,15 +212,9 @@ def _score_test_clients(prepared: PreparedExperiment, params: Params) -> tuple[S
     return evaluate_clients(prepared.model, params, batches, evaluation_owners(prepared.test, examples))
 
 
-def _restore(prepared: PreparedExperiment, checkpoints: Checkpoints) -> tuple[ServerState, int]:
-    experiment = prepared.experiment
-    params = prepared.model.init(device_key(experiment.seed, "init"))
-    state = init_server(experiment.server_config(), params)
-    rounds = checkpoints.latest_round()
-    if not rounds:
-        return state, 0
-    _check_same_run(checkpoints.restore_about(rounds), _about(prepared), experiment)
-    return jax.device_put(checkpoints.restore_state(rounds, state)), rounds
+def _fresh_state(prepared: PreparedExperiment) -> ServerState:
+    params = prepared.model.init(device_key(prepared.experiment.seed, "init"))
+    return init_server(prepared.experiment.server_config(), params)
 
 
 def _about(prepared: PreparedExperiment) -> dict[str, Any]:
@@ -218,6 +226,23 @@ def _about(prepared: PreparedExperiment) -> dict[str, Any]:
     }
 
 
+def _check_same_everywhere(prepared: PreparedExperiment) -> None:
+    facts = as_json(prepared.experiment) | {
+        "content of data": prepared.contents,
+        "content of the file that cohorts are drawn by": prepared.cohorts.file and prepared.cohorts.file.sha256,
+        "precision": prepared.precision,
+        "version of jax": jax.__version__,
+        "kind of device": jax.local_devices()[0].device_kind,
+    }
+    first, *others = gather({name: value for name, value in facts.items() if name not in MAY_MOVE})
+    for process, found in enumerate(others, start=1):
+        different = [name for name in first if found.get(name) != first[name]]
+        if different:
+            what = "; ".join(f"{name} is {first[name]} in process 0 and {found.get(name)} there" for name in different)
+            raise ConfigurationError(f"process {process} differs from process 0: {what}. Start all with the same")
+
+
+_TABLE = "test_clients.parquet"
 _MAY_CHANGE = ("rounds", *MAY_MOVE)
 """A run may go on for more rounds, and its files may have been moved (fingerprints are compared instead)."""
 
@@ -259,4 +284,6 @@ def _engine(prepared: PreparedExperiment) -> CohortEngine:
         rules=experiment.aggregation_rules(),
     )
     lanes = experiment.lanes_per_device or choose_lanes(parameter_count(prepared.model), experiment.cohort_size)
+    # The memory of devices, by which lanes are chosen, may differ a little between processes.
+    lanes = gather(lanes)[0]
     return CohortEngine(work, prepared.train, experiment.length, lanes_per_device=lanes)

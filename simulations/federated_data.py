@@ -1,14 +1,14 @@
 """What the cohort engine needs of a federated data set: in memory, or in a store on disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fl_core.local_sgd import gather_batch
 from models.base import Batch
+from models.special_tokens import PAD_ID
 from simulations.datasets.store import ClientSplit, padded_sequences
 
 CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
@@ -96,7 +96,11 @@ class StoredData:
 
 
 def evaluation_batches(
-    data: FederatedData, length: int, batch_size: int, max_examples: int | None = None
+    data: FederatedData,
+    length: int,
+    batch_size: int,
+    max_examples: int | None = None,
+    own_rows: range | None = None,
 ) -> Iterator[Batch]:
     """Lay examples of all clients out in batches of one shape.
 
@@ -106,28 +110,35 @@ def evaluation_batches(
       batch_size: rows of a batch; the last batch is filled up with rows of weight 0.
       max_examples: take only so many examples, from clients in an order that is random but always the
         same; None takes all.
+      own_rows: which rows of every batch to make; all where None. Other examples are not touched.
 
     Yields:
       The batches, as NumPy arrays.
     """
     clients = evaluation_order(data)
-    left = int(data.num_examples.sum()) if max_examples is None else max_examples
-    pending = np.empty((0, length + 1), np.int32)
-    for client in clients:
-        if left <= 0:
-            break
-        sequences = data.sequences(int(client))[:left]
-        left -= len(sequences)
-        pending = np.concatenate([pending, sequences])
-        while len(pending) >= batch_size:
-            yield _full_batch(pending[:batch_size], batch_size)
-            pending = pending[batch_size:]
-    if len(pending):
-        yield _full_batch(pending, batch_size)
+    ends = np.cumsum(data.num_examples[clients])
+    total = int(data.num_examples.sum()) if max_examples is None else min(int(data.num_examples.sum()), max_examples)
+    own_rows = range(batch_size) if own_rows is None else own_rows
+    for start in range(0, total, batch_size):
+        first, last = (min(start + row, total) for row in (own_rows.start, own_rows.stop))
+        yield _filled_batch(_sequences(data, clients, ends, first, last), (len(own_rows), length + 1))
+
+
+def _sequences(
+    data: FederatedData, clients: np.ndarray, ends: np.ndarray, first: int, last: int
+) -> Iterator[np.ndarray]:
+    """Fetch examples `first` to `last` of clients laid end to end, each of which ends where `ends` says."""
+    place = int(np.searchsorted(ends, first, side="right"))
+    while first < last:
+        end, size = int(ends[place]), int(data.num_examples[clients[place]])
+        until = min(last, end)
+        rows = np.arange(first, until) - (end - size)
+        yield data.sequences(int(clients[place]), None if len(rows) == size else rows)
+        first, place = until, place + 1
 
 
 def device_batches(data: FederatedData, length: int, max_examples: int | None = None) -> Iterator[Batch]:
-    """Lay examples of all clients out in batches that are spread over the local devices.
+    """Lay examples of all clients out in batches that are spread over the devices of all processes.
 
     Args:
       data: the clients.
@@ -135,12 +146,14 @@ def device_batches(data: FederatedData, length: int, max_examples: int | None = 
       max_examples: see `evaluation_batches`.
 
     Yields:
-      The batches, on the devices.
+      The batches, on the devices. Each process makes the rows of its own devices.
     """
-    devices = jax.local_devices()
-    rows_over_devices = NamedSharding(Mesh(np.array(devices), "devices"), PartitionSpec("devices"))
-    for batch in evaluation_batches(data, length, rows_per_device() * len(devices), max_examples):
-        yield jax.device_put(batch, rows_over_devices)
+    rows_over_devices = NamedSharding(Mesh(np.array(jax.devices()), "devices"), PartitionSpec("devices"))
+    rows, devices = rows_per_device(), jax.devices()
+    first = devices.index(jax.local_devices()[0])
+    own_rows = range(first * rows, (first + jax.local_device_count()) * rows)
+    for batch in evaluation_batches(data, length, rows * len(devices), max_examples, own_rows):
+        yield jax.make_array_from_process_local_data(rows_over_devices, batch)
 
 
 def rows_per_device() -> int:
@@ -178,6 +191,9 @@ def evaluation_order(data: FederatedData) -> np.ndarray:
     return np.random.default_rng(0).permutation(len(data.num_examples))
 
 
-def _full_batch(sequences: np.ndarray, batch_size: int) -> Batch:
-    rows = np.where(np.arange(batch_size) < len(sequences), np.arange(batch_size), -1)
-    return Batch(*gather_batch(sequences, rows))  # type: ignore[arg-type]
+def _filled_batch(sequences: Iterable[np.ndarray], shape: tuple[int, int]) -> Batch:
+    tokens, filled = np.full(shape, PAD_ID, np.int32), 0
+    for found in sequences:
+        tokens[filled : filled + len(found)] = found
+        filled += len(found)
+    return Batch(tokens, (np.arange(len(tokens)) < filled).astype(np.float32))  # type: ignore[arg-type]

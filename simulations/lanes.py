@@ -5,7 +5,7 @@ in chunks of a fixed number of steps, so that no two cohorts need different arra
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class LaneShape:
     """The fixed shape of a chunk.
 
     Attributes:
-      devices: how many devices run lanes.
+      devices: how many devices run lanes, of all processes together.
       lanes: lanes on each device.
       steps: local steps in a chunk.
       length: target tokens of a sequence.
@@ -35,7 +35,7 @@ class LaneShape:
 
 
 class LaneChunk(NamedTuple):
-    """Some steps of every lane. D devices, S steps, L lanes.
+    """Some steps of every lane. D devices of this process, S steps, L lanes.
 
     Attributes:
       tokens: int32 [D, S, L, batch, length + 1].
@@ -77,29 +77,43 @@ def balance_lanes(steps: np.ndarray, num_lanes: int) -> list[list[int]]:
     return lanes
 
 
-def lane_chunks(data: FederatedData, plan: RoundPlan, training: LocalTraining, shape: LaneShape) -> Iterator[LaneChunk]:
+def lane_chunks(
+    data: FederatedData,
+    plan: RoundPlan,
+    training: LocalTraining,
+    shape: LaneShape,
+    own_devices: Sequence[int] | None = None,
+) -> Iterator[LaneChunk]:
     """Lay a cohort's local steps out in lanes and cut the lanes into chunks.
+
+    Which lane a client is in follows from the plan alone. So several processes, each of which makes the lanes of its
+    own devices, agree without a word, also on the number of chunks.
 
     Args:
       data: the clients' examples.
       plan: the cohort and its random streams.
       training: batch size, epochs and cap.
-      shape: of every chunk.
+      shape: of the chunks of all devices together.
+      own_devices: those whose lanes to make; all where None.
 
     Yields:
-      The chunks in order, as many as the longest lane needs.
+      The chunks in order, as many as the longest lane of all devices needs.
     """
+    own_devices = range(shape.devices) if own_devices is None else own_devices
     steps = training.count_steps(data.num_examples[plan.clients])
+    balance = balance_lanes(steps, shape.devices * shape.lanes)
+    longest = max(int(steps[positions].sum()) for positions in balance)
     lanes = [
-        _Lane([int(plan.clients[position]) for position in positions], data, plan, training)
-        for positions in balance_lanes(steps, shape.devices * shape.lanes)
+        [
+            _Lane(plan.clients[positions].tolist(), data, plan, training)
+            for positions in balance[device * shape.lanes : (device + 1) * shape.lanes]
+        ]
+        for device in own_devices
     ]
-    while not all(lane.finished for lane in lanes):
-        chunk = _empty_chunk(shape, training.batch_size)
-        for index, lane in enumerate(lanes):
-            device, row = divmod(index, shape.lanes)
-            filled = lane.fill(chunk, device, row)
-            chunk.num_steps[device] = max(chunk.num_steps[device], filled)
+    for _ in range(-(-longest // shape.steps)):
+        chunk = _empty_chunk(len(lanes), shape, training.batch_size)
+        for device, of_device in enumerate(lanes):
+            chunk.num_steps[device] = max(lane.fill(chunk, device, row) for row, lane in enumerate(of_device))
         yield chunk
 
 
@@ -149,8 +163,8 @@ class _Lane:
         self._next_step = 0
 
 
-def _empty_chunk(shape: LaneShape, batch_size: int) -> LaneChunk:
-    grid = (shape.devices, shape.steps, shape.lanes)
+def _empty_chunk(devices: int, shape: LaneShape, batch_size: int) -> LaneChunk:
+    grid = (devices, shape.steps, shape.lanes)
     return LaneChunk(
         tokens=np.zeros((*grid, batch_size, shape.length + 1), np.int32),
         weight=np.zeros((*grid, batch_size), np.float32),
@@ -158,5 +172,5 @@ def _empty_chunk(shape: LaneShape, batch_size: int) -> LaneChunk:
         last=np.zeros(grid, bool),
         client=np.zeros(grid, np.int32),
         num_examples=np.zeros(grid, np.float32),
-        num_steps=np.zeros(shape.devices, np.int32),
+        num_steps=np.zeros(devices, np.int32),
     )

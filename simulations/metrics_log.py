@@ -40,7 +40,7 @@ class MetricsLog:
         Args:
           row: JSON-able numbers by name, with `round` among them. A number that is not finite is written as null.
         """
-        row = {name: finite_or_none(value) for name, value in row.items()}
+        row = finite_row(row)
         self.rows.append(row)
         self._file.write(_line(row))
         self._file.flush()
@@ -67,6 +67,18 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return rows
+
+
+def finite_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Replace the numbers of a row that JSON cannot hold.
+
+    Args:
+      row: numbers by name.
+
+    Returns:
+      The row with None for each NaN and infinity.
+    """
+    return {name: finite_or_none(value) for name, value in row.items()}
 
 
 def finite_or_none(value: Any) -> Any:

@@ -137,7 +137,8 @@ def summarise(
         "cohort_file": cohort_file._asdict() if cohort_file else None,
         "machine": {
             "platform": jax.default_backend(),
-            "devices": len(jax.local_devices()),
+            "devices": jax.device_count(),
+            "processes": jax.process_count(),
             "precision": precision,
             "jax": jax.__version__,
             "python": platform.python_version(),

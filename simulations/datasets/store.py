@@ -5,8 +5,11 @@ A store is a directory: `store.json` (the header), `tokenizer.json`, and `train.
 are views of the mapped file, read by the operating system when touched and dropped by it when memory is short.
 """
 
+import hashlib
+import json
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
@@ -85,6 +88,12 @@ class TokenStore:
     def fingerprint(self) -> str:
         """The fingerprint of the store's tokenizer."""
         return self.header.tokenizer_fingerprint
+
+    @property
+    def contents(self) -> str:
+        """A fingerprint of what the header says of the data: its tokenizer, and counts and sizes of its splits."""
+        record = json.dumps([self.fingerprint, {name: asdict(split) for name, split in self.header.splits.items()}])
+        return hashlib.sha256(record.encode()).hexdigest()
 
     def split(self, name: str) -> "ClientSplit":
         """Return a split; the same object on every call.

@@ -89,3 +89,21 @@ def test_numbers_are_written_for_people():
     row = {"train_loss": 1.5, "clients": 10, "clients_dropped": 2, "seconds": 0.5, "bytes_up": 1e6, "bytes_down": 1e6}
     assert describe_round(row, "") == "loss 1.500 20 clients/s 2 MB/round [dropped 2]"
     assert describe_round(row | {"train_loss": None}, "").startswith("no loss")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--coordinator", "host:80"], "belong together"),
+        (["--process-id", "0"], "belong together"),
+        (["--num-processes", "2", "--process-id", "0"], "belong together"),
+        (["--coordinator", "host", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
+        (["--coordinator", "host:70000", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
+        (["--coordinator", "host:80", "--num-processes", "2", "--process-id", "2"], "process_id is 2"),
+        (["--coordinator", "auto", "--num-processes", "2"], "leave them out"),
+    ],
+)
+def test_options_of_several_processes_must_fit(options, message, capsys, tmp_path):
+    words = ["simulate", "--model", "cifg_tiny", "--data", str(tmp_path), "--out", str(tmp_path / "out"), *options]
+    assert main(words) == 2
+    assert message in capsys.readouterr().err

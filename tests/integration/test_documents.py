@@ -1,8 +1,10 @@
 """What the documents tell people to type is typed here."""
 
+import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -64,10 +66,16 @@ def test_the_data_page_names_every_form():
         assert f"fedlm data import {name} " in page
 
 
+def scripts():
+    """The blocks of the README that only a shell understands."""
+    return [block for block in blocks("README.md", "sh") if "&\n" in block]
+
+
 def readme_commands():
     return [
         line
         for block in blocks("README.md", "sh")
+        if block not in scripts()
         for line in block.replace("\\\n", " ").splitlines()
         if line.strip() and not line.startswith("#")
     ]
@@ -93,3 +101,24 @@ def test_the_other_commands_of_the_readme_work(workplace):
             shlex.split(line), cwd=workplace, env=environment, capture_output=True, text=True, timeout=600
         )
         assert result.returncode == 0, f"{line}\n{result.stderr}"
+
+
+def test_the_scripts_of_the_readme_work(workplace):
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    (script,) = scripts()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = str(listener.getsockname()[1])
+    assert "12355" in script
+    result = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script.replace("12355", port)],
+        cwd=workplace,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    file = workplace / "runs" / "two_processes" / "summary.json"
+    assert (result.returncode, file.exists()) == (0, True), result.stderr
+    summary = json.loads(file.read_text())
+    assert (summary["status"], summary["machine"]["processes"]) == ("finished", 2)

@@ -98,6 +98,19 @@ def test_evaluation_takes_every_example_once_up_to_the_limit(limit, expected):
     assert again == [batch.tokens.tolist() for batch in batches]
 
 
+@pytest.mark.parametrize("limit", [None, 10, 13])
+def test_own_rows_of_evaluation_batches_are_slices_of_the_whole(limit):
+    sizes = (5, 0, 11, 7, 1)
+    data = InMemoryData([np.full((n, 4), 100 * c) + np.arange(n)[:, None] for c, n in enumerate(sizes)])
+    whole = list(evaluation_batches(data, 3, 6, limit))
+    for own in (range(2), range(2, 5), range(5, 6)):
+        parts = list(evaluation_batches(data, 3, 6, limit, own))
+        assert len(parts) == len(whole)
+        for part, batch in zip(parts, whole, strict=True):
+            np.testing.assert_array_equal(part.tokens, batch.tokens[own.start : own.stop])
+            np.testing.assert_array_equal(part.weight, batch.weight[own.start : own.stop])
+
+
 def test_chosen_clients_are_those_of_the_whole():
     data = InMemoryData([np.full((n, 4), n) for n in (5, 0, 11, 7)])
     some = ChosenClients(data, np.array([3, 0]))

@@ -1,0 +1,102 @@
+"""The folder of a run: the first process reads and writes it, the others are told what they need of it."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fl_core.checkpoints import Checkpoints
+from fl_core.processes import from_first, gather, is_first, together
+from fl_core.server_optimizers import ServerState
+from simulations.metrics_log import MetricsLog, finite_row
+from simulations.run_lock import run_lock
+from simulations.run_record import DIVERGED_ROUNDS
+
+
+class RunFolder:
+    """Lock, checkpoints and metrics of one run; a context manager that all processes enter.
+
+    Attributes:
+      rows: the metrics rows so far; in other processes than the first only the latest of those from before.
+    """
+
+    def __init__(self, directory: Path):
+        """Name the folder.
+
+        Args:
+          directory: made where absent.
+        """
+        self._directory = directory
+        self._opened = ExitStack()
+        self._checkpoints: Checkpoints | None = None
+        self._log: MetricsLog | None = None
+        self.rows: list[dict[str, Any]] = []
+
+    def __enter__(self) -> "RunFolder":
+        try:
+            together(self._open)
+        except BaseException:
+            self._opened.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._opened.close()
+
+    def _open(self) -> None:
+        if is_first():
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._opened.enter_context(run_lock(self._directory))
+            self._checkpoints = self._opened.enter_context(Checkpoints(self._directory / "checkpoints"))
+
+    def resume(self, fresh: ServerState, check: Callable[[dict[str, Any]], None]) -> tuple[ServerState, int]:
+        """Go back to the newest checkpoint, and forget what was recorded after it.
+
+        Args:
+          fresh: the state of a run that begins.
+          check: refuses a checkpoint of another run, by the facts saved with it.
+
+        Returns:
+          The state, on all devices of all processes, and how many rounds it has seen.
+
+        Raises:
+          UserError: the checkpoint cannot be read, or was refused.
+        """
+        state, rounds = together(lambda: self._newest(fresh, check))
+        rounds = gather(rounds)[0]
+        if is_first():
+            self._log = self._opened.enter_context(MetricsLog(self._directory, rounds))
+            self.rows = self._log.rows
+        latest = gather(self.rows[-DIVERGED_ROUNDS:])[0]
+        if not is_first():
+            self.rows = latest
+        return from_first(state), rounds
+
+    def _newest(self, fresh: ServerState, check: Callable[[dict[str, Any]], None]) -> tuple[ServerState, int]:
+        rounds = self._checkpoints.latest_round() if self._checkpoints else 0
+        if not rounds or self._checkpoints is None:
+            return fresh, 0
+        check(self._checkpoints.restore_about(rounds))
+        return self._checkpoints.restore_state(rounds, fresh), rounds
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Record a round.
+
+        Args:
+          row: JSON-able numbers by name. A number that is not finite becomes None.
+        """
+        if self._log is not None:
+            self._log.append(row)
+        else:
+            self.rows.append(finite_row(row))
+
+    def save(self, rounds: int, state: ServerState, about: dict[str, Any]) -> None:
+        """Save a checkpoint; see `fl_core.checkpoints.Checkpoints.save`.
+
+        Args:
+          rounds: how many rounds are finished.
+          state: after them.
+          about: JSON-able facts that tell whose checkpoint it is.
+        """
+        if self._checkpoints is not None:
+            self._checkpoints.save(rounds, state, about)

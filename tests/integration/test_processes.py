@@ -1,0 +1,162 @@
+"""`fedlm simulate` in two real processes against one: the same bits, also after a process was killed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from simulations.metrics_log import read_rows
+
+SETTINGS = {
+    "model": "cifg_tiny",
+    "rounds": 5,
+    "cohort-size": 6,
+    "client-learning-rate": 0.5,
+    "server-learning-rate": 0.01,
+    "seed": 3,
+    "length": 8,
+    "evaluate-every": 2,
+    "checkpoint-every": 2,
+    "devices": 1,
+}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+PATIENCE = 240
+
+
+def start(store, out, *more, **changes):
+    words = [f"--{name}={value}" for name, value in (SETTINGS | {"data": store, "out": out} | changes).items()]
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedlm.cli", "simulate", *words, "--save-client-scores", *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+
+
+def start_two(store, out, of_second=(), **changes):
+    group = [f"--coordinator=127.0.0.1:{free_port()}", "--num-processes=2"]
+    return [
+        start(store, out, *group, f"--process-id={process}", *(of_second if process else ()), **changes)
+        for process in range(2)
+    ]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def finish(process):
+    try:
+        output, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    return process.returncode, output, errors
+
+
+def run_alone(store, out, **changes):
+    status, _, errors = finish(start(store, out, **changes))
+    assert status == 0, errors
+
+
+def run_two(store, out, **changes):
+    results = [finish(process) for process in start_two(store, out, **changes)]
+    assert [status for status, *_ in results] == [0, 0], results
+    return results
+
+
+def assert_same_run(found, expected):
+    ours, theirs = (json.loads((out / "summary.json").read_text()) for out in (found, expected))
+    assert (ours["machine"]["processes"], theirs["machine"]["processes"]) == (2, 1)
+    assert ours["parameters_sha256"] == theirs["parameters_sha256"]
+    for summary in (ours, theirs):
+        del summary["training_seconds"], summary["machine"]["processes"]
+    assert ours == theirs
+    assert rows_of(found) == rows_of(expected)
+    assert (found / "test_clients.parquet").read_bytes() == (expected / "test_clients.parquet").read_bytes()
+
+
+def rows_of(out):
+    rows = read_rows(out / "metrics.jsonl")
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def test_two_processes_give_the_bits_of_one(small_store, tmp_path):
+    """Two times two devices against four: with two alone, the order of a sum would not matter."""
+    run_alone(small_store, tmp_path / "one", devices=4)
+    (_, output, progress), second = run_two(small_store, tmp_path / "two", devices=2)
+    assert_same_run(tmp_path / "two", tmp_path / "one")
+    assert "test perplexity" in output
+    assert "round 5/5" in progress
+    assert second == (0, "", ""), "only the first process speaks"
+    again = run_two(small_store, tmp_path / "two", devices=2)
+    assert "test perplexity" in again[0][1]
+    assert "round" not in again[0][2], "a finished run is found again"
+
+
+def kill_one(processes, victim, out):
+    """Kill a process in the midst of training; returns how the other ended."""
+    rounds = len(rows_of(out)) + 3
+    deadline = time.monotonic() + PATIENCE
+    while len(rows_of(out)) < rounds:
+        assert all(process.poll() is None for process in processes), [finish(process) for process in processes]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    processes[victim].send_signal(signal.SIGKILL)
+    started = time.monotonic()
+    status, _, errors = finish(processes[1 - victim])
+    assert time.monotonic() - started < 60
+    assert finish(processes[victim])[0] == -signal.SIGKILL
+    return status, errors
+
+
+def test_when_a_process_is_killed_the_other_ends_and_the_run_can_be_resumed(small_store, tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiles faster
+    out, endless = tmp_path / "two", {"rounds": 100_000}
+    status, errors = kill_one(start_two(small_store, out, **endless), 1, out)
+    assert status == 1
+    assert "most likely one of them ended" in errors
+    assert "Traceback" not in errors
+    # Without process 0 JAX aborts the others, if they do not find out before.
+    status, errors = kill_one(start_two(small_store, out, **endless), 0, out)
+    assert status in (1, -signal.SIGABRT)
+    assert "most likely" in errors
+    assert not (out / "summary.json").exists()
+    rounds = len(rows_of(out)) + 1
+    run_two(small_store, out, rounds=rounds)
+    run_alone(small_store, tmp_path / "one", rounds=rounds, devices=2)
+    assert_same_run(out, tmp_path / "one")
+
+
+def test_processes_with_other_settings_or_data_all_end_with_a_message(small_store, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in small_store.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    header = json.loads((other / "store.json").read_text())
+    header["splits"]["train"]["tokens"] += 1
+    (other / "store.json").write_text(json.dumps(header))
+    message = refusal(small_store, tmp_path / "out", ["--seed=4", "--upload-bits=4", f"--data={other}"])
+    assert "upload_bits is 8 in process 0 and 4 there" in message
+    assert "seed is 3 in process 0 and 4 there" in message
+    assert "content of data is" in message
+
+
+def test_where_one_process_cannot_begin_all_end_with_its_message(small_store, tmp_path):
+    assert "/nowhere/store.json: there is no such file" in refusal(small_store, tmp_path / "out", ["--data=/nowhere"])
+
+
+def refusal(store, out, of_second):
+    """Start two processes that do not fit; returns what the first says."""
+    results = [finish(process) for process in start_two(store, out, of_second)]
+    for status, output, errors in results:
+        assert (status, output) == (2, "")
+        assert errors.startswith("fedlm simulate: ")
+        assert errors.count("\n") == 1
+    assert not out.exists()
+    return results[0][2]
