@@ -38,6 +38,8 @@ from simulations.atomic_files import write_atomically
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results"
+LOGS = ROOT / "runs/benchmark/against_peers"
+TABLE_WIDTH = 140
 LENGTH, VOCABULARY, BATCH, LEARNING_RATE = 20, 4096, 10, 0.5
 OURS = Path(sys.executable)
 REFERENCE = ROOT / "reference/.venv/bin/python"
@@ -92,6 +94,7 @@ def main() -> None:
     arguments = parse_arguments()
     jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
     console = Console()
+    console.width = max(console.width, TABLE_WIDTH)
     results: dict[str, Any] = {"machine": describe_machine(), "setting": setting(), "models": {}}
     arguments.results.mkdir(parents=True, exist_ok=True)
     partial = arguments.results / "against_peers.partial.json"
@@ -153,15 +156,14 @@ def measure_model(
     """Measure all contestants on a model; `keep` is given what is known after every pass."""
     cohort = COHORTS[name]
     task = make_task(name, arguments.clients or cohort.clients)
-    logs = arguments.results / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
     measurement = Measurement(len(task.clients), loss_before(task))
     with tempfile.TemporaryDirectory() as folder, closing(measurement):
         path = Path(folder) / "task.npz"
         save_task(path, task)
         for program in arguments.contestants or cohort.programs:
             say(f"{name}: starting {program}")
-            log = logs / f"{name}-{program}.log"
+            log = LOGS / f"{name}-{program}.log"
             measurement.start(program, lambda program=program, log=log: launch(program, path, log, arguments.timeout))
         measurement.watch_idle()
         for number in range(arguments.passes):

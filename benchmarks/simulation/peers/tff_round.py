@@ -25,10 +25,8 @@ class TffRound:
         from benchmarks.simulation.peers.keras_models import create
 
         settings, length = task.settings, task.evaluation.shape[1] - 1
-        calls = (
-            "as many concurrent calls as clients" if concurrent_calls < 0 else f"{concurrent_calls} concurrent calls"
-        )
-        self.configuration = f"C++ executor in a process of its own (the default), {calls}"
+        calls = "any number of" if concurrent_calls < 0 else concurrent_calls
+        self.configuration = f"C++ executor in a process of its own (the default), {calls} concurrent calls"
         tff.backends.native.set_sync_local_cpp_execution_context(max_concurrent_computation_calls=concurrent_calls)
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self._model = create(settings.model, task.params, length)
