@@ -40,6 +40,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results"
 LOGS = ROOT / "runs/benchmark/against_peers"
 TABLE_WIDTH = 140
+CORES = len(os.sched_getaffinity(0))
+ONE_PROCESS_A_CORE = ("-m", "torch.distributed.run", f"--nproc-per-node={CORES}")
 LENGTH, VOCABULARY, BATCH, LEARNING_RATE = 20, 4096, 10, 0.5
 OURS = Path(sys.executable)
 REFERENCE = ROOT / "reference/.venv/bin/python"
@@ -68,9 +70,18 @@ PROGRAMS = {
     "engine": Program("fedlm_engine", OURS, "make"),
     "bare": Program("bare_loop", OURS, "make"),
     "fedjax": Program("fedjax_round", REFERENCE, "make reference", arguments=("jit",)),
-    "tff": Program("tff_round", REFERENCE, "make reference", arguments=("-1",)),
-    "pfl": Program("pfl_round", PEERS, "make bench-peers", arguments=("1",)),
-    "flower": Program("flower_round", PEERS, "make bench-peers"),
+    "tff": Program("tff_round", REFERENCE, "make reference"),
+    "pfl": Program("pfl_round", PEERS, "make bench-peers", ONE_PROCESS_A_CORE, ("1",)),
+    "flower": Program("flower_round", PEERS, "make bench-peers", arguments=(str(CORES),)),
+}
+DEFAULT = tuple(PROGRAMS)
+# Other configurations of the peers, of which those above were the fastest: name them with `--contestants`.
+PROGRAMS |= {
+    "fedjax_pmap": Program("fedjax_round", REFERENCE, "make reference", arguments=("pmap",)),
+    "tff_call_a_core": Program("tff_round", REFERENCE, "make reference", arguments=(str(CORES),)),
+    "pfl_threads": Program("pfl_round", PEERS, "make bench-peers", arguments=(str(CORES),)),
+    "pfl_one_thread": Program("pfl_round", PEERS, "make bench-peers", arguments=("1",)),
+    "flower_threads": Program("flower_round", PEERS, "make bench-peers", arguments=("1",)),
 }
 
 
@@ -82,9 +93,9 @@ class Cohort(NamedTuple):
 
 
 COHORTS = {
-    "lstm_1m": Cohort(50, tuple(PROGRAMS)),
-    "cifg_1m": Cohort(50, tuple(PROGRAMS)),
-    "transformer_1m": Cohort(50, tuple(PROGRAMS)),
+    "lstm_1m": Cohort(50, DEFAULT),
+    "cifg_1m": Cohort(50, DEFAULT),
+    "transformer_1m": Cohort(50, DEFAULT),
     "cifg_9m": Cohort(12, ("engine", "bare", "pfl")),
     "transformer_11m": Cohort(12, ("engine", "bare", "pfl")),
 }
@@ -92,7 +103,7 @@ COHORTS = {
 
 def main() -> None:
     arguments = parse_arguments()
-    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    jax.config.update("jax_num_cpu_devices", CORES)
     console = Console()
     console.width = max(console.width, TABLE_WIDTH)
     results: dict[str, Any] = {"machine": describe_machine(), "setting": setting(), "models": {}}
@@ -140,7 +151,7 @@ def make_task(name: str, clients: int) -> Task:
     def draw(sentences: int) -> np.ndarray:
         return rng.choice(words, (sentences, LENGTH + 1), p=frequency / frequency.sum()).astype(np.int32)
 
-    settings = Settings(name, VOCABULARY, BATCH, LEARNING_RATE, len(os.sched_getaffinity(0)))
+    settings = Settings(name, VOCABULARY, BATCH, LEARNING_RATE, CORES)
     params = jax.tree_util.tree_map(np.asarray, create(name, VOCABULARY).init(jax.random.key(0)))
     return Task(settings, [draw(size) for size in sizes], params, draw(64))
 

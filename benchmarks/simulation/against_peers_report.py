@@ -16,6 +16,11 @@ LABELS = {
     "tff": "TensorFlow Federated",
     "pfl": "pfl-research",
     "flower": "Flower",
+    "fedjax_pmap": "FedJAX, pmap",
+    "tff_call_a_core": "TFF, a call a core",
+    "pfl_threads": "pfl-research, threads",
+    "pfl_one_thread": "pfl-research, one thread",
+    "flower_threads": "Flower, one actor",
 }
 OURS, BARE, PEERS = "#0072b2", "#b0b0b0", "#e69f00"
 COLUMNS = 3
@@ -71,13 +76,13 @@ def plot(models: dict[str, Any]) -> Figure:
     present = {variant for measured in models.values() for variant in measured["contestants"]}
     variants = [variant for variant in LABELS if variant in present]
     height = 1.0 + 0.36 * len(variants)
-    figure = Figure(figsize=(2.2 + 3.4 * columns, 0.5 + height * rows), layout="constrained")
+    figure = Figure(figsize=(2.4 + 3.4 * columns, 0.5 + height * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for index, panel in enumerate(panels):
         panel.set_visible(index < len(models))
     for index, (name, measured) in enumerate(models.items()):
         _draw(panels[index], name, measured, variants, labelled=index % columns == 0)
-    figure.suptitle("Local SGD steps per second of one simulated federated round (more is better)")
+    figure.suptitle("Local SGD steps per second in a simulated round: more is better", fontsize=11)
     return figure
 
 

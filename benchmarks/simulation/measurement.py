@@ -43,12 +43,13 @@ class Measurement:
         with self._reporting(program):
             contestant = self._running[program] = launch()
             for number, variant in enumerate(contestant.ready["variants"]):
+                name = _name(program, contestant, variant)
                 with contestant.watch_memory() as samples:
                     first = contestant.run_round(variant)
                     since_start = contestant.age
                     contestant.run_round(variant)
-                self._rounds[variant] = []
-                self._variants[variant] = {
+                self._rounds[name] = []
+                self._variants[name] = {
                     "program": program,
                     "configuration": contestant.ready["configuration"],
                     "versions": contestant.ready["versions"],
@@ -77,17 +78,17 @@ class Measurement:
         """
         for program in list(self._running)[:: -1 if backwards else 1]:
             with self._reporting(program):
-                self._take_turn(self._running[program])
+                self._take_turn(program, self._running[program])
                 if program in self._paused:
                     self._running[program].pause()
 
-    def _take_turn(self, contestant: Contestant) -> None:
+    def _take_turn(self, program: str, contestant: Contestant) -> None:
         contestant.resume()
         for variant in contestant.ready["variants"]:
             before = contestant.cpu_seconds()
             answer = contestant.run_round(variant)
             answer["cpu_seconds"] = contestant.cpu_seconds() - before
-            self._rounds[variant].append(answer)
+            self._rounds[_name(program, contestant, variant)].append(answer)
 
     @contextlib.contextmanager
     def _reporting(self, program: str) -> Iterator[None]:
@@ -161,3 +162,7 @@ class Measurement:
             f"{variant} does other work than the engine: its change of the loss is {part:.1%} off"
             for variant, part in self._disagreements().items()
         ]
+
+
+def _name(program: str, contestant: Contestant, variant: str) -> str:
+    return variant if len(contestant.ready["variants"]) > 1 else program

@@ -1,4 +1,4 @@
-"""The models of the comparison in PyTorch: the same shapes and numbers, by the framework's own layers where it has them.
+"""The models of the comparison in PyTorch: the same shapes and numbers, by PyTorch's own layers where it has them.
 
 Parameters come from the task, so that all contestants start alike.
 """
