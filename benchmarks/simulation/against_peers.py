@@ -2,8 +2,9 @@
 
 Every contestant is a process that lives as long as its model is measured (see `benchmarks/simulation/peers`). All are
 given the same clients, start each round from the same parameters, take the same number of local SGD steps, and average
-weighted by examples; the loss of the averaged model must agree. In each pass every contestant runs one round, in one
-order and in the reverse order by turns; ratios are taken pass by pass.
+weighted by examples. Their losses differ only by the order of a client's examples, which each framework draws for
+itself: `--check` gives every client a single full batch, and then all must end with the same loss. In each pass every
+contestant runs one round, in one order and in the reverse order by turns; ratios are taken pass by pass.
 
     python -m benchmarks.simulation.against_peers
 
@@ -28,6 +29,7 @@ from rich.console import Console
 
 from benchmarks.machine import describe_machine
 from benchmarks.simulation.against_peers_report import plot, table
+from benchmarks.simulation.comparing import loss_disagreements
 from benchmarks.simulation.contestants import Contestant, ContestantError
 from benchmarks.simulation.measurement import Measurement
 from benchmarks.simulation.peers.jax_models import create
@@ -42,7 +44,8 @@ LOGS = ROOT / "runs/benchmark/against_peers"
 TABLE_WIDTH = 140
 CORES = len(os.sched_getaffinity(0))
 ONE_PROCESS_A_CORE = ("-m", "torch.distributed.run", f"--nproc-per-node={CORES}")
-LENGTH, VOCABULARY, BATCH, LEARNING_RATE = 20, 4096, 10, 0.5
+LENGTH, VOCABULARY, BATCH, LEARNING_RATE = 20, 4096, 10, 0.1
+CHECK_TOLERANCE = 1e-3
 OURS = Path(sys.executable)
 REFERENCE = ROOT / "reference/.venv/bin/python"
 PEERS = Path(__file__).parent / "peers/.venv/bin/python"
@@ -106,6 +109,8 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", CORES)
     console = Console()
     console.width = max(console.width, TABLE_WIDTH)
+    if arguments.check:
+        raise SystemExit(not all([check_model(name, arguments, console.log) for name in arguments.models]))
     results: dict[str, Any] = {"machine": describe_machine(), "setting": setting(), "models": {}}
     arguments.results.mkdir(parents=True, exist_ok=True)
     partial = arguments.results / "against_peers.partial.json"
@@ -129,6 +134,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=COHORTS, default=list(COHORTS))
     parser.add_argument("--passes", type=int, default=7, help="how often each contestant is timed")
     parser.add_argument("--clients", type=int, help="in the cohort; the default depends on the model")
+    parser.add_argument("--check", action="store_true", help="time nothing; see whether all compute the same")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that an answer may take")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the numbers and the plot go")
     return parser.parse_args()
@@ -184,6 +190,32 @@ def measure_model(
     keep(measurement.summary())
     for warning in measurement.warnings():
         say(f"[yellow]{name}: {warning}[/]")
+
+
+def check_model(name: str, arguments: argparse.Namespace, say: Callable[[str], None]) -> bool:
+    """See whether all contestants end with the engine's loss where the order of examples cannot matter."""
+    cohort = COHORTS[name]
+    task = make_task(name, arguments.clients or cohort.clients)
+    one_batch = [np.resize(client, (BATCH, LENGTH + 1)) for client in task.clients]
+    measurement = Measurement(len(one_batch), loss_before(task))
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "task.npz"
+        save_task(path, task._replace(clients=one_batch))
+        for program in arguments.contestants or cohort.programs:
+            log = LOGS / f"{name}-{program}.log"
+            with closing(measurement):
+                measurement.start(
+                    program, lambda program=program, log=log: launch(program, path, log, arguments.timeout)
+                )
+                measurement.run_pass(backwards=False)
+    losses = measurement.losses_after()
+    for contestant, loss in losses.items():
+        say(f"{name}: {contestant} goes from {measurement.loss_before:.6f} to {loss:.6f}")
+    off = loss_disagreements(measurement.loss_before, losses, "engine", CHECK_TOLERANCE)
+    for program, problem in [*measurement.problems.items(), *((key, f"{part:.2%} off") for key, part in off.items())]:
+        say(f"[yellow]{name}: {program}: {problem}[/]")
+    return not off and not measurement.problems
 
 
 def launch(name: str, task: Path, log: Path, timeout: float) -> Contestant:

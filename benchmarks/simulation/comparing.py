@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 LOSS_TOLERANCE = 0.05
+"""What the order of examples may change, as a part of the change of the loss."""
 
 
 class Spread(NamedTuple):
@@ -55,13 +56,16 @@ def best_of(rates: Mapping[str, Sequence[float]], names: Sequence[str]) -> str |
     return max(running, key=lambda name: statistics.median(rates[name]), default=None)
 
 
-def loss_disagreements(before: float, after: Mapping[str, float | None], reference: str) -> dict[str, float]:
+def loss_disagreements(
+    before: float, after: Mapping[str, float | None], reference: str, tolerance: float = LOSS_TOLERANCE
+) -> dict[str, float]:
     """Find contestants whose round changed the loss by another amount than the reference's did.
 
     Args:
       before: the loss of the parameters that all start from.
       after: of each contestant's averaged model; None for one that averages nothing.
-      reference: whose change the others' must equal, but for `LOSS_TOLERANCE` of it.
+      reference: whose change the others' must equal.
+      tolerance: how much of that change they may differ by.
 
     Returns:
       How far off they are, as a part of the reference's change.
@@ -71,4 +75,4 @@ def loss_disagreements(before: float, after: Mapping[str, float | None], referen
         return {}
     expected = measured - before
     off = {name: abs(loss - measured) / abs(expected) for name, loss in after.items() if loss is not None}
-    return {name: part for name, part in off.items() if not part <= LOSS_TOLERANCE}
+    return {name: part for name, part in off.items() if not part <= tolerance}

@@ -16,6 +16,7 @@ class Measurement:
     """The contestants of one task. A program that fails is left out from then on, and the others go on.
 
     Attributes:
+      loss_before: of the parameters that every round starts from.
       problems: why programs were left out.
     """
 
@@ -26,7 +27,7 @@ class Measurement:
           clients: in the task's cohort.
           loss_before: of the parameters that every round starts from.
         """
-        self._clients, self._loss_before = clients, loss_before
+        self._clients, self.loss_before = clients, loss_before
         self._running: dict[str, Contestant] = {}
         self._paused: set[str] = set()
         self._variants: dict[str, dict[str, Any]] = {}
@@ -115,7 +116,7 @@ class Measurement:
         ratios = {variant: pass_ratios(rates.get(ENGINE, []), values) for variant, values in rates.items()}
         return {
             "clients": self._clients,
-            "loss_before": self._loss_before,
+            "loss_before": self.loss_before,
             "contestants": {variant: self._summary_of(variant) for variant in rates},
             "engine_over": {
                 variant: {name: round(value, 4) for name, value in ratio._asdict().items()}
@@ -147,9 +148,17 @@ class Measurement:
         losses = [answer["loss_after"] for answer in self._rounds[variant]]
         return None if not losses or None in losses else statistics.mean(losses)
 
+    def losses_after(self) -> dict[str, float]:
+        """Give the mean loss after a round.
+
+        Returns:
+          It for each contestant that averages.
+        """
+        losses = {variant: self._loss_after(variant) for variant in self._rounds}
+        return {variant: loss for variant, loss in losses.items() if loss is not None}
+
     def _disagreements(self) -> dict[str, float]:
-        after = {variant: self._loss_after(variant) for variant in self._rounds}
-        return loss_disagreements(self._loss_before, after, ENGINE)
+        return loss_disagreements(self.loss_before, self.losses_after(), ENGINE)
 
     def warnings(self) -> Sequence[str]:
         """Say what a reader must know.

@@ -44,8 +44,8 @@ class PflRound:
         processes = get_ops().distributed.world_size
         self.configuration = f"{processes} process(es), {threads} PyTorch thread(s) each"
         users = {str(i): Dataset(split_tokens(rows), user_id=str(i)) for i, rows in enumerate(task.clients)}
-        order = itertools.cycle(_balanced_order([len(rows) for rows in task.clients], processes))
-        data = FederatedDataset(users.__getitem__, lambda: next(order))
+        self._order = _balanced_order([len(rows) for rows in task.clients], processes)
+        data = FederatedDataset(users.__getitem__, lambda: next(self._next_users))
         self._backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[WeightByDatapoints()])
         self._algorithm, self._cohort = FederatedAveraging(), len(users)
         self._training = NNTrainHyperParams(
@@ -63,6 +63,7 @@ class PflRound:
         """Take part in a round; returns its seconds."""
         self._module.load_state_dict(self._start)
         self._rounds += 1
+        self._next_users = itertools.cycle(self._order)
         # One algorithm goes on from round to round, because clients are also evaluated in its round 0, even without
         # being asked to.
         wanted = NNAlgorithmParams(
