@@ -16,7 +16,7 @@ LABELS = {
     "tff": "TensorFlow Federated",
     "pfl": "pfl-research",
     "flower": "Flower",
-    "fedjax_pmap": "FedJAX, pmap",
+    "fedjax_jit": "FedJAX, jit",
     "tff_call_a_core": "TFF, a call a core",
     "pfl_threads": "pfl-research, threads",
     "pfl_one_thread": "pfl-research, one thread",
