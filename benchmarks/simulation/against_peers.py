@@ -79,7 +79,8 @@ PROGRAMS = {
 }
 DEFAULT = tuple(PROGRAMS)
 # Other configurations of the peers, for finding out with `--contestants` which is the fastest on a machine. Those above
-# were, on two cores; a call a core made no difference to TensorFlow Federated.
+# were chosen after three passes of cifg_1m, 12 clients, on two cores that other work used too: FedJAX's pmap and a
+# pfl-research process a core came first, TensorFlow Federated's two were too close to tell, Flower's were not compared.
 PROGRAMS |= {
     "fedjax_jit": Program("fedjax_round", REFERENCE, "make reference", arguments=("jit",)),
     "tff_call_a_core": Program("tff_round", REFERENCE, "make reference", arguments=(str(CORES),)),
@@ -229,4 +230,7 @@ def launch(name: str, task: Path, log: Path, timeout: float) -> Contestant:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("interrupted; what was measured so far is in against_peers.partial.json")
