@@ -7,19 +7,21 @@ OUT ?= runs/compare
 COMPARE_OPTIONS ?=
 TEST_OPTIONS ?= -n 2
 REFERENCE_VENV = reference/.venv
+PEERS = benchmarks/simulation/peers
 IS_PYTHON_311 = -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 REFERENCE_PYTHON ?= $(shell for p in python3.11 $(PYTHON); do $$p $(IS_PYTHON_311) 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help compare test reference lint bench clean
+.PHONY: help compare test reference bench-peers lint bench clean
 
 help:
-	@echo "make compare    compare four architectures on the standard library's text; ends in $(OUT)/report.html"
-	@echo "make test       run the tests"
-	@echo "make reference  make the environment of the frameworks that some tests compare with (Python 3.11)"
-	@echo "make lint       check style, types and the direction of imports"
-	@echo "make bench      measure; results go to benchmarks/*/results"
-	@echo "make clean      remove the environments and all runs"
+	@echo "make compare     compare four architectures on the standard library's text; ends in $(OUT)/report.html"
+	@echo "make test        run the tests"
+	@echo "make reference   make the environment of the frameworks that some tests compare with (Python 3.11)"
+	@echo "make lint        check style, types and the direction of imports"
+	@echo "make bench       measure; results go to benchmarks/*/results"
+	@echo "make bench-peers make the environment of two more frameworks that bench times (Python 3.11)"
+	@echo "make clean       remove the environments and all runs"
 
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedlm needs Python 3.11 or newer; set PYTHON=")'
@@ -45,14 +47,24 @@ $(REFERENCE_VENV)/installed: reference/requirements.txt
 	$(REFERENCE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r reference/requirements.txt
 	touch $@
 
+bench-peers: $(PEERS)/.venv/installed
+
+$(PEERS)/.venv/installed: $(PEERS)/requirements.txt
+	@$(or $(REFERENCE_PYTHON),false) $(IS_PYTHON_311) 2>/dev/null || { \
+	  echo "the peers' environment needs Python 3.11: install it, or set REFERENCE_PYTHON= to one" >&2; exit 1; }
+	$(REFERENCE_PYTHON) -m venv --clear $(PEERS)/.venv
+	$(PEERS)/.venv/bin/python -m pip install --quiet --disable-pip-version-check -r $(PEERS)/requirements.txt
+	touch $@
+
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/installed $(DATA)/store.json
-	$(BIN)/python -m benchmarks.simulation.engine_against_bare_loop
+bench: $(VENV)/installed
+	$(BIN)/python -m benchmarks.simulation.against_peers
+	$(BIN)/python -m benchmarks.simulation.scaling
 
 clean:
-	rm -rf $(VENV) $(REFERENCE_VENV) runs
+	rm -rf $(VENV) $(REFERENCE_VENV) $(PEERS)/.venv runs

@@ -1,0 +1,84 @@
+"""Contestant: fedlm's cohort engine, with uploads as they are and with 8-bit uploads.
+
+Usage: python -m benchmarks.simulation.peers.fedlm_engine TASK
+"""
+
+import functools
+import itertools
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.simulation.peers.jax_models import create
+from benchmarks.simulation.peers.protocol import RoundAnswer, private_standard_output, serve, timed
+from benchmarks.simulation.peers.task import Task, load_task
+from fl_core.aggregation import AggregationRules, CohortAggregate, mean_delta
+from fl_core.compression import make_compressor
+from fl_core.local_sgd import LocalTraining
+from fl_core.round_loop import RoundPlan
+from fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
+from models.base import Batch, Params, batch_loss
+from simulations.cohort_engine import ClientWork, CohortEngine
+from simulations.federated_data import InMemoryData
+
+SERVER = ServerOptimizerConfig("fedavg")
+UPLOAD_BITS = {"engine": 32, "engine_8bit": 8}
+
+
+class Engine:
+    """The cohort engine on one device a core, and the server's step."""
+
+    variants = tuple(UPLOAD_BITS)
+    packages = ("jax", "jaxlib", "numpy")
+    configuration = "one JAX device a core, one lane each"
+
+    def __init__(self, task: Task):
+        settings = task.settings
+        self._model = create(settings.model, settings.vocabulary_size)
+        self._params = jax.tree_util.tree_map(jnp.asarray, task.params)
+        self._learning_rate = settings.learning_rate
+        self._clients = np.arange(len(task.clients))
+        self._evaluation = Batch(jnp.asarray(task.evaluation), jnp.ones(len(task.evaluation)))
+        self._rounds = itertools.count()
+        data, length = InMemoryData(task.clients), task.evaluation.shape[1] - 1
+        training = LocalTraining(batch_size=settings.batch_size)
+        self._engines = {
+            variant: CohortEngine(
+                ClientWork(self._model, training, make_compressor(bits), AggregationRules()), data, length
+            )
+            for variant, bits in UPLOAD_BITS.items()
+        }
+
+    def run_round(self, variant: str) -> RoundAnswer:
+        """See `protocol.Contestant`; batches are made within the time that is measured."""
+        plan = RoundPlan(next(self._rounds), self._clients, 0, self._learning_rate)
+
+        def run() -> tuple[Params, int]:
+            result = self._engines[variant].run(self._params, plan)
+            return jax.block_until_ready(_average(self._params, result.aggregate)), result.steps
+
+        seconds, (params, steps) = timed(run)
+        return RoundAnswer(seconds, steps, float(_loss(self._model, params, self._evaluation)))
+
+
+@jax.jit
+def _average(params: Params, aggregate: CohortAggregate) -> Params:
+    return server_step(SERVER, init_server(SERVER, params), mean_delta(aggregate), jnp.ones(())).params
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _loss(model, params: Params, batch: Batch) -> jax.Array:
+    return batch_loss(model, params, batch)[0]
+
+
+def main(path: str) -> None:
+    answers = private_standard_output()
+    task = load_task(path)
+    jax.config.update("jax_num_cpu_devices", task.settings.cores)
+    serve(Engine(task), sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
