@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from models.losses import ExampleSums, next_token_sums
+from models.losses import ExampleSums, cross_entropy, next_token_sums
 
 Params = Any
 """A pytree of float arrays."""
@@ -69,7 +69,8 @@ def language_model(
 
     def loss(params: Params, batch: Batch) -> ExampleSums:
         logits = apply(params, batch.tokens[:, :-1])
-        return next_token_sums(logits, batch.tokens[:, 1:])
+        targets = batch.tokens[:, 1:]
+        return next_token_sums(cross_entropy(logits, targets), logits, targets)
 
     return Model(name, vocabulary_size, init, apply, loss)
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from models.base import Model, Params, language_model
-from models.layers import embed, init_embedding, logits_from_table
+from models.base import Model, Params
+from models.layers import embed, init_embedding
+from models.linear_head import linear_head_model
 from models.recurrent import Activation, cifg_layer, init_cifg_layer
 from models.scale_invariant import si_sigmoid, si_tanh, unit_rms
 
@@ -85,11 +86,12 @@ def cifg_with(
             params["output"] = init_embedding(rng_output, config.vocabulary_size, config.embedding)
         return params
 
-    def apply(params: Params, tokens: jax.Array) -> jax.Array:
+    def features(params: Params, tokens: jax.Array) -> jax.Array:
         # Rows of unit norm times sqrt(e) have entries of unit size: small inputs would drown in the recurrence.
         x = embed(params["embedding"], tokens) * config.embedding**0.5
-        h = cifg_layer(params["recurrent"], x, gate, cell)
-        table = params["embedding"] if config.tied else params["output"]
-        return logits_from_table(table, params["output_bias"], output(h))
+        return output(cifg_layer(params["recurrent"], x, gate, cell))
 
-    return language_model(name, config.vocabulary_size, init, apply)
+    def head(params: Params) -> tuple[Params, jax.Array]:
+        return params["embedding" if config.tied else "output"], params["output_bias"]
+
+    return linear_head_model(name, config.vocabulary_size, init, features, head)

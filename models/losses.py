@@ -49,7 +49,7 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 def _cross_entropy_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, tuple]:
     log_normalizer = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1)
-    losses = log_normalizer - _target_logits(logits, targets)
+    losses = log_normalizer - target_logits(logits, targets)
     return losses, (logits, targets, log_normalizer)
 
 
@@ -64,17 +64,17 @@ def _cross_entropy_backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.
 cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
-def next_token_sums(logits: jax.Array, targets: jax.Array) -> ExampleSums:
+def next_token_sums(losses: jax.Array, logits: jax.Array, targets: jax.Array) -> ExampleSums:
     """Sum loss, correct predictions and token counts over each example's targets.
 
     Args:
+      losses: float32 [batch, length], the cross-entropy of each target.
       logits: float [batch, length, vocabulary].
       targets: int32 [batch, length].
 
     Returns:
       The sums, float32 [batch] each.
     """
-    losses = cross_entropy(logits, targets)
     correct = _first_of_highest(logits, targets)
     real = targets != PAD_ID
     scored = real & (targets != EOS_ID)
@@ -96,10 +96,19 @@ def next_token_sums(logits: jax.Array, targets: jax.Array) -> ExampleSums:
 
 def _first_of_highest(logits: jax.Array, targets: jax.Array) -> jax.Array:
     # The same as argmax(logits) == targets, by reductions that vectorise on a CPU.
-    target_logits = _target_logits(logits, targets)
+    of_target = target_logits(logits, targets)
     before = jnp.where(jnp.arange(logits.shape[-1]) < targets[..., None], logits, -jnp.inf)
-    return (target_logits >= jnp.max(logits, axis=-1)) & (target_logits > jnp.max(before, axis=-1))
+    return (of_target >= jnp.max(logits, axis=-1)) & (of_target > jnp.max(before, axis=-1))
 
 
-def _target_logits(logits: jax.Array, targets: jax.Array) -> jax.Array:
+def target_logits(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Pick the logits of the targets.
+
+    Args:
+      logits: float [..., vocabulary].
+      targets: int [...].
+
+    Returns:
+      float32 [...].
+    """
     return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0].astype(jnp.float32)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from models.base import Model, Params, language_model
+from models.base import Model, Params
 from models.layers import (
     dense,
     embed,
@@ -18,9 +18,9 @@ from models.layers import (
     init_embedding,
     init_layer_norm,
     layer_norm,
-    logits_from_table,
     sinusoidal_positions,
 )
+from models.linear_head import linear_head_model
 from models.scale_invariant import si_attention_weights
 
 AttentionWeights = Callable[[jax.Array, jax.Array], jax.Array]
@@ -107,17 +107,19 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
             "output_bias": jnp.zeros(config.vocabulary_size),
         }
 
-    def apply(params: Params, tokens: jax.Array) -> jax.Array:
+    def features(params: Params, tokens: jax.Array) -> jax.Array:
         # Rows of unit norm times sqrt(e) have entries of the positions' size.
         x = embed(params["embedding"], tokens) * config.embedding**0.5
         x = x + sinusoidal_positions(tokens.shape[1], config.embedding).astype(x.dtype)
         for block in params["blocks"]:
             x = x + _attention(block, layer_norm(block["attention_norm"], x), config.heads, attention_weights)
             x = x + _mlp(block, layer_norm(block["mlp_norm"], x))
-        x = layer_norm(params["final_norm"], x)
-        return logits_from_table(params["embedding"], params["output_bias"], x)
+        return layer_norm(params["final_norm"], x)
 
-    return language_model(name, config.vocabulary_size, init, apply)
+    def head(params: Params) -> tuple[Params, jax.Array]:
+        return params["embedding"], params["output_bias"]
+
+    return linear_head_model(name, config.vocabulary_size, init, features, head)
 
 
 def _init_block(rng: jax.Array, config: TransformerConfig) -> Params:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from models.base import Model, Params, language_model
+from models.base import Model, Params
 from models.cifg import CifgConfig, cifg_with
-from models.layers import dense, embed, logits_from_table
+from models.layers import dense, embed
+from models.linear_head import linear_head_model
 from models.recurrent import cifg_layer
 from models.registry import MODELS, ModelEntry
 from models.scale_invariant import si_attention_weights, si_sigmoid, si_tanh, unit_rms
@@ -70,11 +71,13 @@ def si_cifg_like(input_scale: float, recurrence: Recurrence, output: Callable[[j
     """
 
     def build(name: str, config: CifgConfig) -> Model:
-        def apply(params: Params, tokens: jax.Array) -> jax.Array:
-            h = recurrence(params["recurrent"], embed(params["embedding"], tokens) * input_scale)
-            return logits_from_table(params["embedding"], params["output_bias"], output(h))
+        def features(params: Params, tokens: jax.Array) -> jax.Array:
+            return output(recurrence(params["recurrent"], embed(params["embedding"], tokens) * input_scale))
 
-        return language_model(name, config.vocabulary_size, plain_si_cifg(name, config).init, apply)
+        def head(params: Params) -> tuple[Params, jax.Array]:
+            return params["embedding"], params["output_bias"]
+
+        return linear_head_model(name, config.vocabulary_size, plain_si_cifg(name, config).init, features, head)
 
     return ModelEntry(build, _CIFG)
 

@@ -60,6 +60,10 @@ def expected_sums(logits, targets):
     return ExampleSums(**{name: np.array([row[name] for row in rows]) for name in ExampleSums._fields})
 
 
+def sums_of(logits, targets):
+    return next_token_sums(cross_entropy(logits, targets), logits, targets)
+
+
 def assert_sums(found, expected):
     for name, a, b in zip(ExampleSums._fields, found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -122,7 +126,7 @@ def test_bfloat16_logits_give_float32_losses_and_bfloat16_gradients():
 
 
 def test_each_kind_of_target_is_counted_where_it_belongs():
-    sums = next_token_sums(some_logits(), TARGETS)
+    sums = sums_of(some_logits(), TARGETS)
     np.testing.assert_array_equal(sums.tokens, [4, 5, 1])
     np.testing.assert_array_equal(sums.scored_tokens, [3, 5, 0])
     np.testing.assert_array_equal(sums.in_vocabulary_tokens, [2, 5, 0])
@@ -132,36 +136,36 @@ def test_each_kind_of_target_is_counted_where_it_belongs():
 @given(targets=any_targets, seed=st.integers(0, 2**32 - 1))
 def test_sums_are_those_of_a_loop_over_tokens(targets, seed):
     logits = np.random.default_rng(seed).normal(size=(*SHAPE, VOCABULARY)).astype(np.float32)
-    assert_sums(next_token_sums(logits, targets), expected_sums(logits, targets))
+    assert_sums(sums_of(logits, targets), expected_sums(logits, targets))
 
 
 @settings(max_examples=60, deadline=None)
 @given(logits=tied_logits, targets=any_targets)
 def test_of_equal_logits_the_first_is_the_prediction(logits, targets):
-    assert_sums(next_token_sums(logits, targets), expected_sums(logits, targets))
+    assert_sums(sums_of(logits, targets), expected_sums(logits, targets))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_the_prediction_is_argmax_also_in_half_precision(dtype):
     logits = jnp.asarray(some_logits(), dtype)
     best = np.argmax(np.asarray(logits, np.float32), axis=-1)
-    sums = next_token_sums(logits, np.where(best > OOV_ID, best, PAD_ID))
+    sums = sums_of(logits, np.where(best > OOV_ID, best, PAD_ID))
     np.testing.assert_array_equal(sums.in_vocabulary_correct, np.sum(best > OOV_ID, axis=-1))
 
 
 def test_sums_are_float32_whatever_the_logits():
-    sums = next_token_sums(jnp.asarray(some_logits(), jnp.bfloat16), TARGETS)
+    sums = sums_of(jnp.asarray(some_logits(), jnp.bfloat16), TARGETS)
     assert {leaf.dtype for leaf in sums} == {jnp.dtype("float32")}
 
 
 def test_padding_targets_have_no_gradient_and_all_others_have():
-    gradient = jax.grad(lambda x: jnp.sum(next_token_sums(x, TARGETS).loss))(some_logits())
+    gradient = jax.grad(lambda x: jnp.sum(sums_of(x, TARGETS).loss))(some_logits())
     np.testing.assert_array_equal(np.any(gradient != 0, axis=-1), TARGETS != PAD_ID)
 
 
 def test_logits_that_are_not_numbers_at_padding_spoil_nothing():
     logits = np.where((TARGETS == PAD_ID)[..., None], np.nan, some_logits()).astype(np.float32)
-    assert_sums(next_token_sums(logits, TARGETS), expected_sums(some_logits(), TARGETS))
+    assert_sums(sums_of(logits, TARGETS), expected_sums(some_logits(), TARGETS))
 
 
 # The loss of a batch

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from models.base import Model, Params, language_model
-from models.layers import dense, embed, init_dense, init_embedding, logits_from_table
+from models.base import Model, Params
+from models.layers import dense, embed, init_dense, init_embedding
+from models.linear_head import linear_head_model
 
 _Pair = tuple[jax.Array, jax.Array]
 
@@ -42,14 +43,16 @@ def lstm(name: str, vocabulary_size: int, embedding: int = 128, hidden: int = 38
             params[layer]["kernel"] *= math.sqrt((width + 4 * hidden) / (width + hidden))
         return params
 
-    def apply(params: Params, tokens: jax.Array) -> jax.Array:
+    def features(params: Params, tokens: jax.Array) -> jax.Array:
         x = embed(params["embedding"], tokens) * embedding**0.5
         z_txbx4h = jnp.swapaxes(dense(params["input"], x), 0, 1)
         h_txbxh = _recurrence(z_txbx4h, params["recurrent"]["kernel"])
-        y = dense(params["projection"], jnp.swapaxes(h_txbxh, 0, 1))
-        return logits_from_table(params["embedding"], params["output_bias"], y)
+        return dense(params["projection"], jnp.swapaxes(h_txbxh, 0, 1))
 
-    return language_model(name, vocabulary_size, init, apply)
+    def head(params: Params) -> tuple[Params, jax.Array]:
+        return params["embedding"], params["output_bias"]
+
+    return linear_head_model(name, vocabulary_size, init, features, head)
 
 
 def _unroll(z_txbx4h: jax.Array, recurrent_hx4h: jax.Array) -> jax.Array:

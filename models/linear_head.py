@@ -1,0 +1,89 @@
+"""Language models whose output layer scores tokens by a table: logits and their cross-entropy in one.
+
+For small batches most of a step's arithmetic is here. Differentiating loss and output layer together keeps softmax
+probabilities out of every elementwise operation: exponentials are computed once, and what the softmax and the loss
+multiply them by is applied to the narrow side of each matrix product.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from models.base import Batch, Model, Params
+from models.layers import logits_from_table
+from models.losses import ExampleSums, next_token_sums, target_logits
+
+
+def linear_head_model(
+    name: str,
+    vocabulary_size: int,
+    init: Callable[[jax.Array], Params],
+    features: Callable[[Params, jax.Array], jax.Array],
+    head: Callable[[Params], tuple[Params, jax.Array]],
+) -> Model:
+    """Make a `Model` that scores tokens by a table, trained on the cross-entropy of the next token.
+
+    Args:
+      name: see `Model`.
+      vocabulary_size: see `Model`.
+      init: see `Model`.
+      features: maps (params, int32 tokens [batch, length]) to float [batch, length, width].
+      head: maps params to the output layer's table, as `init_embedding` makes it, and bias [vocabulary_size].
+
+    Returns:
+      The model.
+    """
+
+    def apply(params: Params, tokens: jax.Array) -> jax.Array:
+        return logits_from_table(*head(params), features(params, tokens))
+
+    def loss(params: Params, batch: Batch) -> ExampleSums:
+        targets = batch.tokens[:, 1:]
+        x, (table, bias) = features(params, batch.tokens[:, :-1]), head(params)
+        losses = linear_cross_entropy(x, table["table"], bias, targets)
+        return next_token_sums(losses, logits_from_table(table, bias, x), targets)
+
+    return Model(name, vocabulary_size, init, apply, loss)
+
+
+@jax.custom_vjp
+def linear_cross_entropy(x: jax.Array, table: jax.Array, bias: jax.Array, targets: jax.Array) -> jax.Array:
+    """Compute the cross-entropy in float32 of each target under logits `x @ table.T + bias`.
+
+    Args:
+      x: float [..., width].
+      table: float [vocabulary, width].
+      bias: float [vocabulary].
+      targets: int [...].
+
+    Returns:
+      float32 [...], in nats.
+    """
+    return _forward(x, table, bias, targets)[0]
+
+
+def _forward(x: jax.Array, table: jax.Array, bias: jax.Array, targets: jax.Array) -> tuple[jax.Array, tuple]:
+    logits = logits_from_table({"table": table}, bias, x)
+    largest = jnp.max(logits, axis=-1, keepdims=True).astype(jnp.float32)
+    exponentials = jnp.exp(logits.astype(jnp.float32) - largest)
+    normalizer = jnp.sum(exponentials, axis=-1)
+    losses = jnp.log(normalizer) + largest[..., 0] - target_logits(logits, targets)
+    return losses, (x, table, bias, targets, exponentials.astype(logits.dtype), normalizer)
+
+
+def _backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, None]:
+    x, table, bias, targets, exponentials, normalizer = residuals
+    width, dtype = x.shape[-1], x.dtype
+    # The gradient of a row's logits is share * exponentials - gradient * (1 at the target).
+    share, gradient = (gradient / normalizer).astype(dtype)[..., None], gradient.astype(dtype)[..., None]
+    x_gradient = share * (exponentials @ table) - gradient * table[targets]
+    # With the row that sums up the bias's gradient comes a layout in which the product is fast on a CPU.
+    rows, flat_share = exponentials.reshape(-1, exponentials.shape[-1]), share.reshape(1, -1)
+    both = jnp.concatenate([x.reshape(-1, width).T * flat_share, flat_share]) @ rows
+    table_gradient = both[:-1].T.at[targets].add(-gradient * x)
+    bias_gradient = both[-1].at[targets].add(-gradient[..., 0])
+    return x_gradient, table_gradient.astype(table.dtype), bias_gradient.astype(bias.dtype), None
+
+
+linear_cross_entropy.defvjp(_forward, _backward)
