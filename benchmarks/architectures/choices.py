@@ -182,21 +182,28 @@ def plot(results: dict[str, dict[str, dict[str, Any]]]) -> Figure:
     """Draw a panel a question: held-out perplexity over rounds, the last value behind each line."""
     columns = 2
     rows = -(-len(results) // columns)
-    figure = Figure(figsize=(14, 4.6 * rows), layout="constrained")
+    figure = Figure(figsize=(18, 4.4 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for axes, (title, lines) in zip(panels, results.items(), strict=False):
         ordered = sorted(lines.items(), key=lambda item: -(item[1]["mean_final_perplexity"] or 1e9))
         for label, line in ordered:
-            rounds = list(map(int, line["curve"]))
-            values = list(line["curve"].values())
-            style = "--" if label.startswith(("CIFG", "Transformer")) else "-"
-            axes.plot(rounds, values, style, label=f"{label}: {line['mean_final_perplexity']}")
+            standard = label.startswith(("CIFG", "Transformer"))
+            axes.plot(
+                list(map(int, line["curve"])),
+                list(line["curve"].values()),
+                linestyle="--" if standard else "-",
+                color="black" if label in ("CIFG", "Transformer") else None,
+                linewidth=3 if label.endswith("(chosen)") else 1.5,
+                label=f"{line['mean_final_perplexity']:.0f}  {label}",
+            )
         axes.set_yscale("log")
-        axes.set_ylim(150, 5000)
+        axes.set_ylim(200, 5000)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         axes.set_title(title, loc="left", fontweight="bold")
         axes.set_xlabel("rounds done")
         axes.set_ylabel("held-out perplexity")
-        axes.legend(frameon=False, title="worst first, last value behind it")
+        axes.legend(frameon=False, title="at the end", loc="center left", bbox_to_anchor=(1.0, 0.5), alignment="left")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in list(panels):
