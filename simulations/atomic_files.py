@@ -17,3 +17,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
+
+
+def sync_to_disk(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk.
+
+    Args:
+      path: of either.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

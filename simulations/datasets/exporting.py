@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fl_core.errors import ConfigurationError, DataError
+from simulations.atomic_files import sync_to_disk
 from simulations.datasets.exports.base import Export, ExportSettings
 from simulations.datasets.exports.registry import EXPORTS
 from simulations.datasets.sources.base import Progress
@@ -125,7 +126,7 @@ def _sync(made: Path) -> int:
     """Sync a file or folder to disk, and return its size."""
     files = sorted(made.iterdir()) if made.is_dir() else [made]
     for path in {*files, made}:
-        _sync_one(path)
+        sync_to_disk(path)
     return sum(path.stat().st_size for path in files)
 
 
@@ -141,12 +142,4 @@ def _move(made: Path, out: Path, workspace: Path) -> None:
             raise
     else:
         os.replace(made, out)
-    _sync_one(out.parent)
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_to_disk(out.parent)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from fl_core.errors import DataError
+from simulations.atomic_files import sync_to_disk
 from simulations.datasets.client_text import SkippedCounts
 from simulations.datasets.splits import SPLITS
 from simulations.datasets.store_format import (
@@ -173,9 +174,9 @@ class StoreWriter:
             ),
         )
         for file in sorted(self._directory.iterdir()):
-            _sync(file)
+            sync_to_disk(file)
         self._directory.chmod(0o777 & ~_umask())
-        _sync(self._directory)
+        sync_to_disk(self._directory)
         if self.path.exists():
             # A directory cannot be renamed over a full one: the old store steps aside and is removed last.
             replaced = self._directory.with_name(self._directory.name + "-replaced")
@@ -188,7 +189,7 @@ class StoreWriter:
             shutil.rmtree(replaced, ignore_errors=True)
         else:
             os.rename(self._directory, self.path)
-        _sync(self.path.parent)
+        sync_to_disk(self.path.parent)
 
 
 class SplitWriter:
@@ -322,14 +323,6 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def _offsets(lengths: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _umask() -> int:
