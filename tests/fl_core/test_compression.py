@@ -4,11 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_core.compression import COMPRESSORS, compress_update, decompress_update, make_compressor
 from fl_core.errors import ConfigurationError
+from fl_core.quantization import _uniform
 from fl_core.rotation import rotate, rotate_back, rotated_size
 from fl_core.wire import WireError, download_bytes, pack_update, unpack_update, upload_bytes
 
@@ -156,6 +158,29 @@ def test_rounding_differs_between_keys_and_tensors():
     assert np.any(first.codes != second.codes)
     (other, _) = compress_update(compressor, jax.random.key(1), same)
     assert np.any(first.codes != other.codes)
+
+
+@pytest.mark.parametrize("pair", ["values", "neighbours", "clients", "rounds and clients"])
+def test_rounding_bits_are_even_and_independent(pair):
+    """A chi-square test of 64 x 64 cells over pairs of bits; false alarm 1e-6 for each of 4 kinds of pairs.
+
+    The keys are those that the clients of a cohort have: neighbouring numbers folded into the round's key.
+    """
+
+    def rounded_up(round_index, client, size):
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(7), round_index), client)
+        return np.asarray(_uniform(key, size))
+
+    many = np.stack([rounded_up(0, client, 1 << 14) for client in range(32)])
+    first, second = {
+        "values": (many[:, : 1 << 13], many[:, 1 << 13 :]),
+        "neighbours": (many[:, :-1:2], many[:, 1::2]),
+        "clients": (many[::2], many[1::2]),
+        "rounds and clients": (many[:16], np.stack([rounded_up(1, client, 1 << 14) for client in range(16)])),
+    }[pair]
+    cells, _, _ = np.histogram2d(first.ravel(), second.ravel(), bins=64, range=[[0, 1], [0, 1]])
+    assert scipy.stats.chisquare(cells.ravel()).pvalue > 5e-7
+    assert scipy.stats.chisquare(cells.ravel()).pvalue < 1 - 5e-7
 
 
 def test_impossible_choices_are_refused():
