@@ -82,6 +82,7 @@ DEFAULT = tuple(PROGRAMS)
 # were chosen after three passes of cifg_1m, 12 clients, on two cores that other work used too: FedJAX's pmap and a
 # pfl-research process a core came first, TensorFlow Federated's two were too close to tell, Flower's were not compared.
 PROGRAMS |= {
+    "fedjax_own_lstm": Program("fedjax_round", REFERENCE, "make reference", arguments=("jit", "own")),
     "fedjax_jit": Program("fedjax_round", REFERENCE, "make reference", arguments=("jit",)),
     "tff_call_a_core": Program("tff_round", REFERENCE, "make reference", arguments=(str(CORES),)),
     "pfl_threads": Program("pfl_round", PEERS, "make bench-peers", arguments=(str(CORES),)),
@@ -98,7 +99,7 @@ class Cohort(NamedTuple):
 
 
 COHORTS = {
-    "lstm_1m": Cohort(50, DEFAULT),
+    "lstm_1m": Cohort(50, (*DEFAULT, "fedjax_own_lstm")),
     "cifg_1m": Cohort(50, DEFAULT),
     "transformer_1m": Cohort(50, DEFAULT),
     "cifg_9m": Cohort(12, ("engine", "bare", "pfl")),

@@ -13,6 +13,7 @@ LABELS = {
     "bare_lanes": "bare loop, a lane a core",
     "bare_scan": "bare loop, one program",
     "fedjax": "FedJAX",
+    "fedjax_own_lstm": "FedJAX, its own LSTM",
     "tff": "TensorFlow Federated",
     "pfl": "pfl-research",
     "flower": "Flower",
