@@ -35,7 +35,7 @@ class InProcessRunner:
     def announce(self, plan: RoundPlan) -> None:
         """See `fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
 
-    def run(self, params: Params, plan: RoundPlan) -> CohortResult:
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
         """See `fl_core.round_loop.CohortRunner.run`."""
         aggregate = empty_aggregate(params)
         steps = bytes_up = 0
@@ -43,20 +43,22 @@ class InProcessRunner:
             sequences = self._examples_of(client)
             report = train_locally(self._program, params, sequences, plan, client)
             if report is not None:
-                aggregate = add_aggregates(aggregate, self._receive(report, params, plan, client))
+                aggregate = add_aggregates(aggregate, self._receive(report, params, plan, client, clip_norm))
                 bytes_up += len(report.upload)
             elif len(sequences):
                 aggregate = add_aggregates(aggregate, _refused(params))
             steps += int(self._program.training.count_steps(len(sequences)))
         return CohortResult(aggregate, steps, len(plan.clients) * download_bytes(params), bytes_up)
 
-    def _receive(self, report: ClientReport, params: Params, plan: RoundPlan, client: int) -> CohortAggregate:
+    def _receive(
+        self, report: ClientReport, params: Params, plan: RoundPlan, client: int, clip_norm: float | None
+    ) -> CohortAggregate:
         compressor = self._program.compressor
         compressed = unpack_update(compressor, report.upload, params)
         key = jax.random.fold_in(plan.upload_key(), client)
         delta = decompress_update(compressor, key, compressed, params)
         sums = TrainingSums(*map(jnp.asarray, report.training))
-        return contribution(delta, jnp.asarray(report.num_examples, jnp.float32), sums, self._rules)
+        return contribution(delta, jnp.asarray(report.num_examples, jnp.float32), sums, self._rules, clip_norm)
 
 
 def _refused(params: Params) -> CohortAggregate:

@@ -25,7 +25,8 @@ class CompareCommand(Comparison):
 
     `--preset NAME` sets many options at once (small, paper-table2, paper-table3; small where none is given);
     `--config FILE` reads options from a TOML file. The command line wins over the file, the file over the preset.
-    This command gives no privacy guarantee.
+    With `--privacy` each run alone has the guarantee that its summary states; choosing the best of several runs is not
+    accounted.
     """
 
     out: Path
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    words = add_preset(add_configuration(argv, CompareCommand), PRESETS)
+    words = add_preset(add_configuration(argv, CompareCommand), PRESETS, "small")
     command = tyro.cli(CompareCommand, args=words, prog="fedlm compare")
     comparison = settings_of(command, Comparison)
     with CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:

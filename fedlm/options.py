@@ -44,13 +44,13 @@ def add_configuration(argv: list[str], command: type) -> list[str]:
     return as_options(values) + rest
 
 
-def add_preset(argv: list[str], presets: dict[str, dict[str, Any]], default: str = "small") -> list[str]:
+def add_preset(argv: list[str], presets: dict[str, dict[str, Any]], default: str | None = None) -> list[str]:
     """Replace `--preset NAME` by the options that it stands for, so that the others win.
 
     Args:
       argv: the options given.
       presets: from names to settings.
-      default: the preset where none is named.
+      default: the preset where none is named; no options are added where this is None too.
 
     Returns:
       The preset's options, then the others.
@@ -60,6 +60,8 @@ def add_preset(argv: list[str], presets: dict[str, dict[str, Any]], default: str
     """
     name, rest = _take_option(argv, "--preset")
     name = default if name is None else name
+    if name is None:
+        return argv
     if name not in presets:
         raise ConfigurationError(f"unknown preset {name!r}; choose from {', '.join(presets)}")
     return as_options(presets[name]) + rest

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
-from fedlm.options import add_configuration, settings_of
+from fedlm.options import add_configuration, add_preset, settings_of
 from fedlm.processes import ProcessGroup, join_processes
 from fedlm.progress import RoundProgress
 from simulations.configuration import Experiment
+from simulations.presets import SIMULATION_PRESETS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +20,10 @@ class SimulateCommand(Experiment, ProcessGroup):
 
     Clients run plain SGD on their own examples, the server applies the mean of their updates. The run writes
     metrics.jsonl, TensorBoard events, checkpoints and summary.json into its folder; stopped at any time, the same
-    command goes on where it was. `--config FILE` reads options from a TOML file (`client_learning_rate = 0.5`);
-    options on the command line win. This command gives no privacy guarantee.
+    command goes on where it was. `--preset NAME` sets many options at once (small-private, paper-table4); `--config
+    FILE` reads options from a TOML file (`client_learning_rate = 0.5`). The command line wins over the file, the file
+    over the preset. With `--privacy` the models that the run releases are differentially private, and `fedlm account
+    ledger OUT` states what it has spent; without it they are NOT PRIVATE.
 
     Several processes, on one machine or on many, simulate together when each is started with the same options, the
     same `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
@@ -42,7 +46,8 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    command = tyro.cli(SimulateCommand, args=add_configuration(argv, SimulateCommand), prog="fedlm simulate")
+    words = add_preset(add_configuration(argv, SimulateCommand), SIMULATION_PRESETS)
+    command = tyro.cli(SimulateCommand, args=words, prog="fedlm simulate")
     join_processes(settings_of(command, ProcessGroup), command.devices)
     from fl_core.processes import is_first
     from simulations.experiment import run_experiment
@@ -61,5 +66,6 @@ def main(argv: list[str]) -> int:
             f"test perplexity {summary['test_perplexity']:.2f}, test accuracy {summary['test_accuracy']:.4f} "
             f"after {summary['rounds']} rounds ({summary['parameters']:,} parameters)"
         )
-    console.print(f"{summary['privacy']}: no noise was added. Everything is in {command.out}")
+    console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
+    console.print(f"everything is in {command.out}", soft_wrap=True)
     return 0

@@ -75,7 +75,11 @@ def empty_aggregate(params: Params) -> CohortAggregate:
 
 
 def contribution(
-    delta: Params, num_examples: jax.Array, training: TrainingSums, rules: AggregationRules
+    delta: Params,
+    num_examples: jax.Array,
+    training: TrainingSums,
+    rules: AggregationRules,
+    clip_norm: jax.typing.ArrayLike | None = None,
 ) -> CohortAggregate:
     """Turn one client's update, as the server decompressed it, into what it adds to the aggregate.
 
@@ -84,6 +88,7 @@ def contribution(
       num_examples: scalar, what the client says it has.
       training: what the client says of its training.
       rules: weighting and clipping.
+      clip_norm: scalar, in place of the rules' where it is given.
 
     Returns:
       The aggregate of this client alone. An update with any value that is not finite is counted as dropped
@@ -95,9 +100,10 @@ def contribution(
     weight = jnp.where(accepted, num_examples if rules.weighting == "examples" else 1.0, 0.0)
     clipped = jnp.zeros((), bool)
     scale = weight
-    if rules.clip_norm is not None:
-        clipped = accepted & (norm > rules.clip_norm)
-        scale = weight * jnp.where(clipped, rules.clip_norm / norm, 1.0)
+    clip_norm = rules.clip_norm if clip_norm is None else clip_norm
+    if clip_norm is not None:
+        clipped = accepted & (norm > clip_norm)
+        scale = weight * jnp.where(clipped, clip_norm / norm, 1.0)
 
     def keep(value: jax.Array) -> jax.Array:
         return jnp.where(accepted, value, 0.0).astype(jnp.float32)

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from fl_core.atomic_files import sync_to_disk
 from fl_core.errors import CheckpointError
-from fl_core.server_optimizers import ServerState
 from models.base import Params
 
 
@@ -49,8 +49,16 @@ class Checkpoints:
         """
         return self._manager.latest_step() or 0
 
-    def save(self, rounds: int, state: ServerState, about: dict[str, Any]) -> None:
-        """Save the server's state; when this returns, it is on disk.
+    def all_rounds(self) -> list[int]:
+        """List the whole checkpoints.
+
+        Returns:
+          How many finished rounds each has seen.
+        """
+        return list(self._manager.all_steps())
+
+    def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
+        """Save a pytree of arrays, the server's state for one; when this returns, it is on disk.
 
         Args:
           rounds: how many rounds are finished.
@@ -63,6 +71,9 @@ class Checkpoints:
         items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
         self._manager.save(rounds, args=items)
         self._manager.wait_until_finished()
+        for path in (self._directory / str(rounds)).rglob("*"):
+            sync_to_disk(path)
+        sync_to_disk(self._directory)
 
     def restore_about(self, rounds: int) -> dict[str, Any]:
         """Read the facts that were saved with a checkpoint.
@@ -78,7 +89,7 @@ class Checkpoints:
         """
         return self._restore(rounds, ocp.args.Composite(about=ocp.args.JsonRestore())).about
 
-    def restore_state(self, rounds: int, like: ServerState) -> ServerState:
+    def restore_state(self, rounds: int, like: Any) -> Any:
         """Read the server's state.
 
         Args:
@@ -100,6 +111,20 @@ class Checkpoints:
                     f"{expected.shape}; it was written for another model"
                 )
         return restored
+
+    def restore_arrays(self, rounds: int) -> Any:
+        """Read a pytree as it was saved, without knowing its structure.
+
+        Args:
+          rounds: which checkpoint.
+
+        Returns:
+          NumPy arrays in dictionaries and lists; the fields of a named tuple become keys.
+
+        Raises:
+          CheckpointError: it cannot be read.
+        """
+        return self._restore(rounds, ocp.args.Composite(state=ocp.args.StandardRestore())).state
 
     def _restore(self, rounds: int, items: ocp.args.Composite) -> Any:
         try:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,12 @@ import numpy as np
 from fl_core.aggregation import CohortAggregate, mean_delta
 from fl_core.cohorts import CohortSampler
 from fl_core.randomness import device_key, host_rng
-from fl_core.server_optimizers import ServerOptimizerConfig, ServerState, server_step
+from fl_core.server_optimizers import ServerOptimizerConfig, ServerState, init_server, server_step
 from models.base import Params
+
+if TYPE_CHECKING:
+    # A run without privacy need not load the libraries of privacy.
+    from fl_core.privacy.private_rounds import PrivacyState, PrivateMean, PrivateRounds
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,13 @@ class CohortResult(NamedTuple):
 class CohortRunner(Protocol):
     """Runs local training on a cohort: a simulation's engine, or real clients over the network."""
 
-    def run(self, params: Params, plan: RoundPlan) -> CohortResult:
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
         """Train a cohort from the server's parameters.
 
         Args:
           params: the server's; the runner must not change or donate them.
           plan: whom to train, and how.
+          clip_norm: of this round, where it moves from round to round; that of the runner's rules where None.
 
         Returns:
           The aggregate and what it cost.
@@ -100,12 +105,14 @@ class RoundResult(NamedTuple):
       state: of the server after the round.
       cohort: what the cohort gave back.
       cohort_size: how many clients were asked.
+      private: the noised mean that the server stepped with; None in a run without privacy.
     """
 
     round_number: int
     state: ServerState
     cohort: CohortResult
     cohort_size: int
+    private: "PrivateMean | None" = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,8 @@ def run_rounds(
     runner: CohortRunner,
     sampler: CohortSampler,
     optimization: FederatedOptimization,
+    private: "PrivateRounds | None" = None,
+    privacy: "PrivacyState | None" = None,
 ) -> Iterator[RoundResult]:
     """Run rounds one by one, yielding after each.
 
@@ -153,25 +162,42 @@ def run_rounds(
       runner: trains cohorts.
       sampler: names cohorts.
       optimization: optimizer, learning rates and seed.
+      private: adds noise to the sums of rounds; without it the run is not private.
+      privacy: what `private` knows before the first of these rounds; its first state where None.
 
     Yields:
-      Each finished round. A round in which no update counted leaves the state as it was.
+      Each finished round. Without privacy, a round in which no update counted leaves the state as it was.
     """
     plans = (
         RoundPlan(round_number, sampler.sample(round_number), optimization.seed, optimization.client_learning_rate)
         for round_number in rounds
     )
+    if private is not None and privacy is None:
+        privacy = private.init()
     plan = next(plans, None)
     while plan is not None:
         following = next(plans, None)
         if following is not None:
             runner.announce(following)
-        cohort = runner.run(state.params, plan)
-        state = _apply_aggregate(
-            optimization.server, state, cohort.aggregate, optimization.server_rate(plan.round_number)
-        )
-        yield RoundResult(plan.round_number, state, cohort, len(plan.clients))
+        rate, mean = optimization.server_rate(plan.round_number), None
+        if private is None or privacy is None:
+            cohort = runner.run(state.params, plan)
+            state = _apply_aggregate(optimization.server, state, cohort.aggregate, rate)
+        else:
+            cohort = runner.run(state.params, plan, float(privacy.clip_norm))
+            mean = private.apply(privacy, cohort.aggregate, plan.round_number)
+            state, privacy = _apply_mean(optimization.server, state, mean.delta, rate), mean.state
+            if private.aggregation.restart_optimizer and private.aggregation.ends_tree(plan.round_number):
+                state = init_server(optimization.server, state.params)
+        yield RoundResult(plan.round_number, state, cohort, len(plan.clients), mean)
         plan = following
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _apply_mean(
+    config: ServerOptimizerConfig, state: ServerState, mean: Params, learning_rate: jax.Array
+) -> ServerState:
+    return server_step(config, state, mean, learning_rate)
 
 
 @functools.partial(jax.jit, static_argnums=0)

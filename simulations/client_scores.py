@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fl_core.atomic_files import write_atomically
 from fl_core.scores import ClientSums, scores_of_each
-from simulations.atomic_files import write_atomically
 from simulations.metrics_log import finite_or_none
 
 SPREAD = ("mean", "p10", "median", "p90")

@@ -52,6 +52,20 @@ class ClientWork:
     rules: AggregationRules
 
 
+class RoundSetting(NamedTuple):
+    """What changes from round to round without compiling anew.
+
+    Attributes:
+      learning_rate: float scalar, of the clients' SGD.
+      clip_norm: float scalar, of updates, or None for that of the rules.
+      upload_key: see `fl_core.round_loop.RoundPlan.upload_key`.
+    """
+
+    learning_rate: jax.typing.ArrayLike
+    clip_norm: jax.typing.ArrayLike | None
+    upload_key: jax.Array
+
+
 class _LaneState(NamedTuple):
     params: Params
     sums: TrainingSums
@@ -100,13 +114,14 @@ class CohortEngine:
         chunks = lane_chunks(self._data, plan, self._work.training, self._shape, self._own)
         return Lookahead(chunks, self._thread, CHUNKS_AHEAD)
 
-    def run(self, params: Params, plan: RoundPlan) -> CohortResult:
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
         """See `fl_core.round_loop.CohortRunner.run`."""
+        setting = RoundSetting(plan.learning_rate, clip_norm, plan.upload_key())
         params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
         state = _empty_state(params, self._shape, self._mesh)
         for chunk in self._chunks(plan):
             on_devices = jax.make_array_from_process_local_data(self._by_device, chunk)
-            state = _run_chunk(self._work, self._mesh, params, plan.learning_rate, plan.upload_key(), state, on_devices)
+            state = _run_chunk(self._work, self._mesh, params, setting, state, on_devices)
         following, self._announced = self._announced, None
         self._prepared = None if following is None else (following, self._chunks(following))
         steps = self._work.training.count_steps(self._data.num_examples[plan.clients])
@@ -173,8 +188,7 @@ def _run_chunk(
     work: ClientWork,
     mesh: Mesh,
     params: Params,
-    learning_rate: jax.Array,
-    upload_key: jax.Array,
+    setting: RoundSetting,
     state: tuple[_LaneState, CohortAggregate],
     chunk: LaneChunk,
 ) -> tuple[_LaneState, CohortAggregate]:
@@ -182,17 +196,16 @@ def _run_chunk(
     return jax.shard_map(
         functools.partial(_run_device_chunk, work),
         mesh=mesh,
-        in_specs=(everywhere, everywhere, everywhere, by_device, by_device),
+        in_specs=(everywhere, everywhere, by_device, by_device),
         out_specs=by_device,
         check_vma=False,
-    )(params, learning_rate, upload_key, state, chunk)
+    )(params, setting, state, chunk)
 
 
 def _run_device_chunk(
     work: ClientWork,
     params: Params,
-    learning_rate: jax.Array,
-    upload_key: jax.Array,
+    setting: RoundSetting,
     state: tuple[_LaneState, CohortAggregate],
     chunk: LaneChunk,
 ) -> tuple[_LaneState, CohortAggregate]:
@@ -204,15 +217,16 @@ def _run_device_chunk(
         fresh = _LaneState(params, TrainingSums.zero())
         lane = jax.lax.cond(inputs.first, lambda: fresh, lambda: lane)
         batch = Batch(jnp.asarray(inputs.tokens), jnp.asarray(inputs.weight))
-        stepped, sums = local_step(work.model, lane.params, batch, learning_rate, work.training.gradient_clip)
+        stepped, sums = local_step(work.model, lane.params, batch, setting.learning_rate, work.training.gradient_clip)
         return _LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.sums, sums))
 
     def report(lane: _LaneState, inputs: LaneChunk) -> CohortAggregate:
         delta = jax.tree_util.tree_map(jnp.subtract, params, lane.params)
-        key = jax.random.fold_in(upload_key, inputs.client)
+        key = jax.random.fold_in(setting.upload_key, inputs.client)
         compressed = compress_update(work.compressor, key, delta)
         received = decompress_update(work.compressor, key, compressed, delta)
-        update = contribution(received, jnp.asarray(inputs.num_examples), lane.sums, work.rules)
+        examples = jnp.asarray(inputs.num_examples)
+        update = contribution(received, examples, lane.sums, work.rules, setting.clip_norm)
         return jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, 0.0), update)
 
     def step(index: jax.Array, state: tuple[_LaneState, CohortAggregate]) -> tuple[_LaneState, CohortAggregate]:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fl_core.cohorts import AvailabilitySampler, CohortSampler, UniformSampler, WeightedSampler
+from fl_core.privacy.participation import BoundedParticipation, Participation
+from fl_core.private_cohorts import MinSeparationSampler, PoissonSampler, ShuffledEpochSampler
 from simulations.cohort_files import CohortFile, read_availability, read_weights
 from simulations.configuration import Experiment
 from simulations.federated_data import StoredData
@@ -17,10 +19,12 @@ class Cohorts(NamedTuple):
     Attributes:
       sampler: names them.
       file: the trace or the weights that it goes by, where it goes by a file.
+      participation: what it enforces, where privacy can be accounted for it.
     """
 
     sampler: CohortSampler
     file: CohortFile | None
+    participation: Participation | None = None
 
 
 def make_cohorts(experiment: Experiment, train: StoredData) -> Cohorts:
@@ -65,6 +69,23 @@ def _availability(experiment: Experiment, train: StoredData) -> Cohorts:
     return Cohorts(sampler, file)
 
 
+def _poisson(experiment: Experiment, train: StoredData) -> Cohorts:
+    sampler = PoissonSampler(len(train.num_examples), experiment.cohort_size, experiment.seed)
+    return Cohorts(sampler, None, sampler.participation)
+
+
+def _min_separation(experiment: Experiment, train: StoredData) -> Cohorts:
+    bound = BoundedParticipation(experiment.max_participations, experiment.min_separation)
+    sampler = MinSeparationSampler(len(train.num_examples), experiment.cohort_size, experiment.seed, bound)
+    sampler.check_rounds(experiment.rounds)
+    return Cohorts(sampler, None, bound)
+
+
+def _shuffled_epochs(experiment: Experiment, train: StoredData) -> Cohorts:
+    sampler = ShuffledEpochSampler(len(train.num_examples), experiment.cohort_size, experiment.seed)
+    return Cohorts(sampler, None, sampler.participation)
+
+
 def _indices(train: StoredData) -> dict[str, int]:
     return {name: index for index, name in enumerate(train.client_ids)}
 
@@ -73,5 +94,8 @@ SAMPLERS: dict[str, Callable[[Experiment, StoredData], Cohorts]] = {
     "uniform": _uniform,
     "availability": _availability,
     "weighted": _weighted,
+    "poisson": _poisson,
+    "min_separation": _min_separation,
+    "shuffled_epochs": _shuffled_epochs,
 }
 """One entry for each value of the setting `cohort_sampler`."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fl_core.atomic_files import write_atomically
 from fl_core.errors import CheckpointError, UserError
 from models.registry import create_model
-from simulations.atomic_files import write_atomically
 from simulations.cohort_files import fingerprint
 from simulations.configuration import MAY_MOVE, Comparison, Experiment, RoundSettings, as_json, with_defaults
 from simulations.datasets.store import TokenStore

@@ -12,12 +12,13 @@ from fl_core.errors import ConfigurationError
 from fl_core.local_sgd import CapOrder, LocalTraining
 from fl_core.server_optimizers import ServerOptimizerConfig
 from models.precision import Precision
+from simulations.privacy_settings import PrivacySettings
 
-CohortSamplerName = Literal["uniform", "availability", "weighted"]
+CohortSamplerName = Literal["uniform", "availability", "weighted", "poisson", "min_separation", "shuffled_epochs"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundSettings:
+class RoundSettings(PrivacySettings):
     """What one simulation and a whole comparison have in common."""
 
     data: Path
@@ -29,7 +30,14 @@ class RoundSettings:
     cohort_sampler: CohortSamplerName = "uniform"
     """How a round's clients are drawn. uniform: all alike. weighted: one after another with probability proportional to
     weight among those that are left. availability: uniformly among those that are available when the round begins, or
-    all of them where they are fewer than cohort-size."""
+    all of them where they are fewer than cohort-size. Those that privacy can be accounted for: poisson: each client
+    independently, cohort-size of them on average. min_separation: uniformly among those that may take part again.
+    shuffled_epochs: all clients in a random order, then in another."""
+    min_separation: int = 1
+    """Of the min_separation sampler: rounds from one that a client takes part in to the next that it may, at least; 1
+    allows adjacent rounds."""
+    max_participations: int | None = None
+    """Of the min_separation sampler: rounds that a client may take part in at most."""
     availability_trace: Path | None = None
     """CSV file for the availability sampler, with the header `client_id,start,end`: hours within a cycle from and until
     which a client is available, past the cycle's end where start is above end. Clients without a row never are."""
@@ -42,6 +50,9 @@ class RoundSettings:
     it is not given, a client weighs its number of examples to the power cohort-weight-exponent."""
     cohort_weight_exponent: float = 1.0
     """Power of a client's number of examples that is its weight for the weighted sampler."""
+    init_from: Path | None = None
+    """Folder of a run of ours, whose last parameters to begin with in place of random ones; it must be of the same
+    model and vocabulary."""
     length: int = 20
     """Target tokens of a sequence: `[BOS] w1 .. wk [EOS]` is cut or padded to one token more."""
 
@@ -77,8 +88,9 @@ class RoundSettings:
     """Added to the root of the second moment of fedadam, fedadagrad and fedyogi."""
     server_warmup_rounds: int = 0
     """Rounds over which the server's learning rate grows, in equal steps, to its full size."""
-    weighting: Weighting = "examples"
-    """Whether a client's update counts by its examples, or all count the same."""
+    weighting: Literal["auto", "examples", "uniform"] = "auto"
+    """Whether a client's update counts by its examples, or all count the same. auto: by examples without privacy, all
+    the same with it."""
     update_clip_norm: float | None = None
     """Scale an update down to this L2 norm on the server. This alone gives no privacy guarantee."""
 
@@ -96,6 +108,12 @@ class RoundSettings:
     checkpoint_every: int = 50
     """Save a checkpoint every so many rounds, and after the last."""
 
+    audit_canaries: int = 0
+    """Audit the run: draw so many made-up clients, let half of them take part, and state in the summary how well one
+    can tell from the model which, as a lower bound on epsilon."""
+    audit_repeats: int = 20
+    """Examples of a canary client, all the same random sequence."""
+
     precision: Precision = "auto"
     """Precision of the models' arithmetic; parameters are float32 always. auto: float32 on a CPU, tf32 on a GPU,
     bfloat16 on a TPU."""
@@ -110,7 +128,13 @@ class RoundSettings:
         if self.server_warmup_rounds < 0:
             raise ConfigurationError(f"server_warmup_rounds is {self.server_warmup_rounds}, but must be at least 0")
         self.local_training(), self.aggregation_rules(), self.server_config()
+        if self.audit_canaries < 0 or self.audit_canaries == 1 or self.audit_repeats < 1:
+            raise ConfigurationError(
+                f"audit_canaries is {self.audit_canaries} and audit_repeats {self.audit_repeats}, but they must be at "
+                "least 2 (or 0 for no audit) and 1"
+            )
         _check_cohort_sampler(self)
+        self.check_privacy(self.cohort_sampler, self.update_clip_norm, self.weighting)
         make_compressor(self.upload_bits, self.upload_rotation)
 
     def local_training(self) -> LocalTraining:
@@ -132,7 +156,8 @@ class RoundSettings:
 
     def aggregation_rules(self) -> AggregationRules:
         """Collect how the server treats updates."""
-        return AggregationRules(weighting=self.weighting, clip_norm=self.update_clip_norm)
+        weighting: Weighting = "examples" if self.privacy == "none" else "uniform"
+        return AggregationRules(weighting if self.weighting == "auto" else self.weighting, self.update_clip_norm)
 
     def server_config(self) -> ServerOptimizerConfig:
         """Collect the server optimizer's constants."""
@@ -210,12 +235,13 @@ class Comparison(RoundSettings):
         ]
 
 
-MAY_MOVE = ("data", "availability_trace", "cohort_weights")
+MAY_MOVE = ("data", "availability_trace", "cohort_weights", "init_from")
 """Paths whose files may lie elsewhere when a run goes on; their content is compared instead."""
 
 _OF_SAMPLER = {
     "availability": ("availability_trace", "availability_cycle_hours", "round_minutes"),
     "weighted": ("cohort_weights", "cohort_weight_exponent"),
+    "min_separation": ("min_separation", "max_participations"),
 }
 _POSITIVE = (
     "rounds",
@@ -313,6 +339,9 @@ def with_defaults(record: dict[str, Any]) -> dict[str, Any]:
       The record with today's default for every setting that it lacks.
     """
     known = (field for field in dataclasses.fields(Experiment) if field.default is not dataclasses.MISSING)
+    if "privacy" not in record and record.get("weighting") == "examples":
+        # What was the default then is what `auto` means without privacy.
+        record = record | {"weighting": "auto"}
     return {field.name: field.default for field in known} | record
 
 

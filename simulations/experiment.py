@@ -3,32 +3,36 @@
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
+from fl_core.atomic_files import write_atomically
+from fl_core.cohorts import CohortSampler
 from fl_core.compression import make_compressor
 from fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fl_core.processes import gather, is_first, together
 from fl_core.randomness import device_key
-from fl_core.round_loop import FederatedOptimization, run_rounds
+from fl_core.round_loop import FederatedOptimization, RoundResult, run_rounds
 from fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fl_core.server_optimizers import ServerState, init_server
 from models.base import Model, Params, parameter_count
 from models.precision import Precision, precision_scope, resolve_precision, with_precision
 from models.registry import create_model
-from simulations.atomic_files import write_atomically
+from simulations.canaries import Canaries, WithCanaries, audit, draw_canaries
 from simulations.client_scores import client_columns, write_table
 from simulations.cohort_engine import ClientWork, CohortEngine
 from simulations.cohort_samplers import Cohorts, make_cohorts
 from simulations.configuration import MAY_MOVE, Experiment, as_json, with_defaults
 from simulations.datasets.store import TokenStore
 from simulations.federated_data import StoredData, device_batches, evaluation_owners
+from simulations.initial_parameters import InitialParameters, read_parameters
 from simulations.lane_count import choose_lanes
 from simulations.run_folder import RunFolder
 from simulations.run_record import (
+    NOT_PRIVATE,
     Divergence,
     find_divergence,
     finished_summary,
@@ -54,17 +58,23 @@ class PreparedExperiment(NamedTuple):
       vocabulary: fingerprint of the data's tokenizer.
       contents: fingerprint of the data.
       cohorts: how they are drawn.
+      initial: parameters of an earlier run to begin with, where the settings name one.
+      canaries: made-up clients, some of which are training clients, where the run is audited.
+      delta: at which the epsilon of a private run is stated.
     """
 
     experiment: Experiment
     model: Model
     precision: Precision
-    train: StoredData
+    train: StoredData | WithCanaries
     heldout: StoredData
     test: StoredData
     vocabulary: str
     contents: str
     cohorts: Cohorts
+    initial: InitialParameters | None
+    canaries: Canaries | None
+    delta: float
 
 
 def run_experiment(
@@ -78,6 +88,9 @@ def run_experiment(
     Writes `metrics.jsonl`, TensorBoard events, checkpoints and, when all is done, `summary.json`. Killed at any
     instant and started again, it ends with the same parameters, bit for bit, on the same kind of machine with
     the same number of devices and lanes.
+
+    With privacy, nothing that was made of a model is recorded, or observed, before the model is in a checkpoint and its
+    release in the ledger.
 
     Several processes that `jax.distributed` has joined call it together, with the same settings. They train and score
     on the devices of all of them; only the first touches the folder. The result is the same, bit for bit, as that of
@@ -101,10 +114,8 @@ def run_experiment(
     if finished is not None:
         return finished
     with precision_scope(prepared.precision), RunFolder(out) as folder:
-        state, first_round = folder.resume(
-            _fresh_state(prepared), lambda found: _check_same_run(found, _about(prepared), experiment)
-        )
-        state, divergence = _train(prepared, state, first_round, folder, observe)
+        train = _train if experiment.privacy == "none" else _train_privately
+        state, divergence, privacy = train(prepared, folder, observe)
         test, clients = _score_test_clients(prepared, state.params)
         summary = summarise(
             experiment,
@@ -117,6 +128,7 @@ def run_experiment(
             clients,
             divergence,
             prepared.cohorts.file,
+            {**privacy, "audit": _audit(prepared, state.params), "initial_parameters": _initial(prepared)},
         )
         if is_first():
             table = client_columns(clients, prepared.test.client_ids) if save_client_scores else None
@@ -154,11 +166,21 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
     create_model(experiment.model)
     precision = resolve_precision(experiment.precision, jax.default_backend())
     store = TokenStore.open(experiment.data)
-    splits = {}
+    splits: dict[str, Any] = {}
     for name in ("train", "heldout", "test"):
         splits[name] = StoredData(store.split(name), experiment.length)
         if not splits[name].num_examples.sum():
             raise DataError(f"{experiment.data}: split {name} has no example; import data with more clients")
+    canaries = None
+    if experiment.audit_canaries:
+        canaries = draw_canaries(
+            experiment.audit_canaries,
+            experiment.audit_repeats,
+            experiment.length,
+            store.vocabulary_size,
+            experiment.seed,
+        )
+        splits["train"] = WithCanaries(splits["train"], canaries)
     return PreparedExperiment(
         experiment=experiment,
         model=_model(experiment.model, store.vocabulary_size, precision),
@@ -167,34 +189,21 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
         vocabulary=store.fingerprint,
         contents=store.contents,
         cohorts=make_cohorts(experiment, splits["train"]),
+        initial=None if experiment.init_from is None else read_parameters(experiment.init_from, store.fingerprint),
+        canaries=canaries,
+        delta=experiment.delta or len(splits["train"].num_examples) ** -1.1,
     )
 
 
 def _train(
-    prepared: PreparedExperiment,
-    state: ServerState,
-    first_round: int,
-    folder: RunFolder,
-    observe: Observer,
-) -> tuple[ServerState, Divergence | None]:
-    experiment, model = prepared.experiment, prepared.model
-    optimization = FederatedOptimization(
-        server=experiment.server_config(),
-        server_learning_rate=experiment.server_learning_rate,
-        client_learning_rate=experiment.client_learning_rate,
-        seed=experiment.seed,
-        server_warmup_rounds=experiment.server_warmup_rounds,
-    )
-    heldout = list(device_batches(prepared.heldout, experiment.length, experiment.heldout_examples))
+    prepared: PreparedExperiment, folder: RunFolder, observe: Observer
+) -> tuple[ServerState, Divergence | None, dict[str, Any]]:
+    experiment = prepared.experiment
+    state, first_round = folder.resume(_fresh_state(prepared), _same_run(prepared))
     divergence = find_divergence(folder.rows)
     rounds = range(first_round, first_round if divergence else experiment.rounds)
-    started = time.monotonic()
-    for result in run_rounds(state, rounds, _engine(prepared), prepared.cohorts.sampler, optimization):
+    for result, row in _rounds(prepared, run_rounds(state, rounds, *_participants(prepared))):
         state, done = result.state, result.round_number + 1
-        row = round_row(result)
-        if done % experiment.evaluate_every == 0 or done == experiment.rounds:
-            row |= named_scores(evaluate(model, state.params, heldout), "heldout")
-        started, row["seconds"] = time.monotonic(), time.monotonic() - started
         folder.append(row)
         if is_first():
             observe(folder.rows[-1], experiment.rounds)
@@ -203,7 +212,76 @@ def _train(
             folder.save(done, state, _about(prepared))
         if divergence:
             break
-    return state, divergence
+    return state, divergence, {"privacy": NOT_PRIVATE}
+
+
+def _train_privately(
+    prepared: PreparedExperiment, folder: RunFolder, observe: Observer
+) -> tuple[ServerState, Divergence | None, dict[str, Any]]:
+    # The libraries of privacy take a while to load.
+    from simulations.private_run import PrivateRun, known_plan, prepare_aggregation, private_row
+
+    experiment = prepared.experiment
+    if jax.process_count() > 1:
+        raise ConfigurationError(
+            "a private run in several processes: the secret of its noise would have to travel between them, which "
+            "is not supported; run it in one process, on as many devices as that has"
+        )
+    aggregation = prepare_aggregation(experiment, prepared.cohorts, prepared.delta, known_plan(folder.directory))
+    seed = experiment.seed if experiment.noise_seed == "experiment" else None
+    run = PrivateRun(aggregation, prepared.delta, seed, folder, _about(prepared))
+    state, privacy, first_round = run.resume(_fresh_state(prepared), _same_run(prepared))
+    divergence = find_divergence(folder.rows)
+    rounds = range(first_round, first_round if divergence else run.end)
+    results = run_rounds(state, rounds, *_participants(prepared), run.rounds, privacy)
+    for result, row in _rounds(prepared, results):
+        state, done = result.state, result.round_number + 1
+        assert result.private is not None
+        run.record(row | private_row(result.private))
+        divergence = find_divergence(folder.rows + run.unpublished)
+        if done % experiment.checkpoint_every == 0 or done == run.end or divergence:
+            for published in run.publish(done, state, result.private):
+                observe(published, experiment.rounds)
+        if divergence:
+            break
+    return state, divergence, run.statement()
+
+
+def _participants(prepared: PreparedExperiment) -> tuple[CohortEngine, CohortSampler, FederatedOptimization]:
+    experiment = prepared.experiment
+    optimization = FederatedOptimization(
+        server=experiment.server_config(),
+        server_learning_rate=experiment.server_learning_rate,
+        client_learning_rate=experiment.client_learning_rate,
+        seed=experiment.seed,
+        server_warmup_rounds=experiment.server_warmup_rounds,
+    )
+    return _engine(prepared), prepared.cohorts.sampler, optimization
+
+
+def _rounds(
+    prepared: PreparedExperiment, results: Iterator[RoundResult]
+) -> Iterator[tuple[RoundResult, dict[str, Any]]]:
+    """Score the held-out clients when it is time, and make each round's row."""
+    experiment = prepared.experiment
+    heldout = list(device_batches(prepared.heldout, experiment.length, experiment.heldout_examples))
+    started = time.monotonic()
+    for result in results:
+        row, done = round_row(result), result.round_number + 1
+        if done % experiment.evaluate_every == 0 or done == experiment.rounds:
+            row |= named_scores(evaluate(prepared.model, result.state.params, heldout), "heldout")
+        started, row["seconds"] = time.monotonic(), time.monotonic() - started
+        yield result, row
+
+
+def _audit(prepared: PreparedExperiment, params: Params) -> dict[str, Any] | None:
+    if prepared.canaries is None:
+        return None
+    return audit(prepared.model, _fresh_state(prepared).params, params, prepared.canaries, prepared.delta)
+
+
+def _initial(prepared: PreparedExperiment) -> dict[str, Any] | None:
+    return None if prepared.initial is None else prepared.initial.about()
 
 
 def _score_test_clients(prepared: PreparedExperiment, params: Params) -> tuple[Scores, ClientSums]:
@@ -214,6 +292,8 @@ def _score_test_clients(prepared: PreparedExperiment, params: Params) -> tuple[S
 
 def _fresh_state(prepared: PreparedExperiment) -> ServerState:
     params = prepared.model.init(device_key(prepared.experiment.seed, "init"))
+    if prepared.initial is not None:
+        params = prepared.initial.fit(params)
     return init_server(prepared.experiment.server_config(), params)
 
 
@@ -223,6 +303,7 @@ def _about(prepared: PreparedExperiment) -> dict[str, Any]:
         "experiment": as_json(prepared.experiment),
         "vocabulary": prepared.vocabulary,
         "cohort_file_sha256": file.sha256 if file else None,
+        "initial_parameters_sha256": prepared.initial.sha256 if prepared.initial else None,
     }
 
 
@@ -240,6 +321,10 @@ def _check_same_everywhere(prepared: PreparedExperiment) -> None:
         if different:
             what = "; ".join(f"{name} is {first[name]} in process 0 and {found.get(name)} there" for name in different)
             raise ConfigurationError(f"process {process} differs from process 0: {what}. Start all with the same")
+
+
+def _same_run(prepared: PreparedExperiment) -> Callable[[dict[str, Any]], None]:
+    return lambda found: _check_same_run(found, _about(prepared), prepared.experiment)
 
 
 _TABLE = "test_clients.parquet"
@@ -266,6 +351,11 @@ def _check_same_run(found: dict[str, Any], wanted: dict[str, Any], experiment: E
             "the --out folder holds a run whose cohorts were drawn by another file, or one of other content, than "
             f"{experiment.availability_trace or experiment.cohort_weights}; give the file it was begun with, or "
             "another --out"
+        )
+    if found.get("initial_parameters_sha256") != wanted["initial_parameters_sha256"]:
+        raise CheckpointError(
+            f"the --out folder holds a run that began with other parameters than those of {experiment.init_from}; give "
+            "the run it was begun with, or another --out"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from simulations.atomic_files import write_atomically
+from fl_core.atomic_files import write_atomically
 
 
 class MetricsLog:

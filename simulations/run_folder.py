@@ -17,6 +17,7 @@ class RunFolder:
     """Lock, checkpoints and metrics of one run; a context manager that all processes enter.
 
     Attributes:
+      directory: where it is.
       rows: the metrics rows so far; in other processes than the first only the latest of those from before.
     """
 
@@ -26,7 +27,7 @@ class RunFolder:
         Args:
           directory: made where absent.
         """
-        self._directory = directory
+        self.directory = directory
         self._opened = ExitStack()
         self._checkpoints: Checkpoints | None = None
         self._log: MetricsLog | None = None
@@ -45,9 +46,9 @@ class RunFolder:
 
     def _open(self) -> None:
         if is_first():
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._opened.enter_context(run_lock(self._directory))
-            self._checkpoints = self._opened.enter_context(Checkpoints(self._directory / "checkpoints"))
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._opened.enter_context(run_lock(self.directory))
+            self._checkpoints = self._opened.enter_context(Checkpoints(self.directory / "checkpoints"))
 
     def resume(self, fresh: ServerState, check: Callable[[dict[str, Any]], None]) -> tuple[ServerState, int]:
         """Go back to the newest checkpoint, and forget what was recorded after it.
@@ -65,7 +66,7 @@ class RunFolder:
         state, rounds = together(lambda: self._newest(fresh, check))
         rounds = gather(rounds)[0]
         if is_first():
-            self._log = self._opened.enter_context(MetricsLog(self._directory, rounds))
+            self._log = self._opened.enter_context(MetricsLog(self.directory, rounds))
             self.rows = self._log.rows
         latest = gather(self.rows[-DIVERGED_ROUNDS:])[0]
         if not is_first():
@@ -79,6 +80,34 @@ class RunFolder:
         check(self._checkpoints.restore_about(rounds))
         return self._checkpoints.restore_state(rounds, fresh), rounds
 
+    def checkpoint_rounds(self) -> list[int]:
+        """List the whole checkpoints by the rounds that they have seen."""
+        return self._checkpoints.all_rounds() if self._checkpoints else []
+
+    def about(self, rounds: int) -> dict[str, Any]:
+        """Read the facts saved with a checkpoint; see `fl_core.checkpoints.Checkpoints.restore_about`."""
+        assert self._checkpoints is not None
+        return self._checkpoints.restore_about(rounds)
+
+    def restore(self, rounds: int, like: Any) -> Any:
+        """Read a checkpoint; see `fl_core.checkpoints.Checkpoints.restore_state`."""
+        assert self._checkpoints is not None
+        return self._checkpoints.restore_state(rounds, like)
+
+    def open_log(self, first_round: int, rows: list[dict[str, Any]] | None = None) -> None:
+        """Open the record of rounds in the only process.
+
+        Args:
+          first_round: the round that runs next; rows from there on are forgotten.
+          rows: some that must be there, and are added where an interruption kept them from being written.
+        """
+        self._log = self._opened.enter_context(MetricsLog(self.directory, first_round))
+        there = {row["round"] for row in self._log.rows}
+        for row in rows or []:
+            if row["round"] not in there:
+                self._log.append(row)
+        self.rows = self._log.rows
+
     def append(self, row: dict[str, Any]) -> None:
         """Record a round.
 
@@ -90,7 +119,7 @@ class RunFolder:
         else:
             self.rows.append(finite_row(row))
 
-    def save(self, rounds: int, state: ServerState, about: dict[str, Any]) -> None:
+    def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
         """Save a checkpoint; see `fl_core.checkpoints.Checkpoints.save`.
 
         Args:

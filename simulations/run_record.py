@@ -20,6 +20,7 @@ from simulations.configuration import Experiment, as_json, with_defaults
 from simulations.metrics_log import finite_or_none
 
 DIVERGED_ROUNDS = 3
+NOT_PRIVATE = "NOT PRIVATE"
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def summarise(
     clients: ClientSums,
     divergence: Divergence | None,
     cohort_file: CohortFile | None,
+    about: dict[str, Any],
 ) -> dict[str, Any]:
     """Make the summary of a run.
 
@@ -109,6 +111,7 @@ def summarise(
       clients: sums of each of them.
       divergence: seen during training; one seen only in the end is added here.
       cohort_file: that cohorts were drawn by, if one was.
+      about: what else there is to say, with `privacy`, the statement of what was guaranteed, among it.
 
     Returns:
       A JSON-able dictionary.
@@ -130,7 +133,7 @@ def summarise(
         "bytes_down": sum(row["bytes_down"] for row in rows),
         "bytes_up": sum(row["bytes_up"] for row in rows),
         "training_seconds": round(sum(row["seconds"] for row in rows), 3),
-        "privacy": "NOT PRIVATE",
+        **about,
         "metrics": DEFINITIONS,
         "experiment": as_json(experiment),
         "vocabulary_sha256": vocabulary,

@@ -16,7 +16,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.machine import describe_machine
-from simulations.atomic_files import write_atomically
+from fl_core.atomic_files import write_atomically
 from simulations.comparison import Cell, CellResult, read_result, run_cells
 from simulations.configuration import Experiment
 from simulations.workers import default_workers

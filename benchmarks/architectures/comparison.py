@@ -23,7 +23,7 @@ from rich.console import Console
 from benchmarks.architectures.comparison_plots import plot
 from benchmarks.machine import describe_machine
 from fedlm.progress import CellProgress
-from simulations.atomic_files import write_atomically
+from fl_core.atomic_files import write_atomically
 from simulations.comparison import Cell, CellObserver, CellResult, read_result, run_cells, run_comparison
 from simulations.configuration import Comparison, Experiment
 from simulations.reporting.report import write_report

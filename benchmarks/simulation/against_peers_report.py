@@ -91,7 +91,8 @@ def _draw(axes: Axes, name: str, measured: dict[str, Any], variants: list[str], 
     contestants = measured["contestants"]
     values = [contestants[variant]["steps_per_second"] if variant in contestants else 0.0 for variant in variants]
     bars = axes.barh(range(len(variants)), values, color=[_colour(variant) for variant in variants])
-    axes.bar_label(bars, [f"{value:.0f}" if value else "not run" for value in values], padding=3)
+    labels = [(f"{value:.0f}" if value >= 20 else f"{value:.1f}") if value else "not run" for value in values]
+    axes.bar_label(bars, labels, padding=3)
     axes.set_yticks(range(len(variants)), [LABELS[variant] for variant in variants] if labelled else [])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnchoredText
 from numpy.typing import NDArray
 
-from simulations.atomic_files import write_atomically
+from fl_core.atomic_files import write_atomically
 from simulations.datasets.describing import TRUNCATION_LENGTHS, coverage_by_rank, truncated_share
 from simulations.datasets.store import TokenStore
 from simulations.datasets.store_counts import SplitCounts

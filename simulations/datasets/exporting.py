@@ -5,8 +5,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from fl_core.atomic_files import sync_to_disk
 from fl_core.errors import ConfigurationError, DataError
-from simulations.atomic_files import sync_to_disk
 from simulations.datasets.exports.base import Export, ExportSettings
 from simulations.datasets.exports.registry import EXPORTS
 from simulations.datasets.sources.base import Progress

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_core.atomic_files import write_atomically
 from fl_core.errors import ConfigurationError
-from simulations.atomic_files import write_atomically
 from simulations.datasets.client_text import SkippedCounts
 from simulations.datasets.given_vocabulary import given_tokenizer
 from simulations.datasets.grouping import (

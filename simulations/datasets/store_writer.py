@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
+from fl_core.atomic_files import sync_to_disk
 from fl_core.errors import DataError
-from simulations.atomic_files import sync_to_disk
 from simulations.datasets.client_text import SkippedCounts
 from simulations.datasets.splits import SPLITS
 from simulations.datasets.store_format import (

@@ -12,9 +12,9 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from fl_core.atomic_files import write_atomically
 from fl_core.errors import DataError
 from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
-from simulations.atomic_files import write_atomically
 from simulations.datasets.piece_cache import PieceCache
 from simulations.datasets.tokenizer_kinds import TOKENIZERS
 from simulations.datasets.tokenizer_settings import DEFAULT_SETTINGS, TokenizerSettings

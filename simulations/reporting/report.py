@@ -8,8 +8,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from fl_core.atomic_files import write_atomically
 from fl_core.scores import DEFINITIONS
-from simulations.atomic_files import write_atomically
 from simulations.comparison import CellResult
 from simulations.configuration import Comparison
 from simulations.reporting import tables

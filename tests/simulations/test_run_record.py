@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl_core.atomic_files import write_atomically
 from fl_core.errors import CheckpointError, ConfigurationError
-from simulations.atomic_files import write_atomically
 from simulations.configuration import Comparison, Experiment, as_json, experiment_of
 from simulations.federated_data import ChosenClients, InMemoryData, evaluation_batches, evaluation_owners
 from simulations.lane_count import choose_lanes

@@ -1,0 +1,325 @@
+"""From a plan, and the rounds that ran, to what can be promised. All epsilons come from the dp-accounting library.
+
+Every mechanism but Poisson-sampled Gaussian noise is one Gaussian mechanism on the vector of all releases: its noise
+has standard deviation sigma in units of the clip norm, and one client changes the vector that the noise is added to by
+at most `sensitivity` clip norms, however later updates depend on earlier releases (Denisov et al. 2022, "Improved
+differential privacy for SGD via optimal private linear operators on adaptive streams"). So `rho = sensitivity^2 /
+(2 sigma^2)`, and epsilon is that of the Gaussian mechanism itself, which is tighter than by way of rho.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dp_accounting
+import numpy as np
+from dp_accounting import pld
+
+from fl_core.errors import ConfigurationError
+from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
+from fl_core.privacy.plan import TREES, PrivacyPlan
+from fl_core.privacy.toeplitz_sensitivity import toeplitz_sensitivity_squared
+from fl_core.privacy.tree_sensitivity import tree_sensitivity_squared
+
+ZERO_OUT = "zero-out: one client's updates are replaced by zero, everything else stays"
+ADD_OR_REMOVE = "add-or-remove: one client is added to the clients, or removed from them"
+CLIENT = "client: all examples of one client, in all rounds"
+EXAMPLE = "example: one training example, in all steps"
+ADD_OR_REMOVE_EXAMPLE = "add-or-remove: one example is added to the examples, or removed from them"
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a person can publish.
+
+    Attributes:
+      mechanism: its name.
+      epsilon: at `delta`.
+      delta: the probability-like slack.
+      rho: of zero-concentrated differential privacy; None where the accounting knows none.
+      sensitivity: L2 sensitivity in clip norms of all releases together; None where rounds are amplified by sampling.
+      noise_multiplier: standard deviation of one draw of noise in clip norms.
+      rounds: the releases that are accounted.
+      unit: whose presence is hidden.
+      adjacency: which data sets are neighbours.
+      assumptions: what must hold for this to be true.
+    """
+
+    mechanism: str
+    epsilon: float
+    delta: float
+    rho: float | None
+    sensitivity: float | None
+    noise_multiplier: float
+    rounds: int
+    unit: str
+    adjacency: str
+    assumptions: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Make a JSON-able dictionary.
+
+        Returns:
+          From names to values; an infinite epsilon is None.
+        """
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        epsilon = self.epsilon if math.isfinite(self.epsilon) else None
+        return values | {"epsilon": epsilon, "assumptions": list(self.assumptions)}
+
+    def sentence(self) -> str:
+        """Say it in one sentence.
+
+        Returns:
+          Epsilon with delta, unit, adjacency, and rho where there is one.
+        """
+        rho = "" if self.rho is None else f", rho-zCDP with rho = {self.rho:.4g}"
+        return (
+            f"({self.epsilon:.4g}, {self.delta:g})-differential privacy{rho}; unit: {self.unit}; "
+            f"adjacency: {self.adjacency}; {self.rounds} rounds of {self.mechanism} noise, multiplier "
+            f"{self.noise_multiplier:.6g}"
+        )
+
+
+def account(plan: PrivacyPlan, delta: float, generations: Sequence[tuple[int, int]] | None = None) -> Guarantee:
+    """Account a run, or what a plan promises.
+
+    Args:
+      plan: the run's.
+      delta: at which to state epsilon.
+      generations: from which round number to before which the noise went on undisturbed; after an interruption that
+        could not be mended another one begins. The whole plan where None.
+
+    Returns:
+      The guarantee.
+
+    Raises:
+      ConfigurationError: delta is not a probability.
+    """
+    _check_delta(delta)
+    generations = [(0, plan.rounds)] if generations is None else list(generations)
+    rounds = sum(end - first for first, end in generations)
+    common = {"mechanism": plan.mechanism, "delta": delta, "noise_multiplier": plan.noise_multiplier, "rounds": rounds}
+    common |= {"unit": CLIENT, "assumptions": assumptions(plan)}
+    if isinstance(plan.participation, PoissonParticipation):
+        epsilon = _poisson_epsilon(plan.noise_multiplier, plan.participation.sampling_probability, rounds, delta)
+        return Guarantee(epsilon=epsilon, rho=None, sensitivity=None, adjacency=ADD_OR_REMOVE, **common)
+    squared = sensitivity_squared(plan, generations)
+    return Guarantee(
+        epsilon=gaussian_epsilon(plan.noise_multiplier, math.sqrt(squared), delta),
+        rho=squared / (2 * plan.noise_multiplier**2),
+        sensitivity=math.sqrt(squared),
+        adjacency=ZERO_OUT,
+        **common,
+    )
+
+
+def sensitivity_squared(plan: PrivacyPlan, generations: Sequence[tuple[int, int]]) -> float:
+    """Compute the squared L2 sensitivity of all releases to one client, for updates of norm 1.
+
+    Args:
+      plan: the run's; not one of Poisson sampling.
+      generations: see `account`.
+
+    Returns:
+      The squared sensitivity, or an upper bound of it: for several generations of a Toeplitz mechanism, separations
+      between rounds of different generations are not made use of.
+    """
+    participation, rounds = plan.participation, sum(end - first for first, end in generations)
+    if isinstance(participation, PoissonParticipation):
+        raise ConfigurationError("Poisson sampling is accounted round by round, not by a sensitivity")
+    if plan.mechanism in TREES and isinstance(participation, EpochParticipation) and _trees_keep_epochs(plan):
+        return _once_an_epoch(plan, participation, generations)
+    if isinstance(participation, EpochParticipation):
+        participation = participation.bounded(max((end for _, end in generations), default=0))
+    if plan.mechanism == "gaussian":
+        return participation.most(rounds)
+    if plan.mechanism in TREES:
+        trees = [size for first, end in generations for size in plan.segments(first, end)]
+        most, apart = participation.max_participations, participation.min_separation
+        return tree_sensitivity_squared(trees, most, apart, plan.complete_trees)
+    return _best_split(
+        lambda most, length: toeplitz_sensitivity_squared(plan, length, most, participation.min_separation),
+        [end - first for first, end in generations],
+        participation,
+    )
+
+
+def _trees_keep_epochs(plan: PrivacyPlan) -> bool:
+    epochs = plan.participation
+    return isinstance(epochs, EpochParticipation) and epochs.rounds_per_epoch % (plan.restart_every or plan.rounds) == 0
+
+
+def _once_an_epoch(plan: PrivacyPlan, epochs: EpochParticipation, generations: Sequence[tuple[int, int]]) -> int:
+    """No tree lies in two epochs, and a client is in one tree of an epoch, in one node of each of its levels."""
+    levels: dict[int, int] = {}
+    for first, end in generations:
+        for size in plan.segments(first, end):
+            height = (size - 1).bit_length() if plan.complete_trees else size.bit_length() - 1
+            epoch = first // epochs.rounds_per_epoch
+            levels[epoch] = max(levels.get(epoch, 0), height + 1)
+            first += size
+    return sum(levels.values())
+
+
+def _best_split(
+    squared: Callable[[int, int], float], lengths: Sequence[int], participation: BoundedParticipation
+) -> float:
+    """The most that participations, dealt out to stretches of rounds in the worst way, can add up to."""
+    best = {0: 0.0}
+    total = participation.most(sum(lengths)) if participation.max_participations else sum(lengths)
+    for length in lengths:
+        of_stretch = {most: squared(most, length) for most in range(1, participation.most(length) + 1)}
+        best = {
+            used: max(
+                [best.get(used, -math.inf)]
+                + [best[used - most] + value for most, value in of_stretch.items() if used - most in best]
+            )
+            for used in range(min(total, max(best) + len(of_stretch)) + 1)
+        }
+    return max(best.values())
+
+
+def gaussian_epsilon(noise_multiplier: float, sensitivity: float, delta: float) -> float:
+    """Compute epsilon of the Gaussian mechanism, exactly (Balle and Wang 2018).
+
+    Args:
+      noise_multiplier: standard deviation of the noise.
+      sensitivity: L2 sensitivity.
+      delta: at which to state epsilon.
+
+    Returns:
+      Epsilon.
+    """
+    return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / sensitivity, delta)) if sensitivity else 0.0
+
+
+@functools.lru_cache(maxsize=256)
+def _poisson_loss(noise_multiplier: float, probability: float) -> pld.privacy_loss_distribution.PrivacyLossDistribution:
+    return pld.privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier, sampling_prob=probability, value_discretization_interval=1e-4
+    )
+
+
+def _poisson_epsilon(noise_multiplier: float, probability: float, rounds: int, delta: float) -> float:
+    if not rounds:
+        return 0.0
+    return float(_poisson_loss(noise_multiplier, probability).self_compose(rounds).get_epsilon_for_delta(delta))
+
+
+def privacy_profile(plan: PrivacyPlan, epsilons: Sequence[float]) -> list[float]:
+    """Compute the smallest delta at each epsilon: all that there is to know about the plan's privacy.
+
+    Args:
+      plan: of a run.
+      epsilons: at which to state delta.
+
+    Returns:
+      The deltas.
+    """
+    if isinstance(plan.participation, PoissonParticipation):
+        loss = _poisson_loss(plan.noise_multiplier, plan.participation.sampling_probability)
+        composed = loss.self_compose(plan.rounds)
+    else:
+        sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
+        composed = pld.privacy_loss_distribution.from_gaussian_mechanism(plan.noise_multiplier, sensitivity=sensitivity)
+    return [float(value) for value in np.atleast_1d(composed.get_delta_for_epsilon(list(epsilons)))]
+
+
+def calibrate(
+    with_noise: Callable[[float], PrivacyPlan],
+    delta: float,
+    epsilon: float | None = None,
+    rho: float | None = None,
+) -> PrivacyPlan:
+    """Find the least noise that keeps a promise.
+
+    Args:
+      with_noise: makes the plan of a noise multiplier.
+      delta: at which epsilon is wanted.
+      epsilon: the most that it may be; either this or rho.
+      rho: the most that zCDP's rho may be.
+
+    Returns:
+      The plan with that noise multiplier.
+
+    Raises:
+      ConfigurationError: the target is not positive, not one was given, or there is no rho for the plan.
+    """
+    if (epsilon is None) == (rho is None):
+        raise ConfigurationError("give either epsilon or rho to calibrate the noise to")
+    target = epsilon if rho is None else rho
+    if target is None or not (target > 0 and math.isfinite(target)):
+        raise ConfigurationError(f"the target is {target}, but must be positive and finite")
+    _check_delta(delta)
+    plan = with_noise(1.0)
+    if not isinstance(plan.participation, PoissonParticipation):
+        sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
+        unit = 1 / math.sqrt(2 * rho) if rho else float(dp_accounting.get_sigma_gaussian(epsilon, delta))
+        return with_noise(_rounded_up(sensitivity * unit))
+    if rho is not None:
+        raise ConfigurationError("Poisson sampling amplifies privacy in a way that rho does not express; give epsilon")
+    probability = plan.participation.sampling_probability
+    return with_noise(least_noise(lambda noise: _poisson_epsilon(noise, probability, plan.rounds, delta) <= target))
+
+
+def least_noise(enough: Callable[[float], bool]) -> float:
+    """Find the least noise multiplier that is enough, to four digits.
+
+    Args:
+      enough: whether a multiplier is; if one is, all greater ones are.
+
+    Returns:
+      The multiplier, rounded up.
+
+    Raises:
+      ConfigurationError: a million is not enough.
+    """
+    low, high = 0.0, 1.0
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > 1e6:
+            raise ConfigurationError("no noise multiplier up to a million reaches the target; ask for less privacy")
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return _rounded_up(high)
+
+
+def _rounded_up(value: float) -> float:
+    """Keep seven digits, never fewer noise than was asked for."""
+    digits = 10.0 ** (6 - math.floor(math.log10(value)))
+    return math.ceil(value * digits) / digits
+
+
+def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
+    """List what must hold for a plan's guarantee to be true.
+
+    Args:
+      plan: of a run.
+
+    Returns:
+      One sentence each.
+    """
+    match plan.participation:
+        case PoissonParticipation(probability):
+            who = f"each client takes part in each round independently with probability {probability:.6g}, in secret"
+        case BoundedParticipation(most, apart):
+            often = "as often as that allows" if most is None else f"in at most {most} rounds"
+            who = f"a client takes part {often}, rounds of one client being at least {apart} apart (y - x >= {apart})"
+        case EpochParticipation(rounds):
+            who = f"a client takes part in at most one of every {rounds} consecutive rounds that make up an epoch"
+    return (
+        who,
+        "each client's update is clipped on the server, all clients weigh the same, and the sum is divided by a number "
+        "fixed beforehand",
+        "only models made of noised sums are published; per-round measurements of clients are not",
+        "the seed of the noise stays secret, and its generator (Threefry) cannot be told from chance; noise is "
+        "drawn in 32-bit floating point",
+    )
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ConfigurationError(f"delta is {delta}, but must lie between 0 and 1")

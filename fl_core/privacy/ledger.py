@@ -1,0 +1,213 @@
+"""The append-only record of every noised release of a run, on disk before anybody can see the release.
+
+One JSON object a line. Each carries the SHA-256 of its content and that of the line before, and is synced before the
+next thing happens, so that a line which is changed, missing, or from another ledger is found. A last line without its
+end was never synced, and nothing has followed from it; it is dropped.
+
+Kinds of records, in the order in which they may follow each other:
+
+- `plan`: the first; the run's plan, delta, and commitment to the secret of its noise.
+- `intent`: all rounds before `rounds` are about to be written to a checkpoint with this digest. From here on they count
+  as released.
+- `release`: that checkpoint is on disk.
+- `restart`: it could not be found after an interruption. The rounds are over, and noise begins anew with another
+secret.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fl_core.atomic_files import sync_to_disk
+from fl_core.errors import CheckpointError
+from fl_core.privacy.accounting import Guarantee, account
+from fl_core.privacy.plan import PrivacyPlan
+
+_FIRST = "0" * 64
+_FOLLOWS = {"intent": ("plan", "release", "restart"), "release": ("intent",), "restart": ("intent",)}
+
+
+class LedgerError(CheckpointError):
+    """A ledger is damaged, or does not fit what lies beside it."""
+
+
+class Release(NamedTuple):
+    """A checkpoint that the ledger names.
+
+    Attributes:
+      rounds: how many rounds it has seen.
+      digest: of its content.
+    """
+
+    rounds: int
+    digest: str
+
+
+class PrivacyLedger:
+    """The ledger of one run. Reading needs no lock; who appends holds the run's lock.
+
+    Attributes:
+      records: all of them.
+    """
+
+    def __init__(self, path: Path):
+        """Read a ledger, which need not exist yet.
+
+        Args:
+          path: its file.
+
+        Raises:
+          LedgerError: a record is damaged or out of order.
+        """
+        self._path = path
+        self.records, self._length = _read(path)
+
+    def begin(self, plan: PrivacyPlan, delta: float, commitment: str, about: dict[str, Any]) -> None:
+        """Write the first record.
+
+        Args:
+          plan: of the run.
+          delta: at which epsilon will be stated.
+          commitment: to the secret of the noise.
+          about: JSON-able facts that tell whose ledger it is.
+        """
+        self._append({"kind": "plan", "plan": plan.as_json(), "delta": delta, "secret": commitment, "about": about})
+
+    def intend(self, release: Release) -> None:
+        """Record that a checkpoint is about to be written; when this returns, the record is on disk.
+
+        Args:
+          release: the checkpoint.
+        """
+        self._append({"kind": "intent", **release._asdict()})
+
+    def confirm(self) -> None:
+        """Record that the checkpoint of the open intent is on disk."""
+        intent = self.records[-1]
+        self._append({"kind": "release", "rounds": intent["rounds"], "digest": intent["digest"]})
+
+    def restart(self, commitment: str) -> None:
+        """Record that the checkpoint of the open intent is lost.
+
+        Args:
+          commitment: to the secret of the noise from here on.
+        """
+        self._append({"kind": "restart", "rounds": self.records[-1]["rounds"], "secret": commitment})
+
+    @property
+    def plan(self) -> PrivacyPlan:
+        """The plan of the run."""
+        return PrivacyPlan.from_json(self._head["plan"])
+
+    @property
+    def delta(self) -> float:
+        """At which epsilon is stated."""
+        return float(self._head["delta"])
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What `begin` was told of the run."""
+        return dict(self._head["about"])
+
+    @property
+    def _head(self) -> dict[str, Any]:
+        if not self.records:
+            raise LedgerError(f"{self._path}: there is no ledger, or no whole record in it")
+        return self.records[0]
+
+    @property
+    def open_intent(self) -> Release | None:
+        """The checkpoint that was about to be written when the ledger ends."""
+        last = self.records[-1] if self.records else {"kind": ""}
+        return Release(last["rounds"], last["digest"]) if last["kind"] == "intent" else None
+
+    @property
+    def last_release(self) -> Release | None:
+        """The newest checkpoint that is known to be on disk."""
+        found = [record for record in self.records if record["kind"] == "release"]
+        return Release(found[-1]["rounds"], found[-1]["digest"]) if found else None
+
+    @property
+    def commitment(self) -> str:
+        """To the secret of the noise of the current generation."""
+        return next(record["secret"] for record in reversed(self.records) if "secret" in record)
+
+    @property
+    def generations(self) -> list[tuple[int, int]]:
+        """From which round to before which each secret's noise may have been seen."""
+        starts = [record.get("rounds", 0) for record in self.records if "secret" in record]
+        seen = max((record.get("rounds", 0) for record in self.records), default=0)
+        return list(zip(starts, [*starts[1:], seen], strict=True))
+
+    def spent(self, delta: float | None = None) -> Guarantee:
+        """State what the rounds that may have been seen have spent.
+
+        Args:
+          delta: at which to state epsilon; the run's where None.
+
+        Returns:
+          The guarantee.
+        """
+        generations = [(first, end) for first, end in self.generations if end > first]
+        return account(self.plan, self.delta if delta is None else delta, generations)
+
+    def _append(self, content: dict[str, Any]) -> None:
+        record = {"number": len(self.records), **content, "previous": _last_hash(self.records)}
+        record["hash"] = _hash(record)
+        _check_order(self._path, self.records, record)
+        line = (json.dumps(record) + "\n").encode()
+        new = not self._path.exists()
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            # What follows the last whole record is the beginning of one that was never synced.
+            os.ftruncate(descriptor, self._length)
+            os.pwrite(descriptor, line, self._length)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if new:
+            sync_to_disk(self._path.parent)
+        self._length += len(line)
+        self.records.append(record)
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
+    content = path.read_bytes() if path.exists() else b""
+    whole = content.rfind(b"\n") + 1
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(content[:whole].splitlines(), start=1):
+        where = f"{path}, line {number}"
+        try:
+            record = json.loads(line)
+            claimed, previous = record["hash"], record["previous"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"{where}: not a record of a privacy ledger ({error}); {_ADVICE}") from error
+        if claimed != _hash({name: value for name, value in record.items() if name != "hash"}):
+            raise LedgerError(f"{where}: its content does not match its checksum; {_ADVICE}")
+        if previous != _last_hash(records):
+            raise LedgerError(f"{where}: it does not follow the line before: lines are missing or swapped; {_ADVICE}")
+        _check_order(path, records, record)
+        records.append(record)
+    return records, whole
+
+
+_ADVICE = "without a whole ledger nothing can be promised of this run: put the file back as it was, or begin a new run"
+
+
+def _check_order(path: Path, records: list[dict[str, Any]], record: dict[str, Any]) -> None:
+    before = records[-1]["kind"] if records else None
+    kind = record.get("kind")
+    if before not in _FOLLOWS.get(kind, (None,)) or (before is None) != (kind == "plan"):
+        raise LedgerError(f"{path}: a record {kind!r} cannot follow {before!r}; {_ADVICE}")
+    if kind == "intent" and record["rounds"] <= max((one.get("rounds", 0) for one in records), default=0):
+        raise LedgerError(f"{path}: rounds up to {record['rounds']} were released before; {_ADVICE}")
+
+
+def _last_hash(records: list[dict[str, Any]]) -> str:
+    return records[-1]["hash"] if records else _FIRST
+
+
+def _hash(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

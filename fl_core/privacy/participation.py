@@ -1,0 +1,81 @@
+"""What is promised about how often, and how close together, one client takes part: accounting relies on nothing
+else."""
+
+from dataclasses import dataclass
+
+from fl_core.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class PoissonParticipation:
+    """Every client takes part in every round with the same probability, independently, and nobody learns who did.
+
+    Attributes:
+      sampling_probability: of a client in a round.
+    """
+
+    sampling_probability: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sampling_probability <= 1:
+            raise ConfigurationError(f"sampling_probability is {self.sampling_probability}, but must lie in (0, 1]")
+
+
+@dataclass(frozen=True)
+class BoundedParticipation:
+    """A client takes part at most so often, and not again within so many rounds, whoever chooses the rounds.
+
+    Attributes:
+      max_participations: k, over the whole run; None for as often as the separation allows.
+      min_separation: b, the least difference between the numbers of two rounds of a client: 1 allows adjacent rounds.
+    """
+
+    max_participations: int | None = None
+    min_separation: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("max_participations", "min_separation"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name} is {value}, but must be at least 1")
+
+    def most(self, rounds: int) -> int:
+        """Count the rounds that one client can take part in.
+
+        Args:
+          rounds: of the run.
+
+        Returns:
+          The count.
+        """
+        fitting = -(-rounds // self.min_separation)
+        return fitting if self.max_participations is None else min(fitting, self.max_participations)
+
+
+@dataclass(frozen=True)
+class EpochParticipation:
+    """A client takes part at most once in each epoch; epochs are consecutive rounds, from round 0.
+
+    Attributes:
+      rounds_per_epoch: how many rounds an epoch has.
+    """
+
+    rounds_per_epoch: int
+
+    def __post_init__(self) -> None:
+        if self.rounds_per_epoch < 1:
+            raise ConfigurationError(f"rounds_per_epoch is {self.rounds_per_epoch}, but must be at least 1")
+
+    def bounded(self, rounds: int) -> BoundedParticipation:
+        """Forget that epochs have fixed places.
+
+        Args:
+          rounds: of the run.
+
+        Returns:
+          What still holds.
+        """
+        return BoundedParticipation(-(-rounds // self.rounds_per_epoch), 1)
+
+
+Participation = PoissonParticipation | BoundedParticipation | EpochParticipation

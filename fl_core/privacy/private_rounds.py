@@ -1,0 +1,232 @@
+"""What the server of a private run does with a cohort's sum: add noise, divide by a fixed number, move the clip
+norm."""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fl_core.aggregation import CohortAggregate
+from fl_core.errors import ConfigurationError
+from fl_core.local_sgd import global_norm
+from fl_core.privacy.mechanisms import NoiseMechanism, make_mechanism
+from fl_core.privacy.noise_source import Draw, noise_from
+from fl_core.privacy.plan import TREES, PrivacyPlan
+from models.base import Params
+
+
+@dataclass(frozen=True)
+class AdaptiveClipping:
+    """Moves the clip norm towards a quantile of the updates' norms (Andrew et al. 2021).
+
+    The number of updates that were not clipped is released with each sum, with noise of its own; the noise of the sum
+    is a little greater instead, so that both together spend what the plan says: with `z` the plan's multiplier,
+    `z_sum = (z^-2 - (2 count_noise)^-2)^(-1/2)`.
+
+    Attributes:
+      quantile: the part of updates that should not be clipped.
+      rate: eta of `C <- C exp(-eta (unclipped - quantile))`.
+      count_noise: standard deviation of one draw of noise on the count, in clients.
+    """
+
+    quantile: float
+    rate: float
+    count_noise: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantile < 1:
+            raise ConfigurationError(f"clip_quantile is {self.quantile}, but must lie between 0 and 1")
+        for name in ("rate", "count_noise"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise ConfigurationError(f"clip_{name} is {getattr(self, name)}, but must be positive and finite")
+
+    def sum_noise(self, noise_multiplier: float) -> float:
+        """Compute the multiplier for the sum.
+
+        Args:
+          noise_multiplier: the plan's.
+
+        Returns:
+          The greater one.
+
+        Raises:
+          ConfigurationError: the count alone would spend more than the plan says.
+        """
+        left = noise_multiplier**-2 - (2 * self.count_noise) ** -2
+        if left <= 0:
+            raise ConfigurationError(
+                f"clip_count_noise is {self.count_noise}, but must be above half the noise multiplier, "
+                f"{noise_multiplier / 2}: the count of clipped updates would spend all of the privacy"
+            )
+        return left**-0.5
+
+
+@dataclass(frozen=True)
+class PrivateAggregation:
+    """How sums become private means.
+
+    Attributes:
+      plan: of the run.
+      clip_norm: of updates; the first one, where it moves.
+      report_goal: what sums are divided by, whoever reported.
+      adaptive_clipping: how the clip norm moves, or None where it stays.
+      restart_optimizer: whether the server optimizer forgets its state whenever a tree ends, as DP-FTRL with momentum
+        does.
+    """
+
+    plan: PrivacyPlan
+    clip_norm: float
+    report_goal: int
+    adaptive_clipping: AdaptiveClipping | None = None
+    restart_optimizer: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.clip_norm > 0 and math.isfinite(self.clip_norm)):
+            raise ConfigurationError(f"the clip norm is {self.clip_norm}, but must be positive and finite")
+        if self.report_goal < 1:
+            raise ConfigurationError(f"report_goal is {self.report_goal}, but must be at least 1")
+        moves_inside = self.plan.mechanism != "gaussian" and self.plan.restart_every is None
+        if self.adaptive_clipping is not None and moves_inside:
+            raise ConfigurationError(
+                f"clip_quantile with the mechanism {self.plan.mechanism}, whose noise is correlated over all "
+                "rounds: the clip norm may change only where a tree restarts. Take the mechanism gaussian, or a "
+                "tree with restarts"
+            )
+        if self.restart_optimizer and self.plan.restart_every is None:
+            raise ConfigurationError("restarting the optimizer does nothing where no tree restarts")
+        if self.adaptive_clipping is not None:
+            self.adaptive_clipping.sum_noise(self.plan.noise_multiplier)
+
+    def ends_tree(self, round_number: int) -> bool:
+        """Say whether a tree ends with a round.
+
+        Args:
+          round_number: of the round.
+
+        Returns:
+          Whether it does.
+        """
+        return self.plan.restart_every is not None and (round_number + 1) % self.plan.restart_every == 0
+
+
+class PrivacyState(NamedTuple):
+    """What a private run knows between rounds, beside the server's state.
+
+    Attributes:
+      noise: the mechanism's state.
+      clip_norm: float32 scalar, of the next round.
+      unclipped: float32 scalar, the noised `sum over clients of (not clipped - 1/2)` since the clip norm last moved.
+      since: int32 scalar, over how many rounds that sum goes.
+    """
+
+    noise: Any
+    clip_norm: np.ndarray
+    unclipped: np.ndarray
+    since: np.ndarray
+
+
+class PrivateMean(NamedTuple):
+    """What comes out of a private round.
+
+    Attributes:
+      delta: the noised mean update.
+      state: after the round.
+      noise_norm: L2 norm of the noise in `delta`.
+      signal_norm: L2 norm of `delta` without its noise; this is not private.
+    """
+
+    delta: Params
+    state: PrivacyState
+    noise_norm: float
+    signal_norm: float
+
+
+class PrivateRounds:
+    """Private means with one generation of noise."""
+
+    def __init__(
+        self, aggregation: PrivateAggregation, secret: bytes, like: Params, first: int = 0, end: int | None = None
+    ):
+        """Take a secret into use.
+
+        Args:
+          aggregation: clip norm, denominator and plan.
+          secret: of the noise; of this generation alone.
+          like: arrays, or shapes, of the model's structure.
+          first: the generation's first round.
+          end: one more than the last round that it may go to; the plan's end where None.
+        """
+        self.aggregation = aggregation
+        self._like = {"delta": like}
+        if aggregation.adaptive_clipping is not None:
+            self._like["unclipped"] = jax.ShapeDtypeStruct((), jnp.float32)
+        self._mechanism: NoiseMechanism = make_mechanism(aggregation.plan, first, end)
+        self._draw: Draw = noise_from(secret, self._like)
+
+    def init(self, clip_norm: float | None = None) -> PrivacyState:
+        """Make the state before the generation's first round.
+
+        Args:
+          clip_norm: that it begins with; the run's first where None.
+
+        Returns:
+          The state.
+        """
+        start = np.float32(self.aggregation.clip_norm if clip_norm is None else clip_norm)
+        return PrivacyState(self._mechanism.init(self._like), start, np.float32(0), np.int32(0))
+
+    def durable(self, state: PrivacyState) -> PrivacyState:
+        """Replace the mechanism's state by what has to be kept of it; see `NoiseMechanism.durable`."""
+        return state._replace(noise=self._mechanism.durable(state.noise))
+
+    def restore(self, durable: PrivacyState) -> PrivacyState:
+        """Undo `durable`."""
+        return durable._replace(noise=self._mechanism.restore(durable.noise, self._like, self._draw))
+
+    def apply(self, state: PrivacyState, aggregate: CohortAggregate, round_number: int) -> PrivateMean:
+        """Turn a cohort's sum into a private mean.
+
+        Args:
+          state: before the round.
+          aggregate: of the cohort: clipped, weighed uniformly.
+          round_number: of the round.
+
+        Returns:
+          The mean and the state after the round.
+
+        Raises:
+          HorizonError: the last planned round is over.
+        """
+        setting, adaptive = self.aggregation, self.aggregation.adaptive_clipping
+        noise, mechanism = self._mechanism.next(state.noise, self._draw)
+        multiplier = setting.plan.noise_multiplier
+        scale = state.clip_norm * (multiplier if adaptive is None else adaptive.sum_noise(multiplier))
+        delta, noise_norm, signal_norm = _noised_mean(aggregate.delta, noise["delta"], scale, setting.report_goal)
+        state = state._replace(noise=mechanism)
+        if adaptive is not None:
+            counted = float(aggregate.clients - aggregate.dropped)
+            shifted = counted / 2 - float(aggregate.clipped)
+            unclipped = state.unclipped + shifted + adaptive.count_noise * float(noise["unclipped"])
+            state = state._replace(unclipped=np.float32(unclipped), since=np.int32(state.since + 1))
+            if setting.plan.mechanism not in TREES or setting.ends_tree(round_number):
+                state = _move_clip_norm(adaptive, setting.report_goal, state)
+        return PrivateMean(delta, state, float(noise_norm), float(signal_norm))
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _noised_mean(
+    total: Params, noise: Params, scale: jax.Array, report_goal: jax.Array
+) -> tuple[Params, jax.Array, jax.Array]:
+    noise = jax.tree_util.tree_map(lambda leaf: leaf * scale, noise)
+    mean = jax.tree_util.tree_map(lambda leaf, added: (leaf + added) / report_goal, total, noise)
+    return mean, global_norm(noise) / report_goal, global_norm(total) / report_goal
+
+
+def _move_clip_norm(adaptive: AdaptiveClipping, report_goal: int, state: PrivacyState) -> PrivacyState:
+    part = 0.5 + float(state.unclipped) / (int(state.since) * report_goal)
+    factor = math.exp(-adaptive.rate * (min(max(part, 0.0), 1.0) - adaptive.quantile))
+    return state._replace(clip_norm=np.float32(state.clip_norm * factor), unclipped=np.float32(0), since=np.int32(0))

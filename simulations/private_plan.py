@@ -1,0 +1,78 @@
+"""From the settings of a private run and what its sampler enforces to the plan whose privacy is accounted."""
+
+from fl_core.privacy.accounting import calibrate
+from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, Participation, PoissonParticipation
+from fl_core.privacy.plan import TOEPLITZ, MechanismName, PrivacyPlan
+from fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
+from fl_core.privacy.toeplitz_sensitivity import banded_coefficients, blt_coefficients
+from simulations.privacy_settings import PrivacySettings
+
+
+def plan_aggregation(
+    settings: PrivacySettings,
+    rounds: int,
+    cohort_size: int,
+    clip_norm: float,
+    participation: Participation,
+    delta: float,
+    known: PrivacyPlan | None = None,
+) -> PrivateAggregation:
+    """Work out what a private run does.
+
+    Args:
+      settings: of the run, checked.
+      rounds: of the run.
+      cohort_size: of a round.
+      clip_norm: of updates.
+      participation: what the run's sampler enforces.
+      delta: at which epsilon is stated.
+      known: the plan of the run that goes on, whose matrix need not be optimized again.
+
+    Returns:
+      Plan, clip norm and denominator.
+
+    Raises:
+      ConfigurationError: the settings do not fit.
+    """
+    assert settings.privacy != "none"
+    coefficients: tuple[float, ...] = ()
+    if settings.privacy in TOEPLITZ:
+        bounded = _bounded(participation, rounds, settings.privacy)
+        if known is not None and known.mechanism == settings.privacy and known.rounds == rounds:
+            coefficients = known.coefficients
+        elif settings.privacy == "blt":
+            coefficients = blt_coefficients(rounds, bounded)
+        else:
+            coefficients = banded_coefficients(rounds, bounded, settings.bands)
+
+    def with_noise(noise_multiplier: float) -> PrivacyPlan:
+        return PrivacyPlan(
+            mechanism=settings.privacy,  # type: ignore[arg-type]
+            rounds=rounds,
+            noise_multiplier=noise_multiplier,
+            participation=participation,
+            restart_every=settings.tree_restart_every,
+            complete_trees=settings.tree_complete,
+            coefficients=coefficients,
+        )
+
+    if settings.noise_multiplier is not None:
+        plan = with_noise(settings.noise_multiplier)
+    else:
+        plan = calibrate(with_noise, delta, settings.target_epsilon, settings.target_rho)
+    goal = settings.report_goal or cohort_size
+    adaptive = None
+    if settings.clip_quantile is not None:
+        count_noise = settings.clip_count_noise or max(goal / 20, plan.noise_multiplier)
+        adaptive = AdaptiveClipping(settings.clip_quantile, settings.clip_quantile_rate, count_noise)
+    return PrivateAggregation(plan, clip_norm, goal, adaptive, settings.tree_restart_optimizer)
+
+
+def _bounded(participation: Participation, rounds: int, mechanism: MechanismName) -> BoundedParticipation:
+    if isinstance(participation, EpochParticipation):
+        return participation.bounded(rounds)
+    if isinstance(participation, PoissonParticipation):
+        # The plan of this is refused, with the reason.
+        PrivacyPlan(mechanism, rounds, 1.0, participation, coefficients=(1.0,))
+        raise AssertionError
+    return participation

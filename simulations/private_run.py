@@ -1,0 +1,247 @@
+"""The private part of an experiment: its noise, its ledger, and models that are durable before they are shown."""
+
+import hmac
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from fl_core.checkpoints import parameters_digest
+from fl_core.errors import CheckpointError
+from fl_core.privacy.accounting import Guarantee
+from fl_core.privacy.ledger import PrivacyLedger
+from fl_core.privacy.plan import PrivacyPlan
+from fl_core.privacy.private_rounds import PrivacyState, PrivateAggregation, PrivateMean, PrivateRounds
+from fl_core.privacy.releases import LEDGER_FILE, Releases
+from fl_core.server_optimizers import ServerState
+from simulations.cohort_samplers import Cohorts
+from simulations.configuration import Experiment
+from simulations.metrics_log import finite_row
+from simulations.private_plan import plan_aggregation
+from simulations.run_folder import RunFolder
+from simulations.run_record import NOT_PRIVATE
+
+FOLDER = "privacy"
+
+
+class PrivateCheckpoint(NamedTuple):
+    """What a checkpoint of a private run holds.
+
+    Attributes:
+      server: the server's state.
+      privacy: what is durable of the noise and the clip norm.
+    """
+
+    server: ServerState
+    privacy: PrivacyState
+
+
+class PrivateRun:
+    """Runs of one process that releases models with noise.
+
+    Attributes:
+      rounds: makes private means.
+      end: one more than the last round that may run.
+    """
+
+    def __init__(
+        self,
+        aggregation: PrivateAggregation,
+        delta: float,
+        seed: int | None,
+        folder: RunFolder,
+        about: dict[str, Any],
+    ):
+        """Prepare to begin, or to go on; nothing is written yet.
+
+        Args:
+          aggregation: plan, clip norm and denominator.
+          delta: at which epsilon is stated.
+          seed: the root seed that noise follows from, or None for the operating system's entropy.
+          folder: of the run.
+          about: facts that are saved with each checkpoint.
+        """
+        self._aggregation, self._delta, self._folder, self._about = aggregation, delta, folder, about
+        self._secret = seed is None
+        self._releases = Releases(folder.directory / FOLDER, None if seed is None else _secrets_of(seed))
+        self._unpublished: list[dict[str, Any]] = []
+
+    def resume(
+        self, fresh: ServerState, check: Callable[[dict[str, Any]], None]
+    ) -> tuple[ServerState, PrivacyState, int]:
+        """Begin, or find out where an interrupted run stands.
+
+        Args:
+          fresh: the server's state of a run that begins.
+          check: refuses a checkpoint of another run, by the facts saved with it.
+
+        Returns:
+          The server's state, what is known of noise and clip norm, and the number of the next round.
+
+        Raises:
+          UserError: ledger, secret and checkpoints do not belong together.
+        """
+        like = PrivateCheckpoint(fresh, self._template(fresh))
+        stored = _Stored(self._folder, like)
+        latest = stored.latest_round()
+        if latest:
+            check(self._folder.about(latest))
+        found = self._releases.resume(self._aggregation.plan, self._delta, self._about, stored)
+        self.rounds = PrivateRounds(self._aggregation, found.secret, fresh.params, found.first, found.end)
+        self.end = found.end
+        if not found.checkpoint:
+            self._folder.open_log(found.next_round)
+            return fresh, self.rounds.init(), found.next_round
+        checkpoint = stored.read(found.checkpoint)
+        self._folder.open_log(found.next_round, self._folder.about(found.checkpoint)["rows"])
+        if found.fresh_noise:
+            return checkpoint.server, self.rounds.init(float(checkpoint.privacy.clip_norm)), found.next_round
+        return checkpoint.server, self.rounds.restore(checkpoint.privacy), found.next_round
+
+    def _template(self, fresh: ServerState) -> PrivacyState:
+        # Which secret and which rounds does not matter for shapes.
+        rounds = PrivateRounds(self._aggregation, bytes(32), fresh.params)
+        return rounds.durable(rounds.init())
+
+    def record(self, row: dict[str, Any]) -> None:
+        """Keep a round's row back until its model is durable.
+
+        Args:
+          row: JSON-able numbers by name.
+        """
+        self._unpublished.append(finite_row(row))
+
+    @property
+    def unpublished(self) -> list[dict[str, Any]]:
+        """Rows kept back so far."""
+        return self._unpublished
+
+    def publish(self, done: int, server: ServerState, mean: PrivateMean) -> list[dict[str, Any]]:
+        """Make a model durable, then record the rows that were kept back.
+
+        Args:
+          done: how many rounds it has seen.
+          server: the server's state.
+          mean: of the last round.
+
+        Returns:
+          The rows, which may be shown from now on.
+        """
+        checkpoint = jax.device_get(PrivateCheckpoint(server, self.rounds.durable(mean.state)))
+        about = self._about | {"rows": self._unpublished}
+        write = lambda: self._folder.save(done, checkpoint, about)  # noqa: E731
+        self._releases.save(done, parameters_digest(checkpoint), write)
+        rows, self._unpublished = self._unpublished, []
+        for row in rows:
+            self._folder.append(row)
+        return rows
+
+    @property
+    def ledger(self) -> PrivacyLedger:
+        """The record of this run's releases."""
+        return self._releases.ledger
+
+    def statement(self) -> dict[str, Any]:
+        """State what the run has spent so far.
+
+        Returns:
+          For the summary: `privacy`, one sentence, and `privacy_guarantee`.
+        """
+        spent = self._releases.ledger.spent()
+        return statement_of(spent, self._secret)
+
+
+def statement_of(spent: Guarantee, secret: bool) -> dict[str, Any]:
+    """Put a guarantee into words.
+
+    Args:
+      spent: what was accounted.
+      secret: whether nobody can compute the noise again.
+
+    Returns:
+      `privacy`, one sentence, and `privacy_guarantee`, all of it; None where there is none.
+    """
+    if secret:
+        return {"privacy": spent.sentence(), "privacy_guarantee": spent.as_json()}
+    would = (
+        f"{NOT_PRIVATE}: the noise follows from the experiment's seed. With secret noise it would be {spent.sentence()}"
+    )
+    return {"privacy": would, "privacy_guarantee": None}
+
+
+def private_row(mean: PrivateMean) -> dict[str, Any]:
+    """Make the part of a round's row that is about privacy.
+
+    Args:
+      mean: of the round.
+
+    Returns:
+      JSON-able numbers by name.
+    """
+    ratio = mean.signal_norm / mean.noise_norm if mean.noise_norm else None
+    return {
+        "clip_norm": float(mean.state.clip_norm),
+        "noise_norm": mean.noise_norm,
+        "signal_to_noise": ratio,
+    }
+
+
+def prepare_aggregation(
+    experiment: Experiment, cohorts: Cohorts, delta: float, known: PrivacyPlan | None
+) -> PrivateAggregation:
+    """Work out what a private experiment does; see `simulations.private_plan.plan_aggregation`."""
+    assert cohorts.participation is not None
+    assert experiment.update_clip_norm is not None
+    return plan_aggregation(
+        experiment,
+        experiment.rounds,
+        experiment.cohort_size,
+        experiment.update_clip_norm,
+        cohorts.participation,
+        delta,
+        known,
+    )
+
+
+def known_plan(out: Path) -> PrivacyPlan | None:
+    """Read the plan of a run that was begun before.
+
+    Args:
+      out: folder of the run.
+
+    Returns:
+      Its plan, or None where no private run was begun there.
+    """
+    path = out / FOLDER / LEDGER_FILE
+    ledger = PrivacyLedger(path) if path.exists() else None
+    return ledger.plan if ledger is not None and ledger.records else None
+
+
+class _Stored:
+    """See `fl_core.privacy.releases.StoredCheckpoints`."""
+
+    def __init__(self, folder: RunFolder, like: PrivateCheckpoint):
+        self._folder, self._like = folder, like
+        self._read: dict[int, PrivateCheckpoint] = {}
+
+    def latest_round(self) -> int:
+        return max(self._folder.checkpoint_rounds(), default=0)
+
+    def digest(self, rounds: int) -> str | None:
+        if rounds not in self._folder.checkpoint_rounds():
+            return None
+        try:
+            return parameters_digest(self.read(rounds))
+        except CheckpointError:
+            return "not readable"
+
+    def read(self, rounds: int) -> PrivateCheckpoint:
+        if rounds not in self._read:
+            self._read = {rounds: self._folder.restore(rounds, self._like)}
+        return self._read[rounds]
+
+
+def _secrets_of(seed: int) -> Callable[[int], bytes]:
+    """Secrets that anybody who knows the seed can compute: repeatable, and not private."""
+    return lambda generation: hmac.digest(seed.to_bytes(8, "little"), b"noise of generation %d" % generation, "sha256")

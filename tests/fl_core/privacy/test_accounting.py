@@ -1,0 +1,246 @@
+import itertools
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import pld
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_core.errors import ConfigurationError
+from fl_core.privacy.accounting import account, calibrate, privacy_profile, sensitivity_squared
+from fl_core.privacy.dpsgd_accounting import DpSgdSchedule, account_dpsgd, calibrate_dpsgd
+from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
+from fl_core.privacy.plan import PrivacyPlan
+from fl_core.privacy.toeplitz_sensitivity import banded_coefficients, blt_coefficients, strategy_column
+
+DELTA = 1e-6
+BLT = (0.9, 0.4, 0.2, 0.15)
+BANDED = (0.8, 0.5, 0.3)
+ONCE = BoundedParticipation(1, 1)
+COEFFICIENTS = {"blt": BLT, "banded": BANDED}
+
+
+def plan_of(mechanism, rounds, noise=3.0, participation=ONCE, **changes):
+    return PrivacyPlan(mechanism, rounds, noise, participation, coefficients=COEFFICIENTS.get(mechanism, ()), **changes)
+
+
+def composed(event):
+    return pld.PLDAccountant().compose(event).get_epsilon(DELTA)
+
+
+@pytest.mark.parametrize(("noise", "most"), [(1.0, 1), (3.0, 4), (12.0, 30)])
+def test_gaussian_noise_is_the_composition_of_a_clients_rounds(noise, most):
+    guarantee = account(plan_of("gaussian", 1000, noise, BoundedParticipation(most, 5)), DELTA)
+    event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(noise), most)
+    assert guarantee.epsilon == pytest.approx(composed(event), rel=1e-3)
+    assert guarantee.epsilon <= composed(event) * (1 + 1e-6)
+    assert guarantee.rho == pytest.approx(most / (2 * noise**2))
+    assert guarantee.sensitivity == pytest.approx(math.sqrt(most))
+
+
+def test_epsilon_of_a_tree_is_tighter_than_by_way_of_rho():
+    guarantee = account(plan_of("tree", 100, 7.0, BoundedParticipation(3, 20)), DELTA)
+    assert guarantee.epsilon < composed(dp_accounting.ZCDpEvent(guarantee.rho))
+    by_rho = guarantee.rho + 2 * math.sqrt(guarantee.rho * math.log(1 / DELTA))
+    assert guarantee.epsilon < by_rho
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_once_a_tree_is_the_sum_of_the_trees_heights(epochs):
+    """RDP(alpha) = alpha * sum over trees of (floor(log2 T_i) + 1) / (2 sigma^2)."""
+    plan = plan_of("tree", 10 * epochs + 3, 2.0, EpochParticipation(10), restart_every=10)
+    expected = epochs * 4 + 2
+    assert sensitivity_squared(plan, [(0, plan.rounds)]) == expected
+    assert account(plan, DELTA).rho == pytest.approx(expected / (2 * 2.0**2))
+
+
+def test_trees_that_restart_within_an_epoch_charge_a_client_once():
+    plan = plan_of("tree", 20, participation=EpochParticipation(10), restart_every=5)
+    assert sensitivity_squared(plan, [(0, 20)]) == 2 * 3
+
+
+def test_trees_across_epochs_fall_back_to_bounded_participation():
+    plan = plan_of("tree", 20, participation=EpochParticipation(10))
+    bounded = plan_of("tree", 20, participation=BoundedParticipation(2, 1))
+    assert sensitivity_squared(plan, [(0, 20)]) == sensitivity_squared(bounded, [(0, 20)])
+
+
+@pytest.mark.parametrize(("rounds", "probability", "noise"), [(1, 0.2, 1.0), (50, 0.02, 0.8), (400, 0.01, 1.3)])
+def test_poisson_sampling_is_what_dp_accounting_says(rounds, probability, noise):
+    plan = plan_of("gaussian", rounds, noise, PoissonParticipation(probability))
+    event = dp_accounting.PoissonSampledDpEvent(probability, dp_accounting.GaussianDpEvent(noise))
+    expected = composed(dp_accounting.SelfComposedDpEvent(event, rounds))
+    assert account(plan, DELTA).epsilon == pytest.approx(expected, rel=1e-3)
+    assert account(plan, DELTA).rho is None
+    without = account(plan_of("gaussian", rounds, noise, BoundedParticipation(None, 1)), DELTA)
+    assert account(plan, DELTA).epsilon < without.epsilon
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        dp_accounting.GaussianDpEvent(2.0),
+        dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)),
+        dp_accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.01, 20, 1.0),
+    ],
+    ids=["gaussian", "poisson", "truncated"],
+)
+def test_the_library_composes_an_event_with_itself_as_with_others(event):
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    one, other = (
+        pld.PLDAccountant(relation).compose(many).get_epsilon(DELTA)
+        for many in (dp_accounting.SelfComposedDpEvent(event, 5), dp_accounting.ComposedDpEvent([event] * 5))
+    )
+    assert one == pytest.approx(other, rel=1e-3)
+
+
+def dense(plan, sizes):
+    """The strategy matrix of stretches of rounds with noise of their own."""
+    matrix, start = np.zeros((sum(sizes), sum(sizes))), 0
+    for size in sizes:
+        column = strategy_column(plan, size)
+        for lag in range(size):
+            matrix[start : start + size, start : start + size] += np.diag(np.full(size - lag, column[lag]), -lag)
+        start += size
+    return matrix
+
+
+def largest(matrix, most, apart):
+    rounds = range(matrix.shape[1])
+    patterns = (
+        pattern
+        for count in range(1, most + 1)
+        for pattern in itertools.combinations(rounds, count)
+        if all(later - earlier >= apart for earlier, later in itertools.pairwise(pattern))
+    )
+    return max(np.sum(matrix[:, list(pattern)].sum(axis=1) ** 2) for pattern in patterns)
+
+
+@pytest.mark.parametrize("mechanism", ["blt", "banded"])
+@pytest.mark.parametrize(("most", "apart"), [(1, 1), (2, 3), (3, 3), (3, 5)])
+def test_sensitivity_of_a_matrix_is_the_maximum_over_patterns(mechanism, most, apart):
+    plan = plan_of(mechanism, 12, participation=BoundedParticipation(most, apart))
+    assert sensitivity_squared(plan, [(0, 12)]) == pytest.approx(largest(dense(plan, [12]), most, apart), rel=1e-6)
+
+
+@pytest.mark.parametrize("mechanism", ["blt", "banded", "tree", "gaussian"])
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 11), st.integers(1, 3), st.integers(1, 5))
+def test_noise_that_began_anew_is_never_accounted_too_low(mechanism, cut, most, apart):
+    plan = plan_of(mechanism, 12, participation=BoundedParticipation(most, apart))
+    accounted = sensitivity_squared(plan, [(0, cut), (cut, 12)])
+    if mechanism in COEFFICIENTS:
+        assert accounted >= largest(dense(plan, [cut, 12 - cut]), most, apart) - 1e-9
+    elif mechanism == "gaussian":
+        assert accounted == min(most, -(-12 // apart))
+    else:
+        nodes = [
+            np.isin(np.arange(12), start + np.arange(place << level, (place + 1) << level))
+            for start, size in ((0, cut), (cut, 12 - cut))
+            for level in range(size.bit_length())
+            for place in range(size >> level)
+        ]
+        assert accounted == largest(np.array(nodes, float), most, apart)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "blt", "banded"])
+@pytest.mark.parametrize("target", [{"epsilon": 0.5}, {"epsilon": 8.0}, {"rho": 0.3}])
+def test_calibrated_noise_keeps_the_promise_and_is_no_more_than_needed(mechanism, target):
+    def with_noise(noise):
+        return plan_of(mechanism, 100, noise, BoundedParticipation(4, 10))
+
+    plan = calibrate(with_noise, DELTA, **target)
+    (name, wanted), guarantee = next(iter(target.items())), account(plan, DELTA)
+    assert wanted * 0.9999 <= getattr(guarantee, name) <= wanted
+
+
+def test_calibration_with_poisson_sampling():
+    plan = calibrate(lambda noise: plan_of("gaussian", 100, noise, PoissonParticipation(0.02)), DELTA, epsilon=2.0)
+    assert 1.99 <= account(plan, DELTA).epsilon <= 2.0
+    with pytest.raises(ConfigurationError, match="give epsilon"):
+        calibrate(lambda noise: plan, DELTA, rho=1.0)
+
+
+def test_privacy_profile_passes_through_epsilon_at_delta():
+    plan = plan_of("tree", 64, 5.0, BoundedParticipation(2, 8))
+    epsilon = account(plan, DELTA).epsilon
+    (delta,) = privacy_profile(plan, [epsilon])
+    assert delta == pytest.approx(DELTA, rel=1e-2)
+    profile = privacy_profile(plan, np.linspace(0, 2 * epsilon, 9))
+    assert profile == sorted(profile, reverse=True)
+
+
+@pytest.mark.parametrize("mechanism", ["tree", "tree_honaker", "blt", "banded"])
+def test_what_has_no_sound_analysis_is_refused(mechanism):
+    with pytest.raises(ConfigurationError, match="no sound analysis"):
+        plan_of(mechanism, 10, participation=PoissonParticipation(0.1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise": 0.0}, "noise_multiplier is 0.0"),
+        ({"noise": math.inf}, "noise_multiplier is inf"),
+        ({"restart_every": 0}, "restart_every is 0"),
+        ({"complete_trees": True}, "complete_trees does nothing"),
+    ],
+)
+def test_plans_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(ConfigurationError, match=message):
+        plan_of("tree", 10, **changes)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
+def test_delta_is_a_probability(delta):
+    with pytest.raises(ConfigurationError, match="delta is"):
+        account(plan_of("gaussian", 3), delta)
+
+
+@pytest.mark.parametrize(
+    "participation", [BoundedParticipation(3, 7), PoissonParticipation(0.25), EpochParticipation(9)]
+)
+def test_plans_survive_json(participation):
+    plan = plan_of("gaussian", 30, 1.5, participation)
+    assert PrivacyPlan.from_json(plan.as_json()) == plan
+    with pytest.raises(ConfigurationError, match="not a plan"):
+        PrivacyPlan.from_json(plan.as_json() | {"rounded": 3})
+
+
+def test_optimized_matrices_are_better_than_a_tree():
+    """The mean error of prefix sums at equal privacy, relative to independent noise, as published for n = 1000."""
+    from fl_core.privacy.prefix_error import prefix_variance
+
+    bounded = BoundedParticipation(1, 1)
+    errors = {}
+    for name, coefficients in {
+        "blt": blt_coefficients(1000, bounded),
+        "banded": banded_coefficients(1000, bounded, 64),
+    }.items():
+        plan = PrivacyPlan(name, 1000, 1.0, bounded, coefficients=coefficients)
+        errors[name] = np.sqrt(prefix_variance(plan) * sensitivity_squared(plan, [(0, 1000)]))
+    assert errors["blt"].max() == pytest.approx(3.27, abs=0.06)
+    assert np.sqrt(np.mean(errors["blt"] ** 2)) == pytest.approx(3.11, abs=0.06)
+    assert errors["banded"].max() < 3.6
+    assert np.sqrt(np.mean(errors["banded"] ** 2)) < 3.2
+
+
+@pytest.mark.parametrize("truncated", [None, 130])
+def test_central_training(truncated):
+    schedule = DpSgdSchedule(10_000, 100, 200, 1.0, truncated)
+    guarantee = account_dpsgd(schedule, DELTA)
+    event = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
+    whole = composed(dp_accounting.SelfComposedDpEvent(event, 200))
+    assert guarantee.epsilon == pytest.approx(whole, rel=0.2)
+    assert guarantee.epsilon >= whole * (1 - 1e-3)
+
+    calibrated = calibrate_dpsgd(lambda noise: DpSgdSchedule(10_000, 100, 200, noise, truncated), 3.0, DELTA)
+    assert 2.99 <= account_dpsgd(calibrated, DELTA).epsilon <= 3.0
+
+
+def test_central_training_that_makes_no_sense_is_refused():
+    with pytest.raises(ConfigurationError, match="only 10 examples"):
+        DpSgdSchedule(10, 11, 1, 1.0)
+    with pytest.raises(ConfigurationError, match="must not be below batch_size"):
+        DpSgdSchedule(10, 5, 1, 1.0, 4)
