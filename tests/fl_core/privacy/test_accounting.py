@@ -42,7 +42,8 @@ def test_gaussian_noise_is_the_composition_of_a_clients_rounds(noise, most):
 
 def test_epsilon_of_a_tree_is_tighter_than_by_way_of_rho():
     guarantee = account(plan_of("tree", 100, 7.0, BoundedParticipation(3, 20)), DELTA)
-    assert guarantee.epsilon < composed(dp_accounting.ZCDpEvent(guarantee.rho))
+    accountant = dp_accounting.rdp.RdpAccountant()
+    assert guarantee.epsilon < accountant.compose(dp_accounting.ZCDpEvent(guarantee.rho)).get_epsilon(DELTA)
     by_rho = guarantee.rho + 2 * math.sqrt(guarantee.rho * math.log(1 / DELTA))
     assert guarantee.epsilon < by_rho
 
@@ -209,7 +210,7 @@ def test_plans_survive_json(participation):
 
 
 def test_optimized_matrices_are_better_than_a_tree():
-    """The mean error of prefix sums at equal privacy, relative to independent noise, as published for n = 1000."""
+    """The error of prefix sums at equal privacy; figures for n = 1000, one participation, as published for BLTs."""
     from fl_core.privacy.prefix_error import prefix_variance
 
     bounded = BoundedParticipation(1, 1)
@@ -222,11 +223,12 @@ def test_optimized_matrices_are_better_than_a_tree():
         errors[name] = np.sqrt(prefix_variance(plan) * sensitivity_squared(plan, [(0, 1000)]))
     assert errors["blt"].max() == pytest.approx(3.27, abs=0.06)
     assert np.sqrt(np.mean(errors["blt"] ** 2)) == pytest.approx(3.11, abs=0.06)
-    assert errors["banded"].max() < 3.6
-    assert np.sqrt(np.mean(errors["banded"] ** 2)) < 3.2
+    # Honaker's tree has 7.28 and 5.36.
+    assert errors["banded"].max() < 5.5
+    assert np.sqrt(np.mean(errors["banded"] ** 2)) < 4.5
 
 
-@pytest.mark.parametrize("truncated", [None, 130])
+@pytest.mark.parametrize("truncated", [None, 180])
 def test_central_training(truncated):
     schedule = DpSgdSchedule(10_000, 100, 200, 1.0, truncated)
     guarantee = account_dpsgd(schedule, DELTA)
