@@ -4,17 +4,22 @@ A client's contribution and a cohort's aggregate are the same type, so aggregati
 engine and the server of a deployment both call `contribution`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 
 from fl_core.errors import ConfigurationError
 from fl_core.local_sgd import TrainingSums, global_norm
 from models.base import Params
 
 Weighting = Literal["examples", "uniform"]
+NORM_BINS = 112
+_SMALLEST_NORM, _BINS_PER_OCTAVE = -16, 4
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class AggregationRules:
 
 
 class CohortAggregate(NamedTuple):
-    """Sums over clients; every field but `delta` is a float32 scalar.
+    """Sums over clients; every field but `delta` and `norm_counts` is a float32 scalar.
 
     Attributes:
       delta: weighted sum of the decompressed, clipped deltas `server_params - local_params`.
@@ -46,6 +51,7 @@ class CohortAggregate(NamedTuple):
       dropped: how many of them were not finite and so count for nothing else.
       clipped: how many were longer than the clip norm.
       update_norm: sum of the updates' norms before clipping.
+      norm_counts: float32 [NORM_BINS], how many updates had a norm in each of the bins of `norm_quantiles`.
       training: sums over the clients' local steps.
       examples: how many examples the clients have.
     """
@@ -56,6 +62,7 @@ class CohortAggregate(NamedTuple):
     dropped: jax.Array
     clipped: jax.Array
     update_norm: jax.Array
+    norm_counts: jax.Array
     training: TrainingSums
     examples: jax.Array
 
@@ -71,7 +78,7 @@ def empty_aggregate(params: Params) -> CohortAggregate:
     """
     zero = jnp.zeros(())
     delta = jax.tree_util.tree_map(jnp.zeros_like, params)
-    return CohortAggregate(delta, zero, zero, zero, zero, zero, TrainingSums.zero(), zero)
+    return CohortAggregate(delta, zero, zero, zero, zero, zero, jnp.zeros(NORM_BINS), TrainingSums.zero(), zero)
 
 
 def contribution(
@@ -115,9 +122,32 @@ def contribution(
         dropped=1.0 - accepted,
         clipped=clipped.astype(jnp.float32),
         update_norm=keep(norm),
+        norm_counts=jnp.where(accepted, jax.nn.one_hot(_norm_bin(norm), NORM_BINS), 0.0),
         training=TrainingSums(*map(keep, training)),
         examples=keep(num_examples),
     )
+
+
+def _norm_bin(norm: jax.Array) -> jax.Array:
+    place = (jnp.log2(jnp.maximum(norm, 1e-30)) - _SMALLEST_NORM) * _BINS_PER_OCTAVE
+    return jnp.clip(jnp.floor(jnp.nan_to_num(place)), 0, NORM_BINS - 1).astype(jnp.int32)
+
+
+def norm_quantiles(counts: npt.ArrayLike, quantiles: Sequence[float]) -> list[float | None]:
+    """Estimate quantiles of the updates' norms before clipping.
+
+    Args:
+      counts: float [NORM_BINS] of a `CohortAggregate`; bins are quarters of an octave.
+      quantiles: each between 0 and 1.
+
+    Returns:
+      The (geometric) middle of the bin in which each quantile lies, 9 % off at most; None where no update counted.
+    """
+    upto = np.cumsum(np.asarray(counts, np.float64))
+    if not upto[-1]:
+        return [None] * len(quantiles)
+    places = [int(np.searchsorted(upto, quantile * upto[-1])) for quantile in quantiles]
+    return [2.0 ** (_SMALLEST_NORM + (min(place, NORM_BINS - 1) + 0.5) / _BINS_PER_OCTAVE) for place in places]
 
 
 def add_aggregates(first: CohortAggregate, second: CohortAggregate) -> CohortAggregate:

@@ -237,7 +237,7 @@ def _train_privately(
     for result, row in _rounds(prepared, results):
         state, done = result.state, result.round_number + 1
         assert result.private is not None
-        run.record(row | private_row(result.private))
+        run.record(row | private_row(result.private, result.cohort.aggregate))
         divergence = find_divergence(folder.rows + run.unpublished)
         if done % experiment.checkpoint_every == 0 or done == run.end or divergence:
             for published in run.publish(done, state, result.private):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fl_core.aggregation import CohortAggregate
 from fl_core.checkpoints import parameters_digest
 from fl_core.errors import CheckpointError
 from fl_core.privacy.accounting import Guarantee
@@ -170,17 +171,20 @@ def statement_of(spent: Guarantee, secret: bool) -> dict[str, Any]:
     return {"privacy": would, "privacy_guarantee": None}
 
 
-def private_row(mean: PrivateMean) -> dict[str, Any]:
+def private_row(mean: PrivateMean, aggregate: CohortAggregate) -> dict[str, Any]:
     """Make the part of a round's row that is about privacy.
 
     Args:
       mean: of the round.
+      aggregate: of its cohort.
 
     Returns:
       JSON-able numbers by name.
     """
     ratio = mean.signal_norm / mean.noise_norm if mean.noise_norm else None
+    counted = float(aggregate.clients - aggregate.dropped)
     return {
+        "clipped_fraction": float(aggregate.clipped) / counted if counted else None,
         "clip_norm": float(mean.state.clip_norm),
         "noise_norm": mean.noise_norm,
         "signal_to_noise": ratio,

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from fl_core.aggregation import norm_quantiles
 from fl_core.checkpoints import parameters_digest
 from fl_core.errors import CheckpointError
 from fl_core.round_loop import RoundResult
@@ -20,6 +21,7 @@ from simulations.configuration import Experiment, as_json, with_defaults
 from simulations.metrics_log import finite_or_none
 
 DIVERGED_ROUNDS = 3
+_NORM_QUANTILES = {"update_norm_p10": 0.1, "update_norm_p50": 0.5, "update_norm_p90": 0.9}
 NOT_PRIVATE = "NOT PRIVATE"
 
 
@@ -58,6 +60,9 @@ def round_row(result: RoundResult) -> dict[str, Any]:
         "examples": int(aggregate.examples),
         "steps": result.cohort.steps,
         "update_norm": float(aggregate.update_norm) / accepted,
+        **dict(
+            zip(_NORM_QUANTILES, norm_quantiles(aggregate.norm_counts, list(_NORM_QUANTILES.values())), strict=True)
+        ),
         "gradient_norm": float(aggregate.training.gradient_norm) / max(result.cohort.steps, 1) or None,
         "bytes_down": result.cohort.bytes_down,
         "bytes_up": result.cohort.bytes_up,

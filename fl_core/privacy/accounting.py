@@ -100,7 +100,12 @@ def account(plan: PrivacyPlan, delta: float, generations: Sequence[tuple[int, in
     _check_delta(delta)
     generations = [(0, plan.rounds)] if generations is None else list(generations)
     rounds = sum(end - first for first, end in generations)
-    common = {"mechanism": plan.mechanism, "delta": delta, "noise_multiplier": plan.noise_multiplier, "rounds": rounds}
+    common: dict[str, Any] = {
+        "mechanism": plan.mechanism,
+        "delta": delta,
+        "noise_multiplier": plan.noise_multiplier,
+        "rounds": rounds,
+    }
     common |= {"unit": CLIENT, "assumptions": assumptions(plan)}
     if isinstance(plan.participation, PoissonParticipation):
         epsilon = _poisson_epsilon(plan.noise_multiplier, plan.participation.sampling_probability, rounds, delta)

@@ -26,7 +26,7 @@ from fl_core.privacy.accounting import Guarantee, account
 from fl_core.privacy.plan import PrivacyPlan
 
 _FIRST = "0" * 64
-_FOLLOWS = {"intent": ("plan", "release", "restart"), "release": ("intent",), "restart": ("intent",)}
+_FOLLOWS = {"plan": ("",), "intent": ("plan", "release", "restart"), "release": ("intent",), "restart": ("intent",)}
 
 
 class LedgerError(CheckpointError):
@@ -120,7 +120,7 @@ class PrivacyLedger:
     @property
     def open_intent(self) -> Release | None:
         """The checkpoint that was about to be written when the ledger ends."""
-        last = self.records[-1] if self.records else {"kind": ""}
+        last: dict[str, Any] = self.records[-1] if self.records else {"kind": ""}
         return Release(last["rounds"], last["digest"]) if last["kind"] == "intent" else None
 
     @property
@@ -197,9 +197,8 @@ _ADVICE = "without a whole ledger nothing can be promised of this run: put the f
 
 
 def _check_order(path: Path, records: list[dict[str, Any]], record: dict[str, Any]) -> None:
-    before = records[-1]["kind"] if records else None
-    kind = record.get("kind")
-    if before not in _FOLLOWS.get(kind, (None,)) or (before is None) != (kind == "plan"):
+    before, kind = records[-1]["kind"] if records else "", str(record.get("kind"))
+    if before not in _FOLLOWS.get(kind, ()):
         raise LedgerError(f"{path}: a record {kind!r} cannot follow {before!r}; {_ADVICE}")
     if kind == "intent" and record["rounds"] <= max((one.get("rounds", 0) for one in records), default=0):
         raise LedgerError(f"{path}: rounds up to {record['rounds']} were released before; {_ADVICE}")

@@ -124,9 +124,9 @@ class PrivacyState(NamedTuple):
     """
 
     noise: Any
-    clip_norm: np.ndarray
-    unclipped: np.ndarray
-    since: np.ndarray
+    clip_norm: np.floating
+    unclipped: np.floating
+    since: np.signedinteger
 
 
 class PrivateMean(NamedTuple):

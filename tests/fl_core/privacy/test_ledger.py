@@ -168,7 +168,7 @@ def test_an_older_ledger_is_found(run):
     for kept in range(len(lines_of(directory)) - 2):
         lines = lines_of(directory)
         write_lines(directory, lines[:kept])
-        with pytest.raises(LedgerError, match="cut off, or is an older copy|there is no ledger"):
+        with pytest.raises(LedgerError, match=r"cut off, or is an older copy|there is no ledger"):
             begin(directory, stored)
         write_lines(directory, lines)
 
@@ -208,7 +208,7 @@ def test_a_missing_or_other_secret_is_refused(run, change):
 def test_another_plan_is_refused(run):
     directory, stored = run
     other = PrivacyPlan("tree", 20, 2.0, BoundedParticipation(3, 4))
-    with pytest.raises(LedgerError, match="noise_multiplier was 3.0 and is now 2.0"):
+    with pytest.raises(LedgerError, match=r"noise_multiplier was 3\.0 and is now 2\.0"):
         Releases(directory / "privacy").resume(other, DELTA, {}, stored)
 
 
