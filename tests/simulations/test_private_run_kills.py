@@ -82,6 +82,8 @@ def check(directory, mechanism):
     releases = [record["rounds"] for record in ledger.records if record["kind"] == "release"]
     assert releases == sorted(set(releases))
     generations = ledger.generations
+    secrets = {path.read_bytes() for path in (directory / "run/privacy").glob("noise-secret-*")}
+    assert len(secrets) >= len(generations), "noise began anew with an old secret"
     for generation, number in seen:
         first, end = generations[generation]
         assert first <= number < end, "a round that may have been seen is not in the ledger"
