@@ -1,17 +1,24 @@
-"""Correlated noise `C^-1 z` of a lower-triangular Toeplitz strategy C, banded or a buffered linear one (BLT)."""
+"""Correlated noise `C^-1 z` of a lower-triangular Toeplitz strategy C, banded or a buffered linear one (BLT).
 
-from typing import Any, NamedTuple
+A banded C is inverted by keeping the last outputs: `x_t = (z_t - sum over i of c_i x_(t-i)) / c_0` (Choquette-Choo et
+al. 2023, algorithm 9). A BLT keeps a few buffers: `x_t = z_t - sum over i of scale_i buffer_i`, and then
+`buffer_i <- decay_i buffer_i + x_t` (McMahan et al. 2024, algorithm 3).
+"""
+
+import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
-from jax_privacy.matrix_factorization.streaming_matrix import StreamingMatrix
 
 from fl_core.privacy.horizon import check_horizon
 from fl_core.privacy.noise_source import Draw
 from fl_core.privacy.plan import PrivacyPlan
 from models.base import Params
+
+Buffers = tuple[Params, ...]
+"""float32 arrays of the sums' structure: as many as a BLT has buffers, or one less than there are bands."""
 
 
 class ToeplitzState(NamedTuple):
@@ -19,12 +26,11 @@ class ToeplitzState(NamedTuple):
 
     Attributes:
       round: int64 scalar, the number of the next round.
-      buffers: jax-privacy's, float32: as many copies of the sums' structure as a BLT has buffers, or one less than
-        there are bands.
+      buffers: of a BLT, or the outputs of the last rounds, the newest first.
     """
 
     round: np.ndarray
-    buffers: Any
+    buffers: Buffers
 
 
 class Toeplitz:
@@ -32,19 +38,24 @@ class Toeplitz:
 
     def __init__(self, plan: PrivacyPlan, first: int, end: int):
         self._first, self._end = first, end
-        matrix = _inverse(plan)
-        self._start = matrix.init_multiply
-        self._multiply = jax.jit(matrix.multiply_next)
+        self._banded, self._coefficients = plan.mechanism == "banded", plan.coefficients
 
     def init(self, like: Params) -> ToeplitzState:
         """See `NoiseMechanism.init`."""
-        shapes = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), like)
-        return ToeplitzState(np.asarray(self._first), self._start(shapes))
+        count = len(self._coefficients) - 1 if self._banded else len(self._coefficients) // 2
+        zeros = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), like)
+        return ToeplitzState(np.asarray(self._first), (zeros,) * count)
 
     def next(self, state: ToeplitzState, draw: Draw) -> tuple[Params, ToeplitzState]:
         """See `NoiseMechanism.next`."""
         number = check_horizon(state.round, self._end)
-        noise, buffers = self._multiply(draw([(1.0, (self._first, number))]), state.buffers)
+        drawn = draw([(1.0, (self._first, number))])
+        if self._banded:
+            noise = _invert_banded(self._coefficients, drawn, state.buffers)
+            buffers: Buffers = (noise, *state.buffers)[: len(state.buffers)]
+        else:
+            half = len(self._coefficients) // 2
+            noise, buffers = _invert_blt(self._coefficients[:half], self._coefficients[half:], drawn, state.buffers)
         return noise, ToeplitzState(np.asarray(number + 1), buffers)
 
     def durable(self, state: ToeplitzState) -> ToeplitzState:
@@ -53,13 +64,31 @@ class Toeplitz:
 
     def restore(self, durable: ToeplitzState, like: Params, draw: Draw) -> ToeplitzState:
         """See `NoiseMechanism.restore`."""
-        return ToeplitzState(*durable)
+        return ToeplitzState(durable[0], tuple(durable[1]))
 
 
-def _inverse(plan: PrivacyPlan) -> StreamingMatrix:
-    values = np.asarray(plan.coefficients, np.float32)
-    if plan.mechanism == "banded":
-        return toeplitz.inverse_as_streaming_matrix(jnp.asarray(values))
-    decays, scales = np.split(values, 2)
-    # Not `build`, which would put the buffers into another order than that of the plan.
-    return buffered_toeplitz.BufferedToeplitz(buf_decay=decays, output_scale=scales).inverse_as_streaming_matrix()
+@functools.partial(jax.jit, static_argnums=0)
+def _invert_banded(coefficients: tuple[float, ...], drawn: Params, buffers: Buffers) -> Params:
+    def invert(value: jax.Array, *before: jax.Array) -> jax.Array:
+        for coefficient, output in zip(coefficients[1:], before, strict=True):
+            value = value - coefficient * output
+        return value / coefficients[0]
+
+    return jax.tree_util.tree_map(invert, drawn, *buffers)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _invert_blt(
+    decays: tuple[float, ...], scales: tuple[float, ...], drawn: Params, buffers: Buffers
+) -> tuple[Params, Buffers]:
+    def invert(value: jax.Array, *before: jax.Array) -> jax.Array:
+        for scale, buffer in zip(scales, before, strict=True):
+            value = value - scale * buffer
+        return value
+
+    noise = jax.tree_util.tree_map(invert, drawn, *buffers)
+    after = tuple(
+        jax.tree_util.tree_map(lambda buffer, output, decay=decay: decay * buffer + output, kept, noise)
+        for decay, kept in zip(decays, buffers, strict=True)
+    )
+    return noise, after
