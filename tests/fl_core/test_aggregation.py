@@ -3,7 +3,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_core.aggregation import AggregationRules, add_aggregates, contribution, empty_aggregate, mean_delta
+from fl_core.aggregation import (
+    AggregationRules,
+    add_aggregates,
+    contribution,
+    empty_aggregate,
+    mean_delta,
+    norm_quantiles,
+)
 from fl_core.errors import ConfigurationError
 from fl_core.local_sgd import TrainingSums, global_norm
 
@@ -67,3 +74,23 @@ def test_impossible_rules_are_refused():
         AggregationRules(clip_norm=0.0)
     with pytest.raises(ConfigurationError, match="weighting"):
         AggregationRules(weighting="size")
+
+
+def test_quantiles_of_norms_are_within_a_quarter_of_an_octave():
+    norms = np.random.default_rng(0).lognormal(0.0, 2.0, 400)
+    rules, total = AggregationRules(weighting="uniform"), empty_aggregate({"a": jnp.zeros(2)})
+    for norm in [*norms, np.nan, np.inf]:
+        update = {"a": jnp.array([norm, 0.0], jnp.float32)}
+        total = add_aggregates(total, contribution(update, jnp.ones(()), TrainingSums.zero(), rules))
+    assert float(total.norm_counts.sum()) == len(norms)
+    found = norm_quantiles(total.norm_counts, [0.1, 0.5, 0.9])
+    expected = np.quantile(norms, [0.1, 0.5, 0.9], method="inverted_cdf")
+    np.testing.assert_allclose(np.log2(found), np.log2(expected), atol=0.126)
+    assert norm_quantiles(empty_aggregate({}).norm_counts, [0.5]) == [None]
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-20, 1e15])
+def test_norms_out_of_range_count_in_the_outermost_bins(norm):
+    update = {"a": jnp.array([norm], jnp.float32)}
+    counts = contribution(update, jnp.ones(()), TrainingSums.zero(), AggregationRules()).norm_counts
+    assert float(counts[0 if norm < 1 else -1]) == 1.0
