@@ -15,6 +15,7 @@ from typing import Any
 
 import dp_accounting
 import numpy as np
+import scipy.optimize
 from dp_accounting import pld
 
 from fl_core.errors import ConfigurationError
@@ -22,6 +23,8 @@ from fl_core.privacy.participation import BoundedParticipation, EpochParticipati
 from fl_core.privacy.plan import TREES, PrivacyPlan
 from fl_core.privacy.toeplitz_sensitivity import toeplitz_sensitivity_squared
 from fl_core.privacy.tree_sensitivity import tree_sensitivity_squared
+
+_LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 
 ZERO_OUT = "zero-out: one client's updates are replaced by zero, everything else stays"
 ADD_OR_REMOVE = "add-or-remove: one client is added to the clients, or removed from them"
@@ -266,29 +269,39 @@ def calibrate(
     if rho is not None:
         raise ConfigurationError("Poisson sampling amplifies privacy in a way that rho does not express; give epsilon")
     probability = plan.participation.sampling_probability
-    return with_noise(least_noise(lambda noise: _poisson_epsilon(noise, probability, plan.rounds, delta) <= target))
+    return with_noise(least_noise(lambda noise: _poisson_epsilon(noise, probability, plan.rounds, delta), target))
 
 
-def least_noise(enough: Callable[[float], bool]) -> float:
-    """Find the least noise multiplier that is enough, to four digits.
+def least_noise(epsilon_of: Callable[[float], float], target: float) -> float:
+    """Find the least noise multiplier that keeps an epsilon, to four digits.
 
     Args:
-      enough: whether a multiplier is; if one is, all greater ones are.
+      epsilon_of: from a noise multiplier to epsilon; it falls as noise grows, and may take long to compute.
+      target: the most that epsilon may be.
 
     Returns:
       The multiplier, rounded up.
 
     Raises:
-      ConfigurationError: a million is not enough.
+      ConfigurationError: no multiplier between a thousandth and a million reaches the target.
     """
-    low, high = 0.0, 1.0
-    while not enough(high):
+    known = functools.lru_cache(maxsize=None)(epsilon_of)
+    low = high = 1.0
+    while known(high) > target:
         low, high = high, 2 * high
-        if high > 1e6:
-            raise ConfigurationError("no noise multiplier up to a million reaches the target; ask for less privacy")
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        if high > _MOST_NOISE:
+            raise ConfigurationError(
+                f"no noise multiplier up to {_MOST_NOISE:g} reaches {target:g}; ask for a larger one"
+            )
+    while known(low) <= target and low > _LEAST_NOISE:
+        low, high = low / 2, low
+    if low < high and known(low) > target:
+        # Epsilon is about a power of the noise, so that a few steps on logarithms do.
+        high = scipy.optimize.brentq(
+            lambda noise: math.log(max(known(noise), 1e-9) / target), low, high, rtol=1e-4, xtol=1e-9
+        )
+    while known(high) > target:
+        high *= 1 + 5e-5
     return _rounded_up(high)
 
 

@@ -113,7 +113,7 @@ def calibrate_dpsgd(with_noise: Callable[[float], DpSgdSchedule], epsilon: float
     """
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ConfigurationError(f"epsilon is {epsilon}, but must be positive and finite")
-    return with_noise(least_noise(lambda noise: _epsilon(with_noise(noise), delta) <= epsilon))
+    return with_noise(least_noise(lambda noise: _epsilon(with_noise(noise), delta), epsilon))
 
 
 def _epsilon(schedule: DpSgdSchedule, delta: float) -> float:

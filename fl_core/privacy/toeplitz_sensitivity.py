@@ -14,7 +14,8 @@ from fl_core.privacy.participation import BoundedParticipation
 from fl_core.privacy.plan import PrivacyPlan
 
 DEFAULT_BANDS = 16
-_BUFFERS = 4
+_BUFFERS = 3
+"""More made prefix sums of a thousand rounds no more exact; choosing them takes several seconds for each."""
 
 
 def banded_coefficients(
@@ -62,13 +63,14 @@ def blt_coefficients(rounds: int, participation: BoundedParticipation) -> tuple[
     Returns:
       Buffer decays and then output scales, as float32 numbers.
     """
+    buffers = max(1, min(_BUFFERS, rounds - 1))
     with jax.enable_x64(True):
         found = buffered_toeplitz.optimize(
             n=rounds,
             min_sep=participation.min_separation,
             max_participations=participation.most(rounds),
-            min_buffers=1,
-            max_buffers=_BUFFERS,
+            min_buffers=buffers,
+            max_buffers=buffers,
         )
         values = np.concatenate([found.buf_decay, found.output_scale]).astype(np.float32)
     return tuple(map(float, values))

@@ -19,7 +19,7 @@ from fl_core.privacy.ledger import PrivacyLedger
 from fl_core.privacy.mechanisms import make_mechanism
 from fl_core.privacy.noise_source import noise_from
 
-KILLS = int(os.environ.get("FEDLM_KILLS", "24"))
+KILLS = int(os.environ.get("FEDLM_KILLS", "12"))
 MECHANISMS = ("tree", "tree_honaker", "blt", "gaussian")
 
 

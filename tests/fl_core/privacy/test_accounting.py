@@ -13,6 +13,7 @@ from fl_core.privacy.accounting import account, calibrate, privacy_profile, sens
 from fl_core.privacy.dpsgd_accounting import DpSgdSchedule, account_dpsgd, calibrate_dpsgd
 from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
 from fl_core.privacy.plan import PrivacyPlan
+from fl_core.privacy.prefix_error import prefix_variance
 from fl_core.privacy.toeplitz_sensitivity import banded_coefficients, blt_coefficients, strategy_column
 
 DELTA = 1e-6
@@ -209,36 +210,32 @@ def test_plans_survive_json(participation):
         PrivacyPlan.from_json(plan.as_json() | {"rounded": 3})
 
 
+def errors_of(name, coefficients, rounds):
+    plan = PrivacyPlan(name, rounds, 1.0, ONCE, coefficients=coefficients)
+    return np.sqrt(prefix_variance(plan) * sensitivity_squared(plan, [(0, rounds)]))
+
+
 def test_optimized_matrices_are_better_than_a_tree():
-    """The error of prefix sums at equal privacy; figures for n = 1000, one participation, as published for BLTs."""
-    from fl_core.privacy.prefix_error import prefix_variance
-
-    bounded = BoundedParticipation(1, 1)
-    errors = {}
-    for name, coefficients in {
-        "blt": blt_coefficients(1000, bounded),
-        "banded": banded_coefficients(1000, bounded, 64),
-    }.items():
-        plan = PrivacyPlan(name, 1000, 1.0, bounded, coefficients=coefficients)
-        errors[name] = np.sqrt(prefix_variance(plan) * sensitivity_squared(plan, [(0, 1000)]))
-    assert errors["blt"].max() == pytest.approx(3.27, abs=0.06)
-    assert np.sqrt(np.mean(errors["blt"] ** 2)) == pytest.approx(3.11, abs=0.06)
-    # Honaker's tree has 7.28 and 5.36.
-    assert errors["banded"].max() < 5.5
-    assert np.sqrt(np.mean(errors["banded"] ** 2)) < 4.5
+    """The error of prefix sums at equal privacy; figures of the BLT for n = 1000, one participation, as published."""
+    blt = errors_of("blt", blt_coefficients(1000, ONCE), 1000)
+    assert blt.max() == pytest.approx(3.27, abs=0.06)
+    assert np.sqrt(np.mean(blt**2)) == pytest.approx(3.11, abs=0.06)
+    banded, tree = errors_of("banded", banded_coefficients(128, ONCE, 16), 128), errors_of("tree_honaker", (), 128)
+    assert banded.max() < tree.max()
+    assert np.mean(banded**2) < np.mean(tree**2)
 
 
-@pytest.mark.parametrize("truncated", [None, 180])
+@pytest.mark.parametrize("truncated", [None, 40])
 def test_central_training(truncated):
-    schedule = DpSgdSchedule(10_000, 100, 200, 1.0, truncated)
+    schedule = DpSgdSchedule(1000, 20, 30, 1.5, truncated)
     guarantee = account_dpsgd(schedule, DELTA)
-    event = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
-    whole = composed(dp_accounting.SelfComposedDpEvent(event, 200))
-    assert guarantee.epsilon == pytest.approx(whole, rel=0.2)
+    event = dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.5))
+    whole = composed(dp_accounting.SelfComposedDpEvent(event, 30))
     assert guarantee.epsilon >= whole * (1 - 1e-3)
-
-    calibrated = calibrate_dpsgd(lambda noise: DpSgdSchedule(10_000, 100, 200, noise, truncated), 3.0, DELTA)
-    assert 2.99 <= account_dpsgd(calibrated, DELTA).epsilon <= 3.0
+    if truncated is None:
+        assert guarantee.epsilon == pytest.approx(whole, rel=1e-3)
+        calibrated = calibrate_dpsgd(lambda noise: DpSgdSchedule(1000, 20, 30, noise, truncated), 3.0, DELTA)
+        assert 2.99 <= account_dpsgd(calibrated, DELTA).epsilon <= 3.0
 
 
 def test_central_training_that_makes_no_sense_is_refused():
