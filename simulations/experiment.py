@@ -202,7 +202,8 @@ def _train(
     state, first_round = folder.resume(_fresh_state(prepared), _same_run(prepared))
     divergence = find_divergence(folder.rows)
     rounds = range(first_round, first_round if divergence else experiment.rounds)
-    for result, row in _rounds(prepared, run_rounds(state, rounds, *_participants(prepared))):
+    results = run_rounds(state, rounds, *_participants(prepared))
+    for result, row in _rounds(prepared, results, experiment.rounds):
         state, done = result.state, result.round_number + 1
         folder.append(row)
         if is_first():
@@ -234,7 +235,7 @@ def _train_privately(
     divergence = find_divergence(folder.rows)
     rounds = range(first_round, first_round if divergence else run.end)
     results = run_rounds(state, rounds, *_participants(prepared), run.rounds, privacy)
-    for result, row in _rounds(prepared, results):
+    for result, row in _rounds(prepared, results, run.end):
         state, done = result.state, result.round_number + 1
         assert result.private is not None
         run.record(row | private_row(result.private, result.cohort.aggregate))
@@ -260,7 +261,7 @@ def _participants(prepared: PreparedExperiment) -> tuple[CohortEngine, CohortSam
 
 
 def _rounds(
-    prepared: PreparedExperiment, results: Iterator[RoundResult]
+    prepared: PreparedExperiment, results: Iterator[RoundResult], end: int
 ) -> Iterator[tuple[RoundResult, dict[str, Any]]]:
     """Score the held-out clients when it is time, and make each round's row."""
     experiment = prepared.experiment
@@ -268,7 +269,7 @@ def _rounds(
     started = time.monotonic()
     for result in results:
         row, done = round_row(result), result.round_number + 1
-        if done % experiment.evaluate_every == 0 or done == experiment.rounds:
+        if done % experiment.evaluate_every == 0 or done == end:
             row |= named_scores(evaluate(prepared.model, result.state.params, heldout), "heldout")
         started, row["seconds"] = time.monotonic(), time.monotonic() - started
         yield result, row
