@@ -175,8 +175,8 @@ class Releases:
             self.ledger.intend(release)
         elif intent != release:
             raise LedgerError(
-                f"{self._directory / LEDGER_FILE}: {rounds} rounds that were run again after an interruption gave another "
-                "model: go on with the devices that the run was begun with, or give another --out to begin a new run"
+                f"{self._directory / LEDGER_FILE}: {rounds} rounds that were run again after an interruption gave "
+                "another model: go on with the devices that it was begun with, or give another --out to begin a new run"
             )
         write()
         self.ledger.confirm()

@@ -1,0 +1,116 @@
+"""What the server does with a sum: noise, a fixed denominator, and a clip norm that moves."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fl_core.aggregation import empty_aggregate
+from fl_core.errors import ConfigurationError
+from fl_core.privacy.participation import BoundedParticipation
+from fl_core.privacy.plan import PrivacyPlan
+from fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
+
+WIDTH = 50_000
+LIKE = {"x": jnp.zeros(WIDTH)}
+SECRET = bytes(range(32))
+
+
+def plan_of(mechanism="gaussian", noise=1e-6, rounds=200, **more):
+    return PrivacyPlan(mechanism, rounds, noise, BoundedParticipation(), **more)
+
+
+def aggregate_of(total, clients, clipped=0, dropped=0):
+    counts = {"clients": clients, "clipped": clipped, "dropped": dropped}
+    delta = {"x": jnp.full(WIDTH, total, jnp.float32)}
+    return empty_aggregate(LIKE)._replace(delta=delta, **{name: jnp.float32(count) for name, count in counts.items()})
+
+
+@pytest.mark.parametrize("clients", [1, 10, 25])
+def test_a_sum_is_divided_by_the_report_goal_whoever_reported(clients):
+    rounds = PrivateRounds(PrivateAggregation(plan_of(), 1.0, 10), SECRET, LIKE)
+    mean = rounds.apply(rounds.init(), aggregate_of(6.0, clients), 0)
+    np.testing.assert_allclose(mean.delta["x"], 0.6, atol=1e-5)
+
+
+@pytest.mark.parametrize("clients", [0, 8])
+def test_noise_has_the_size_that_was_planned_also_without_clients(clients):
+    rounds = PrivateRounds(PrivateAggregation(plan_of(noise=3.0), 0.5, 10), SECRET, LIKE)
+    mean = rounds.apply(rounds.init(), aggregate_of(0.0, clients), 0)
+    assert np.std(mean.delta["x"]) == pytest.approx(3.0 * 0.5 / 10, rel=0.02)
+    assert mean.noise_norm == pytest.approx(float(jnp.linalg.norm(mean.delta["x"])), rel=1e-5)
+    assert mean.signal_norm == 0
+
+
+@pytest.mark.parametrize(("noise", "count_noise"), [(1.0, 5.0), (4.0, 2.5), (0.3, 10.0)])
+def test_sum_and_count_together_spend_what_the_plan_says(noise, count_noise):
+    greater = AdaptiveClipping(0.5, 0.2, count_noise).sum_noise(noise)
+    # One client moves the sum by one clip norm and `unclipped - 1/2` by a half.
+    assert (1 / greater) ** 2 + (0.5 / count_noise) ** 2 == pytest.approx(1 / noise**2)
+    assert greater > noise
+    rounds = PrivateRounds(
+        PrivateAggregation(plan_of(noise=noise), 0.5, 10, AdaptiveClipping(0.5, 0.2, count_noise)), SECRET, LIKE
+    )
+    mean = rounds.apply(rounds.init(), aggregate_of(0.0, 10), 0)
+    assert np.std(mean.delta["x"]) == pytest.approx(greater * 0.5 / 10, rel=0.02)
+
+
+def test_a_count_that_would_spend_everything_is_refused():
+    with pytest.raises(ConfigurationError, match=r"must be above half the noise multiplier, 1\.0"):
+        PrivateAggregation(plan_of(noise=2.0), 1.0, 10, AdaptiveClipping(0.5, 0.2, 1.0))
+
+
+def clip_norms(aggregation, norms, rounds):
+    """The clip norm after each round in which clients' updates have these norms."""
+    private = PrivateRounds(aggregation, SECRET, {"x": jnp.zeros(1)})
+    state, seen = private.init(), []
+    for number in range(rounds):
+        clipped = int(np.sum(norms > state.clip_norm))
+        aggregate = empty_aggregate({"x": jnp.zeros(1)})._replace(
+            clients=jnp.float32(len(norms)), clipped=jnp.float32(clipped)
+        )
+        state = private.apply(state, aggregate, number).state
+        seen.append(float(state.clip_norm))
+    return seen
+
+
+@pytest.mark.parametrize("start", [0.05, 50.0])
+@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.9])
+def test_the_clip_norm_moves_to_the_quantile(quantile, start):
+    norms = np.random.default_rng(0).lognormal(0.5, 0.8, 400)
+    adaptive = AdaptiveClipping(quantile, 0.3, 1e-3)
+    found = clip_norms(PrivateAggregation(plan_of(), start, len(norms), adaptive), norms, 150)
+    assert np.mean(norms <= found[-1]) == pytest.approx(quantile, abs=0.02)
+
+
+@pytest.mark.parametrize("mechanism", ["tree", "tree_honaker"])
+def test_within_a_tree_the_clip_norm_stays(mechanism):
+    norms, adaptive = np.full(100, 5.0), AdaptiveClipping(0.5, 0.3, 1e-3)
+    aggregation = PrivateAggregation(plan_of(mechanism, restart_every=4), 1.0, len(norms), adaptive)
+    found = [1.0, *clip_norms(aggregation, norms, 12)]
+    moved = [number for number, (before, after) in enumerate(itertools.pairwise(found)) if before != after]
+    assert moved == [3, 7, 11]
+    # All are clipped, so it grows as fast as it may.
+    np.testing.assert_allclose(found[-1], np.exp(0.3 * 0.5) ** 3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("mechanism", ["blt", "banded", "tree", "tree_honaker"])
+def test_no_clip_norm_moves_under_correlated_noise(mechanism):
+    more = {"blt": {"coefficients": (0.9, 0.4, 0.2, 0.15)}, "banded": {"coefficients": (1.0, 0.5)}}.get(mechanism, {})
+    with pytest.raises(ConfigurationError, match="clip norm may change only where a tree restarts"):
+        PrivateAggregation(plan_of(mechanism, **more), 1.0, 10, AdaptiveClipping(0.5, 0.2, 5.0))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ((0.0, 0.2, 1.0), "clip_quantile is 0.0"),
+        ((1.0, 0.2, 1.0), "clip_quantile is 1.0"),
+        ((0.5, 0.0, 1.0), "clip_rate is 0.0"),
+        ((0.5, 0.2, 0.0), "clip_count_noise is 0.0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(values, message):
+    with pytest.raises(ConfigurationError, match=message):
+        AdaptiveClipping(*values)
