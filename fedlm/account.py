@@ -223,7 +223,8 @@ def _federated(kind: str, command: Any) -> dict[str, Any]:
 def _with_chosen_noise(command: Any, with_noise: Any, calibrated: Any) -> Any:
     given = [name for name in ("noise_multiplier", "epsilon", "rho") if getattr(command, name) is not None]
     if len(given) != 1:
-        raise ConfigurationError(f"give exactly one of --noise-multiplier, --epsilon and --rho, not {given or 'none'}")
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigurationError(f"give exactly one of --noise-multiplier, --epsilon and --rho, not {flags or 'none'}")
     return with_noise(command.noise_multiplier) if given == ["noise_multiplier"] else calibrated()
 
 
@@ -272,22 +273,16 @@ def _print(statement: dict[str, Any]) -> None:
     console = Console()
     if statement.get("not_private"):
         console.print(f"[red]NOT PRIVATE[/]: {statement['not_private']}")
-    for name in (
-        "mechanism",
-        "epsilon",
-        "delta",
-        "rho",
-        "sensitivity",
-        "noise_multiplier",
-        "rounds",
-        "unit",
-        "adjacency",
-    ):
-        value = statement.get(name)
-        if value is not None:
+    unlimited = statement["epsilon"] is None and not statement.get("not_private")
+    for name, value in (statement | ({"epsilon": "infinite"} if unlimited else {})).items():
+        if name in _SHOWN and value is not None:
             shown = f"{value:.6g}" if isinstance(value, float) else str(value)
-            console.print(f"{name.replace('_', ' '):>18}  {escape(shown)}", soft_wrap=True)
-    console.print(f"{'assumptions':>18}  " + f"\n{'':20}".join(map(escape, statement["assumptions"])), soft_wrap=True)
+            _print_line(console, name.replace("_", " "), shown)
+    _print_line(console, "assumptions", f"\n{'':{_MARGIN + 2}}".join(statement["assumptions"]))
+
+
+def _print_line(console: Console, name: str, text: str) -> None:
+    console.print(f"{name:>{_MARGIN}}  {escape(text)}", soft_wrap=True, highlight=False)
 
 
 def _plot(command: PlotCommand) -> int:
@@ -317,6 +312,22 @@ def _help() -> str:
     )
 
 
+_MARGIN = 25
+_SHOWN = (
+    "mechanism",
+    "epsilon",
+    "delta",
+    "rho",
+    "sensitivity",
+    "noise_multiplier",
+    "rounds",
+    "unit",
+    "adjacency",
+    "truncated_batch_size",
+    "planned_rounds",
+    "interrupted_generations",
+    "clip_norm",
+)
 _COMMANDS: dict[str, type] = {
     "tree": TreeCommand,
     "tree-honaker": TreeCommand,

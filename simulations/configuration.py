@@ -110,7 +110,8 @@ class RoundSettings(PrivacySettings):
 
     audit_canaries: int = 0
     """Audit the run: draw so many made-up clients, let half of them take part, and state in the summary how well one
-    can tell from the model which, as a lower bound on epsilon."""
+    can tell from the model which, as a lower bound on epsilon at delta. It is 0 wherever N times delta is not far below
+    0.05."""
     audit_repeats: int = 20
     """Examples of a canary client, all the same random sequence."""
 
@@ -134,7 +135,7 @@ class RoundSettings(PrivacySettings):
                 "least 2 (or 0 for no audit) and 1"
             )
         _check_cohort_sampler(self)
-        self.check_privacy(self.cohort_sampler, self.update_clip_norm, self.weighting)
+        self.check_privacy(self.cohort_sampler, self.update_clip_norm, self.weighting, self.audit_canaries > 0)
         make_compressor(self.upload_bits, self.upload_rotation)
 
     def local_training(self) -> LocalTraining:

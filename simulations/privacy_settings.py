@@ -66,21 +66,25 @@ class PrivacySettings:
     """entropy: noise nobody can compute again; the ledger's folder keeps its secret. experiment: noise that follows
     from the seed, for runs that must be repeatable; such a run is NOT PRIVATE, and says so."""
 
-    def check_privacy(self, sampler: str, clip_norm: float | None, weighting: str) -> None:
+    def check_privacy(self, sampler: str, clip_norm: float | None, weighting: str, audited: bool) -> None:
         """Refuse settings that break a guarantee, or do nothing.
 
         Args:
           sampler: how cohorts are drawn.
           clip_norm: of updates, on the server.
           weighting: of clients.
+          audited: whether a lower bound on epsilon will be stated, which is one at delta.
 
         Raises:
           ConfigurationError: there is one.
         """
         if self.privacy not in get_args(PrivacyName):
             raise ConfigurationError(f"privacy is {self.privacy!r}, but must be one of {get_args(PrivacyName)}")
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise ConfigurationError(f"delta is {self.delta}, but must lie between 0 and 1")
         if self.privacy == "none":
-            self._refuse_without_effect(_SETTINGS, "without privacy")
+            without = tuple(name for name in _SETTINGS if name != "delta" or not audited)
+            self._refuse_without_effect(without, "without privacy")
             return
         if self.privacy not in TREES:
             self._refuse_without_effect(_TREE_SETTINGS, f"with the privacy mechanism {self.privacy}")
@@ -112,8 +116,8 @@ class PrivacySettings:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ConfigurationError(f"{name} is {value}, but must be positive and finite")
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise ConfigurationError(f"delta is {self.delta}, but must lie between 0 and 1")
+        if self.report_goal is not None and self.report_goal < 1:
+            raise ConfigurationError(f"report_goal is {self.report_goal}, but must be at least 1")
 
     def _refuse_without_effect(self, names: tuple[str, ...], why: str) -> None:
         defaults = {name: field.default for name, field in PrivacySettings.__dataclass_fields__.items()}

@@ -60,10 +60,12 @@ def plan_aggregation(
         plan = with_noise(settings.noise_multiplier)
     else:
         plan = calibrate(with_noise, delta, settings.target_epsilon, settings.target_rho)
-    goal = settings.report_goal or cohort_size
+    goal = cohort_size if settings.report_goal is None else settings.report_goal
     adaptive = None
     if settings.clip_quantile is not None:
-        count_noise = settings.clip_count_noise or max(goal / 20, plan.noise_multiplier)
+        count_noise = settings.clip_count_noise
+        if count_noise is None:
+            count_noise = max(goal / 20, plan.noise_multiplier)
         adaptive = AdaptiveClipping(settings.clip_quantile, settings.clip_quantile_rate, count_noise)
     return PrivateAggregation(plan, clip_norm, goal, adaptive, settings.tree_restart_optimizer)
 

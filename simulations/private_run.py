@@ -88,6 +88,9 @@ class PrivateRun:
         latest = stored.latest_round()
         if latest:
             check(self._folder.about(latest))
+        elif self._releases.ledger.records:
+            # No checkpoint says yet whose run this is; whether its noise is secret must not change all the same.
+            check(self._releases.ledger.about)
         found = self._releases.resume(self._aggregation.plan, self._delta, self._about, stored)
         self.rounds = PrivateRounds(self._aggregation, found.secret, fresh.params, found.first, found.end)
         self.end = found.end

@@ -79,7 +79,7 @@ class Guarantee:
         """
         rho = "" if self.rho is None else f", rho-zCDP with rho = {self.rho:.4g}"
         return (
-            f"({self.epsilon:.4g}, {self.delta:g})-differential privacy{rho}; unit: {self.unit}; "
+            f"(epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g})-differential privacy{rho}; unit: {self.unit}; "
             f"adjacency: {self.adjacency}; {self.rounds} rounds of {self.mechanism} noise, multiplier "
             f"{self.noise_multiplier:.6g}"
         )
@@ -100,7 +100,7 @@ def account(plan: PrivacyPlan, delta: float, generations: Sequence[tuple[int, in
     Raises:
       ConfigurationError: delta is not a probability.
     """
-    _check_delta(delta)
+    check_delta(delta)
     generations = [(0, plan.rounds)] if generations is None else list(generations)
     rounds = sum(end - first for first, end in generations)
     common: dict[str, Any] = {
@@ -260,7 +260,7 @@ def calibrate(
     target = epsilon if rho is None else rho
     if target is None or not (target > 0 and math.isfinite(target)):
         raise ConfigurationError(f"the target is {target}, but must be positive and finite")
-    _check_delta(delta)
+    check_delta(delta)
     plan = with_noise(1.0)
     if not isinstance(plan.participation, PoissonParticipation):
         sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
@@ -338,6 +338,14 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
     )
 
 
-def _check_delta(delta: float) -> None:
+def check_delta(delta: float) -> None:
+    """Refuse a delta that is not a probability.
+
+    Args:
+      delta: at which epsilon is stated.
+
+    Raises:
+      ConfigurationError: it does not lie between 0 and 1.
+    """
     if not 0 < delta < 1:
         raise ConfigurationError(f"delta is {delta}, but must lie between 0 and 1")

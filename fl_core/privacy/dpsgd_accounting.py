@@ -8,7 +8,7 @@ import dp_accounting
 from dp_accounting import pld
 
 from fl_core.errors import ConfigurationError
-from fl_core.privacy.accounting import ADD_OR_REMOVE_EXAMPLE, EXAMPLE, Guarantee, least_noise
+from fl_core.privacy.accounting import ADD_OR_REMOVE_EXAMPLE, EXAMPLE, Guarantee, check_delta, least_noise
 
 _ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
@@ -74,8 +74,7 @@ def account_dpsgd(schedule: DpSgdSchedule, delta: float) -> Guarantee:
     Raises:
       ConfigurationError: delta is not a probability.
     """
-    if not 0 < delta < 1:
-        raise ConfigurationError(f"delta is {delta}, but must lie between 0 and 1")
+    check_delta(delta)
     sampled = (
         f"each example is in a batch independently with probability {schedule.sampling_probability:.6g}, in secret"
     )
@@ -110,7 +109,11 @@ def calibrate_dpsgd(with_noise: Callable[[float], DpSgdSchedule], epsilon: float
 
     Returns:
       The schedule with that noise multiplier.
+
+    Raises:
+      ConfigurationError: epsilon is not positive, or delta not a probability.
     """
+    check_delta(delta)
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ConfigurationError(f"epsilon is {epsilon}, but must be positive and finite")
     return with_noise(least_noise(lambda noise: _epsilon(with_noise(noise), delta), epsilon))

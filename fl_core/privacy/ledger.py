@@ -150,8 +150,9 @@ class PrivacyLedger:
         Returns:
           The guarantee.
         """
+        plan = self.plan
         generations = [(first, end) for first, end in self.generations if end > first]
-        return account(self.plan, self.delta if delta is None else delta, generations)
+        return account(plan, self.delta if delta is None else delta, generations)
 
     def _append(self, content: dict[str, Any]) -> None:
         record = {"number": len(self.records), **content, "previous": _last_hash(self.records)}

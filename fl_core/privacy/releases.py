@@ -8,6 +8,9 @@ anything that was made of the model leave the process. After an interruption
   the run goes on from the checkpoint before, and a fresh secret begins fresh noise;
 - rounds after the last intent never left the process, and are run again.
 
+Where noise follows from a public seed there is nothing to keep, and the run must be repeatable: an intent without its
+checkpoint is carried out again, with the same noise.
+
 So no two outputs that anyone could have seen carry the same noise over different sums.
 """
 
@@ -75,11 +78,13 @@ class Releases:
 
         Args:
           directory: only for this, and only readable by whom may know the noise.
-          new_secret: makes the secret of a generation, counted from 0; from the operating system's entropy where None.
+          new_secret: makes the secret of a generation, counted from 0, for noise that is repeatable and hides nothing;
+            secrets come from the operating system's entropy where None.
         """
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
         self._new_secret = new_secret or (lambda generation: fresh_secret())
+        self._repeatable = new_secret is not None
         self.ledger = PrivacyLedger(directory / LEDGER_FILE)
 
     def resume(self, plan: PrivacyPlan, delta: float, about: dict[str, Any], checkpoints: StoredCheckpoints) -> Resumed:
@@ -132,9 +137,9 @@ class Releases:
         found = checkpoints.digest(intent.rounds)
         if found == intent.digest:
             self.ledger.confirm()
-        elif found is None:
+        elif found is None and not self._repeatable:
             self.ledger.restart(commitment(self._make_secret(len(self.ledger.generations))))
-        else:
+        elif found is not None:
             raise CheckpointError(
                 f"{self._directory / LEDGER_FILE}: the checkpoint of {intent.rounds} rounds is not the one that it "
                 "names; remove that checkpoint to go on from the one before it: its rounds then count as released"
@@ -144,9 +149,11 @@ class Releases:
         last = self.ledger.last_release
         generations = self.ledger.generations
         first, seen = generations[-1]
+        checkpoint = last.rounds if last else 0
+        # An intent that is still open is of repeatable noise, and its rounds are run again.
         return Resumed(
-            checkpoint=last.rounds if last else 0,
-            next_round=max(first, seen),
+            checkpoint=checkpoint,
+            next_round=checkpoint if self.ledger.open_intent else max(first, seen),
             first=first,
             end=_last_affordable(plan, generations),
             secret=self._read_secret(len(generations) - 1),
@@ -159,8 +166,18 @@ class Releases:
           rounds: how many rounds it has seen.
           digest: of the checkpoint's content.
           write: writes the checkpoint; when it returns, the checkpoint is on disk.
+
+        Raises:
+          LedgerError: a run that should repeat what was interrupted came to something else.
         """
-        self.ledger.intend(Release(rounds, digest))
+        release, intent = Release(rounds, digest), self.ledger.open_intent
+        if intent is None:
+            self.ledger.intend(release)
+        elif intent != release:
+            raise LedgerError(
+                f"{self._directory / LEDGER_FILE}: {rounds} rounds that were run again after an interruption gave "
+                "another model: go on with the devices that it was begun with, or give another --out to begin a new run"
+            )
         write()
         self.ledger.confirm()
 

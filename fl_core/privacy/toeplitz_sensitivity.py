@@ -1,6 +1,6 @@
 """Strategy matrices of the Toeplitz mechanisms: how they are chosen, and how sensitive they are to one client.
 
-The mathematics is jax-privacy's; this module alone touches its `matrix_factorization`. It works in float64.
+They are chosen by jax-privacy; this module alone touches its `matrix_factorization`. It works in float64.
 """
 
 import functools
@@ -35,8 +35,9 @@ def banded_coefficients(
       The coefficients, as float32 numbers.
 
     Raises:
-      ConfigurationError: there are more bands than fit.
+      ConfigurationError: there are more bands than fit, or there is no round.
     """
+    _check_rounds(rounds)
     single = participation.most(rounds) == 1
     limit = rounds if single else min(participation.min_separation, rounds)
     bands = min(DEFAULT_BANDS, limit) if bands is None else bands
@@ -50,6 +51,7 @@ def banded_coefficients(
     return tuple(map(float, found))
 
 
+@functools.lru_cache(maxsize=64)
 def blt_coefficients(rounds: int, participation: BoundedParticipation) -> tuple[float, ...]:
     """Choose the buffered linear Toeplitz strategy of the least greatest squared error of prefix sums.
 
@@ -62,7 +64,11 @@ def blt_coefficients(rounds: int, participation: BoundedParticipation) -> tuple[
 
     Returns:
       Buffer decays and then output scales, as float32 numbers.
+
+    Raises:
+      ConfigurationError: there is no round.
     """
+    _check_rounds(rounds)
     buffers = max(1, min(_BUFFERS, rounds - 1))
     with jax.enable_x64(True):
         found = buffered_toeplitz.optimize(
@@ -90,13 +96,18 @@ def toeplitz_sensitivity_squared(plan: PrivacyPlan, rounds: int, most: int, min_
 
     Returns:
       The squared sensitivity for updates of norm 1.
+
+    Raises:
+      ConfigurationError: the coefficients are not such as the theorem is about.
     """
-    with jax.enable_x64(True):
-        return float(
-            toeplitz.minsep_sensitivity_squared(
-                strategy_column(plan, rounds), min_sep=min_separation, max_participations=most, n=rounds
-            )
-        )
+    column = strategy_column(plan, rounds)
+    if column.min() < 0 or np.any(np.diff(column) > 0):
+        raise ConfigurationError("the coefficients of a Toeplitz mechanism must fall, and not below zero")
+    # The worst is to take part as often, and as close together, as is allowed, from the first round on.
+    shifts = np.pad(column, (0, -rounds % min_separation)).reshape(-1, min_separation)
+    sums = np.cumsum(shifts, axis=0)
+    sums[most:] -= np.cumsum(shifts, axis=0)[:-most] if most < len(sums) else 0
+    return float(np.sum(sums.ravel()[:rounds] ** 2))
 
 
 def strategy_column(plan: PrivacyPlan, rounds: int) -> np.ndarray:
@@ -115,3 +126,8 @@ def strategy_column(plan: PrivacyPlan, rounds: int) -> np.ndarray:
     decays, scales = np.split(values, 2)
     powers = np.arange(rounds - 1)[:, None]
     return np.append(1.0, np.sum(scales * decays**powers, axis=1))
+
+
+def _check_rounds(rounds: int) -> None:
+    if rounds < 1:
+        raise ConfigurationError(f"rounds is {rounds}, but must be at least 1")

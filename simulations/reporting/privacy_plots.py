@@ -1,26 +1,29 @@
 """Mechanisms side by side: what they spend over rounds, and how noisy their running sums are at equal privacy."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fl_core.errors import ConfigurationError
 from fl_core.privacy.accounting import account, calibrate
 from fl_core.privacy.participation import BoundedParticipation
-from fl_core.privacy.plan import TOEPLITZ, MechanismName, PrivacyPlan
+from fl_core.privacy.plan import TOEPLITZ, TREES, MechanismName, PrivacyPlan
 from fl_core.privacy.prefix_error import prefix_variance
 from fl_core.privacy.toeplitz_sensitivity import banded_coefficients, blt_coefficients
 from simulations.reporting.plot_style import FAMILIES, GRID, MUTED, new_figure
 
 _LABELS: dict[MechanismName, str] = {
-    "gaussian": "independent",
+    "gaussian": "fresh in each round",
     "tree": "tree",
     "tree_honaker": "tree, Honaker",
     "blt": "BLT",
     "banded": "banded",
 }
-_POINTS = 24
+_POINTS = 240
+_TICKS = (1, 2, 5)
 _FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -32,7 +35,7 @@ def plot_mechanisms(
     delta: float,
     out: Path,
 ) -> None:
-    """Draw epsilon against rounds, and the error of running sums, of all mechanisms with noise for one epsilon.
+    """Draw the error of running sums, and epsilon against rounds, of all mechanisms with noise for one epsilon.
 
     Args:
       rounds: T.
@@ -49,28 +52,80 @@ def plot_mechanisms(
         raise ConfigurationError(f"{out}: a picture's name must end in one of {', '.join(_FORMATS)}")
     participation = BoundedParticipation(max_participations, min_separation)
     plans = {name: _calibrated(name, rounds, participation, epsilon, delta) for name in _LABELS}
-    figure = new_figure(5.6)
-    spent, error = figure.subplots(2, 1, sharex=True)
-    steps = np.unique(np.linspace(1, rounds, min(_POINTS, rounds)).astype(int))
-    for (name, plan), colour in zip(plans.items(), FAMILIES, strict=False):
-        line = {"color": colour, "linewidth": 1.6, "label": _LABELS[name]}
-        spent.plot(steps, [account(plan, delta, [(0, int(step))]).epsilon for step in steps], **line)
-        error.plot(np.arange(1, rounds + 1), np.sqrt(prefix_variance(plan)) * plan.noise_multiplier, **line)
-    often = "as often as fits" if max_participations is None else f"at most {max_participations} times"
-    spent.set_title(
-        f"{rounds} rounds; a client takes part {often}, {min_separation} or more rounds apart", fontsize=9, loc="left"
+    figure = new_figure(6.4)
+    error, spent = figure.subplots(2, 1, sharex=True)
+    often = "any number of times" if max_participations is None else f"at most {max_participations} times"
+    figure.suptitle(
+        f"{rounds:,} rounds; a client takes part {often}, {min_separation} or more rounds apart",
+        fontsize=9,
+        color=MUTED,
+        x=0.01,
+        ha="left",
     )
-    spent.set_ylabel(f"epsilon at delta = {delta:g}")
-    error.set_ylabel("noise in the running sum\n(standard deviation, clip norms)")
-    error.set_xlabel("round")
-    error.set_yscale("log")
-    error.legend(fontsize=8, frameon=False, ncols=3)
-    for axes in (spent, error):
-        _tidy(axes)
+    _draw_error(error, plans, epsilon, delta)
+    _draw_spent(spent, plans, delta)
+    for axes in (error, spent):
+        _tidy(axes, rounds)
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_name(f".partial-{out.name}")
     figure.savefig(beside, dpi=170, facecolor="white")
     beside.replace(out)
+
+
+def _draw_error(axes: Axes, plans: dict[MechanismName, PrivacyPlan], epsilon: float, delta: float) -> None:
+    axes.set_title(
+        f"Noise in the model, all at epsilon {epsilon:g} (delta {delta:g}): lower is better", fontsize=10, loc="left"
+    )
+    axes.set_ylabel("noise in the sum of all rounds so far\n(standard deviation, clip norms)", fontsize=8)
+    axes.set_yscale("log")
+    ends = {}
+    for (name, plan), colour in zip(plans.items(), FAMILIES, strict=False):
+        deviation = np.sqrt(prefix_variance(plan)) * plan.noise_multiplier
+        steps = np.arange(1, plan.rounds + 1)
+        if name in TREES:
+            # A tree's noise falls whenever a large node is complete; the eye needs its level.
+            axes.plot(steps, deviation, color=colour, linewidth=0.7, alpha=0.3)
+            deviation = _smooth(deviation)
+        axes.plot(steps, deviation, color=colour, linewidth=1.8)
+        ends[_LABELS[name]] = (float(deviation[-1]), colour)
+    axes.yaxis.set_major_locator(LogLocator(subs=_TICKS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    _name_lines(axes, ends)
+
+
+def _draw_spent(axes: Axes, plans: dict[MechanismName, PrivacyPlan], delta: float) -> None:
+    axes.set_title("Privacy spent once the model of a round is released", fontsize=10, loc="left")
+    axes.set_ylabel(f"epsilon\n(at delta {delta:g})", fontsize=8)
+    axes.set_xlabel("round", fontsize=8)
+    for (name, plan), colour in zip(plans.items(), FAMILIES, strict=False):
+        steps = np.unique(np.linspace(1, plan.rounds, min(_POINTS, plan.rounds)).astype(int))
+        epsilons = [account(plan, delta, [(0, int(step))]).epsilon for step in steps]
+        # Both trees spend the same: the dashes of one show the other.
+        dashes = (0, (4, 4)) if name == "tree_honaker" else "-"
+        axes.step(steps, epsilons, where="post", color=colour, linewidth=1.8, linestyle=dashes)
+    axes.set_ylim(bottom=0)
+
+
+def _name_lines(axes: Axes, ends: dict[str, tuple[float, str]]) -> None:
+    """Write each line's name beside its end, moved up or down a little where they would overlap."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
+    low, high = np.log(axes.get_ylim())
+    least = 0.075
+    place = -math.inf
+    for label, (value, colour) in sorted(ends.items(), key=lambda entry: entry[1][0]):
+        place = max((math.log(value) - low) / (high - low), place + least)
+        axes.text(1.015, place, label, color=colour, fontsize=9, va="center", transform=axes.transAxes)
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """The root mean square over neighbours on both sides, which leaves out how a tree's noise goes up and down."""
+    places = np.arange(len(values))
+    reach = np.minimum(np.minimum(places, places[::-1]), max(1, len(values) // 8))
+    sums = np.append(0.0, np.cumsum(values**2))
+    return np.sqrt((sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1))
 
 
 def _calibrated(
@@ -85,8 +140,9 @@ def _calibrated(
     )
 
 
-def _tidy(axes: Axes) -> None:
+def _tidy(axes: Axes, rounds: int) -> None:
+    axes.set_xlim(0, rounds)
     axes.grid(color=GRID, linewidth=0.8)
-    axes.tick_params(labelsize=8, colors=MUTED)
+    axes.tick_params(which="both", labelsize=8, colors=MUTED)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -72,9 +72,10 @@ def test_a_bad_file_is_named(tmp_path, content, message):
         add_configuration(["--config"], Experiment)
 
 
-def test_the_last_preset_named_counts_and_small_is_the_default():
+def test_the_last_preset_named_counts_and_a_command_may_have_a_default():
     presets = {"small": {"rounds": 1}, "other": {"seeds": [1, 2], "upload_rotation": False}}
-    assert add_preset(["--x"], presets) == ["--rounds", "1", "--x"]
+    assert add_preset(["--x"], presets) == ["--x"]
+    assert add_preset(["--x"], presets, default="small") == ["--rounds", "1", "--x"]
     words = add_preset(["--preset", "small", "--x", "--preset", "other"], presets)
     assert words == ["--seeds", "1", "2", "--no-upload-rotation", "--x"]
 

@@ -60,6 +60,26 @@ def test_the_data_page_works_as_it_is_written(workplace):
     assert result.stdout == "{'train': 4, 'heldout': 0, 'test': 0}\n"
 
 
+def test_the_privacy_page_works_as_it_is_written(workplace):
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    commands = [line for block in blocks("docs/privacy.md", "sh") for line in fitting(block).splitlines() if line]
+    assert len(commands) >= 5
+    for line in commands:
+        result = subprocess.run(
+            shlex.split(line), cwd=workplace, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert result.returncode == 0, f"{line}\n{result.stderr}"
+        assert "epsilon" in result.stdout
+
+
+def fitting(block):
+    """The commands of a block, a line each; the preset's cohorts are too large for the little text there is."""
+    return block.replace("\\\n", " ").replace("--preset small-private", f"--preset small-private {FEW_CLIENTS}")
+
+
+FEW_CLIENTS = "--cohort-size 6 --length 8 --devices 1"
+
+
 def test_the_data_page_names_every_form():
     page = (ROOT / "docs/data.md").read_text()
     for name in SOURCES:

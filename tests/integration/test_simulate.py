@@ -86,12 +86,51 @@ def test_killed_at_random_instants_it_ends_with_the_same_bits(finished, small_st
     """kill -9 after a random delay, again and again, until a start survives; then compare all that is written."""
     out, _ = finished
     interrupted = tmp_path / "interrupted"
+    assert start_and_kill(command(small_store, interrupted), interrupted, most=4) > 0
+    assert run(command(small_store, interrupted)).returncode == 0
+    check_same_bits(interrupted, out)
+
+
+PRIVATE = {
+    "privacy": "banded",
+    "bands": 2,
+    "cohort-sampler": "min_separation",
+    "min-separation": 2,
+    "noise-multiplier": 0.5,
+    "update-clip-norm": 0.3,
+}
+
+
+def test_a_private_run_with_repeatable_noise_survives_kills_too(small_store, tmp_path):
+    whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
+    changes = PRIVATE | {"noise-seed": "experiment"}
+    result = run(command(small_store, whole, **changes))
+    assert result.returncode == 0, result.stderr
+    assert "privacy: NOT PRIVATE" in result.stdout
+    assert start_and_kill(command(small_store, interrupted, **changes), interrupted, most=3) > 0
+    assert run(command(small_store, interrupted, **changes)).returncode == 0
+    check_same_bits(interrupted, whole)
+
+
+def test_a_private_run_says_what_it_spent_and_so_does_its_ledger(small_store, tmp_path):
+    out = tmp_path / "private"
+    result = run(command(small_store, out, **PRIVATE | {"rounds": 3}))
+    assert result.returncode == 0, result.stderr
+    guarantee = summary_of(out)["privacy_guarantee"]
+    assert f"privacy: (epsilon = {guarantee['epsilon']:.4g}, delta = " in result.stdout
+    stated = run([sys.executable, "-m", "fedlm.cli", "account", "ledger", str(out), "--json"])
+    assert json.loads(stated.stdout)["epsilon"] == guarantee["epsilon"]
+    refused = run(command(small_store, out, **PRIVATE | {"rounds": 4}))
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "rounds was 3 and is now 4" in refused.stderr
+
+
+def start_and_kill(words, interrupted, most):
+    """Start and kill until a start survives, or it was killed so often; returns how often that was."""
     rng = random.Random(0)
     kills = 0
-    while kills < 4:
-        process = subprocess.Popen(
-            command(small_store, interrupted), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+    while kills < most:
+        process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         seen = read_rounds(interrupted)
         # Wait until this start has run a round, so that starts which die in their imports do not count for kills.
         while process.poll() is None and read_rounds(interrupted) == seen:
@@ -102,8 +141,10 @@ def test_killed_at_random_instants_it_ends_with_the_same_bits(finished, small_st
         process.send_signal(signal.SIGKILL)
         process.wait()
         kills += 1
-    assert kills > 0
-    assert run(command(small_store, interrupted)).returncode == 0
+    return kills
+
+
+def check_same_bits(interrupted, out):
     whole, resumed = summary_of(out), summary_of(interrupted)
     assert resumed["parameters_sha256"] == whole["parameters_sha256"]
     assert [strip_times(row) for row in rows_of(interrupted)] == [strip_times(row) for row in rows_of(out)]

@@ -1,94 +1,116 @@
-"""Private rounds in the round loop, against the published algorithms written down once more in NumPy."""
+"""What the server does with a sum: noise, a fixed denominator, and a clip norm that moves."""
+
+import itertools
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fl_core.aggregation import empty_aggregate
-from fl_core.privacy.mechanisms import make_mechanism
-from fl_core.privacy.noise_source import fresh_secret, noise_from
+from fl_core.errors import ConfigurationError
 from fl_core.privacy.participation import BoundedParticipation
 from fl_core.privacy.plan import PrivacyPlan
-from fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
-from fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
-from fl_core.server_optimizers import ServerOptimizerConfig, init_server
+from fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
 
-WIDTH, ROUNDS, GOAL, CLIP, NOISE, RATE, MOMENTUM = 6, 11, 4, 0.5, 1.5, 0.3, 0.9
-START = np.linspace(-1, 1, WIDTH).astype(np.float32)
-SUMS = np.random.default_rng(0).normal(size=(ROUNDS, WIDTH)).astype(np.float32)
+WIDTH = 50_000
+LIKE = {"x": jnp.zeros(WIDTH)}
+SECRET = bytes(range(32))
 
 
-class GivenSums:
-    """A `CohortRunner` whose clients have sent what is to be summed up."""
-
-    def announce(self, plan):
-        pass
-
-    def run(self, params, plan, clip_norm=None):
-        total = {"x": jnp.asarray(SUMS[plan.round_number])}
-        return CohortResult(empty_aggregate(params)._replace(delta=total, clients=jnp.asarray(3.0)), 0, 0, 0)
+def plan_of(mechanism="gaussian", noise=1e-6, rounds=200, **more):
+    return PrivacyPlan(mechanism, rounds, noise, BoundedParticipation(), **more)
 
 
-class Nobody:
-    def sample(self, round_number):
-        return np.arange(0)
+def aggregate_of(total, clients, clipped=0, dropped=0):
+    counts = {"clients": clients, "clipped": clipped, "dropped": dropped}
+    delta = {"x": jnp.full(WIDTH, total, jnp.float32)}
+    return empty_aggregate(LIKE)._replace(delta=delta, **{name: jnp.float32(count) for name, count in counts.items()})
 
 
-def run(plan, optimizer, secret, restart_optimizer=False):
-    config = ServerOptimizerConfig(optimizer, momentum=MOMENTUM)
-    state = init_server(config, {"x": jnp.asarray(START)})
-    private = PrivateRounds(PrivateAggregation(plan, CLIP, GOAL, None, restart_optimizer), secret, state.params)
-    loop = run_rounds(
-        state, range(plan.rounds), GivenSums(), Nobody(), FederatedOptimization(config, RATE, 1.0, 0), private
+@pytest.mark.parametrize("clients", [1, 10, 25])
+def test_a_sum_is_divided_by_the_report_goal_whoever_reported(clients):
+    rounds = PrivateRounds(PrivateAggregation(plan_of(), 1.0, 10), SECRET, LIKE)
+    mean = rounds.apply(rounds.init(), aggregate_of(6.0, clients), 0)
+    np.testing.assert_allclose(mean.delta["x"], 0.6, atol=1e-5)
+
+
+@pytest.mark.parametrize("clients", [0, 8])
+def test_noise_has_the_size_that_was_planned_also_without_clients(clients):
+    rounds = PrivateRounds(PrivateAggregation(plan_of(noise=3.0), 0.5, 10), SECRET, LIKE)
+    mean = rounds.apply(rounds.init(), aggregate_of(0.0, clients), 0)
+    assert np.std(mean.delta["x"]) == pytest.approx(3.0 * 0.5 / 10, rel=0.02)
+    assert mean.noise_norm == pytest.approx(float(jnp.linalg.norm(mean.delta["x"])), rel=1e-5)
+    assert mean.signal_norm == 0
+
+
+@pytest.mark.parametrize(("noise", "count_noise"), [(1.0, 5.0), (4.0, 2.5), (0.3, 10.0)])
+def test_sum_and_count_together_spend_what_the_plan_says(noise, count_noise):
+    greater = AdaptiveClipping(0.5, 0.2, count_noise).sum_noise(noise)
+    # One client moves the sum by one clip norm and `unclipped - 1/2` by a half.
+    assert (1 / greater) ** 2 + (0.5 / count_noise) ** 2 == pytest.approx(1 / noise**2)
+    assert greater > noise
+    rounds = PrivateRounds(
+        PrivateAggregation(plan_of(noise=noise), 0.5, 10, AdaptiveClipping(0.5, 0.2, count_noise)), SECRET, LIKE
     )
-    return [np.asarray(result.state.params["x"]) for result in loop]
+    mean = rounds.apply(rounds.init(), aggregate_of(0.0, 10), 0)
+    assert np.std(mean.delta["x"]) == pytest.approx(greater * 0.5 / 10, rel=0.02)
 
 
-def prefix_noise(plan, secret):
-    """The noise of the sums of the first rounds, [rounds, width]; that of a tree begins at its restart."""
-    mechanism, like = make_mechanism(plan), {"delta": {"x": np.zeros(WIDTH, np.float32)}}
-    draw, state, rows = noise_from(secret, like), None, []
-    state = mechanism.init(like)
-    for _ in range(plan.rounds):
-        noise, state = mechanism.next(state, draw)
-        rows.append(np.asarray(noise["delta"]["x"], np.float64))
-    return np.stack(rows) * NOISE * CLIP
+def test_a_count_that_would_spend_everything_is_refused():
+    with pytest.raises(ConfigurationError, match=r"must be above half the noise multiplier, 1\.0"):
+        PrivateAggregation(plan_of(noise=2.0), 1.0, 10, AdaptiveClipping(0.5, 0.2, 1.0))
 
 
-@pytest.mark.parametrize("restart_every", [None, 4])
+def clip_norms(aggregation, norms, rounds):
+    """The clip norm after each round in which clients' updates have these norms."""
+    private = PrivateRounds(aggregation, SECRET, {"x": jnp.zeros(1)})
+    state, seen = private.init(), []
+    for number in range(rounds):
+        clipped = int(np.sum(norms > state.clip_norm))
+        aggregate = empty_aggregate({"x": jnp.zeros(1)})._replace(
+            clients=jnp.float32(len(norms)), clipped=jnp.float32(clipped)
+        )
+        state = private.apply(state, aggregate, number).state
+        seen.append(float(state.clip_norm))
+    return seen
+
+
+@pytest.mark.parametrize("start", [0.05, 50.0])
+@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.9])
+def test_the_clip_norm_moves_to_the_quantile(quantile, start):
+    norms = np.random.default_rng(0).lognormal(0.5, 0.8, 400)
+    adaptive = AdaptiveClipping(quantile, 0.3, 1e-3)
+    found = clip_norms(PrivateAggregation(plan_of(), start, len(norms), adaptive), norms, 150)
+    assert np.mean(norms <= found[-1]) == pytest.approx(quantile, abs=0.02)
+
+
 @pytest.mark.parametrize("mechanism", ["tree", "tree_honaker"])
-def test_a_tree_with_momentum_is_dp_ftrl(mechanism, restart_every):
-    """DP-FTRL with momentum in cumulative form: `v <- m v + (noised prefix sum)`, `w = w_0 - rate * v`.
-
-    A restart sets w_0 to w, and the sum and the momentum to zero (Kairouz et al. 2021, algorithm 1, and their momentum
-    variant).
-    """
-    plan = PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(1, 1), restart_every)
-    secret = fresh_secret()
-    noise = prefix_noise(plan, secret)
-    expected, anchor = [], START.astype(np.float64)
-    total = momentum = params = np.zeros(WIDTH)
-    for number in range(ROUNDS):
-        total = total + SUMS[number] + noise[number]
-        momentum = MOMENTUM * momentum + total / GOAL
-        params = anchor - RATE * momentum
-        expected.append(params)
-        if restart_every and (number + 1) % restart_every == 0:
-            anchor, total, momentum = params, np.zeros(WIDTH), np.zeros(WIDTH)
-    found = run(plan, "fedavgm", secret, restart_optimizer=restart_every is not None)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+def test_within_a_tree_the_clip_norm_stays(mechanism):
+    norms, adaptive = np.full(100, 5.0), AdaptiveClipping(0.5, 0.3, 1e-3)
+    aggregation = PrivateAggregation(plan_of(mechanism, restart_every=4), 1.0, len(norms), adaptive)
+    found = [1.0, *clip_norms(aggregation, norms, 12)]
+    moved = [number for number, (before, after) in enumerate(itertools.pairwise(found)) if before != after]
+    assert moved == [3, 7, 11]
+    # All are clipped, so it grows as fast as it may.
+    np.testing.assert_allclose(found[-1], np.exp(0.3 * 0.5) ** 3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "fedadam", "fedadagrad", "fedyogi"])
-@pytest.mark.parametrize("mechanism", ["gaussian", "tree"])
-def test_every_server_optimizer_steps_with_the_noised_mean(mechanism, optimizer):
-    plan = PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(1, 1))
-    secret = fresh_secret()
-    means = (SUMS + prefix_noise(plan, secret)) / GOAL
-    config = ServerOptimizerConfig(optimizer, momentum=MOMENTUM)
-    from fl_core.server_optimizers import server_step
+@pytest.mark.parametrize("mechanism", ["blt", "banded", "tree", "tree_honaker"])
+def test_no_clip_norm_moves_under_correlated_noise(mechanism):
+    more = {"blt": {"coefficients": (0.9, 0.4, 0.2, 0.15)}, "banded": {"coefficients": (1.0, 0.5)}}.get(mechanism, {})
+    with pytest.raises(ConfigurationError, match="clip norm may change only where a tree restarts"):
+        PrivateAggregation(plan_of(mechanism, **more), 1.0, 10, AdaptiveClipping(0.5, 0.2, 5.0))
 
-    state = init_server(config, {"x": jnp.asarray(START)})
-    for number, found in enumerate(run(plan, optimizer, secret)):
-        state = server_step(config, state, {"x": jnp.asarray(means[number], jnp.float32)}, jnp.asarray(RATE))
-        np.testing.assert_allclose(found, state.params["x"], rtol=1e-4, atol=1e-4)
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ((0.0, 0.2, 1.0), "clip_quantile is 0.0"),
+        ((1.0, 0.2, 1.0), "clip_quantile is 1.0"),
+        ((0.5, 0.0, 1.0), "clip_rate is 0.0"),
+        ((0.5, 0.2, 0.0), "clip_count_noise is 0.0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(values, message):
+    with pytest.raises(ConfigurationError, match=message):
+        AdaptiveClipping(*values)

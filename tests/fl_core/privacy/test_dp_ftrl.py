@@ -1,0 +1,94 @@
+"""Private rounds in the round loop, against the published algorithms written down once more in NumPy."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fl_core.aggregation import empty_aggregate
+from fl_core.privacy.mechanisms import make_mechanism
+from fl_core.privacy.noise_source import fresh_secret, noise_from
+from fl_core.privacy.participation import BoundedParticipation
+from fl_core.privacy.plan import PrivacyPlan
+from fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
+from fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
+from fl_core.server_optimizers import ServerOptimizerConfig, init_server
+
+WIDTH, ROUNDS, GOAL, CLIP, NOISE, RATE, MOMENTUM = 6, 11, 4, 0.5, 1.5, 0.3, 0.9
+START = np.linspace(-1, 1, WIDTH).astype(np.float32)
+SUMS = np.random.default_rng(0).normal(size=(ROUNDS, WIDTH)).astype(np.float32)
+
+
+class GivenSums:
+    """A `CohortRunner` whose clients have sent what is to be summed up."""
+
+    def announce(self, plan):
+        pass
+
+    def run(self, params, plan, clip_norm=None):
+        total = {"x": jnp.asarray(SUMS[plan.round_number])}
+        return CohortResult(empty_aggregate(params)._replace(delta=total, clients=jnp.asarray(3.0)), 0, 0, 0)
+
+
+class Nobody:
+    def sample(self, round_number):
+        return np.arange(0)
+
+
+def run(plan, optimizer, secret, restart_optimizer=False):
+    config = ServerOptimizerConfig(optimizer, momentum=MOMENTUM)
+    state = init_server(config, {"x": jnp.asarray(START)})
+    private = PrivateRounds(PrivateAggregation(plan, CLIP, GOAL, None, restart_optimizer), secret, state.params)
+    loop = run_rounds(
+        state, range(plan.rounds), GivenSums(), Nobody(), FederatedOptimization(config, RATE, 1.0, 0), private
+    )
+    return [np.asarray(result.state.params["x"]) for result in loop]
+
+
+def prefix_noise(plan, secret):
+    """The noise of the sums of the first rounds, [rounds, width]; that of a tree begins at its restart."""
+    mechanism, like = make_mechanism(plan), {"delta": {"x": np.zeros(WIDTH, np.float32)}}
+    draw, state, rows = noise_from(secret, like), None, []
+    state = mechanism.init(like)
+    for _ in range(plan.rounds):
+        noise, state = mechanism.next(state, draw)
+        rows.append(np.asarray(noise["delta"]["x"], np.float64))
+    return np.stack(rows) * NOISE * CLIP
+
+
+@pytest.mark.parametrize("restart_every", [None, 4])
+@pytest.mark.parametrize("mechanism", ["tree", "tree_honaker"])
+def test_a_tree_with_momentum_is_dp_ftrl(mechanism, restart_every):
+    """DP-FTRL with momentum in cumulative form: `v <- m v + (noised prefix sum)`, `w = w_0 - rate * v`.
+
+    A restart sets w_0 to w, and the sum and the momentum to zero (Kairouz et al. 2021, algorithm 1, and their momentum
+    variant).
+    """
+    plan = PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(1, 1), restart_every)
+    secret = fresh_secret()
+    noise = prefix_noise(plan, secret)
+    expected, anchor = [], START.astype(np.float64)
+    total = momentum = params = np.zeros(WIDTH)
+    for number in range(ROUNDS):
+        total = total + SUMS[number] + noise[number]
+        momentum = MOMENTUM * momentum + total / GOAL
+        params = anchor - RATE * momentum
+        expected.append(params)
+        if restart_every and (number + 1) % restart_every == 0:
+            anchor, total, momentum = params, np.zeros(WIDTH), np.zeros(WIDTH)
+    found = run(plan, "fedavgm", secret, restart_optimizer=restart_every is not None)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "fedadam", "fedadagrad", "fedyogi"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "tree"])
+def test_every_server_optimizer_steps_with_the_noised_mean(mechanism, optimizer):
+    plan = PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(1, 1))
+    secret = fresh_secret()
+    means = (SUMS + prefix_noise(plan, secret)) / GOAL
+    config = ServerOptimizerConfig(optimizer, momentum=MOMENTUM)
+    from fl_core.server_optimizers import server_step
+
+    state = init_server(config, {"x": jnp.asarray(START)})
+    for number, found in enumerate(run(plan, optimizer, secret)):
+        state = server_step(config, state, {"x": jnp.asarray(means[number], jnp.float32)}, jnp.asarray(RATE))
+        np.testing.assert_allclose(found, state.params["x"], rtol=1e-4, atol=1e-4)
