@@ -7,7 +7,7 @@ from typing import NamedTuple
 from simulations.reporting.formatting import DASH, describe_losses, format_spread, join_words
 from simulations.reporting.run_privacy import NO_NOISE, NOT_PRIVATE, RunPrivacy
 from simulations.reporting.selection import ModelResult
-from simulations.reporting.verdicts import Verdict
+from simulations.reporting.verdicts import Verdict, judge_twins
 
 
 class Score(NamedTuple):
@@ -18,12 +18,17 @@ class Score(NamedTuple):
       accuracy: likewise; empty where there is none.
       note: seeds that were lost; may be empty.
       lowest: whether no other model has a lower mean perplexity with the same privacy.
+      outcome: of perplexity against the standard twin's with the same privacy; empty where they are not compared.
     """
 
     perplexity: str
     accuracy: str
     note: str
     lowest: bool
+    outcome: str
+
+
+NO_SCORE = Score(DASH, "", "no run has a held-out loss", False, "")
 
 
 class PrivacyRow(NamedTuple):
@@ -131,13 +136,19 @@ def privacy_rows(models: Sequence[ModelResult]) -> list[PrivacyRow]:
     if not has_noise(models):
         return []
     names = model_names(models)
+    outcomes = {(verdict.model, verdict.label): verdict.outcome for verdict in judge_twins(models, "perplexity")}
     rows = []
     for privacy in privacies_of(models):
         entries = {entry.model: entry for entry in models if entry.privacy == privacy}
         means = [score.mean for entry in entries.values() if (score := entry.test("perplexity"))]
         lowest = min(means) if len(means) > 1 else None
         mechanism = DASH if privacy.mechanism == "none" else privacy.mechanism
-        rows.append(PrivacyRow(privacy.level, mechanism, [_score(entries.get(name), lowest) for name in names]))
+        scores = [
+            _score(entry, lowest, outcomes.get((name, entry.label), "not compared")) if entry else NO_SCORE
+            for name in names
+            for entry in [entries.get(name)]
+        ]
+        rows.append(PrivacyRow(privacy.level, mechanism, scores))
     return rows
 
 
@@ -146,15 +157,16 @@ def model_names(models: Sequence[ModelResult]) -> list[str]:
     return list(dict.fromkeys(entry.model for entry in models))
 
 
-def _score(entry: ModelResult | None, lowest: float | None) -> Score:
-    if entry is None or entry.selected is None:
-        return Score(DASH, "", "no run has a held-out loss", False)
+def _score(entry: ModelResult, lowest: float | None, outcome: str) -> Score:
+    if entry.selected is None:
+        return NO_SCORE
     perplexity, accuracy = entry.test("perplexity"), entry.test("accuracy")
     return Score(
         format_spread("perplexity", perplexity),
         format_spread("accuracy", accuracy) if accuracy else "",
         describe_losses(entry.selected),
         perplexity is not None and perplexity.mean == lowest,
+        outcome if outcome != "not compared" else "",
     )
 
 
@@ -174,7 +186,7 @@ def lowest_by_level(models: Sequence[ModelResult]) -> list[str]:
             for entry in models
             if entry.privacy.level == level and (score := entry.test("perplexity"))
         ]
-        where = f"{'At' if level.startswith('epsilon') else 'With'} {level}"
+        where = "Without noise" if level == NO_NOISE else f"{'At' if level.startswith('epsilon') else 'With'} {level}"
         if not scored:
             sentences.append(f"{where} no model has a test score, because no run finished.")
             continue

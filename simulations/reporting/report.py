@@ -69,7 +69,8 @@ PLOTS = (
 
 _COSTS = (
     "Vertical bars are one standard deviation over seeds to either side. The points at no noise, and the dotted lines "
-    "through them, are what the same training reaches without privacy."
+    "through them, are what the same training reaches without privacy; a cross at the top is an epsilon at which no "
+    "run finished."
 )
 UTILITY_PLOT = Plot(
     "privacy_utility",

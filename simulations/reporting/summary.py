@@ -36,7 +36,11 @@ def summary_sentences(
             "A difference of at most one pooled standard deviation over seeds is called undecided; with so few seeds "
             "this is a yardstick, not a test of significance."
         )
-    sentences += [*_selections(models), *_edges(comparison, models), *_losses(models), privacy_sentence(models)]
+    if any(entry.label for entry in models):
+        sentences += [*_lost_by_privacy(models), *_edges(comparison, models)]
+    else:
+        sentences += [*_selections(models), *_edges(comparison, models), *_losses(models)]
+    sentences.append(privacy_sentence(models))
     return sentences
 
 
@@ -112,6 +116,24 @@ def _selections(models: Sequence[ModelResult]) -> list[str]:
                 f"means over the {_plural(len(group.finished), 'seed')} that finished, which flatters it."
             )
     return sentences
+
+
+def _lost_by_privacy(models: Sequence[ModelResult]) -> list[str]:
+    """Say in short what was lost; the table of scores at equal privacy says where."""
+    without = sum(not entry.test("perplexity") for entry in models)
+    some = sum(
+        entry.selected is not None and 0 < len(entry.selected.finished) < len(entry.selected.results)
+        for entry in models
+    )
+    sentences = []
+    if without:
+        sentences.append(f"Of {len(models)} combinations of model and privacy, {without} had no run that finished.")
+    if some:
+        sentences.append(
+            f"At the learning rates selected, {some} lost some of their seeds, and their scores are means over those "
+            "that finished, which flatters them."
+        )
+    return sentences or ["None of the runs at the selected learning rates diverged or failed."]
 
 
 def _edges(comparison: Comparison, models: Sequence[ModelResult]) -> list[str]:

@@ -14,6 +14,8 @@ from simulations.reporting.privacy_summary import model_names
 from simulations.reporting.selection import ModelResult, Spread
 
 MOST_TICKS = 6
+CROSS_GAP = 0.08
+"""Between the crosses of two lines that both have no score at an epsilon, as a share of the height."""
 NO_NOISE_GAP, MOST_GAP = 2.0, 4.0
 """How far right of the largest epsilon the runs without noise lie, as a factor, at least and at most."""
 
@@ -25,12 +27,14 @@ class Series(NamedTuple):
       name: for the legend.
       style: of the line.
       points: (epsilon, score), ascending.
+      lost: epsilons at which no run finished.
       without_noise: the score without noise, where there is one.
     """
 
     name: str
     style: dict[str, Any]
     points: list[tuple[float, Spread]]
+    lost: list[float]
     without_noise: Spread | None
 
 
@@ -44,7 +48,7 @@ def can_draw_utility(models: Sequence[ModelResult]) -> bool:
       Whether a plot has something to show.
     """
     levels = {entry.privacy.level for entry in models if _is_drawn(entry)}
-    return len(levels) > 1 and any(entry.privacy.epsilon is not None for entry in models if _is_drawn(entry))
+    return len(levels) > 1
 
 
 def several_mechanisms(models: Sequence[ModelResult]) -> bool:
@@ -65,11 +69,11 @@ def utility_plot(models: Sequence[ModelResult]) -> Figure:
 
     def lines(mechanism: str) -> list[Series]:
         return [
-            _series(models, name, mechanism, short_name(name), {"color": MUTED} | styles.get(name, {}))
+            _series(models, name, mechanism, short_name(name), _hollow_if_dashed(styles.get(name, {"color": MUTED})))
             for name in model_names(models)
         ]
 
-    return _panels("Test perplexity by epsilon (lower is better)", _mechanisms(models), lines)
+    return _panels("Test perplexity by epsilon, for each mechanism (lower is better)", _mechanisms(models), lines)
 
 
 def mechanisms_plot(models: Sequence[ModelResult]) -> Figure:
@@ -85,13 +89,19 @@ def mechanisms_plot(models: Sequence[ModelResult]) -> Figure:
     def lines(model: str) -> list[Series]:
         series = []
         for number, mechanism in enumerate(_mechanisms(models)):
-            # In reverse, so that the colours are not taken for those of the models.
-            style = {"color": FAMILIES[-1 - number], "marker": MARKERS[number % len(MARKERS)], "linewidth": 1.8}
+            # In reverse, so that nobody takes the colours for those of models; hollow, to be seen one over another.
+            style = {"color": FAMILIES[-1 - number], "marker": MARKERS[number % len(MARKERS)], "linewidth": 1.6}
+            style["markerfacecolor"] = "none"
             series.append(_series(models, model, mechanism, mechanism, style)._replace(without_noise=None))
         noiseless = _series(models, model, "", "no noise", {"color": MUTED, "marker": "X", "linestyle": ""})
         return [*series, noiseless] if noiseless.without_noise else series
 
-    return _panels("Test perplexity by mechanism (lower is better)", model_names(models), lines)
+    return _panels("Test perplexity by epsilon, for each model (lower is better)", model_names(models), lines)
+
+
+def _hollow_if_dashed(style: dict[str, Any]) -> dict[str, Any]:
+    """Tell twins apart where only their markers are seen."""
+    return style if style.get("linestyle", "-") == "-" else style | {"markerfacecolor": "none"}
 
 
 def _is_drawn(entry: ModelResult) -> bool:
@@ -100,21 +110,24 @@ def _is_drawn(entry: ModelResult) -> bool:
 
 
 def _mechanisms(models: Sequence[ModelResult]) -> list[str]:
-    drawn = [entry.privacy.mechanism for entry in models if _is_drawn(entry) and entry.privacy.epsilon is not None]
-    return list(dict.fromkeys(drawn))
+    return list(dict.fromkeys(entry.privacy.mechanism for entry in models if entry.privacy.epsilon is not None))
 
 
 def _series(models: Sequence[ModelResult], model: str, mechanism: str, name: str, style: dict[str, Any]) -> Series:
-    points, without_noise = [], None
+    points: list[tuple[float, Spread]] = []
+    lost: list[float] = []
+    without_noise = None
     for entry in models:
-        score = entry.test("perplexity")
-        if entry.model != model or score is None or not _is_drawn(entry):
+        epsilon, score = entry.privacy.epsilon, entry.test("perplexity")
+        if entry.model != model or entry.privacy.mechanism not in (mechanism, "none"):
             continue
-        if entry.privacy.epsilon is None:
+        if entry.privacy.mechanism == "none":
             without_noise = score
-        elif entry.privacy.mechanism == mechanism:
-            points.append((entry.privacy.epsilon, score))
-    return Series(name, style, sorted(points, key=lambda point: point[0]), without_noise)
+        elif epsilon is not None and score is None:
+            lost.append(epsilon)
+        elif epsilon is not None and score is not None:
+            points.append((epsilon, score))
+    return Series(name, style, sorted(points, key=lambda point: point[0]), lost, without_noise)
 
 
 def _panels(title: str, names: Sequence[str], lines: Callable[[str], list[Series]]) -> Figure:
@@ -129,23 +142,23 @@ def _panels(title: str, names: Sequence[str], lines: Callable[[str], list[Series
         style_axes(axes, "perplexity")
         axes.set_ylabel("")
         axes.set_title(short_name(name), color=INK, fontsize=9.5, loc="left", parse_math=False)
-        for series in of_panel:
-            _draw_series(axes, series, beyond)
+        for number, series in enumerate(of_panel):
+            _draw_series(axes, series, beyond, 0.97 - CROSS_GAP * number)
     for axes in panels[len(names) :]:
         axes.axis("off")
     for axes in panels[max(len(names) - columns, 0) : len(names)]:
         axes.xaxis.set_tick_params(labelbottom=True)
+        axes.set_xlabel("epsilon (smaller is more private)", color=INK, fontsize=9.5)
     _fit(panels[0], every, beyond)
     handles = {series.name: _sample(series) for series in every}
     figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=3, frameon=False, labelcolor=INK)
     figure.suptitle(title, x=0.01, ha="left", color=INK, weight="bold", fontsize=11)
     figure.supylabel("test perplexity", color=INK, fontsize=9.5)
-    figure.supxlabel("epsilon of each run (smaller is more private)", color=INK, fontsize=9.5)
     return figure
 
 
 def _epsilons(every: Sequence[Series]) -> list[float]:
-    return sorted({epsilon for series in every for epsilon, _ in series.points})
+    return sorted({epsilon for series in every for epsilon in (*(point[0] for point in series.points), *series.lost)})
 
 
 def _beyond(every: Sequence[Series]) -> float:
@@ -155,20 +168,22 @@ def _beyond(every: Sequence[Series]) -> float:
     return epsilons[-1] * max(min(step, MOST_GAP), NO_NOISE_GAP)
 
 
-def _draw_series(axes: Axes, series: Series, beyond: float) -> None:
+def _draw_series(axes: Axes, series: Series, beyond: float, cross: float) -> None:
     points = series.points + ([(beyond, series.without_noise)] if series.without_noise else [])
-    colour, marker = series.style["color"], series.style.get("marker", "o")
+    colour = series.style["color"]
     for epsilon, score in points:
         std = score.std or 0.0
         # No perplexity is below 1, where a bar could end up on a logarithmic axis.
         low = max(score.mean - std, 1.0) if score.mean >= 1 else score.mean
         axes.plot([epsilon, epsilon], [low, score.mean + std], color=colour, linewidth=1.2, zorder=2)
-        axes.plot(epsilon, score.mean, linestyle="", color=colour, marker=marker, markersize=5, zorder=3)
+        axes.plot(epsilon, score.mean, markersize=5, zorder=3, **series.style | {"linestyle": ""})
     if series.points:
         xs, means = zip(*((epsilon, score.mean) for epsilon, score in series.points), strict=True)
-        axes.plot(xs, means, zorder=3, **series.style)
+        axes.plot(xs, means, zorder=3, **series.style | {"marker": ""})
     if series.without_noise:
         axes.axhline(series.without_noise.mean, color=colour, linewidth=0.9, linestyle=":", zorder=1)
+    for epsilon in series.lost:
+        axes.plot(epsilon, cross, "X", color=colour, markersize=7, clip_on=False, transform=axes.get_xaxis_transform())
 
 
 def _fit(axes: Axes, every: Sequence[Series], beyond: float) -> None:
