@@ -104,9 +104,9 @@ def test_the_summary_compares_at_equal_privacy_only():
 
 
 def test_runs_that_were_lost_are_counted_and_not_listed_one_by_one():
-    lost = [make_private_result(epsilon=5.0, status="diverged"), make_private_result(epsilon=20.0)]
-    assert "Of 2 combinations of model and privacy, 1 had no run that finished." in sentences(lost)
-    (row, _) = privacy_rows(model_results(lost))
+    lost = [make_private_result(epsilon=5.0, status="diverged"), make_private_result(epsilon=20.0), make_result()]
+    assert "Of 3 combinations of model and privacy, 1 had no run that finished." in sentences(lost)
+    row = privacy_rows(model_results(lost))[0]
     assert (row.scores[0].perplexity, row.scores[0].note) == ("\N{EN DASH}", "1 of 1 seed diverged")
 
 
