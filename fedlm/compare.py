@@ -25,8 +25,12 @@ class CompareCommand(Comparison):
 
     `--preset NAME` sets many options at once (small, paper-table2, paper-table3; small where none is given);
     `--config FILE` reads options from a TOML file. The command line wins over the file, the file over the preset.
-    With `--privacy` each run alone has the guarantee that its summary states; choosing the best of several runs is not
-    accounted.
+
+    `--mechanisms` and `--epsilons` compare at equal privacy: every model is trained with every mechanism at every
+    epsilon, rates are selected for each by itself, and the report draws test perplexity against epsilon. `inf` among
+    the epsilons adds runs without noise. Such a comparison needs `--update-clip-norm` and a `--cohort-sampler` that
+    bounds participation. Each private run alone has the guarantee that its summary states; choosing the best of several
+    runs is not accounted.
     """
 
     out: Path

@@ -1,4 +1,4 @@
-"""A comparison: every model with every learning rate and seed, cell by cell, one worker process a device.
+"""A comparison: every model with every privacy, learning rate and seed, cell by cell, one worker process a device.
 
 A cell that diverges, fails or is killed does not end the others; a comparison that is stopped goes on, when started
 again, with the cells that are left, each from its last checkpoint.
@@ -80,11 +80,23 @@ def list_cells(comparison: Comparison, out: Path) -> list[Cell]:
             out
             / "cells"
             / experiment.model
+            / _privacy_folder(comparison, experiment)
             / f"client-{experiment.client_learning_rate:g}_server-{experiment.server_learning_rate:g}"
             / f"seed-{experiment.seed}",
         )
         for experiment in comparison.experiments()
     ]
+
+
+def _privacy_folder(comparison: Comparison, experiment: Experiment) -> Path:
+    """Name the folder between model and learning rates, which there is only where several privacies are compared."""
+    if not (comparison.mechanisms or comparison.epsilons):
+        return Path()
+    if experiment.privacy == "none":
+        return Path("no_noise")
+    if not comparison.epsilons:
+        return Path(experiment.privacy)
+    return Path(f"{experiment.privacy}_epsilon-{str(experiment.target_epsilon).removesuffix('.0')}")
 
 
 def run_comparison(
@@ -132,7 +144,7 @@ def _claim(comparison: Comparison, out: Path, cohort_file: str | None) -> None:
             what = "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
             raise CheckpointError(
                 f"{out} holds a comparison with other settings: {what}. Give the same settings to go on with it "
-                "(models, learning rates and seeds may be added), or another --out"
+                "(models, mechanisms, epsilons, learning rates and seeds may be added), or another --out"
             )
     write_atomically(path, json.dumps(settings, indent=2) + "\n")
 

@@ -12,7 +12,7 @@ from fl_core.errors import ConfigurationError
 from fl_core.local_sgd import CapOrder, LocalTraining
 from fl_core.server_optimizers import ServerOptimizerConfig
 from models.precision import Precision
-from simulations.privacy_settings import PrivacySettings
+from simulations.privacy_settings import PrivacyName, PrivacySettings
 
 CohortSamplerName = Literal["uniform", "availability", "weighted", "poisson", "min_separation", "shuffled_epochs"]
 
@@ -193,7 +193,7 @@ class Experiment(RoundSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(RoundSettings):
-    """Several models, each trained with every combination of learning rates and with several seeds."""
+    """Several models, each trained with every combination of learning rates, privacy and seeds."""
 
     models: tuple[str, ...]
     """Names of the models to compare; `fedlm models` lists them."""
@@ -203,6 +203,12 @@ class Comparison(RoundSettings):
     """Learning rates of the server optimizer to try."""
     seeds: tuple[int, ...] = (0, 1)
     """Root seeds; each trains every model with every combination of learning rates once."""
+    mechanisms: tuple[PrivacyName, ...] = ()
+    """Noise mechanisms to compare; all runs use privacy where none is given. A setting of one mechanism alone, such as
+    bands, goes to the runs of that one."""
+    epsilons: tuple[float, ...] = ()
+    """Compare at each of these epsilons in place of target-epsilon. inf means without noise: such runs have no privacy,
+    but the same cohorts and clip norm, and all clients weigh the same, so that what noise costs can be seen."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -214,22 +220,52 @@ class Comparison(RoundSettings):
         check_learning_rates("server_learning_rates", *self.server_learning_rates)
         check_seeds("seeds", *self.seeds)
 
+    def check_privacy(self, sampler: str, clip_norm: float | None, weighting: str) -> None:
+        """Refuse settings that break a guarantee, or do nothing; see `PrivacySettings.check_privacy`."""
+        if not (self.mechanisms or self.epsilons):
+            super().check_privacy(sampler, clip_norm, weighting)
+            return
+        self.check_mechanisms(self.mechanisms, self.epsilons)
+        for privacy in self._privacy_settings():
+            privacy.check_privacy(sampler, clip_norm, weighting)
+
+    def _privacy_settings(self) -> list[PrivacySettings]:
+        """List the privacy to compare: every mechanism at every epsilon, and at last none where that is asked for."""
+        if not (self.mechanisms or self.epsilons):
+            return [self]
+        mechanisms = self.mechanisms or (self.privacy,)
+        levels: list[float | None] = [epsilon for epsilon in self.epsilons if math.isfinite(epsilon)]
+        grid = [
+            self.with_mechanism(mechanism, epsilon)
+            for mechanism in mechanisms
+            for epsilon in (levels if self.epsilons else [None])
+        ]
+        return grid + [PrivacySettings()] * (math.inf in self.epsilons)
+
+    def _of_runs(self, privacy: PrivacySettings) -> dict[str, Any]:
+        """Collect what all runs of one privacy have in common."""
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(RoundSettings)}
+        shared |= {field.name: getattr(privacy, field.name) for field in dataclasses.fields(PrivacySettings)}
+        if self.epsilons and privacy.privacy == "none" and self.weighting == "auto":
+            shared["weighting"] = "uniform"
+        return shared
+
     def experiments(self) -> list[Experiment]:
         """List the experiments, those of one model together.
 
         Returns:
-          One for each model, client learning rate, server learning rate and seed.
+          One for each model, privacy, client learning rate, server learning rate and seed.
         """
-        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(RoundSettings)}
         return [
             Experiment(
-                **shared,
+                **self._of_runs(privacy),
                 model=model,
                 client_learning_rate=client_rate,
                 server_learning_rate=server_rate,
                 seed=seed,
             )
             for model in self.models
+            for privacy in self._privacy_settings()
             for client_rate in self.client_learning_rates
             for server_rate in self.server_learning_rates
             for seed in self.seeds
@@ -322,12 +358,15 @@ def as_json(settings: RoundSettings) -> dict[str, Any]:
       settings: any of this module.
 
     Returns:
-      From names to values; paths as strings, tuples as lists.
+      From names to values; paths as strings, tuples as lists, in which infinity is `inf`.
     """
-    return {
-        name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-        for name, value in dataclasses.asdict(settings).items()
-    }
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [str(entry) if entry == math.inf else entry for entry in value]
+        return str(value) if isinstance(value, Path) else value
+
+    return {name: plain(value) for name, value in dataclasses.asdict(settings).items()}
 
 
 def with_defaults(record: dict[str, Any]) -> dict[str, Any]:

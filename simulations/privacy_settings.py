@@ -1,6 +1,7 @@
 """The settings of a private run."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -10,10 +11,9 @@ from fl_core.privacy.plan import TREES
 PrivacyName = Literal["none", "gaussian", "tree", "tree_honaker", "blt", "banded"]
 PRIVATE_SAMPLERS = ("poisson", "min_separation", "shuffled_epochs")
 _TREE_SETTINGS = ("tree_restart_every", "tree_complete", "tree_restart_optimizer")
+TARGETS = ("noise_multiplier", "target_epsilon", "target_rho")
 _SETTINGS = (
-    "noise_multiplier",
-    "target_epsilon",
-    "target_rho",
+    *TARGETS,
     "delta",
     "report_goal",
     *_TREE_SETTINGS,
@@ -104,20 +104,87 @@ class PrivacySettings:
                 "weighting is examples, but with privacy all clients must weigh the same, since nothing bounds "
                 "what one says that it has; give weighting uniform, or leave it out"
             )
-        given = [
-            name for name in ("noise_multiplier", "target_epsilon", "target_rho") if getattr(self, name) is not None
-        ]
+        if sampler == "poisson" and self.privacy != "gaussian":
+            raise ConfigurationError(
+                f"privacy is {self.privacy}, but the cohort_sampler is poisson: no sound analysis of the two together "
+                "is implemented. Give privacy gaussian, or the cohort_sampler min_separation or shuffled_epochs"
+            )
+        given = [name for name in TARGETS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigurationError(
                 f"privacy needs exactly one of noise_multiplier, target_epsilon and target_rho, but "
                 f"{given or 'none'} is given"
             )
-        for name in ("noise_multiplier", "target_epsilon", "target_rho"):
+        for name in TARGETS:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ConfigurationError(f"{name} is {value}, but must be positive and finite")
         if self.report_goal is not None and self.report_goal < 1:
             raise ConfigurationError(f"report_goal is {self.report_goal}, but must be at least 1")
+
+    def with_mechanism(self, mechanism: PrivacyName, epsilon: float | None) -> "PrivacySettings":
+        """Take another mechanism, and leave out the settings of mechanisms that this is not.
+
+        Args:
+          mechanism: the noise.
+          epsilon: to reach, in place of what these settings ask for; infinite for no noise; None to keep that.
+
+        Returns:
+          The settings.
+        """
+        if epsilon is not None and math.isinf(epsilon):
+            return PrivacySettings()
+        others = (() if mechanism in TREES else _TREE_SETTINGS) + (() if mechanism == "banded" else ("bands",))
+        kept = {name: getattr(self, name) for name in PrivacySettings.__dataclass_fields__ if name not in others}
+        target = {} if epsilon is None else {"target_epsilon": epsilon}
+        return PrivacySettings(**kept | {"privacy": mechanism} | target)
+
+    def check_mechanisms(self, mechanisms: Sequence[PrivacyName], epsilons: Sequence[float]) -> None:
+        """Refuse mechanisms and epsilons to compare that do not fit these settings, or each other.
+
+        Args:
+          mechanisms: to compare; `privacy` where there are none.
+          epsilons: to compare at; what these settings ask for where there are none.
+
+        Raises:
+          ConfigurationError: they do not fit.
+        """
+        private = tuple(name for name in get_args(PrivacyName) if name != "none")
+        for name, values in (("mechanisms", mechanisms), ("epsilons", epsilons)):
+            if len(set(values)) != len(values):
+                raise ConfigurationError(f"{name} is {values}, but must name each value only once")
+        for mechanism in mechanisms:
+            if mechanism not in private:
+                hint = "; give epsilons with inf among them to compare with runs without noise"
+                raise ConfigurationError(
+                    f"mechanisms has {mechanism!r}, but each must be one of {private}{hint * (mechanism == 'none')}"
+                )
+        if mechanisms and self.privacy != "none":
+            raise ConfigurationError(
+                f"privacy is {self.privacy}, which does nothing beside mechanisms {mechanisms}; leave one of them out"
+            )
+        if not mechanisms and self.privacy == "none":
+            raise ConfigurationError(
+                f"epsilons is {epsilons}, but privacy is none; give privacy or mechanisms, one of {private}"
+            )
+        for epsilon in epsilons:
+            if not epsilon > 0:
+                raise ConfigurationError(f"epsilons has {epsilon}, but each must be above 0; inf means without noise")
+        if epsilons:
+            self._refuse_without_effect(TARGETS, "beside epsilons")
+        self._check_what_mechanisms_share(mechanisms or (self.privacy,), epsilons)
+
+    def _check_what_mechanisms_share(self, mechanisms: Sequence[PrivacyName], epsilons: Sequence[float]) -> None:
+        why = f"with the mechanisms {', '.join(mechanisms)}"
+        if not set(mechanisms) & set(TREES):
+            self._refuse_without_effect(_TREE_SETTINGS, why)
+        if "banded" not in mechanisms:
+            self._refuse_without_effect(("bands",), why)
+        if self.clip_quantile is not None and math.inf in epsilons:
+            raise ConfigurationError(
+                f"clip_quantile is {self.clip_quantile}, but epsilons has inf, and the clip norm of runs without noise "
+                "does not move, so that they could not be compared; leave one of the two out"
+            )
 
     def _refuse_without_effect(self, names: tuple[str, ...], why: str) -> None:
         defaults = {name: field.default for name, field in PrivacySettings.__dataclass_fields__.items()}

@@ -150,7 +150,7 @@ class PrivateRun:
         """State what the run has spent so far.
 
         Returns:
-          For the summary: `privacy`, one sentence, and `privacy_guarantee`.
+          See `statement_of`.
         """
         spent = self._releases.ledger.spent()
         return statement_of(spent, self._secret)
@@ -164,14 +164,16 @@ def statement_of(spent: Guarantee, secret: bool) -> dict[str, Any]:
       secret: whether nobody can compute the noise again.
 
     Returns:
-      `privacy`, one sentence, and `privacy_guarantee`, all of it; None where there is none.
+      For the summary: `noise_multiplier`; `privacy`, one sentence; and `privacy_guarantee`, all of it, None where there
+      is none.
     """
+    noise = {"noise_multiplier": spent.noise_multiplier}
     if secret:
-        return {"privacy": spent.sentence(), "privacy_guarantee": spent.as_json()}
+        return noise | {"privacy": spent.sentence(), "privacy_guarantee": spent.as_json()}
     would = (
         f"{NOT_PRIVATE}: the noise follows from the experiment's seed. With secret noise it would be {spent.sentence()}"
     )
-    return {"privacy": would, "privacy_guarantee": None}
+    return noise | {"privacy": would, "privacy_guarantee": None}
 
 
 def private_row(mean: PrivateMean, aggregate: CohortAggregate) -> dict[str, Any]:

@@ -129,6 +129,16 @@ def _seed(result: CellResult, score: str, x: Callable[[Curve], np.ndarray]) -> t
 
 def _style_axes(axes: Axes, score: str) -> None:
     axes.set_ylabel(f"held-out {score}\n(PAD and EOS targets left out)", color=INK)
+    style_axes(axes, score)
+
+
+def style_axes(axes: Axes, score: str) -> None:
+    """Give axes the look of the report, and a vertical axis for a score.
+
+    Args:
+      axes: to change.
+      score: `perplexity`, on a logarithmic axis, or an accuracy.
+    """
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(colors=MUTED, labelcolor=INK, which="both")
@@ -178,6 +188,17 @@ def _set_limits(axes: Axes, lines: list[Line], score: str, x: Callable[[Curve], 
         axes.set_ylim(max(low - spare, 0), high + spare)
         return
     high = min(high, low * 1e9)
+    fit_perplexities(axes, low, high)
+
+
+def fit_perplexities(axes: Axes, low: float, high: float) -> None:
+    """Fit a logarithmic vertical axis to perplexities.
+
+    Args:
+      axes: with such an axis.
+      low: the lowest.
+      high: the highest.
+    """
     spare = max((high / low) ** 0.05, 1.01)
     axes.set_ylim(low / spare, high * spare)
     axes.yaxis.set_major_locator(

@@ -1,5 +1,6 @@
 """The report of a comparison: one self-contained HTML page, results.csv and the plots as PNG files."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +17,12 @@ from simulations.reporting import tables
 from simulations.reporting.formatting import format_number, format_spread
 from simulations.reporting.plot_style import settle, to_png, to_svg
 from simulations.reporting.plots import accuracy_plot, perplexity_plot, upload_plot
+from simulations.reporting.privacy_summary import model_names, privacy_marks, privacy_rows, privacy_statements
 from simulations.reporting.rate_maps import rate_map_plot
+from simulations.reporting.run_privacy import privacy_key
 from simulations.reporting.selection import ModelResult, model_results
-from simulations.reporting.summary import privacy_statements, summary_sentences
+from simulations.reporting.summary import summary_sentences
+from simulations.reporting.utility_plots import can_draw_utility, mechanisms_plot, several_mechanisms, utility_plot
 from simulations.reporting.verdicts import judge_twins
 
 
@@ -63,6 +67,47 @@ PLOTS = (
 )
 
 
+_COSTS = (
+    "Vertical bars are one standard deviation over seeds to either side. The points at no noise, and the dotted lines "
+    "through them, are what the same training reaches without privacy; a cross at the top is an epsilon at which no "
+    "run finished."
+)
+UTILITY_PLOT = Plot(
+    "privacy_utility",
+    utility_plot,
+    f"What privacy costs each model: the further left, the more private. {_COSTS}",
+)
+MECHANISMS_PLOT = Plot(
+    "privacy_mechanisms",
+    mechanisms_plot,
+    f"Which mechanism costs least: at one epsilon all of them promise the same. {_COSTS}",
+)
+
+
+class Drawing(NamedTuple):
+    """A drawn plot.
+
+    Attributes:
+      plot: what it is.
+      svg: the element for the page.
+    """
+
+    plot: Plot
+    svg: Markup
+
+
+class Drawings(NamedTuple):
+    """All plots of a report.
+
+    Attributes:
+      utility: what privacy costs; empty where no two levels of privacy are compared.
+      plots: the others, by the privacy of their runs in words, which is empty where all have the same.
+    """
+
+    utility: list[Drawing]
+    plots: dict[str, list[Drawing]]
+
+
 def write_report(comparison: Comparison, results: list[CellResult], out: Path, command: str) -> Path:
     """Write report.html, results.csv and plots/*.png.
 
@@ -77,23 +122,46 @@ def write_report(comparison: Comparison, results: list[CellResult], out: Path, c
     """
     models = model_results(results)
     (out / "plots").mkdir(parents=True, exist_ok=True)
-    drawings = {}
-    for plot in PLOTS:
-        figure = plot.draw(models)
-        settle(figure)
-        write_atomically(out / "plots" / f"{plot.name}.png", to_png(figure))
-        drawings[plot.name] = to_svg(figure, plot.name)
+    drawings = _draw(models, out / "plots")
     write_atomically(out / "results.csv", tables.results_csv(results, models))
     path = out / "report.html"
     write_atomically(path, render_page(comparison, results, models, drawings, command))
     return path
 
 
+def _draw(models: Sequence[ModelResult], folder: Path) -> Drawings:
+    utility = [UTILITY_PLOT] if can_draw_utility(models) else []
+    if utility and several_mechanisms(models):
+        utility.append(MECHANISMS_PLOT)
+    by_label: dict[str, list[ModelResult]] = {}
+    for entry in models:
+        by_label.setdefault(entry.label, []).append(entry)
+    return Drawings(
+        [_draw_one(plot, models, plot.name, folder) for plot in utility],
+        {
+            label: [_draw_one(plot, entries, plot.name + _file_ending(label), folder) for plot in PLOTS]
+            for label, entries in by_label.items()
+        },
+    )
+
+
+def _draw_one(plot: Plot, models: Sequence[ModelResult], name: str, folder: Path) -> Drawing:
+    figure = plot.draw(models)
+    settle(figure)
+    write_atomically(folder / f"{name}.png", to_png(figure))
+    # The drawings are our own markup, with names escaped by the drawing library.
+    return Drawing(plot, Markup(to_svg(figure, name)))
+
+
+def _file_ending(label: str) -> str:
+    return f"_{re.sub('[^0-9a-zA-Z.]+', '_', label)}" if label else ""
+
+
 def render_page(
     comparison: Comparison,
     results: Sequence[CellResult],
     models: Sequence[ModelResult],
-    drawings: dict[str, str],
+    drawings: Drawings,
     command: str,
 ) -> str:
     """Fill the page's template.
@@ -102,7 +170,7 @@ def render_page(
       comparison: the settings.
       results: of all cells.
       models: what was found about each model.
-      drawings: an SVG element for each of `PLOTS`, by name.
+      drawings: its plots.
       command: that was given.
 
     Returns:
@@ -116,16 +184,23 @@ def render_page(
         lstrip_blocks=True,
     )
     chosen = tables.selected_results(models)
+    labels = {group.privacy_key: entry.label for entry in models for group in entry.groups}
     return environment.get_template("report.html").render(
         comparison=comparison,
         sentences=summary_sentences(comparison, results, models),
-        privacy=privacy_statements(results),
+        privacy=privacy_marks(models),
+        equal_privacy=privacy_rows(models),
+        equal_privacy_models=model_names(models),
+        statements=privacy_statements(models),
+        clipping=_clipping(comparison),
+        utility_plots=drawings.utility,
         verdicts=[list(pair) for pair in zip(*(judge_twins(models, score) for score in _JUDGED), strict=True)],
         headline=tables.HEADLINE,
         headline_rows=[tables.headline_row(entry) for entry in models],
-        runs=[(result, tables.run_row(result, id(result) in chosen)) for result in results],
-        # The drawings are our own markup, with names escaped by the drawing library.
-        plots=[(plot, Markup(drawings[plot.name])) for plot in PLOTS],
+        runs=[
+            (result, labels[privacy_key(result)], tables.run_row(result, id(result) in chosen)) for result in results
+        ],
+        plots=list(drawings.plots.items()),
         definitions=DEFINITIONS,
         settings=tables.setting_rows(comparison),
         machines=tables.machine_rows(results),
@@ -133,6 +208,11 @@ def render_page(
         format_number=format_number,
         format_spread=format_spread,
     )
+
+
+def _clipping(comparison: Comparison) -> str:
+    clipped = f"clipped to norm {comparison.update_clip_norm:g}" if comparison.update_clip_norm else "not clipped"
+    return f"Updates of all runs are {clipped}, and all clients weigh the same, with noise or without."
 
 
 _JUDGED = ("perplexity", "accuracy")

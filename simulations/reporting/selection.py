@@ -1,4 +1,4 @@
-"""Which learning rates are selected for each model, and the numbers that a comparison reports of them."""
+"""Which learning rates are selected for each model and privacy, and the numbers that a comparison reports of them."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,7 @@ import numpy as np
 from fl_core.scores import Scores
 from models.registry import standard_twin
 from simulations.comparison import CellResult
+from simulations.reporting.run_privacy import PrivacyKey, RunPrivacy, privacy_key, run_privacies
 
 SCORES = Scores._fields
 
@@ -46,7 +47,7 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The cells of one model and one combination of learning rates, one a seed.
+    """The cells of one model, one privacy and one combination of learning rates, one a seed.
 
     Attributes:
       model: its name.
@@ -59,6 +60,11 @@ class Group:
     client_learning_rate: float
     server_learning_rate: float
     results: tuple[CellResult, ...]
+
+    @property
+    def privacy_key(self) -> PrivacyKey:
+        """What the privacy of the cells is told apart by."""
+        return privacy_key(self.results[0])
 
     @property
     def finished(self) -> tuple[CellResult, ...]:
@@ -80,7 +86,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class ModelResult:
-    """What a comparison found about one model.
+    """What a comparison found about one model, with one privacy.
 
     Attributes:
       model: its name.
@@ -89,6 +95,8 @@ class ModelResult:
       selected: the combination that stands for the model; None where no run has a held-out loss.
       twin_perplexity: its twin's final held-out perplexity, the mean over the seeds that finished; None for none.
       rounds_to_twin: rounds until its mean held-out perplexity is at or below its twin's final one; None for never.
+      privacy: of all its runs.
+      label: the privacy in words; empty where all runs of the comparison have the same.
     """
 
     model: str
@@ -97,6 +105,13 @@ class ModelResult:
     selected: Group | None
     twin_perplexity: float | None
     rounds_to_twin: int | None
+    privacy: RunPrivacy
+    label: str
+
+    @property
+    def name(self) -> str:
+        """The model, with its privacy where that differs between the runs of the comparison."""
+        return f"{self.model} ({self.label})" if self.label else self.model
 
     def test(self, score: str) -> Spread | None:
         """Summarise a test score, such as `perplexity`, of the selected combination."""
@@ -104,32 +119,35 @@ class ModelResult:
 
 
 def model_results(results: Sequence[CellResult]) -> list[ModelResult]:
-    """Select learning rates for every model and compare it with its standard twin.
+    """Select learning rates for every model and privacy, and compare it with its standard twin at the same privacy.
 
     Args:
       results: of all cells.
 
     Returns:
-      One entry a model, in the order of `results`.
+      One entry a model and privacy, in the order of `results`.
     """
-    by_model: dict[str, list[Group]] = {}
+    entries_of: dict[tuple[str, PrivacyKey], list[Group]] = {}
     for group in group_results(results):
-        by_model.setdefault(group.model, []).append(group)
-    selected = {model: select_group(groups) for model, groups in by_model.items()}
+        entries_of.setdefault((group.model, group.privacy_key), []).append(group)
+    selected = {entry: select_group(groups) for entry, groups in entries_of.items()}
+    privacies = run_privacies(results)
     entries = []
-    for model, groups in by_model.items():
+    for (model, key), groups in entries_of.items():
         twin = standard_twin(model)
-        twin = twin if twin in by_model else None
-        own = _perplexity_curve(selected[model])
-        reference = _perplexity_curve(selected[twin]) if twin else None
+        twin = twin if (twin, key) in entries_of else None
+        own = _perplexity_curve(selected[model, key])
+        reference = _perplexity_curve(selected[twin, key]) if twin else None
         target = float(reference.mean[-1]) if reference else None
         rounds = rounds_to_reach(own, target) if own and target is not None else None
-        entries.append(ModelResult(model, twin, tuple(groups), selected[model], target, rounds))
+        chosen, privacy = selected[model, key], privacies[key]
+        label = privacy.words if len(privacies) > 1 else ""
+        entries.append(ModelResult(model, twin, tuple(groups), chosen, target, rounds, privacy, label))
     return entries
 
 
 def group_results(results: Sequence[CellResult]) -> list[Group]:
-    """Put the seeds of one model and one combination of learning rates together.
+    """Put the seeds of one model, one privacy and one combination of learning rates together.
 
     Args:
       results: of all cells.
@@ -137,12 +155,12 @@ def group_results(results: Sequence[CellResult]) -> list[Group]:
     Returns:
       The groups, in the order of their first cells.
     """
-    cells: dict[tuple[str, float, float], list[CellResult]] = {}
+    cells: dict[tuple[str, PrivacyKey, float, float], list[CellResult]] = {}
     for result in results:
         experiment = result.cell.experiment
-        key = (experiment.model, experiment.client_learning_rate, experiment.server_learning_rate)
-        cells.setdefault(key, []).append(result)
-    return [Group(*key, tuple(group)) for key, group in cells.items()]
+        rates = experiment.client_learning_rate, experiment.server_learning_rate
+        cells.setdefault((experiment.model, privacy_key(result), *rates), []).append(result)
+    return [Group(model, client, server, tuple(group)) for (model, _, client, server), group in cells.items()]
 
 
 def select_group(groups: Sequence[Group]) -> Group | None:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from simulations.comparison import CellResult
 from simulations.configuration import Comparison
 from simulations.reporting.formatting import describe_losses, format_number, format_rates, format_spread, join_words
+from simulations.reporting.privacy_summary import lowest_by_level, mechanism_sentences, privacy_sentence, twin_tallies
 from simulations.reporting.selection import Group, ModelResult, finite
 from simulations.reporting.verdicts import Verdict, judge_twins
 
-NOT_PRIVATE = "NOT PRIVATE"
 MOST_LISTED = 8
 
 
@@ -25,28 +25,23 @@ def summary_sentences(
     Returns:
       The sentences of one paragraph.
     """
-    sentences = [_count_runs(comparison, results), *_lowest(models)]
     verdicts = judge_twins(models, "perplexity")
-    sentences += [twin_sentence(verdict) for verdict in verdicts]
+    sentences = [_count_runs(comparison, results, models)]
+    if any(entry.label for entry in models):
+        sentences += [*lowest_by_level(models), *mechanism_sentences(models), *twin_tallies(verdicts)]
+    else:
+        sentences += [*_lowest(models), *(twin_sentence(verdict) for verdict in verdicts)]
     if any(verdict.outcome != "not compared" for verdict in verdicts):
         sentences.append(
             "A difference of at most one pooled standard deviation over seeds is called undecided; with so few seeds "
             "this is a yardstick, not a test of significance."
         )
-    sentences += [*_selections(models), *_edges(comparison, models), *_losses(models), _privacy(results)]
+    if any(entry.label for entry in models):
+        sentences += [*_lost_by_privacy(models), *_edges(comparison, models)]
+    else:
+        sentences += [*_selections(models), *_edges(comparison, models), *_losses(models)]
+    sentences.append(privacy_sentence(models))
     return sentences
-
-
-def privacy_statements(results: Sequence[CellResult]) -> list[str]:
-    """List what the runs say about their privacy.
-
-    Args:
-      results: of all cells.
-
-    Returns:
-      The different statements; `NOT PRIVATE` alone where no run makes one.
-    """
-    return sorted({result.summary.get("privacy") or NOT_PRIVATE for result in results}) or [NOT_PRIVATE]
 
 
 def twin_sentence(verdict: Verdict) -> str:
@@ -75,14 +70,16 @@ def twin_sentence(verdict: Verdict) -> str:
     return f"{intro}, {verdict.outcome} by {times}." if finite(verdict.deviations) else f"{intro}, {verdict.outcome}."
 
 
-def _count_runs(comparison: Comparison, results: Sequence[CellResult]) -> str:
+def _count_runs(comparison: Comparison, results: Sequence[CellResult], models: Sequence[ModelResult]) -> str:
     counts = {
         status: sum(result.status == status for result in results) for status in ("finished", "diverged", "failed")
     }
     said = join_words([f"{count} {status}" for status, count in counts.items() if count or status == "finished"])
     grid = f"{len(comparison.client_learning_rates)} by {len(comparison.server_learning_rates)}"
+    labels = {entry.label for entry in models}
+    privacies = f"{len(labels)} kinds of privacy, " if len(labels) > 1 else ""
     return (
-        f"{_plural(len(comparison.models), 'model')}, {grid} client and server learning rates and "
+        f"{_plural(len(comparison.models), 'model')}, {privacies}{grid} client and server learning rates and "
         f"{_plural(len(comparison.seeds), 'seed')} made {_plural(len(results), 'run')} of "
         f"{_plural(comparison.rounds, 'round')}: {said}."
     )
@@ -100,7 +97,7 @@ def _lowest(models: Sequence[ModelResult]) -> list[str]:
 
 def _selections(models: Sequence[ModelResult]) -> list[str]:
     sentences = []
-    without = [entry.model for entry in models if entry.selected is None]
+    without = [entry.name for entry in models if entry.selected is None]
     if without:
         sentences.append(f"No learning rates could be selected for {join_words(without)}: no run has a held-out loss.")
     for entry in models:
@@ -109,16 +106,34 @@ def _selections(models: Sequence[ModelResult]) -> list[str]:
             continue
         if not group.finished:
             sentences.append(
-                f"No run of {entry.model} finished; client / server {format_rates(group)} stands for it in the plots, "
+                f"No run of {entry.name} finished; client / server {format_rates(group)} stands for it in the plots, "
                 "by its last held-out loss."
             )
         elif len(group.finished) < len(group.results):
             sentences.append(
-                f"No combination of learning rates of {entry.model} finished with every seed; the one selected "
+                f"No combination of learning rates of {entry.name} finished with every seed; the one selected "
                 f"(client / server {format_rates(group)}) lacks some ({describe_losses(group)}), and its scores are "
                 f"means over the {_plural(len(group.finished), 'seed')} that finished, which flatters it."
             )
     return sentences
+
+
+def _lost_by_privacy(models: Sequence[ModelResult]) -> list[str]:
+    """Say in short what was lost; the table of scores at equal privacy says where."""
+    without = sum(not entry.test("perplexity") for entry in models)
+    some = sum(
+        entry.selected is not None and 0 < len(entry.selected.finished) < len(entry.selected.results)
+        for entry in models
+    )
+    sentences = []
+    if without:
+        sentences.append(f"Of {len(models)} combinations of model and privacy, {without} had no run that finished.")
+    if some:
+        sentences.append(
+            f"At the learning rates selected, {some} lost some of their seeds, and their scores are means over those "
+            "that finished, which flatters them."
+        )
+    return sentences or ["None of the runs at the selected learning rates diverged or failed."]
 
 
 def _edges(comparison: Comparison, models: Sequence[ModelResult]) -> list[str]:
@@ -129,16 +144,17 @@ def _edges(comparison: Comparison, models: Sequence[ModelResult]) -> list[str]:
         )
         return any(len(rates) > 1 and rate in (min(rates), max(rates)) for rate, rates in axes)
 
-    names = [entry.model for entry in models if entry.test("perplexity") and entry.selected and at_edge(entry.selected)]
+    names = [entry.name for entry in models if entry.test("perplexity") and entry.selected and at_edge(entry.selected)]
     if not names:
         return []
-    who = "every model" if len(names) == len(models) > 1 else join_words(names)
+    more = [f"{len(names) - MOST_LISTED} more"] if len(names) > MOST_LISTED else []
+    who = "every model" if len(names) == len(models) > 1 else join_words(names[:MOST_LISTED] + more)
     return [f"The learning rates selected for {who} lie at the edge of the grid; better ones may lie outside it."]
 
 
 def _losses(models: Sequence[ModelResult]) -> list[str]:
     lost = [
-        (entry.model, f"{format_rates(group)} ({words})")
+        (entry.name, f"{format_rates(group)} ({words})")
         for entry in models
         for group in entry.groups
         if (words := describe_losses(group))
@@ -151,13 +167,6 @@ def _losses(models: Sequence[ModelResult]) -> list[str]:
     more = [f"{len(lost) - MOST_LISTED} more (see all runs)"] if len(lost) > MOST_LISTED else []
     listed = "; ".join([*(f"{model} at {', '.join(words)}" for model, words in by_model.items()), *more])
     return [f"Seeds were lost at these learning rates (client / server): {listed}."]
-
-
-def _privacy(results: Sequence[CellResult]) -> str:
-    statements = privacy_statements(results)
-    if statements == [NOT_PRIVATE]:
-        return f"The models are {NOT_PRIVATE}: they were trained without any differential-privacy guarantee."
-    return f"Privacy, as the runs state it: {join_words(statements)}."
 
 
 def _plural(count: int, noun: str) -> str:

@@ -59,6 +59,8 @@ CSV_COLUMNS = (
     *CSV_NUMBERS,
     "reason",
 )
+PRIVACY_COLUMNS = ("mechanism", "noise_multiplier", "epsilon", "delta", "rho")
+"""Columns after the seed, where a run has privacy; without numbers of a guarantee for runs that have none."""
 
 
 def headline_row(entry: ModelResult) -> list[Entry]:
@@ -72,7 +74,7 @@ def headline_row(entry: ModelResult) -> list[Entry]:
     """
     group = entry.selected
     count = parameters(entry)
-    name = Entry(entry.model), Entry(format_number(count, 0), "" if count else "every run failed")
+    name = Entry(entry.model, entry.label), Entry(format_number(count, 0), "" if count else "every run failed")
     if group is None:
         return [*name, Entry(DASH, "no run has a held-out loss"), *[Entry(DASH, "nothing selected")] * 7]
     cost = costs(group)
@@ -163,7 +165,7 @@ def setting_rows(comparison: Comparison) -> list[tuple[str, str]]:
             return ", ".join(map(say, value))
         return f"{value:g}" if isinstance(value, float) else DASH + " (not set)" if value is None else str(value)
 
-    return [(name, say(value)) for name, value in as_json(comparison).items()]
+    return [(name, say(value)) for name, value in as_json(comparison).items() if value != []]
 
 
 def machine_rows(results: Sequence[CellResult]) -> list[tuple[str, str]]:
@@ -202,13 +204,17 @@ def results_csv(results: Sequence[CellResult], models: Sequence[ModelResult]) ->
     """
     chosen = selected_results(models)
     text = io.StringIO()
-    writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
+    private = any(result.cell.experiment.privacy != "none" for result in results)
+    after_seed = CSV_COLUMNS.index("seed") + 1
+    columns = CSV_COLUMNS[:after_seed] + PRIVACY_COLUMNS * private + CSV_COLUMNS[after_seed:]
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     for result in results:
         experiment = result.cell.experiment
         numbers = {name: result.summary.get(name) for name in CSV_NUMBERS}
         writer.writerow(
             {name: value for name, value in numbers.items() if finite(value) is not None}
+            | (_privacy_columns(result) if private else {})
             | {
                 "model": experiment.model,
                 "client_learning_rate": experiment.client_learning_rate,
@@ -221,6 +227,15 @@ def results_csv(results: Sequence[CellResult], models: Sequence[ModelResult]) ->
             }
         )
     return text.getvalue()
+
+
+def _privacy_columns(result: CellResult) -> dict[str, Any]:
+    guarantee = result.summary.get("privacy_guarantee") or {}
+    return {
+        "mechanism": result.cell.experiment.privacy,
+        "noise_multiplier": result.summary.get("noise_multiplier"),
+        **{name: guarantee.get(name) for name in ("epsilon", "delta", "rho")},
+    }
 
 
 def selected_results(models: Sequence[ModelResult]) -> set[int]:

@@ -20,6 +20,7 @@ class Verdict(NamedTuple):
       own: the model's test score; None where no seed finished.
       reference: its twin's.
       deviations: size of the difference in pooled standard deviations; None where that is unknown.
+      label: the privacy of both, where that differs between the runs of the comparison.
     """
 
     model: str
@@ -29,21 +30,24 @@ class Verdict(NamedTuple):
     own: Spread | None
     reference: Spread | None
     deviations: float | None
+    label: str = ""
 
 
 def judge_twins(models: Sequence[ModelResult], score: str) -> list[Verdict]:
-    """Judge every model whose standard twin is part of the comparison.
+    """Judge every model whose standard twin is part of the comparison, at the same privacy.
 
     Args:
       models: all models.
       score: `perplexity` or an accuracy.
 
     Returns:
-      One verdict a pair.
+      One verdict a pair and privacy.
     """
-    by_name = {entry.model: entry for entry in models}
+    tests = {(entry.model, entry.privacy): entry.test(score) for entry in models}
     return [
-        judge(entry.model, entry.twin, score, entry.test(score), by_name[entry.twin].test(score))
+        judge(entry.model, entry.twin, score, entry.test(score), tests[entry.twin, entry.privacy])._replace(
+            label=entry.label
+        )
         for entry in models
         if entry.twin is not None
     ]

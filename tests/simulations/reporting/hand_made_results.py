@@ -1,5 +1,6 @@
 """Results of comparisons that never ran, for the tests of the report."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,6 +69,37 @@ def make_result(
         "machine": {"platform": "cpu", "python": "3.11"},
     }
     return CellResult(cell, filled | summary, rows)
+
+
+def make_private_result(
+    mechanism: str = "tree", epsilon: float = 5.0, noise_seed: str = "entropy", **settings: Any
+) -> CellResult:
+    """A run with noise; an infinite epsilon makes one of the same comparison without."""
+    result = make_result(**settings)
+    if math.isinf(epsilon):
+        return result
+    experiment = dataclasses.replace(
+        result.cell.experiment,
+        privacy=mechanism,
+        target_epsilon=epsilon,
+        noise_seed=noise_seed,
+        cohort_sampler="min_separation",
+        update_clip_norm=1.0,
+    )
+    cell = dataclasses.replace(result.cell, experiment=experiment)
+    words = f"({epsilon:g}, 1e-05)-differential privacy; unit: client; adjacency: zero-out; {mechanism} noise"
+    said: dict[str, Any] = {
+        "noise_multiplier": 7.5,
+        "privacy": words,
+        "privacy_guarantee": {"epsilon": epsilon, "delta": 1e-5, "rho": 0.125},
+    }
+    if noise_seed == "experiment":
+        said["privacy"] = (
+            f"NOT PRIVATE: the noise follows from the experiment's seed. With secret noise it would be {words}"
+        )
+        said["privacy_guarantee"] = None
+    summary = result.summary if result.status == "failed" else result.summary | said
+    return dataclasses.replace(result, cell=cell, summary=summary)
 
 
 def make_row(number: int, perplexity: float | None) -> dict[str, Any]:

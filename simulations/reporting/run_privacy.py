@@ -1,0 +1,97 @@
+"""What the runs of a comparison state about their privacy, by mechanism and by the epsilon that was asked for."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simulations.comparison import CellResult
+from simulations.privacy_settings import PrivacyName
+
+NOT_PRIVATE = "NOT PRIVATE"
+NO_NOISE = "no noise"
+
+
+class PrivacyKey(NamedTuple):
+    """What sets the privacies of a comparison apart.
+
+    Attributes:
+      mechanism: of the noise.
+      target_epsilon: that was asked for, where it was.
+    """
+
+    mechanism: PrivacyName
+    target_epsilon: float | None
+
+
+@dataclass(frozen=True)
+class RunPrivacy:
+    """The privacy of all runs with one mechanism and one target.
+
+    Attributes:
+      mechanism: of the noise.
+      target_epsilon: that was asked for, where it was; it holds for private runs only.
+      private: whether each of the runs has a guarantee.
+      epsilon: that none of them exceeds; None where they are not private, or none is finite.
+      noise_multiplier: of the mechanism; None where there is no noise, or no run got so far.
+      statements: what the runs say, each once; without an epsilon where they are not private.
+    """
+
+    mechanism: PrivacyName = "none"
+    target_epsilon: float | None = None
+    private: bool = False
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    statements: tuple[str, ...] = ()
+
+    @property
+    def level(self) -> str:
+        """What mechanisms are compared at: an epsilon, or why there is none."""
+        if self.mechanism == "none":
+            return NO_NOISE
+        if self.private:
+            return "no finite epsilon" if self.epsilon is None else f"epsilon {self.epsilon:.4g}"
+        noise = "" if self.noise_multiplier is None else f", noise multiplier {self.noise_multiplier:.4g}"
+        return NOT_PRIVATE + noise
+
+    @property
+    def words(self) -> str:
+        """Mechanism and level, such as `tree, epsilon 5`."""
+        return self.level if self.mechanism == "none" else f"{self.mechanism}, {self.level}"
+
+
+def privacy_key(result: CellResult) -> PrivacyKey:
+    """Find what a run's privacy is told apart by."""
+    return PrivacyKey(result.cell.experiment.privacy, result.cell.experiment.target_epsilon)
+
+
+def run_privacies(results: Sequence[CellResult]) -> dict[PrivacyKey, RunPrivacy]:
+    """Put together what runs state about their privacy.
+
+    Args:
+      results: of all cells.
+
+    Returns:
+      The privacies, in the order of their first cells.
+    """
+    runs: dict[PrivacyKey, list[CellResult]] = {}
+    for result in results:
+        runs.setdefault(privacy_key(result), []).append(result)
+    return {key: _privacy_of(key, of_key) for key, of_key in runs.items()}
+
+
+def _privacy_of(key: PrivacyKey, results: Sequence[CellResult]) -> RunPrivacy:
+    if key.mechanism == "none":
+        return RunPrivacy(statements=(NOT_PRIVATE,))
+    ended = [result.summary for result in results if result.status != "failed"]
+    noise = next((summary["noise_multiplier"] for summary in ended if summary.get("noise_multiplier")), None)
+    guarantees = [summary.get("privacy_guarantee") for summary in ended]
+    if any(result.cell.experiment.noise_seed != "entropy" for result in results) or None in guarantees:
+        # What such a run says goes on with the epsilon that secret noise would have had.
+        statements = {str(summary.get("privacy") or NOT_PRIVATE).split(". ")[0] for summary in ended}
+        return RunPrivacy(*key, False, None, noise, tuple(sorted(statements)) or (NOT_PRIVATE,))
+    stated = [guarantee["epsilon"] for guarantee in guarantees if guarantee]
+    most = math.inf if None in stated else max(stated, default=math.inf)
+    epsilon = key.target_epsilon or (most if math.isfinite(most) else None)
+    statements = {summary["privacy"] for summary in ended}
+    return RunPrivacy(*key, True, epsilon, noise, tuple(sorted(statements)))

@@ -1,0 +1,73 @@
+"""`fedlm compare` of mechanisms and epsilons as a user runs it, with two models on a small store."""
+
+import csv
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+OPTIONS = shlex.split(
+    "--models cifg_tiny si_cifg_tiny --rounds 2 --cohort-size 4 --length 8 --evaluate-every 1 --seeds 0 "
+    "--client-learning-rates 0.5 --server-optimizer fedavg --server-learning-rates 1.0 --heldout-examples 50 "
+    "--cohort-sampler min_separation --min-separation 2 --update-clip-norm 1"
+)
+
+
+def run(store, out, *more):
+    words = [sys.executable, "-m", "fedlm.cli", "compare", "--data", str(store), "--out", str(out), *OPTIONS, *more]
+    return subprocess.run(words, capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def compared(small_store, tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare") / "out"
+    result = run(small_store, out, "--mechanisms", "tree", "blt", "--epsilons", "1000", "inf")
+    assert result.returncode == 0, result.stderr
+    return out
+
+
+def summaries(out):
+    return {path.parts[-4]: json.loads(path.read_text()) for path in out.glob("cells/si_cifg_tiny/*/*/*/summary.json")}
+
+
+def test_every_mechanism_keeps_its_epsilon_and_no_noise_has_none(compared):
+    by_folder = summaries(compared)
+    assert set(by_folder) == {"tree_epsilon-1000", "blt_epsilon-1000", "no_noise"}
+    for mechanism in ("tree", "blt"):
+        guarantee = by_folder[f"{mechanism}_epsilon-1000"]["privacy_guarantee"]
+        assert guarantee["mechanism"] == mechanism
+        assert 995 < guarantee["epsilon"] <= 1000
+    assert by_folder["no_noise"]["privacy"] == "NOT PRIVATE"
+    assert by_folder["no_noise"]["experiment"]["weighting"] == "uniform"
+
+
+def test_the_report_compares_at_equal_privacy(compared):
+    page = (compared / "report.html").read_text()
+    assert "epsilon 1000" in page
+    assert "runs without noise: NOT PRIVATE" in page
+    assert (compared / "plots" / "privacy_utility.png").exists()
+    with (compared / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["model"], row["mechanism"]) for row in rows] == [
+        (model, mechanism) for model in ("cifg_tiny", "si_cifg_tiny") for mechanism in ("tree", "blt", "none")
+    ]
+
+
+def test_an_epsilon_can_be_added_and_other_cells_are_kept(compared, small_store):
+    before = {path: path.stat().st_mtime_ns for path in compared.glob("cells/*/*/*/*/summary.json")}
+    more = shlex.split("--mechanisms tree blt --epsilons 1000 2000 inf --models si_cifg_tiny")
+    result = run(small_store, compared, *more)
+    assert result.returncode == 0, result.stderr
+    after = {path: path.stat().st_mtime_ns for path in compared.glob("cells/*/*/*/*/summary.json")}
+    assert len(before) == 6
+    assert len(after) == 8
+    assert before.items() <= after.items()
+
+
+def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path):
+    result = run(small_store, tmp_path / "out", "--epsilons", "30")
+    assert result.returncode == 2
+    assert "epsilons is (30.0,), but privacy is none; give privacy or mechanisms" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,234 @@
+"""Reports of comparisons of mechanisms and epsilons."""
+
+import csv
+import math
+
+import pytest
+from hand_made_results import make_comparison, make_private_result, make_result
+from test_report_page import Page
+
+from simulations.reporting.privacy_summary import privacy_marks, privacy_rows, privacy_statements
+from simulations.reporting.report import write_report
+from simulations.reporting.selection import model_results
+from simulations.reporting.summary import summary_sentences
+from simulations.reporting.tables import CSV_COLUMNS
+from simulations.reporting.utility_plots import can_draw_utility, mechanisms_plot, utility_plot
+
+MODELS = ("cifg_tiny", "si_cifg_tiny")
+PERPLEXITIES = {
+    ("cifg_tiny", "tree", 5.0): 400.0,
+    ("cifg_tiny", "tree", 20.0): 300.0,
+    ("cifg_tiny", "blt", 5.0): 390.0,
+    ("cifg_tiny", "blt", 20.0): 310.0,
+    ("cifg_tiny", "none", math.inf): 200.0,
+    ("si_cifg_tiny", "tree", 5.0): 380.0,
+    ("si_cifg_tiny", "tree", 20.0): 320.0,
+    ("si_cifg_tiny", "blt", 5.0): 350.0,
+    ("si_cifg_tiny", "blt", 20.0): 290.0,
+    ("si_cifg_tiny", "none", math.inf): 190.0,
+}
+
+
+def grid(**settings):
+    return [
+        make_private_result(mechanism, epsilon, model=model, seed=seed, perplexity=perplexity + 2 * seed, **settings)
+        for (model, mechanism, epsilon), perplexity in PERPLEXITIES.items()
+        for seed in (0, 1)
+    ]
+
+
+def plain(text):
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def sentences(results):
+    models = model_results(results)
+    comparison = make_comparison([entry.model for entry in models[:1]])
+    return plain(" ".join(summary_sentences(comparison, results, models)))
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    out = tmp_path_factory.mktemp("report")
+    write_report(make_comparison(MODELS), grid(), out, "fedlm compare")
+    return out
+
+
+def test_learning_rates_are_selected_for_each_privacy_by_itself():
+    models = model_results(
+        [
+            make_private_result(epsilon=5.0, client=0.5, loss=5.0),
+            make_private_result(epsilon=5.0, client=1.0, loss=6.0),
+            make_private_result(epsilon=20.0, client=0.5, loss=4.0),
+            make_private_result(epsilon=20.0, client=1.0, loss=3.0),
+            make_private_result("blt", epsilon=20.0, client=1.0, loss=9.0),
+        ]
+    )
+    assert [(entry.name, entry.selected.client_learning_rate) for entry in models] == [
+        ("cifg_tiny (tree, epsilon 5)", 0.5),
+        ("cifg_tiny (tree, epsilon 20)", 1.0),
+        ("cifg_tiny (blt, epsilon 20)", 1.0),
+    ]
+
+
+def test_a_twin_is_one_with_the_same_privacy():
+    models = model_results(
+        [
+            make_private_result(epsilon=5.0, model="cifg_tiny", curve=[9.0, 5.0]),
+            make_private_result(epsilon=20.0, model="si_cifg_tiny", curve=[9.0, 4.0]),
+            make_private_result(epsilon=5.0, model="si_cifg_tiny", curve=[9.0, 8.0]),
+        ]
+    )
+    assert [(entry.twin, entry.twin_perplexity) for entry in models[1:]] == [(None, None), ("cifg_tiny", 5.0)]
+
+
+def test_the_table_puts_mechanisms_of_one_epsilon_together_and_no_noise_last():
+    rows = privacy_rows(model_results(grid()))
+    assert [(row.level, row.mechanism) for row in rows] == [
+        *[("epsilon 5", "tree"), ("epsilon 5", "blt"), ("epsilon 20", "tree"), ("epsilon 20", "blt")],
+        ("no noise", "\N{EN DASH}"),
+    ]
+    assert [plain(score.perplexity) for score in rows[1].scores] == ["391.0 ± 1.4", "351.0 ± 1.4"]
+    assert plain(rows[1].scores[0].accuracy) == "22.00 ± 0.00 %"
+    assert [[score.lowest for score in row.scores] for row in rows[2:4]] == [[True, False], [False, True]]
+    assert [score.outcome for score in rows[2].scores] == ["", "worse"]
+
+
+def test_the_summary_compares_at_equal_privacy_only():
+    text = sentences(grid())
+    assert "At epsilon 5 the lowest mean test perplexity is that of si_cifg_tiny with blt noise, 351.0 ± 1.4." in text
+    assert "Without noise the lowest mean test perplexity is that of si_cifg_tiny, 191.0 ± 1.4." in text
+    assert "the lowest mean test perplexity was reached by blt 3 times and tree once" in text
+    assert "si_cifg_tiny has the lower mean test perplexity in 4 of 5 cases (4 better and 1 worse)" in text
+    assert "choosing the best of several runs, by learning rate, seed, model or mechanism, is not accounted" in text
+
+
+def test_runs_that_were_lost_are_counted_and_not_listed_one_by_one():
+    lost = [make_private_result(epsilon=5.0, status="diverged"), make_private_result(epsilon=20.0), make_result()]
+    assert "Of 3 combinations of model and privacy, 1 had no run that finished." in sentences(lost)
+    row = privacy_rows(model_results(lost))[0]
+    assert (row.scores[0].perplexity, row.scores[0].note) == ("\N{EN DASH}", "1 of 1 seed diverged")
+
+
+def test_marks_and_statements_say_what_is_private_and_what_is_not():
+    models = model_results(grid())
+    assert privacy_marks(models) == [
+        "each run alone differentially private: epsilon 5 and 20",
+        "runs without noise: NOT PRIVATE",
+    ]
+    statements = dict(privacy_statements(models))
+    assert next(iter(statements)) == "tree, epsilon 5"
+    assert statements["blt, epsilon 20"].startswith(
+        "(20, 1e-05)-differential privacy; unit: client; adjacency: zero-out"
+    )
+    assert statements["no noise"] == "NOT PRIVATE"
+
+
+def test_without_noise_nothing_is_said_of_privacy_but_that_there_is_none(tmp_path):
+    models = model_results([make_result()])
+    assert privacy_marks(models) == ["NOT PRIVATE"]
+    assert privacy_statements(models) == privacy_rows(models) == []
+    page = write_report(make_comparison(MODELS), [make_result()], tmp_path, "fedlm compare").read_text()
+    assert "At equal privacy" not in page
+    assert "mechanisms" not in page
+    assert (tmp_path / "results.csv").read_text().splitlines()[0] == ",".join(CSV_COLUMNS)
+
+
+def test_no_epsilon_is_shown_of_runs_whose_noise_can_be_computed_again(tmp_path):
+    results = [
+        make_private_result("tree", epsilon, "experiment", model=model, noise=noise)
+        for model in MODELS
+        for epsilon, noise in ((6.125, 7.5), (13.375, 3.5))
+    ]
+    for result in results:
+        result.summary["noise_multiplier"] = result.summary["noise"]
+    models = model_results(results)
+    assert not can_draw_utility(models)
+    assert privacy_marks(models) == ["NOT PRIVATE: the noise follows from the seed"]
+    assert [row.level for row in privacy_rows(models)] == [
+        "NOT PRIVATE, noise multiplier 7.5",
+        "NOT PRIVATE, noise multiplier 3.5",
+    ]
+    page = write_report(make_comparison(MODELS), results, tmp_path, "fedlm compare").read_text()
+    text = Page(page).text
+    assert "NOT PRIVATE: the noise follows from the experiment's seed" in text
+    for shown in ("6.125", "13.38", "13.375", "1e-05", "epsilon 6", "epsilon 13"):
+        assert shown not in page.split("</style>")[1]
+        assert shown not in (tmp_path / "results.csv").read_text()
+
+
+def test_a_run_without_a_finite_epsilon_says_so():
+    result = make_private_result()
+    result.summary["privacy_guarantee"]["epsilon"] = None
+    object.__setattr__(result.cell.experiment, "target_epsilon", None)
+    (entry,) = model_results([result])
+    assert (entry.privacy.words, entry.label) == ("tree, no finite epsilon", "")
+
+
+def test_without_a_target_the_epsilon_is_the_largest_that_a_run_states():
+    results = [make_private_result(epsilon=epsilon, seed=seed) for seed, epsilon in enumerate((4.0, 6.0))]
+    for result in results:
+        object.__setattr__(result.cell.experiment, "target_epsilon", None)
+    (entry,) = model_results(results)
+    assert entry.privacy.epsilon == 6.0
+
+
+def ticks(axes):
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+def points(axes):
+    return {tuple(map(float, xy)) for line in axes.lines if line.get_marker() in "os" for xy in line.get_xydata()}
+
+
+def test_the_plot_of_utility_has_a_panel_a_mechanism_with_no_noise_as_its_last_tick():
+    figure = utility_plot(model_results(grid()))
+    tree, blt = figure.axes
+    assert (tree.get_title(loc="left"), blt.get_title(loc="left")) == ("tree", "blt")
+    assert ticks(tree) == ["5", "20", "no noise"]
+    assert tree.get_xscale() == tree.get_yscale() == "log"
+    without = tree.get_xticks()[-1]
+    assert points(blt) == {(5, 391), (20, 311), (5, 351), (20, 291), (without, 201), (without, 191)}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cifg_tiny", "si_cifg_tiny"]
+
+
+def test_the_plot_of_mechanisms_has_a_panel_a_model():
+    figure = mechanisms_plot(model_results(grid()))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == list(MODELS)
+    assert {(5, 401), (5, 391), (20, 301), (20, 311)} == points(figure.axes[0])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["tree", "blt", "no noise"]
+
+
+def test_an_epsilon_at_which_nothing_finished_is_a_cross():
+    results = [
+        make_private_result(epsilon=epsilon, status=status)
+        for epsilon, status in ((5.0, "diverged"), (20.0, "finished"))
+    ]
+    axes = utility_plot(model_results([*results, make_result()])).axes[0]
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "X"] == [5.0]
+    assert ticks(axes) == ["5", "20", "no noise"]
+
+
+def test_one_level_of_privacy_makes_no_plot():
+    assert not can_draw_utility(model_results([make_private_result()]))
+    assert can_draw_utility(model_results([make_private_result(), make_result()]))
+
+
+def test_the_page_has_the_table_the_plots_and_details_for_each_privacy(report):
+    source = (report / "report.html").read_text(encoding="utf-8")
+    page = Page(source)
+    identifiers = [value for name, value in page.attributes if name == "id"]
+    assert len(identifiers) == len(set(identifiers))
+    assert page.tags.count("svg") == 2 + 5 * 4
+    assert page.text.index("At equal privacy") < page.text.index("What the runs guarantee") < page.text.index("Plots")
+    assert "<summary>blt, epsilon 20</summary>" in source
+    names = {path.name for path in (report / "plots").iterdir()}
+    assert {"privacy_utility.png", "privacy_mechanisms.png", "upload_tree_epsilon_5.png", "upload_no_noise.png"} < names
+
+
+def test_the_csv_has_the_guarantee_of_each_run(report):
+    with (report / "results.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = ("mechanism", "noise_multiplier", "epsilon", "delta", "rho")
+    assert [rows[0][name] for name in columns] == ["tree", "7.5", "5.0", "1e-05", "0.125"]
+    assert [rows[8][name] for name in columns] == ["none", "", "", "", ""]
