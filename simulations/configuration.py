@@ -220,14 +220,14 @@ class Comparison(RoundSettings):
         check_learning_rates("server_learning_rates", *self.server_learning_rates)
         check_seeds("seeds", *self.seeds)
 
-    def check_privacy(self, sampler: str, clip_norm: float | None, weighting: str) -> None:
+    def check_privacy(self, sampler: str, clip_norm: float | None, weighting: str, audited: bool) -> None:
         """Refuse settings that break a guarantee, or do nothing; see `PrivacySettings.check_privacy`."""
         if not (self.mechanisms or self.epsilons):
-            super().check_privacy(sampler, clip_norm, weighting)
+            super().check_privacy(sampler, clip_norm, weighting, audited)
             return
         self.check_mechanisms(self.mechanisms, self.epsilons)
         for privacy in self._privacy_settings():
-            privacy.check_privacy(sampler, clip_norm, weighting)
+            privacy.check_privacy(sampler, clip_norm, weighting, audited)
 
     def _privacy_settings(self) -> list[PrivacySettings]:
         """List the privacy to compare: every mechanism at every epsilon, and at last none where that is asked for."""

@@ -1,7 +1,6 @@
 """What the server of a private run does with a cohort's sum: add noise, divide by a fixed number, move the clip
 norm."""
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -217,7 +216,7 @@ class PrivateRounds:
         return PrivateMean(delta, state, float(noise_norm), float(signal_norm))
 
 
-@functools.partial(jax.jit, donate_argnums=1)
+@jax.jit
 def _noised_mean(
     total: Params, noise: Params, scale: jax.Array, report_goal: jax.Array
 ) -> tuple[Params, jax.Array, jax.Array]:
