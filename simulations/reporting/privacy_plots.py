@@ -109,9 +109,6 @@ def _draw_spent(axes: Axes, plans: dict[MechanismName, PrivacyPlan], delta: floa
 
 def _name_lines(axes: Axes, ends: dict[str, tuple[float, str]]) -> None:
     """Write each line's name beside its end, moved up or down a little where they would overlap."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.draw_without_rendering()
     low, high = np.log(axes.get_ylim())
     least = 0.075
     place = -math.inf
