@@ -219,7 +219,7 @@ def mechanism_sentences(models: Sequence[ModelResult]) -> list[str]:
     tallies = join_words([f"{mechanism} {count} times" for mechanism, count in winners.most_common()])
     return [
         f"Mechanism against mechanism, with the same model at the same epsilon, the lowest mean test perplexity was "
-        f"reached by {tallies.replace(' 1 times', ' once')}."
+        f"reached by {tallies.replace(' 1 times', ' once')}, however small the difference."
     ]
 
 

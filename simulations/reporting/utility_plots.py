@@ -151,7 +151,14 @@ def _panels(title: str, names: Sequence[str], lines: Callable[[str], list[Series
         axes.set_xlabel("epsilon (smaller is more private)", color=INK, fontsize=9.5)
     _fit(panels[0], every, beyond)
     handles = {series.name: _sample(series) for series in every}
-    figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=3, frameon=False, labelcolor=INK)
+    figure.legend(
+        handles=list(handles.values()),
+        loc="outside lower center",
+        ncols=3,
+        handlelength=3,
+        frameon=False,
+        labelcolor=INK,
+    )
     figure.suptitle(title, x=0.01, ha="left", color=INK, weight="bold", fontsize=11)
     figure.supylabel("test perplexity", color=INK, fontsize=9.5)
     return figure
