@@ -252,9 +252,10 @@ def _dpsgd(kind: str, command: DpSgdCommand) -> dict[str, Any]:
 
 def _ledger(kind: str, command: LedgerCommand) -> dict[str, Any]:
     from fl_core.privacy.ledger import PrivacyLedger
-    from fl_core.privacy.releases import LEDGER_FILE
+    from fl_core.privacy.plan import LEDGER_FILE
+    from simulations.privacy_settings import PRIVACY_FOLDER
 
-    folders = [command.path, command.path / "privacy"]
+    folders = [command.path, command.path / PRIVACY_FOLDER]
     path = next((folder / LEDGER_FILE for folder in folders if (folder / LEDGER_FILE).exists()), command.path)
     if not path.is_file():
         raise ConfigurationError(f"{command.path}: neither a ledger nor the folder of a private run; give one of these")

@@ -13,6 +13,7 @@ from fl_core.atomic_files import write_atomically
 from fl_core.cohorts import CohortSampler
 from fl_core.compression import make_compressor
 from fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fl_core.privacy.plan import LEDGER_FILE
 from fl_core.processes import gather, is_first, together
 from fl_core.randomness import device_key
 from fl_core.round_loop import FederatedOptimization, RoundResult, run_rounds
@@ -30,6 +31,7 @@ from simulations.datasets.store import TokenStore
 from simulations.federated_data import StoredData, device_batches, evaluation_owners
 from simulations.initial_parameters import InitialParameters, read_parameters
 from simulations.lane_count import choose_lanes
+from simulations.privacy_settings import PRIVACY_FOLDER
 from simulations.run_folder import RunFolder
 from simulations.run_record import (
     NOT_PRIVATE,
@@ -199,10 +201,14 @@ def _train(
     prepared: PreparedExperiment, folder: RunFolder, observe: Observer
 ) -> tuple[ServerState, Divergence | None, dict[str, Any]]:
     experiment = prepared.experiment
+    if (folder.directory / PRIVACY_FOLDER / LEDGER_FILE).exists():
+        raise CheckpointError(
+            f"{folder.directory}: holds a private run, and this one has privacy none; give another --out"
+        )
     state, first_round = folder.resume(_fresh_state(prepared), _same_run(prepared))
     divergence = find_divergence(folder.rows)
     rounds = range(first_round, first_round if divergence else experiment.rounds)
-    results = run_rounds(state, rounds, *_participants(prepared))
+    results = run_rounds(state, rounds, *_participants(prepared, prepared.cohorts.sampler))
     for result, row in _rounds(prepared, results, experiment.rounds):
         state, done = result.state, result.round_number + 1
         folder.append(row)
@@ -234,7 +240,8 @@ def _train_privately(
     state, privacy, first_round = run.resume(_fresh_state(prepared), _same_run(prepared))
     divergence = find_divergence(folder.rows)
     rounds = range(first_round, first_round if divergence else run.end)
-    results = run_rounds(state, rounds, *_participants(prepared), run.rounds, privacy)
+    sampler = run.keep_secret(prepared.cohorts.sampler)
+    results = run_rounds(state, rounds, *_participants(prepared, sampler), run.rounds, privacy)
     for result, row in _rounds(prepared, results, run.end):
         state, done = result.state, result.round_number + 1
         assert result.private is not None
@@ -248,7 +255,9 @@ def _train_privately(
     return state, divergence, run.statement()
 
 
-def _participants(prepared: PreparedExperiment) -> tuple[CohortEngine, CohortSampler, FederatedOptimization]:
+def _participants(
+    prepared: PreparedExperiment, sampler: CohortSampler
+) -> tuple[CohortEngine, CohortSampler, FederatedOptimization]:
     experiment = prepared.experiment
     optimization = FederatedOptimization(
         server=experiment.server_config(),
@@ -257,7 +266,7 @@ def _participants(prepared: PreparedExperiment) -> tuple[CohortEngine, CohortSam
         seed=experiment.seed,
         server_warmup_rounds=experiment.server_warmup_rounds,
     )
-    return _engine(prepared), prepared.cohorts.sampler, optimization
+    return _engine(prepared), sampler, optimization
 
 
 def _rounds(

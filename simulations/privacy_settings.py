@@ -9,6 +9,8 @@ from fl_core.errors import ConfigurationError
 from fl_core.privacy.plan import TREES
 
 PrivacyName = Literal["none", "gaussian", "tree", "tree_honaker", "blt", "banded"]
+PRIVACY_FOLDER = "privacy"
+"""In the folder of a private run: its ledger and the secret of its noise."""
 PRIVATE_SAMPLERS = ("poisson", "min_separation", "shuffled_epochs")
 _TREE_SETTINGS = ("tree_restart_every", "tree_complete", "tree_restart_optimizer")
 TARGETS = ("noise_multiplier", "target_epsilon", "target_rho")

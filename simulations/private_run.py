@@ -1,5 +1,6 @@
 """The private part of an experiment: its noise, its ledger, and models that are durable before they are shown."""
 
+import dataclasses
 import hmac
 from collections.abc import Callable
 from pathlib import Path
@@ -9,21 +10,22 @@ import jax
 
 from fl_core.aggregation import CohortAggregate
 from fl_core.checkpoints import parameters_digest
+from fl_core.cohorts import CohortSampler
 from fl_core.errors import CheckpointError
 from fl_core.privacy.accounting import Guarantee
 from fl_core.privacy.ledger import PrivacyLedger
-from fl_core.privacy.plan import PrivacyPlan
+from fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
 from fl_core.privacy.private_rounds import PrivacyState, PrivateAggregation, PrivateMean, PrivateRounds
-from fl_core.privacy.releases import LEDGER_FILE, Releases
+from fl_core.privacy.releases import Releases
+from fl_core.private_cohorts import PoissonSampler
 from fl_core.server_optimizers import ServerState
 from simulations.cohort_samplers import Cohorts
 from simulations.configuration import Experiment
 from simulations.metrics_log import finite_row
+from simulations.privacy_settings import PRIVACY_FOLDER
 from simulations.private_plan import plan_aggregation
 from simulations.run_folder import RunFolder
 from simulations.run_record import NOT_PRIVATE
-
-FOLDER = "privacy"
 
 
 class PrivateCheckpoint(NamedTuple):
@@ -65,7 +67,7 @@ class PrivateRun:
         """
         self._aggregation, self._delta, self._folder, self._about = aggregation, delta, folder, about
         self._secret = seed is None
-        self._releases = Releases(folder.directory / FOLDER, None if seed is None else _secrets_of(seed))
+        self._releases = Releases(folder.directory / PRIVACY_FOLDER, None if seed is None else _secrets_of(seed))
         self._unpublished: list[dict[str, Any]] = []
 
     def resume(
@@ -107,6 +109,19 @@ class PrivateRun:
         # Which secret and which rounds does not matter for shapes.
         rounds = PrivateRounds(self._aggregation, bytes(32), fresh.params)
         return rounds.durable(rounds.init())
+
+    def keep_secret(self, sampler: CohortSampler) -> CohortSampler:
+        """Draw the cohorts of a Poisson sampler from the run's secret, since who takes part must stay secret.
+
+        Args:
+          sampler: of the experiment, which draws from its root seed.
+
+        Returns:
+          The one to use.
+        """
+        if not self._secret or not isinstance(sampler, PoissonSampler):
+            return sampler
+        return dataclasses.replace(sampler, seed=self._releases.cohort_seed())
 
     def record(self, row: dict[str, Any]) -> None:
         """Keep a round's row back until its model is durable.
@@ -222,7 +237,7 @@ def known_plan(out: Path) -> PrivacyPlan | None:
     Returns:
       Its plan, or None where no private run was begun there.
     """
-    path = out / FOLDER / LEDGER_FILE
+    path = out / PRIVACY_FOLDER / LEDGER_FILE
     ledger = PrivacyLedger(path) if path.exists() else None
     return ledger.plan if ledger is not None and ledger.records else None
 

@@ -15,6 +15,7 @@ from fl_core.privacy.participation import (
 )
 
 MechanismName = Literal["gaussian", "tree", "tree_honaker", "blt", "banded"]
+LEDGER_FILE = "ledger.jsonl"
 TREES = ("tree", "tree_honaker")
 TOEPLITZ = ("blt", "banded")
 

@@ -26,9 +26,7 @@ from fl_core.privacy.accounting import sensitivity_squared
 from fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
 from fl_core.privacy.noise_source import SECRET_BYTES, commitment, fresh_secret
 from fl_core.privacy.participation import PoissonParticipation
-from fl_core.privacy.plan import PrivacyPlan
-
-LEDGER_FILE = "ledger.jsonl"
+from fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
 
 
 class StoredCheckpoints(Protocol):
@@ -158,6 +156,14 @@ class Releases:
             end=_last_affordable(plan, generations),
             secret=self._read_secret(len(generations) - 1),
         )
+
+    def cohort_seed(self) -> int:
+        """Make a secret seed for drawing cohorts, the same in all generations.
+
+        Returns:
+          An integer of 256 bits.
+        """
+        return int.from_bytes(hmac.digest(self._secret_path(0).read_bytes(), b"cohorts", "sha256"), "little")
 
     def save(self, rounds: int, digest: str, write: Callable[[], None]) -> None:
         """Make a model durable; when this returns, it may be shown.
