@@ -217,10 +217,29 @@ def test_a_ledger_that_was_removed_is_missed(settings, tmp_path):
         run_experiment(Experiment(**settings), tmp_path)
 
 
+def test_who_is_sampled_does_not_follow_from_the_seed(settings, tmp_path):
+    """Of 20 expected clients a round in 6 rounds, two runs have the same numbers once in a million."""
+    settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "cohort_size": 20}
+    del settings["min_separation"], settings["max_participations"]
+    cohorts = []
+    for name in ("one", "other"):
+        run_experiment(Experiment(**settings), tmp_path / name)
+        cohorts.append([row["cohort"] for row in rows_of(tmp_path / name)])
+    assert cohorts[0] != cohorts[1]
+
+
+def test_a_run_without_privacy_does_not_enter_the_folder_of_a_private_one(settings, tmp_path):
+    with pytest.raises(StopError):
+        run_experiment(Experiment(**settings | {"checkpoint_every": 1}), tmp_path, stop_at(0))
+    public = {"privacy": "none", "noise_multiplier": None}
+    with pytest.raises(CheckpointError, match="holds a private run"):
+        run_experiment(Experiment(**settings | public), tmp_path)
+
+
 def test_an_empty_cohort_still_releases_noise(settings, tmp_path):
     settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "cohort_size": 1, "seed": 1}
     del settings["min_separation"], settings["max_participations"]
-    run_experiment(Experiment(**settings), tmp_path)
+    run_experiment(Experiment(**settings, noise_seed="experiment"), tmp_path)
     empty = [row for row in rows_of(tmp_path) if row["cohort"] == 0]
     assert empty, "choose another seed: every cohort had somebody"
     for row in empty:
