@@ -23,7 +23,7 @@ def run(store, out, *more):
 @pytest.fixture(scope="module")
 def compared(small_store, tmp_path_factory):
     out = tmp_path_factory.mktemp("compare") / "out"
-    result = run(small_store, out, "--mechanisms", "tree", "blt", "--epsilons", "1000", "inf")
+    result = run(small_store, out, "--mechanisms", "tree", "banded", "--epsilons", "1000", "inf")
     assert result.returncode == 0, result.stderr
     return out
 
@@ -34,8 +34,8 @@ def summaries(out):
 
 def test_every_mechanism_keeps_its_epsilon_and_no_noise_has_none(compared):
     by_folder = summaries(compared)
-    assert set(by_folder) == {"tree_epsilon-1000", "blt_epsilon-1000", "no_noise"}
-    for mechanism in ("tree", "blt"):
+    assert set(by_folder) == {"tree_epsilon-1000", "banded_epsilon-1000", "no_noise"}
+    for mechanism in ("tree", "banded"):
         guarantee = by_folder[f"{mechanism}_epsilon-1000"]["privacy_guarantee"]
         assert guarantee["mechanism"] == mechanism
         assert 995 < guarantee["epsilon"] <= 1000
@@ -51,13 +51,13 @@ def test_the_report_compares_at_equal_privacy(compared):
     with (compared / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["model"], row["mechanism"]) for row in rows] == [
-        (model, mechanism) for model in ("cifg_tiny", "si_cifg_tiny") for mechanism in ("tree", "blt", "none")
+        (model, mechanism) for model in ("cifg_tiny", "si_cifg_tiny") for mechanism in ("tree", "banded", "none")
     ]
 
 
 def test_an_epsilon_can_be_added_and_other_cells_are_kept(compared, small_store):
     before = {path: path.stat().st_mtime_ns for path in compared.glob("cells/*/*/*/*/summary.json")}
-    more = shlex.split("--mechanisms tree blt --epsilons 1000 2000 inf --models si_cifg_tiny")
+    more = shlex.split("--mechanisms tree banded --epsilons 1000 2000 inf --models si_cifg_tiny")
     result = run(small_store, compared, *more)
     assert result.returncode == 0, result.stderr
     after = {path: path.stat().st_mtime_ns for path in compared.glob("cells/*/*/*/*/summary.json")}
