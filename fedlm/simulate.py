@@ -67,5 +67,12 @@ def main(argv: list[str]) -> int:
             f"after {summary['rounds']} rounds ({summary['parameters']:,} parameters)"
         )
     console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
+    if audit := summary.get("audit"):
+        console.print(
+            f"audit: epsilon is at least {audit['epsilon_lower_bound']:.3g} at delta {audit['delta']:.3g} with "
+            f"{audit['confidence']:.0%} confidence; {audit['canaries']} canaries are told apart with an AUC of "
+            f"{audit['auc']:.3f}",
+            soft_wrap=True,
+        )
     console.print(f"everything is in {command.out}", soft_wrap=True)
     return 0
