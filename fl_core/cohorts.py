@@ -41,7 +41,7 @@ class UniformSampler:
     seed: int
 
     def __post_init__(self) -> None:
-        _check_cohort_size(self.cohort_size, self.num_clients)
+        check_cohort_size(self.cohort_size, self.num_clients)
 
     def sample(self, round_number: int) -> np.ndarray:
         """Name the cohort of a round; see `CohortSampler.sample`."""
@@ -149,7 +149,7 @@ class AvailabilitySampler:
     seed: int
 
     def __post_init__(self) -> None:
-        _check_cohort_size(self.cohort_size, self.availability.num_clients)
+        check_cohort_size(self.cohort_size, self.availability.num_clients)
 
     def hour_of(self, round_number: npt.ArrayLike) -> np.ndarray:
         """Say when in the cycle rounds begin.
@@ -192,7 +192,16 @@ class AvailabilitySampler:
         )
 
 
-def _check_cohort_size(cohort_size: int, num_clients: int) -> None:
+def check_cohort_size(cohort_size: int, num_clients: int) -> None:
+    """Refuse cohorts that are empty, or larger than there are clients.
+
+    Args:
+      cohort_size: clients of a round.
+      num_clients: how many there are.
+
+    Raises:
+      ConfigurationError: they do not fit.
+    """
     if not 1 <= cohort_size <= num_clients:
         raise ConfigurationError(
             f"cohort_size is {cohort_size}, but must lie between 1 and the number of training clients, {num_clients}"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fl_core.cohorts import check_cohort_size
 from fl_core.errors import ConfigurationError
 from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
 from fl_core.randomness import host_rng
@@ -26,11 +27,7 @@ class PoissonSampler:
     seed: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.cohort_size <= self.num_clients:
-            raise ConfigurationError(
-                f"cohort_size is {self.cohort_size}, but must lie between 1 and the number of training clients, "
-                f"{self.num_clients}"
-            )
+        check_cohort_size(self.cohort_size, self.num_clients)
 
     @property
     def participation(self) -> PoissonParticipation:
@@ -195,11 +192,7 @@ class ShuffledEpochSampler:
     seed: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.cohort_size <= self.num_clients:
-            raise ConfigurationError(
-                f"cohort_size is {self.cohort_size}, but must lie between 1 and the number of training clients, "
-                f"{self.num_clients}"
-            )
+        check_cohort_size(self.cohort_size, self.num_clients)
 
     @property
     def participation(self) -> EpochParticipation:
