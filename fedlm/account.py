@@ -12,7 +12,10 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from fedlm.options import add_configuration, add_preset, settings_of
 from fl_core.errors import ConfigurationError
+from simulations.configuration import Experiment
+from simulations.presets import SIMULATION_PRESETS
 
 KINDS = {
     "tree": "binary-tree aggregation (DP-FTRL)",
@@ -21,6 +24,7 @@ KINDS = {
     "banded": "correlated noise by a banded Toeplitz matrix",
     "gaussian": "fresh noise in every round (DP-FedAvg)",
     "dpsgd": "central DP-SGD with Poisson or truncated Poisson batches",
+    "simulate": "what `fedlm simulate` with the same options would promise, without running it",
     "ledger": "what a run has spent, from its ledger",
     "plot": "epsilon against rounds, and the noise of the mechanisms side by side, as a picture",
 }
@@ -125,6 +129,14 @@ class DpSgdCommand(_Noise):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SimulateStatementCommand(Experiment):
+    """State what `fedlm simulate` with the same options, preset and configuration would promise, without running it."""
+
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LedgerCommand:
     """State what a run has spent, from its ledger."""
 
@@ -170,6 +182,8 @@ def main(argv: list[str]) -> int:
     if kind not in KINDS:
         print(f"fedlm account: unknown mechanism {kind!r}; choose from {', '.join(KINDS)}", file=sys.stderr)
         return 2
+    if kind == "simulate":
+        words = add_preset(add_configuration(words, SimulateStatementCommand), SIMULATION_PRESETS)
     command: Any = tyro.cli(_COMMANDS[kind], args=words, prog=f"fedlm account {kind}")
     if kind == "plot":
         return _plot(command)
@@ -250,6 +264,24 @@ def _dpsgd(kind: str, command: DpSgdCommand) -> dict[str, Any]:
     return account_dpsgd(schedule, command.delta).as_json() | {"truncated_batch_size": truncated}
 
 
+def _simulation(kind: str, command: SimulateStatementCommand) -> dict[str, Any]:
+    from fl_core.privacy.accounting import account
+    from simulations.experiment import prepare
+    from simulations.private_run import prepare_aggregation
+
+    experiment = settings_of(command, Experiment)
+    if experiment.privacy == "none":
+        raise ConfigurationError(
+            "privacy is none: such a run promises nothing; give --privacy, or a preset that has it"
+        )
+    prepared = prepare(experiment)
+    aggregation = prepare_aggregation(experiment, prepared.cohorts, prepared.delta, None)
+    statement = account(aggregation.plan, prepared.delta).as_json()
+    if experiment.noise_seed == "experiment":
+        statement |= _NOT_PRIVATE
+    return statement | {"clip_norm": aggregation.clip_norm, "plan": aggregation.plan.as_json()}
+
+
 def _ledger(kind: str, command: LedgerCommand) -> dict[str, Any]:
     from fl_core.privacy.ledger import PrivacyLedger
     from fl_core.privacy.plan import LEDGER_FILE
@@ -262,7 +294,7 @@ def _ledger(kind: str, command: LedgerCommand) -> dict[str, Any]:
     ledger = PrivacyLedger(path)
     statement = ledger.spent(command.delta).as_json()
     if ledger.about.get("experiment", {}).get("noise_seed") == "experiment":
-        statement |= {"epsilon": None, "rho": None, "not_private": "the noise follows from the experiment's seed"}
+        statement |= _NOT_PRIVATE
     return statement | {
         "planned_rounds": ledger.plan.rounds,
         "interrupted_generations": len(ledger.generations) - 1,
@@ -313,6 +345,7 @@ def _help() -> str:
     )
 
 
+_NOT_PRIVATE = {"epsilon": None, "rho": None, "not_private": "the noise follows from the experiment's seed"}
 _MARGIN = 25
 _SHOWN = (
     "mechanism",
@@ -336,11 +369,13 @@ _COMMANDS: dict[str, type] = {
     "banded": BandedCommand,
     "gaussian": GaussianCommand,
     "dpsgd": DpSgdCommand,
+    "simulate": SimulateStatementCommand,
     "ledger": LedgerCommand,
     "plot": PlotCommand,
 }
 _STATEMENTS = {
     **dict.fromkeys(("tree", "tree-honaker", "blt", "banded", "gaussian"), _federated),
     "dpsgd": _dpsgd,
+    "simulate": _simulation,
     "ledger": _ledger,
 }

@@ -252,3 +252,22 @@ def test_an_infinite_epsilon_is_said(monkeypatch, capsys):
     monkeypatch.setattr("fl_core.privacy.accounting.gaussian_epsilon", lambda *_: math.inf)
     assert main(["account", "gaussian", *BOUNDED, *NOISE]) == 0
     assert "epsilon  infinite" in capsys.readouterr().out
+
+
+SIMULATION = [
+    *("--model", "cifg_tiny", "--rounds", "4", "--cohort-size", "5", "--cohort-sampler", "min_separation"),
+    *("--min-separation", "2", "--max-participations", "2", "--privacy", "tree", "--update-clip-norm", "0.5"),
+    *("--noise-multiplier", "2", "--delta", "1e-5", "--length", "8"),
+]
+
+
+def test_a_simulation_is_accounted_without_running_it(capsys, small_store):
+    found = state(capsys, "simulate", *SIMULATION, "--data", str(small_store))
+    same = ["--rounds", "4", "--max-participations", "2", "--min-separation", "2", "--noise-multiplier", "2"]
+    expected = state(capsys, "tree", *same, "--delta", "1e-5")
+    assert {name: found[name] for name in FIELDS} == {name: expected[name] for name in FIELDS}
+    assert found["clip_norm"] == 0.5
+    repeatable = state(capsys, "simulate", *SIMULATION, "--data", str(small_store), "--noise-seed", "experiment")
+    assert repeatable["epsilon"] is None
+    assert main(["account", "simulate", "--model", "cifg_tiny", "--data", str(small_store)]) == 2
+    assert "such a run promises nothing" in capsys.readouterr().err
