@@ -65,6 +65,8 @@ lint: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.simulation.against_peers
 	$(BIN)/python -m benchmarks.simulation.scaling
+	$(BIN)/python -m benchmarks.simulation.profile_round
+	$(BIN)/python -m benchmarks.privacy.noise_cost
 
 clean:
 	rm -rf $(VENV) $(REFERENCE_VENV) $(PEERS)/.venv runs

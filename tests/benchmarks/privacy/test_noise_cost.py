@@ -1,0 +1,21 @@
+import jax
+import numpy as np
+import pytest
+
+from benchmarks.privacy.noise_cost import plan_of, state_bytes, time_block
+from fl_core.privacy.mechanisms import MECHANISMS, make_mechanism
+from fl_core.privacy.noise_source import fresh_secret, noise_from
+
+LIKE = {"x": np.zeros((4, 5), np.float32)}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_state_is_never_larger_than_stated(name):
+    mechanism, draw = make_mechanism(plan_of(name)), noise_from(fresh_secret(), LIKE)
+    state, largest = mechanism.init(LIKE), 0
+    for _ in range(70):
+        _, state = mechanism.next(state, draw)
+        arrays = [leaf for leaf in jax.tree_util.tree_leaves(state) if getattr(leaf, "shape", ()) == (4, 5)]
+        largest = max(largest, sum(leaf.nbytes for leaf in arrays))
+    assert largest <= state_bytes(name, LIKE)
+    assert time_block(name, LIKE, draw, 2) > 0
