@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from fedlm.options import add_configuration, add_preset, settings_of
 from fl_core.errors import ConfigurationError
+from fl_core.privacy.plan import PrivacyPlan
 from simulations.configuration import Experiment
 from simulations.presets import SIMULATION_PRESETS
 
@@ -198,7 +199,6 @@ def main(argv: list[str]) -> int:
 def _federated(kind: str, command: Any) -> dict[str, Any]:
     from fl_core.privacy.accounting import account, calibrate
     from fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
-    from fl_core.privacy.plan import PrivacyPlan
     from fl_core.privacy.toeplitz_sensitivity import banded_coefficients, blt_coefficients
 
     probability = getattr(command, "sampling_probability", None)
@@ -231,7 +231,16 @@ def _federated(kind: str, command: Any) -> dict[str, Any]:
         command, with_noise, lambda: calibrate(with_noise, command.delta, command.epsilon, command.rho)
     )
     statement = account(plan, command.delta).as_json()
-    return statement | {"plan": plan.as_json()}
+    return statement | {"privacy_profile": _profile(plan, statement["epsilon"]), "plan": plan.as_json()}
+
+
+def _profile(plan: PrivacyPlan, epsilon: float | None) -> list[dict[str, float]]:
+    """The least delta at some epsilons around the stated one."""
+    from fl_core.privacy.accounting import privacy_profile
+
+    epsilons = [part * (epsilon or 1.0) for part in (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)]
+    deltas = privacy_profile(plan, epsilons)
+    return [{"epsilon": one, "delta": delta} for one, delta in zip(epsilons, deltas, strict=True)]
 
 
 def _with_chosen_noise(command: Any, with_noise: Any, calibrated: Any) -> Any:

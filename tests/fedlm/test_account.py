@@ -271,3 +271,13 @@ def test_a_simulation_is_accounted_without_running_it(capsys, small_store):
     assert repeatable["epsilon"] is None
     assert main(["account", "simulate", "--model", "cifg_tiny", "--data", str(small_store)]) == 2
     assert "such a run promises nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", FEDERATED)
+def test_the_privacy_profile_passes_through_the_stated_epsilon(kind, capsys):
+    found = state(capsys, kind, *FEDERATED[kind], *NOISE)
+    profile = found["privacy_profile"]
+    (delta,) = [point["delta"] for point in profile if point["epsilon"] == found["epsilon"]]
+    assert delta == pytest.approx(1e-6, rel=0.05)
+    deltas = [point["delta"] for point in profile]
+    assert deltas == sorted(deltas, reverse=True)
