@@ -75,7 +75,7 @@ def test_the_privacy_page_works_as_it_is_written(workplace):
 def fitting(block):
     """The commands of a block, a line each; the preset's cohorts are too large for the little text there is."""
     block = block.replace("\\\n", " ").replace("--preset small-private", f"--preset small-private {FEW_CLIENTS}")
-    return block.replace("fedlm simulate", "fedlm simulate --devices 1")
+    return block.replace("fedlm simulate --preset", "fedlm simulate --devices 1 --preset")
 
 
 FEW_CLIENTS = "--cohort-size 6 --length 8"
@@ -119,7 +119,7 @@ def test_the_other_commands_of_the_readme_work(workplace):
         if line.startswith("fedlm data import"):
             continue  # The tests of data sets import the standard library, which takes a while.
         result = subprocess.run(
-            shlex.split(line), cwd=workplace, env=environment, capture_output=True, text=True, timeout=600
+            shlex.split(fitting(line)), cwd=workplace, env=environment, capture_output=True, text=True, timeout=600
         )
         assert result.returncode == 0, f"{line}\n{result.stderr}"
 
