@@ -53,14 +53,12 @@ class InitialParameters(NamedTuple):
         wanted, structure = jax.tree_util.tree_flatten_with_path(fresh)
         found = {_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(self.arrays)[0]}
         names = [_name(path) for path, _ in wanted]
-        if sorted(names) != sorted(found) or any(
-            found[name].shape != leaf.shape for name, (_, leaf) in zip(names, wanted, strict=True)
-        ):
-            odd = sorted(set(names) ^ set(found)) or [
-                f"{name} {found[name].shape}, not {leaf.shape}"
-                for name, (_, leaf) in zip(names, wanted, strict=True)
-                if found[name].shape != leaf.shape
-            ]
+        odd = sorted(set(names) ^ set(found)) or [
+            f"{name} {found[name].shape}, not {leaf.shape}"
+            for name, (_, leaf) in zip(names, wanted, strict=True)
+            if found[name].shape != leaf.shape
+        ]
+        if odd:
             raise CheckpointError(
                 f"{self.folder}: holds the parameters of another model (they differ in {', '.join(odd[:3])}); give "
                 "a run of the same model"

@@ -2,7 +2,7 @@
 
 from fl_core.privacy.accounting import calibrate
 from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, Participation, PoissonParticipation
-from fl_core.privacy.plan import TOEPLITZ, MechanismName, PrivacyPlan
+from fl_core.privacy.plan import TOEPLITZ, PrivacyPlan
 from fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fl_core.privacy.toeplitz_sensitivity import banded_coefficients, blt_coefficients
 from simulations.privacy_settings import PrivacySettings
@@ -37,7 +37,7 @@ def plan_aggregation(
     assert settings.privacy != "none"
     coefficients: tuple[float, ...] = ()
     if settings.privacy in TOEPLITZ:
-        bounded = _bounded(participation, rounds, settings.privacy)
+        bounded = _bounded(participation, rounds)
         if known is not None and known.mechanism == settings.privacy and known.rounds == rounds:
             coefficients = known.coefficients
         elif settings.privacy == "blt":
@@ -70,11 +70,9 @@ def plan_aggregation(
     return PrivateAggregation(plan, clip_norm, goal, adaptive, settings.tree_restart_optimizer)
 
 
-def _bounded(participation: Participation, rounds: int, mechanism: MechanismName) -> BoundedParticipation:
+def _bounded(participation: Participation, rounds: int) -> BoundedParticipation:
     if isinstance(participation, EpochParticipation):
         return participation.bounded(rounds)
-    if isinstance(participation, PoissonParticipation):
-        # The plan of this is refused, with the reason.
-        PrivacyPlan(mechanism, rounds, 1.0, participation, coefficients=(1.0,))
-        raise AssertionError
+    # The settings were checked: they refuse correlated noise with Poisson sampling.
+    assert not isinstance(participation, PoissonParticipation)
     return participation

@@ -8,7 +8,6 @@ JAX's Threefry generator, and the number of the parameter leaf is folded into th
 import functools
 import hashlib
 import hmac
-import math
 import secrets
 from collections.abc import Callable, Sequence
 
@@ -99,15 +98,3 @@ def _combine(
         return tuple(map(jnp.add, total, drawn(place)))
 
     return jax.lax.fori_loop(1, count, add, drawn(jnp.zeros((), int)))
-
-
-def standard_deviation(terms: Sequence[tuple[float, Name]]) -> float:
-    """Compute the standard deviation of a value that `Draw` makes of terms with distinct names.
-
-    Args:
-      terms: (coefficient, name) pairs.
-
-    Returns:
-      The root of the sum of squared coefficients.
-    """
-    return math.sqrt(sum(coefficient**2 for coefficient, _ in terms))
