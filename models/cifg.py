@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from models.base import Model, Params
 from models.layers import embed, init_embedding
 from models.linear_head import linear_head_model
+from models.parameter_uses import Parameter
 from models.recurrent import Activation, cifg_layer, init_cifg_layer
 from models.scale_invariant import si_sigmoid, si_tanh, unit_rms
 
@@ -91,7 +92,7 @@ def cifg_with(
         x = embed(params["embedding"], tokens) * config.embedding**0.5
         return output(cifg_layer(params["recurrent"], x, gate, cell))
 
-    def head(params: Params) -> tuple[Params, jax.Array]:
+    def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding" if config.tied else "output"], params["output_bias"]
 
     return linear_head_model(name, config.vocabulary_size, init, features, head)

@@ -1,7 +1,7 @@
 """The few layers that every model is built from.
 
-Each parameter is used inside one of these functions and nowhere else, so that whoever needs a layer's input
-and the gradient at its output (per-example clipping does) finds them here.
+Each parameter is used by the functions of `models.parameter_uses` and nowhere else, so that whoever needs a layer's
+input and the gradient at its output (per-example clipping does) finds them there.
 """
 
 import math
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from models.base import Params
+from models.parameter_uses import Parameter, add, look_up, multiply, multiply_transposed, scale
 
 
 def init_embedding(rng: jax.Array, vocabulary_size: int, width: int) -> Params:
@@ -36,10 +37,10 @@ def embed(params: Params, tokens: jax.Array) -> jax.Array:
     Returns:
       float [..., width].
     """
-    return params["table"][tokens]
+    return look_up(params["table"], tokens)
 
 
-def logits_from_table(params: Params, bias: jax.Array, x: jax.Array) -> jax.Array:
+def logits_from_table(params: Params, bias: Parameter, x: jax.Array) -> jax.Array:
     """Score every token by its inner product with x (the output side of a tied, or own, embedding).
 
     Args:
@@ -50,7 +51,7 @@ def logits_from_table(params: Params, bias: jax.Array, x: jax.Array) -> jax.Arra
     Returns:
       float [..., vocabulary].
     """
-    return x @ params["table"].T + bias
+    return add(multiply_transposed(x, params["table"]), bias)
 
 
 def init_dense(rng: jax.Array, inputs: int, outputs: int, bias: bool = False) -> Params:
@@ -82,8 +83,8 @@ def dense(params: Params, x: jax.Array) -> jax.Array:
     Returns:
       float [..., outputs].
     """
-    y = x @ params["kernel"]
-    return y + params["bias"] if "bias" in params else y
+    y = multiply(x, params["kernel"])
+    return add(y, params["bias"]) if "bias" in params else y
 
 
 def init_layer_norm(width: int) -> Params:
@@ -113,7 +114,7 @@ def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
     normalised = centred * jax.lax.rsqrt(variance + epsilon)
-    return (normalised * params["scale"] + params["shift"]).astype(x.dtype)
+    return add(scale(normalised, params["scale"]), params["shift"]).astype(x.dtype)
 
 
 def sinusoidal_positions(length: int, width: int) -> jax.Array:

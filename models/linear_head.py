@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from models.base import Batch, Model, Params
 from models.layers import logits_from_table
-from models.losses import ExampleSums, next_token_sums, target_logits
+from models.losses import ExampleSums, cross_entropy, next_token_sums, target_logits
+from models.parameter_uses import Parameter, Recorded
 
 
 def linear_head_model(
@@ -20,7 +21,7 @@ def linear_head_model(
     vocabulary_size: int,
     init: Callable[[jax.Array], Params],
     features: Callable[[Params, jax.Array], jax.Array],
-    head: Callable[[Params], tuple[Params, jax.Array]],
+    head: Callable[[Params], tuple[Params, Parameter]],
 ) -> Model:
     """Make a `Model` that scores tokens by a table, trained on the cross-entropy of the next token.
 
@@ -41,8 +42,12 @@ def linear_head_model(
     def loss(params: Params, batch: Batch) -> ExampleSums:
         targets = batch.tokens[:, 1:]
         x, (table, bias) = features(params, batch.tokens[:, :-1]), head(params)
-        losses = linear_cross_entropy(x, table["table"], bias, targets)
-        return next_token_sums(losses, logits_from_table(table, bias, x), targets)
+        logits = logits_from_table(table, bias, x)
+        if isinstance(table["table"], Recorded):
+            losses = cross_entropy(logits, targets)
+        else:
+            losses = linear_cross_entropy(x, table["table"], bias, targets)
+        return next_token_sums(losses, logits, targets)
 
     return Model(name, vocabulary_size, init, apply, loss)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from models.base import Params
 from models.layers import dense, init_dense
+from models.parameter_uses import Recorded, with_tap
 
 Activation = Callable[[jax.Array], jax.Array]
 _Pair = tuple[jax.Array, jax.Array]
@@ -58,9 +59,29 @@ def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activ
     Returns:
       h, float [batch, time, e].
     """
-    z_txbx3h = jnp.swapaxes(dense(params["input"], x_bxtxe), 0, 1)
-    h_txbxe = _recurrence(gate, cell, z_txbx3h, params["recurrent"]["kernel"], params["projection"]["kernel"])
+    z_bxtx3h = dense(params["input"], x_bxtxe)
+    recurrent_ex3h, projection_hxe = params["recurrent"]["kernel"], params["projection"]["kernel"]
+    if isinstance(recurrent_ex3h, Recorded):
+        return _recorded_recurrence(gate, cell, z_bxtx3h, recurrent_ex3h, projection_hxe)
+    h_txbxe = _recurrence(gate, cell, jnp.swapaxes(z_bxtx3h, 0, 1), recurrent_ex3h, projection_hxe)
     return jnp.swapaxes(h_txbxe, 0, 1)
+
+
+def _recorded_recurrence(
+    gate: Activation, cell: Activation, z_bxtx3h: jax.Array, recurrent_ex3h: Recorded, projection_hxe: Recorded
+) -> jax.Array:
+    # Each matrix is used once for all time steps: by h_{t-1} for what is added to z_t, and by m_t for h_t.
+    recording = recurrent_ex3h.recording
+    z_shape = jax.ShapeDtypeStruct(z_bxtx3h.shape, z_bxtx3h.dtype)
+    h_shape = jax.ShapeDtypeStruct((*z_shape.shape[:2], projection_hxe.shape[1]), z_shape.dtype)
+    of_recurrent, z_tap = recording.begin(recurrent_ex3h, "multiply", z_shape)
+    of_projection, h_tap = recording.begin(projection_hxe, "multiply", h_shape)
+    z_txbx3h, h_tap = jnp.swapaxes(with_tap(z_bxtx3h, z_tap), 0, 1), jnp.swapaxes(h_tap, 0, 1)
+    h_txbxe, m_txbxh = _unroll(gate, cell, z_txbx3h, h_tap, recurrent_ex3h.value, projection_hxe.value)
+    h_bxtxe = jnp.swapaxes(h_txbxe, 0, 1)
+    recording.finish(of_recurrent, jnp.pad(h_bxtxe[:, :-1], ((0, 0), (1, 0), (0, 0))))
+    recording.finish(of_projection, jnp.swapaxes(m_txbxh, 0, 1))
+    return h_bxtxe
 
 
 def _unroll(

@@ -21,6 +21,7 @@ from models.layers import (
     sinusoidal_positions,
 )
 from models.linear_head import linear_head_model
+from models.parameter_uses import Parameter
 from models.scale_invariant import si_attention_weights
 
 AttentionWeights = Callable[[jax.Array, jax.Array], jax.Array]
@@ -116,7 +117,7 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
             x = x + _mlp(block, layer_norm(block["mlp_norm"], x))
         return layer_norm(params["final_norm"], x)
 
-    def head(params: Params) -> tuple[Params, jax.Array]:
+    def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding"], params["output_bias"]
 
     return linear_head_model(name, config.vocabulary_size, init, features, head)

@@ -1,0 +1,1 @@
+"""Per-example gradient clipping for central training."""

@@ -1,0 +1,218 @@
+"""Norms and weighted sums of units' gradients, from what came into layers and the gradients at what came out.
+
+The gradient of a matrix is a sum over positions s of outer products `row_s column_s^T`: of input and output gradient
+for a dense layer, of the token's indicator and output gradient for an embedding. So with two uses of one matrix, or
+one and itself, `<sum_s r_s c_s^T, sum_t r'_t c'_t^T> = sum_st <r_s, r'_t> <c_s, c'_t>`: the Gram form, which makes no
+array of the matrix's size (Li et al. 2022, "Large language models can be strong differentially private learners"; for
+tied embeddings "phantom clipping", DPFormer, arXiv 2305.17633). The direct form makes that array for each unit. Each
+matrix takes the form that its shape makes cheaper.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from models.parameter_uses import Use
+
+COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
+"""Arithmetic operations that take as long as to write and read an entry of a unit's gradient, by platform."""
+
+
+class Factors(NamedTuple):
+    """A use's part in the gradient of a matrix: the sum over positions of `rows_s columns_s^T`.
+
+    Attributes:
+      rows: float [units, positions, rows of the matrix], or int [units, positions]: the one row that is 1, others 0.
+      columns: float [units, positions, columns of the matrix].
+    """
+
+    rows: jax.Array
+    columns: jax.Array
+
+    @property
+    def one_hot(self) -> bool:
+        """Whether `rows` are indices."""
+        return self.rows.ndim == 2
+
+    @property
+    def positions(self) -> int:
+        """How many outer products there are for a unit."""
+        return self.columns.shape[1]
+
+
+class MatrixGradient(NamedTuple):
+    """The gradients of a matrix, of all units.
+
+    Attributes:
+      factors: of each use.
+      direct: float32 [units, rows, columns], the gradients themselves, where that is cheaper; else None.
+      shape: of the matrix.
+    """
+
+    factors: list[Factors]
+    direct: jax.Array | None
+    shape: tuple[int, ...]
+
+    def squared_norms(self) -> jax.Array:
+        """Compute the squared L2 norm of each unit's gradient.
+
+        Returns:
+          float32 [units].
+        """
+        if self.direct is not None:
+            return jnp.sum(jnp.square(self.direct), axis=(1, 2))
+        total = jnp.zeros(())
+        for number, one in enumerate(self.factors):
+            total = total + _inner_product(one, one)
+            for other in self.factors[:number]:
+                total = total + 2 * _inner_product(one, other)
+        # Rounding may leave a sum of large terms that cancel just below 0.
+        return jnp.maximum(total, 0.0)
+
+    def weighted_sum(self, weights: jax.Array) -> jax.Array:
+        """Sum the units' gradients.
+
+        Args:
+          weights: float32 [units]; units of weight 0 count for nothing, whatever their gradient is.
+
+        Returns:
+          float32 of the matrix's shape.
+        """
+        if self.direct is not None:
+            return jnp.einsum("u,urc->rc", weights, _kept(self.direct, weights))
+        return sum((_weighted_sum(one, weights, self.shape) for one in self.factors), start=jnp.zeros(()))
+
+
+class VectorGradient(NamedTuple):
+    """The gradients of a vector, of all units.
+
+    Attributes:
+      direct: float32 [units, width].
+    """
+
+    direct: jax.Array
+
+    def squared_norms(self) -> jax.Array:
+        """See `MatrixGradient.squared_norms`."""
+        return jnp.sum(jnp.square(self.direct), axis=1)
+
+    def weighted_sum(self, weights: jax.Array) -> jax.Array:
+        """See `MatrixGradient.weighted_sum`."""
+        return weights @ _kept(self.direct, weights)
+
+
+Gradient = MatrixGradient | VectorGradient
+
+
+def gradients_of(
+    uses: Sequence[Use],
+    output_gradients: Sequence[jax.Array],
+    shapes: Sequence[tuple[int, ...]],
+    units: int,
+    platform: str,
+) -> list[Gradient | None]:
+    """Gather what the uses of each parameter say about its gradients.
+
+    Args:
+      uses: of all parameters.
+      output_gradients: at each use's output.
+      shapes: of the parameters.
+      units: how many there are; each has the same number of consecutive examples.
+      platform: where it runs, `cpu` or `gpu`.
+
+    Returns:
+      The gradients of each parameter; None for one that is not used.
+    """
+    by_parameter: dict[int, list[tuple[Use, jax.Array]]] = defaultdict(list)
+    for use, gradient in zip(uses, output_gradients, strict=True):
+        by_parameter[use.parameter].append((use, gradient))
+    return [
+        _gradient(by_parameter[number], shape, units, platform) if number in by_parameter else None
+        for number, shape in enumerate(shapes)
+    ]
+
+
+def _gradient(found: list[tuple[Use, jax.Array]], shape: tuple[int, ...], units: int, platform: str) -> Gradient:
+    if len(shape) == 1:
+        return VectorGradient(sum(_vectors(use, gradient, units) for use, gradient in found))  # type: ignore[arg-type]
+    factors = [_factors(use, gradient, units) for use, gradient in found]
+    direct = None
+    if _direct_is_cheaper(factors, shape, platform):
+        direct = sum((_direct(one, shape) for one in factors), start=jnp.zeros(()))
+    return MatrixGradient(factors, direct, shape)
+
+
+def _vectors(use: Use, gradient: jax.Array, units: int) -> jax.Array:
+    entries = gradient if use.inputs is None else gradient * use.inputs
+    return jnp.sum(entries.astype(jnp.float32).reshape(units, -1, entries.shape[-1]), axis=1)
+
+
+def _factors(use: Use, gradient: jax.Array, units: int) -> Factors:
+    assert use.inputs is not None
+    columns = gradient.reshape(units, -1, gradient.shape[-1])
+    if use.kind == "look_up":
+        return Factors(use.inputs.reshape(units, -1), columns)
+    inputs = use.inputs.reshape(units, -1, use.inputs.shape[-1])
+    return Factors(columns, inputs) if use.kind == "multiply_transposed" else Factors(inputs, columns)
+
+
+def _direct_is_cheaper(factors: list[Factors], shape: tuple[int, ...], platform: str) -> bool:
+    gram = 0
+    for number, one in enumerate(factors):
+        for other in factors[: number + 1]:
+            width = 1 if one.one_hot or other.one_hot else shape[0]
+            gram += 2 * one.positions * other.positions * (width + shape[1])
+    return shape[0] * shape[1] * COST_OF_AN_ENTRY[platform] < gram
+
+
+def _direct(factors: Factors, shape: tuple[int, ...]) -> jax.Array:
+    if factors.one_hot:
+        units = jnp.arange(len(factors.rows))[:, None]
+        zeros = jnp.zeros((len(factors.rows), *shape), jnp.float32)
+        return zeros.at[units, factors.rows].add(factors.columns.astype(jnp.float32))
+    return _einsum("usr,usc->urc", factors.rows, factors.columns)
+
+
+def _inner_product(one: Factors, other: Factors) -> jax.Array:
+    columns = _einsum("usd,utd->ust", one.columns, other.columns)
+    if one.one_hot and other.one_hot:
+        rows = (one.rows[:, :, None] == other.rows[:, None, :]).astype(jnp.float32)
+    elif one.one_hot:
+        rows = _picked(other.rows, one.rows)
+    elif other.one_hot:
+        rows = jnp.swapaxes(_picked(one.rows, other.rows), 1, 2)
+    else:
+        rows = _einsum("usd,utd->ust", one.rows, other.rows)
+    return jnp.einsum("ust,ust->u", rows, columns, precision="highest")
+
+
+def _picked(dense: jax.Array, indices: jax.Array) -> jax.Array:
+    """From [units, t, rows] and [units, s] to [units, s, t]: the entry that each index names."""
+    picked = jnp.take_along_axis(dense, indices[:, None, :], axis=2)
+    return jnp.swapaxes(picked, 1, 2).astype(jnp.float32)
+
+
+def _weighted_sum(factors: Factors, weights: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    columns = _kept(factors.columns, weights)
+    if factors.one_hot:
+        weighted = columns.astype(jnp.float32) * weights[:, None, None]
+        return jnp.zeros(shape, jnp.float32).at[factors.rows].add(weighted)
+    rows, by_unit = _kept(factors.rows, weights), weights.astype(columns.dtype)[:, None, None]
+    if shape[0] < shape[1]:
+        rows = rows * by_unit
+    else:
+        columns = columns * by_unit
+    flat_rows, flat_columns = rows.reshape(-1, shape[0]), columns.reshape(-1, shape[1])
+    return jax.lax.dot_general(flat_rows, flat_columns, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def _kept(values: jax.Array, weights: jax.Array) -> jax.Array:
+    return jnp.where(weights.reshape(-1, *[1] * (values.ndim - 1)) > 0, values, 0)
+
+
+def _einsum(subscripts: str, one: jax.Array, other: jax.Array) -> jax.Array:
+    # A norm must hold whatever precision the model computes in.
+    return jnp.einsum(subscripts, one, other, precision="highest", preferred_element_type=jnp.float32)

@@ -1,0 +1,185 @@
+"""Sums of clipped gradients, by three methods that give the same.
+
+| method        | gradients of single units                       | passes                          |
+| ------------- | ----------------------------------------------- | ------------------------------- |
+| `vmap`        | all of them, as arrays (jax-privacy)            | one forward, one backward       |
+| `ghost`       | only their norms; output gradients made twice   | one forward, two backward       |
+| `bookkeeping` | only their norms; output gradients are kept     | one forward, one backward       |
+
+`ghost` is the method of Li et al. 2022, "Large language models can be strong differentially private learners", and
+`bookkeeping` that of Bu et al. 2023, "Differentially private optimization on large model at small cost".
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax_privacy import clipping
+
+from fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip_factors
+from fl_core.clipping.factored_gradients import Gradient, gradients_of
+from fl_core.errors import ConfigurationError
+from models.base import Model, Params, weigh_examples
+from models.losses import ExampleSums
+from models.parameter_uses import UnrecordedUseError, record_uses
+
+MethodName = Literal["vmap", "ghost", "bookkeeping"]
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How the gradients of units are clipped.
+
+    Attributes:
+      method: how clipped sums are computed; all give the same.
+      clip_norm: C, the longest that a clipped gradient may be.
+      function: a key of `CLIP_FUNCTIONS`.
+    """
+
+    method: MethodName
+    clip_norm: float
+    function: ClipName = "constant"
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ConfigurationError(f"clipping is {self.method!r}, but must be one of {', '.join(METHODS)}")
+        if self.function not in CLIP_FUNCTIONS:
+            raise ConfigurationError(
+                f"clip_function is {self.function!r}, but must be one of {', '.join(CLIP_FUNCTIONS)}"
+            )
+        if not 0 < self.clip_norm < float("inf"):
+            raise ConfigurationError(f"clip_norm is {self.clip_norm}, but must be positive and finite")
+
+
+class ClippedSum(NamedTuple):
+    """A sum of clipped gradients, and what is known of its terms.
+
+    Attributes:
+      gradient: the sum, float32, of the parameters' structure.
+      norms: float32 [units], before clipping; not finite where the gradient is not.
+      factors: float32 [parameter arrays, units], what gradients were multiplied by.
+      sums: what the loss is made of, [units] each.
+    """
+
+    gradient: Params
+    norms: jax.Array
+    factors: jax.Array
+    sums: ExampleSums
+
+
+def clipped_sum(clipping: Clipping, model: Model, params: Params, batch: Any, units: int) -> ClippedSum:
+    """Sum the clipped gradients of units.
+
+    The loss of a unit is the mean over all non-PAD targets of its examples.
+
+    Args:
+      clipping: how.
+      model: any model for `vmap`; for the others one that uses parameters by the functions of `models.layers` alone.
+      params: its parameters.
+      batch: what the model's loss takes, with a `weight`; each unit has the same number of consecutive examples.
+      units: how many there are.
+
+    Returns:
+      The sum. A unit whose gradient is not finite contributes 0 to it.
+
+    Raises:
+      UnrecordedUseError: the model uses a parameter in another way, and the method is not `vmap`.
+    """
+    return METHODS[clipping.method](clipping, model, params, batch, units)
+
+
+def method_for(method: MethodName, model: Model, params: Params, batch: Any) -> tuple[MethodName, str | None]:
+    """Find out whether a method can be used for a model.
+
+    Args:
+      method: that is wanted.
+      model: any model.
+      params: its parameters, or their shapes.
+      batch: of the kind that it will be trained on, or its shapes.
+
+    Returns:
+      The method, or `vmap` where the model does not allow it; and the reason, None where it does.
+    """
+    if method == "vmap":
+        return method, None
+    try:
+        jax.eval_shape(lambda params, batch: record_uses(model.loss, params, batch).result, params, batch)
+    except UnrecordedUseError as error:
+        return "vmap", (
+            f"{method} clipping needs a model whose layers are those of models.layers, but in {model.name} {error}; "
+            "clipping by vmap instead, which is slower"
+        )
+    return method, None
+
+
+def unit_sums(sums: ExampleSums, batch: Any, units: int) -> ExampleSums:
+    """Add up what the loss of each unit is made of.
+
+    Args:
+      sums: what the model's loss gave.
+      batch: see `clipped_sum`.
+      units: how many there are.
+
+    Returns:
+      float32 [units] each.
+    """
+    return ExampleSums(*(values.reshape(units, -1).sum(axis=1) for values in weigh_examples(sums, batch)))
+
+
+def _by_vmap(setting: Clipping, model: Model, params: Params, batch: Any, units: int) -> ClippedSum:
+    def clipped(params: Params, unit: Any) -> tuple[Params, tuple[jax.Array, jax.Array, ExampleSums]]:
+        def loss(params: Params) -> tuple[jax.Array, ExampleSums]:
+            sums = unit_sums(model.loss(params, unit), unit, 1)
+            sums = ExampleSums(*(values[0] for values in sums))
+            return sums.loss / jnp.maximum(sums.tokens, 1.0), sums
+
+        gradient, sums = jax.grad(loss, has_aux=True)(params)
+        leaves, structure = jax.tree_util.tree_flatten(gradient)
+        squared = jnp.stack([jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves])
+        factors = clip_factors(setting.function, squared[:, None], setting.clip_norm)[:, 0]
+        scaled = [jnp.where(factor > 0, factor * leaf, 0) for factor, leaf in zip(factors, leaves, strict=True)]
+        return jax.tree_util.tree_unflatten(structure, scaled), (squared, factors, sums)
+
+    total = clipping.clipped_fun(
+        clipped, has_aux=True, batch_argnums=1, keep_batch_dim=False, l2_clip_norm=setting.clip_norm
+    )
+    by_unit = jax.tree_util.tree_map(lambda leaf: leaf.reshape(units, -1, *leaf.shape[1:]), batch)
+    gradient, (squared, factors, sums) = total(params, by_unit)
+    return ClippedSum(gradient, jnp.sqrt(jnp.sum(squared, axis=1)), factors.T, sums)
+
+
+def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, units: int, keep: bool) -> ClippedSum:
+    leaves, structure = jax.tree_util.tree_flatten(params)
+    shapes = [leaf.shape for leaf in leaves]
+    run = record_uses(model.loss, params, batch)
+    sums = unit_sums(run.result, batch, units)
+    shares = batch.weight.reshape(units, -1) / jnp.maximum(sums.tokens, 1.0)[:, None]
+    at_sums = jax.tree_util.tree_map(jnp.zeros_like, run.result)._replace(loss=shares.reshape(-1))
+
+    def gradients(at_sums: ExampleSums) -> list[Gradient | None]:
+        return gradients_of(run.uses, run.output_gradients(at_sums), shapes, units, jax.default_backend())
+
+    found = gradients(at_sums)
+    squared = jnp.stack([jnp.zeros(units) if one is None else one.squared_norms() for one in found])
+    factors = clip_factors(setting.function, squared, setting.clip_norm)
+    if not keep:
+        # The compiler must not see that the second pass repeats the first, whose results it would keep.
+        at_sums, factors = jax.lax.optimization_barrier((at_sums, factors))
+        found = gradients(at_sums)
+    total = [
+        jnp.zeros(shape, jnp.float32) if one is None else one.weighted_sum(by_unit)
+        for one, shape, by_unit in zip(found, shapes, factors, strict=True)
+    ]
+    gradient = jax.tree_util.tree_unflatten(structure, total)
+    return ClippedSum(gradient, jnp.sqrt(jnp.sum(squared, axis=0)), factors, sums)
+
+
+METHODS: dict[str, Callable[[Clipping, Model, Params, Any, int], ClippedSum]] = {
+    "vmap": _by_vmap,
+    "ghost": partial(_by_uses, keep=False),
+    "bookkeeping": partial(_by_uses, keep=True),
+}
+"""From names to methods: each takes the arguments of `clipped_sum`."""

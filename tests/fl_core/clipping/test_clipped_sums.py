@@ -1,0 +1,206 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from jax_privacy.clipping import clipped_grad
+from small_layers import every_use, random_units
+from small_models import SMALL_MODELS, random_batch
+
+from fl_core.clipping import factored_gradients
+from fl_core.clipping.clip_functions import CLIP_FUNCTIONS
+from fl_core.clipping.methods import METHODS, Clipping, clipped_sum, method_for
+from fl_core.errors import ConfigurationError
+from models.base import Batch, language_model
+from models.layers import embed, init_embedding, logits_from_table
+
+FAST = ("ghost", "bookkeeping")
+VOCABULARY, WIDTH = 11, 4
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 4))
+def compiled(clipping, model, params, batch, units):
+    return clipped_sum(clipping, model, params, batch, units)
+
+
+@functools.cache
+def model():
+    return every_use(VOCABULARY, WIDTH)
+
+
+def parameters(seed=0):
+    return jax.tree_util.tree_map(lambda leaf: leaf + 0.1, model().init(jax.random.key(seed)))
+
+
+def assert_same(found, expected, tolerance=1e-5):
+    np.testing.assert_allclose(found.norms, expected.norms, rtol=tolerance)
+    np.testing.assert_allclose(found.factors, expected.factors, rtol=10 * tolerance)
+    jax.tree_util.tree_map(functools.partial(np.testing.assert_allclose, rtol=1e-6), found.sums, expected.sums)
+    leaves = [
+        np.concatenate([np.ravel(x) for x in jax.tree_util.tree_leaves(one.gradient)]) for one in (found, expected)
+    ]
+    assert np.linalg.norm(leaves[0] - leaves[1]) <= tolerance * max(np.linalg.norm(leaves[1]), 1e-6)
+
+
+# Each example compiles anew, so shrinking would take many minutes.
+@settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(
+    seed=st.integers(0, 2**20),
+    units=st.integers(1, 4),
+    examples=st.integers(1, 3),
+    length=st.integers(1, 9),
+    clip_norm=st.sampled_from([0.01, 1.0, 100.0]),
+    function=st.sampled_from(sorted(CLIP_FUNCTIONS)),
+)
+@pytest.mark.parametrize("form", ["gram", "direct"])
+@pytest.mark.parametrize("method", FAST)
+def test_equals_vmap(method, form, seed, units, examples, length, clip_norm, function):
+    batch = random_units(np.random.default_rng(seed), units, examples, length, VOCABULARY)
+    reference = compiled(Clipping("vmap", clip_norm, function), model(), parameters(seed), batch, units)
+    setting = Clipping(method, clip_norm, function)
+    cost = {"gram": 1e9, "direct": 0.0}[form]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(factored_gradients.COST_OF_AN_ENTRY, "cpu", cost)
+        # Compiled anew, since the form is chosen while tracing.
+        clipped = jax.jit(lambda params: clipped_sum(setting, model(), params, batch, units))
+        found = clipped(parameters(seed))
+    assert_same(found, reference)
+
+
+@pytest.mark.parametrize("small", SMALL_MODELS.values(), ids=SMALL_MODELS.keys())
+@pytest.mark.parametrize("method", FAST)
+def test_equals_vmap_for_every_model(method, small):
+    batch = random_batch()
+    assert method_for(method, small.model, small.params, batch) == (method, None)
+    reference = compiled(Clipping("vmap", 0.5), small.model, small.params, batch, len(batch.weight))
+    assert_same(compiled(Clipping(method, 0.5), small.model, small.params, batch, len(batch.weight)), reference)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equals_jax_privacy(method):
+    batch = random_units(np.random.default_rng(1), 5, 1, 6, VOCABULARY)._replace(weight=jnp.ones(5))
+
+    def loss(params, tokens):
+        sums = model().loss(params, Batch(tokens, jnp.ones(1)))
+        return sums.loss[0] / jnp.maximum(sums.tokens[0], 1.0)
+
+    reference = clipped_grad(loss, l2_clip_norm=0.7, return_grad_norms=True)
+    gradient, aux = jax.jit(reference)(parameters(), batch.tokens)
+    found = compiled(Clipping(method, 0.7), model(), parameters(), batch, 5)
+    np.testing.assert_allclose(found.norms, aux.grad_norms, rtol=1e-5)
+    assert np.sum(found.norms > 0.7) > 0
+    jax.tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found.gradient, gradient
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_clipped_gradients_are_no_longer_than_the_clip_norm(method):
+    for function in CLIP_FUNCTIONS:
+        for seed in range(3):
+            batch = random_units(np.random.default_rng(seed), 1, 2, 6, VOCABULARY)
+            total = compiled(Clipping(method, 0.3, function), model(), parameters(seed), batch, 1).gradient
+            assert np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree_util.tree_leaves(total))) <= 0.3 * (
+                1 + 1e-5
+            )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_batch_without_examples_sums_to_zero(method):
+    batch = random_units(np.random.default_rng(0), 3, 1, 5, VOCABULARY)._replace(weight=jnp.zeros(3))
+    found = compiled(Clipping(method, 1.0), model(), parameters(), batch, 3)
+    assert all(not np.any(leaf) for leaf in jax.tree_util.tree_leaves(found.gradient))
+
+
+def overflowing():
+    """A model whose gradient is not finite wherever token 9 occurs, and some of whose inner values are not either."""
+
+    def init(rng):
+        return {"table": init_embedding(rng, VOCABULARY, WIDTH), "bias": jnp.zeros(VOCABULARY)}
+
+    def apply(params, tokens):
+        x = embed(params["table"], tokens)
+        return logits_from_table(params["table"], params["bias"], x * jnp.where(tokens == 9, jnp.inf, 1.0)[..., None])
+
+    return language_model("overflowing", VOCABULARY, init, apply)
+
+
+@pytest.mark.parametrize("function", CLIP_FUNCTIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_that_are_not_finite_count_for_nothing(method, function):
+    tokens = np.array([[1, 5, 6, 2], [1, 9, 9, 2], [1, 7, 8, 2]], np.int32)
+    broken = overflowing()
+    params = broken.init(jax.random.key(0))
+    setting = Clipping(method, 1.0, function)
+    found = compiled(setting, broken, params, Batch(jnp.asarray(tokens), jnp.ones(3)), 3)
+    assert np.isfinite(found.norms).tolist() == [True, False, True]
+    others = compiled(setting, broken, params, Batch(jnp.asarray(tokens[[0, 2]]), jnp.ones(2)), 2)
+    jax.tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), found.gradient, others.gradient
+    )
+
+
+def outside(use):
+    def init(rng):
+        return {"table": init_embedding(rng, VOCABULARY, WIDTH), "bias": jnp.zeros(VOCABULARY)}
+
+    return language_model("outside", VOCABULARY, init, use)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda params, tokens: logits_from_table(params["table"], params["bias"], params["table"]["table"][tokens]),
+        lambda params, tokens: embed(params["table"], tokens) @ params["table"]["table"].T,
+        lambda params, tokens: (
+            jnp.tanh(params["bias"]) + embed(params["table"], tokens) @ jnp.ones((WIDTH, VOCABULARY))
+        ),
+        lambda params, tokens: params["bias"] * jnp.ones((*tokens.shape, 1)),
+        # The axis of examples is not the first one of what comes out of the layer.
+        lambda params, tokens: jnp.swapaxes(
+            logits_from_table(params["table"], params["bias"], embed(params["table"], tokens.T)), 0, 1
+        ),
+        lambda params, tokens: jax.lax.scan(
+            lambda carry, row: (carry, embed({"table": row[None]}, tokens * 0) @ jnp.ones((WIDTH, VOCABULARY))),
+            0,
+            params["table"]["table"],
+        )[1].sum(0),
+    ],
+    ids=["index", "matmul", "function", "product", "transposed", "scan"],
+)
+def test_models_that_cannot_be_followed_are_clipped_by_vmap(use):
+    other = outside(use)
+    params = other.init(jax.random.key(0))
+    batch = random_units(np.random.default_rng(0), 4, 1, 4, VOCABULARY)
+    method, reason = method_for("bookkeeping", other, params, batch)
+    assert method == "vmap"
+    assert "outside" in reason
+    compiled(Clipping(method, 1.0), other, params, batch, 4)
+
+
+def test_no_array_of_the_vocabularys_size_for_each_example():
+    vocabulary, width, examples, length = 5000, 32, 16, 4
+    big = every_use(vocabulary, width)
+    params = big.init(jax.random.key(0))
+    batch = random_units(np.random.default_rng(0), examples, 1, length, vocabulary)
+    for method in FAST:
+        lowered = jax.jit(clipped_sum, static_argnums=(0, 1, 4)).lower(
+            Clipping(method, 1.0), big, params, batch, examples
+        )
+        text = lowered.as_text()
+        assert f"{examples}x{length}x{vocabulary}" in text
+        assert f"{examples}x{vocabulary}x{width}" not in text
+
+
+@pytest.mark.parametrize("change", [{"method": "fast"}, {"clip_norm": 0.0}, {"clip_norm": float("nan")}])
+def test_refuses_what_makes_no_sense(change):
+    with pytest.raises(ConfigurationError, match=next(iter(change)).replace("method", "clipping")):
+        Clipping(**{"method": "vmap", "clip_norm": 1.0} | change)
+
+
+def test_refuses_an_unknown_clip_function():
+    with pytest.raises(ConfigurationError, match="hard"):
+        Clipping("vmap", 1.0, "hard")
