@@ -15,7 +15,8 @@ from models.registry import MODELS, create_model
 class ModelsCommand:
     """List the named models with their exact parameter counts, for each one's own vocabulary size.
 
-    A model takes the vocabulary size of the data it is trained on; the counts change with it.
+    A model takes the vocabulary size of the data it is trained on; the counts change with it. Causal models predict the
+    next token; masked ones predict masked tokens, from both sides, and have one more token id, that of the mask.
     """
 
     json: bool = False
@@ -39,8 +40,9 @@ def main(argv: list[str]) -> int:
     if command.json:
         print(json.dumps(counts, indent=2))
         return 0
-    table = Table("model", "parameters", "vocabulary")
+    table = Table("model", "objective", "parameters", "vocabulary")
     for name, count in counts.items():
-        table.add_row(name, f"{count:,}", f"{models[name].vocabulary_size:,}")
+        model = models[name]
+        table.add_row(name, model.objective, f"{count:,}", f"{model.vocabulary_size:,}")
     Console().print(table)
     return 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,9 @@ from models.losses import ExampleSums, cross_entropy, next_token_sums
 
 Params = Any
 """A pytree of float arrays."""
+
+Objective = Literal["causal", "masked"]
+"""What a model is trained on: the next token, or tokens of the input that were masked."""
 
 
 class Batch(NamedTuple):
@@ -26,6 +29,14 @@ class Batch(NamedTuple):
     weight: jax.Array
 
 
+class WeightedBatch(Protocol):
+    """Examples of any objective: a `Batch`, or a `models.masked_language.MaskedBatch`."""
+
+    @property
+    def weight(self) -> jax.Array:
+        """float32 [batch]; 1 for an example, 0 for a row that only fills the batch."""
+
+
 @dataclass(frozen=True)
 class Model:
     """A language model: no state, only functions of a pytree of parameters.
@@ -34,19 +45,21 @@ class Model:
 
     Attributes:
       name: the name in the registry, or any other for a model of your own.
-      vocabulary_size: number of token ids, the four special tokens included.
+      vocabulary_size: number of token ids, the four special tokens included, and the mask of a masked model.
       init: maps a PRNG key to freshly drawn float32 parameters.
       apply: maps (params, int32 tokens [batch, length]) to logits [batch, length, vocabulary_size]. The logits
-        at position t may depend on tokens[:, : t + 1] only.
-      loss: maps (params, batch) to per-example sums [batch]. Change it for another objective than
-        predicting the next token.
+        at position t of a causal model may depend on tokens[:, : t + 1] only.
+      loss: maps (params, batch) to per-example sums [batch]; the batch is a `Batch` for a causal model, a
+        `models.masked_language.MaskedBatch` for a masked one.
+      objective: what the loss is of.
     """
 
     name: str
     vocabulary_size: int
     init: Callable[[jax.Array], Params]
     apply: Callable[[Params, jax.Array], jax.Array]
-    loss: Callable[[Params, Batch], ExampleSums]
+    loss: Callable[[Params, Any], ExampleSums]
+    objective: Objective = "causal"
 
 
 def language_model(
@@ -75,13 +88,13 @@ def language_model(
     return Model(name, vocabulary_size, init, apply, loss)
 
 
-def batch_loss(model: Model, params: Params, batch: Batch) -> tuple[jax.Array, ExampleSums]:
+def batch_loss(model: Model, params: Params, batch: WeightedBatch) -> tuple[jax.Array, ExampleSums]:
     """Compute the loss that is trained on: the mean over the batch's non-PAD target tokens.
 
     Args:
       model: the model.
       params: its parameters.
-      batch: examples; rows of weight 0 count for nothing.
+      batch: examples of the model's objective; rows of weight 0 count for nothing.
 
     Returns:
       The scalar loss in nats per token, 0 where no row has weight, and the per-example sums.
@@ -91,7 +104,7 @@ def batch_loss(model: Model, params: Params, batch: Batch) -> tuple[jax.Array, E
     return jnp.sum(weighted.loss) / jnp.maximum(jnp.sum(weighted.tokens), 1.0), sums
 
 
-def weigh_examples(sums: ExampleSums, batch: Batch) -> ExampleSums:
+def weigh_examples(sums: ExampleSums, batch: WeightedBatch) -> ExampleSums:
     """Multiply each example's sums by its weight.
 
     Args:

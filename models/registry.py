@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from models.base import Model
+from models.bert import BertConfig, bert
 from models.cifg import CifgConfig, cifg, si_cifg
 from models.transformer import TransformerConfig, si_transformer, transformer
 
@@ -19,6 +20,16 @@ _TRANSFORMER_21M = TransformerConfig(layers=6, heads=8, embedding=512, mlp=2048)
 _TRANSFORMER_11M = TransformerConfig(layers=3, heads=8, embedding=512, mlp=2048)
 _TRANSFORMER_1M = TransformerConfig(layers=3, heads=4, embedding=128, mlp=512)
 _TRANSFORMER_TINY = TransformerConfig(layers=2, heads=4, embedding=64, mlp=256)
+
+
+def _bert(layers: int, embedding: int) -> BertConfig:
+    """Size a BERT: heads of 64, feed-forward layers of four times the width.
+
+    Tiny to Medium are those of Turc et al. 2019 (arXiv 1908.08962), Base and Large those of Devlin et al. 2019. Mega is
+    that of McKenna et al. 2025 (arXiv 2501.18914, table 1) on DP training; they count 778 M parameters where one tied
+    table gives 730 M, and give Small four heads.
+    """
+    return BertConfig(layers=layers, heads=embedding // 64, embedding=embedding, mlp=4 * embedding)
 
 
 class ModelEntry(NamedTuple):
@@ -52,6 +63,13 @@ MODELS: dict[str, ModelEntry] = {
     "si_transformer_11m": ModelEntry(si_transformer, _TRANSFORMER_11M),
     "transformer_21m": ModelEntry(transformer, _TRANSFORMER_21M),
     "si_transformer_21m": ModelEntry(si_transformer, _TRANSFORMER_21M),
+    "bert_tiny": ModelEntry(bert, _bert(layers=2, embedding=128)),
+    "bert_mini": ModelEntry(bert, _bert(layers=4, embedding=256)),
+    "bert_small": ModelEntry(bert, _bert(layers=4, embedding=512)),
+    "bert_medium": ModelEntry(bert, _bert(layers=8, embedding=512)),
+    "bert_base": ModelEntry(bert, _bert(layers=12, embedding=768)),
+    "bert_large": ModelEntry(bert, _bert(layers=24, embedding=1024)),
+    "bert_mega": ModelEntry(bert, _bert(layers=24, embedding=1536)),
 }
 
 

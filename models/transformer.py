@@ -112,8 +112,10 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
         # Rows of unit norm times sqrt(e) have entries of the positions' size.
         x = embed(params["embedding"], tokens) * config.embedding**0.5
         x = x + sinusoidal_positions(tokens.shape[1], config.embedding).astype(x.dtype)
+        causal = jnp.tril(jnp.ones((tokens.shape[1], tokens.shape[1]), dtype=bool))
         for block in params["blocks"]:
-            x = x + _attention(block, layer_norm(block["attention_norm"], x), config.heads, attention_weights)
+            y = layer_norm(block["attention_norm"], x)
+            x = x + attention(block, y, config.heads, causal, attention_weights)
             x = x + _mlp(block, layer_norm(block["mlp_norm"], x))
         return layer_norm(params["final_norm"], x)
 
@@ -138,7 +140,21 @@ def _init_block(rng: jax.Array, config: TransformerConfig) -> Params:
     }
 
 
-def _attention(block: Params, x: jax.Array, heads: int, attention_weights: AttentionWeights) -> jax.Array:
+def attention(
+    block: Params, x: jax.Array, heads: int, mask: jax.Array, attention_weights: AttentionWeights
+) -> jax.Array:
+    """Attend from every position to those that the mask lets it see (Vaswani et al. 2017, section 3.2).
+
+    Args:
+      block: dense layers `query`, `key`, `value` and `attention_output`, with or without biases.
+      x: float [batch, time, width].
+      heads: attention heads; divides the width.
+      mask: bool, broadcastable to [batch, heads, queries, keys]; True where a query sees a key.
+      attention_weights: what makes weights of scores.
+
+    Returns:
+      The shape and dtype of x.
+    """
     batch, time, width = x.shape
 
     def split_heads(y: jax.Array) -> jax.Array:
@@ -148,8 +164,7 @@ def _attention(block: Params, x: jax.Array, heads: int, attention_weights: Atten
     k_btnd = split_heads(dense(block["key"], x))
     v_btnd = split_heads(dense(block["value"], x))
     scores_bnqk = jnp.einsum("bqnd,bknd->bnqk", q_btnd, k_btnd)
-    causal = jnp.tril(jnp.ones((time, time), dtype=bool))
-    weights_bnqk = attention_weights(scores_bnqk, causal)
+    weights_bnqk = attention_weights(scores_bnqk, mask)
     y_btnd = jnp.einsum("bnqk,bknd->bqnd", weights_bnqk, v_btnd)
     return dense(block["attention_output"], y_btnd.reshape(batch, time, width))
 

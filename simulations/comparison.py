@@ -18,10 +18,10 @@ from typing import Any
 
 from fl_core.atomic_files import write_atomically
 from fl_core.errors import CheckpointError, UserError
-from models.registry import create_model
 from simulations.cohort_files import fingerprint
 from simulations.configuration import MAY_MOVE, Comparison, Experiment, RoundSettings, as_json, with_defaults
 from simulations.datasets.store import TokenStore
+from simulations.federated_models import create_federated_model
 from simulations.metrics_log import read_rows
 from simulations.workers import Worker, connect_worker, default_workers, report_round
 
@@ -117,7 +117,7 @@ def run_comparison(
       UserError: settings or data do not fit, or `out` holds a comparison with other settings.
     """
     for name in comparison.models:
-        create_model(name)
+        create_federated_model(name)
     TokenStore.open(comparison.data)
     cohort_file = comparison.availability_trace or comparison.cohort_weights
     digest = fingerprint(cohort_file) if cohort_file else None

@@ -21,7 +21,6 @@ from fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fl_core.server_optimizers import ServerState, init_server
 from models.base import Model, Params, parameter_count
 from models.precision import Precision, precision_scope, resolve_precision, with_precision
-from models.registry import create_model
 from simulations.canaries import Canaries, WithCanaries, audit, draw_canaries
 from simulations.client_scores import client_columns, write_table
 from simulations.cohort_engine import ClientWork, CohortEngine
@@ -29,6 +28,7 @@ from simulations.cohort_samplers import Cohorts, make_cohorts
 from simulations.configuration import MAY_MOVE, Experiment, as_json, with_defaults
 from simulations.datasets.store import TokenStore
 from simulations.federated_data import StoredData, device_batches, evaluation_owners
+from simulations.federated_models import create_federated_model
 from simulations.initial_parameters import InitialParameters, read_parameters
 from simulations.lane_count import choose_lanes
 from simulations.privacy_settings import PRIVACY_FOLDER
@@ -165,7 +165,7 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
     Raises:
       UserError: settings or data do not fit.
     """
-    create_model(experiment.model)
+    create_federated_model(experiment.model)
     precision = resolve_precision(experiment.precision, jax.default_backend())
     store = TokenStore.open(experiment.data)
     splits: dict[str, Any] = {}
@@ -372,7 +372,7 @@ def _check_same_run(found: dict[str, Any], wanted: dict[str, Any], experiment: E
 @functools.lru_cache(maxsize=32)
 def _model(name: str, vocabulary_size: int, precision: Precision) -> Model:
     # The same object for the same model lets the next experiment of a comparison reuse compiled programs.
-    return with_precision(create_model(name, vocabulary_size), precision)
+    return with_precision(create_federated_model(name, vocabulary_size), precision)
 
 
 def _engine(prepared: PreparedExperiment) -> CohortEngine:

@@ -23,6 +23,12 @@ def test_models_can_be_counted_with_another_vocabulary(capsys):
     assert json.loads(capsys.readouterr().out)["cifg_tiny"] == 381_696 - 4086 * 65
 
 
+def test_models_are_listed_with_their_objectives(capsys):
+    assert main(["models"]) == 0
+    rows = {line.split()[1]: line.split()[3] for line in capsys.readouterr().out.splitlines() if "_tiny" in line}
+    assert (rows["cifg_tiny"], rows["bert_tiny"]) == ("causal", "masked")
+
+
 def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out

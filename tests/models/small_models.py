@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.base import Batch, batch_loss
+from models.masked_language import MaskedBatch
 from models.registry import MODELS
 from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
 
@@ -16,12 +17,14 @@ VOCABULARY = 53
 LENGTH = 8
 # Words per example: cut off before its EOS, one word, filling the length exactly, several PADs.
 WORDS = (LENGTH, 1, LENGTH - 1, 4)
-_LARGEST = {"embedding": 16, "hidden": 24, "layers": 1, "heads": 4, "mlp": 40}
+_LARGEST = {"embedding": 16, "hidden": 24, "layers": 1, "heads": 2, "mlp": 40, "max_length": 12}
 
 
 def shrink(build, config):
     """Cap the sizes that a config has and that we know; where the model cannot have those, only the vocabulary."""
-    sizes = {"vocabulary_size": VOCABULARY}
+    # A masked model has one id more than its data.
+    data_vocabulary = VOCABULARY - (build("own", config).vocabulary_size - config.vocabulary_size)
+    sizes = {"vocabulary_size": data_vocabulary}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in _LARGEST and type(value) is int:
@@ -32,8 +35,24 @@ def shrink(build, config):
         params = jax.eval_shape(model.init, jax.random.key(0))
         jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct((2, 3), jnp.int32))
     except Exception:
-        return dataclasses.replace(config, vocabulary_size=VOCABULARY)
+        return dataclasses.replace(config, vocabulary_size=data_vocabulary)
     return small
+
+
+def inputs_of(batch):
+    """The tokens that a next one is predicted from, PAD after them."""
+    return jnp.where(batch.tokens[:, 1:] != PAD_ID, batch.tokens[:, :-1], PAD_ID)
+
+
+def trained_on_batches(model):
+    """Let a masked model's loss take a `Batch` too, with the next token as each position's target."""
+    if model.objective == "causal":
+        return model
+
+    def loss(params, batch):
+        return model.loss(params, MaskedBatch(inputs_of(batch), batch.tokens[:, 1:], batch.weight))
+
+    return dataclasses.replace(model, loss=loss)
 
 
 class SmallModel:
@@ -42,7 +61,7 @@ class SmallModel:
     def __init__(self, name, build, config):
         self.name = name
         self.config = config
-        self.model = build(name, config)
+        self.model = trained_on_batches(build(name, config))
         self.apply = jax.jit(self.model.apply)
         self.sums = jax.jit(self.model.loss)
         self.loss_sums_and_gradient = jax.jit(

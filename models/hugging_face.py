@@ -1,0 +1,106 @@
+"""The parameters of a BERT encoder under the names that Hugging Face's `BertForMaskedLM` gives them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.base import Params
+
+_DENSE_OF_BLOCK = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "attention_output": "attention.output.dense",
+    "mlp_input": "intermediate.dense",
+    "mlp_output": "output.dense",
+}
+_NORMS_OF_BLOCK = {"attention_norm": "attention.output.LayerNorm", "mlp_norm": "output.LayerNorm"}
+_TIED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+
+def to_hugging_face(params: Params) -> dict[str, np.ndarray]:
+    """Name a BERT's parameters as the state of a `BertForMaskedLM` of the same sizes does.
+
+    Rows of the vocabulary stay in our order, with the mask's id last.
+
+    Args:
+      params: of a model that `models.bert.bert` made.
+
+    Returns:
+      What `load_state_dict` takes once the arrays are made tensors, the tied output layer included.
+    """
+    state: dict[str, np.ndarray] = {}
+
+    def put(path: tuple, name: str, leaf: jax.Array) -> None:
+        state[name] = np.asarray(leaf).T if _is_kernel(path) else np.asarray(leaf)
+
+    jax.tree_util.tree_map_with_path(put, _names(len(params["blocks"])), params)
+    return state | {name: state[twin] for name, twin in _TIED.items()}
+
+
+def from_hugging_face(state: Mapping[str, Any]) -> Params:
+    """Make a BERT's parameters of a `BertForMaskedLM`'s state.
+
+    Rows of the vocabulary stay in the order given; what a masked-language model has no use for (a pooler, a
+    next-sentence head) is left out.
+
+    Args:
+      state: arrays by name, as `state_dict` names them.
+
+    Returns:
+      float32 parameters of a model that `models.bert.bert` makes with the same sizes.
+
+    Raises:
+      ValueError: a parameter is missing, or the output layer has another table or bias than it is tied with.
+    """
+    state = {name: np.asarray(value, np.float32) for name, value in state.items()}
+    names = _names(sum(name.endswith(".attention.self.query.weight") for name in state))
+    if missing := sorted(set(jax.tree_util.tree_leaves(names)) - set(state)):
+        raise ValueError(f"the state has no {', '.join(missing)}; expected that of a BertForMaskedLM")
+    for name, twin in _TIED.items():
+        if not np.array_equal(state.get(name, state[twin]), state[twin]):
+            raise ValueError(f"{name} differs from {twin}; our output layer is tied with the embedding")
+
+    def take(path: tuple, name: str) -> jax.Array:
+        return jnp.asarray(state[name].T if _is_kernel(path) else state[name])
+
+    return jax.tree_util.tree_map_with_path(take, names)
+
+
+def _is_kernel(path: tuple) -> bool:
+    # Theirs are [outputs, inputs].
+    return path[-1].key == "kernel"
+
+
+def _names(layers: int) -> Params:
+    """Arrange their names as our parameters are arranged."""
+    embeddings, head = "bert.embeddings", "cls.predictions"
+    return {
+        "embedding": {"table": f"{embeddings}.word_embeddings.weight"},
+        "positions": {"table": f"{embeddings}.position_embeddings.weight"},
+        "token_types": {"table": f"{embeddings}.token_type_embeddings.weight"},
+        "embedding_norm": _norm(f"{embeddings}.LayerNorm"),
+        "blocks": [_block(f"bert.encoder.layer.{layer}") for layer in range(layers)],
+        "head": _dense(f"{head}.transform.dense"),
+        "head_norm": _norm(f"{head}.transform.LayerNorm"),
+        "output_bias": f"{head}.bias",
+    }
+
+
+def _block(prefix: str) -> Params:
+    dense = {ours: _dense(f"{prefix}.{theirs}") for ours, theirs in _DENSE_OF_BLOCK.items()}
+    return dense | {ours: _norm(f"{prefix}.{theirs}") for ours, theirs in _NORMS_OF_BLOCK.items()}
+
+
+def _dense(prefix: str) -> Params:
+    return {"kernel": f"{prefix}.weight", "bias": f"{prefix}.bias"}
+
+
+def _norm(prefix: str) -> Params:
+    return {"scale": f"{prefix}.weight", "shift": f"{prefix}.bias"}

@@ -1,0 +1,61 @@
+"""Masked language modelling: predict tokens of the input from both sides (Devlin et al. 2019, section 3.1)."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+from models.base import Model, Params
+from models.losses import ExampleSums, cross_entropy, next_token_sums
+
+
+class MaskedBatch(NamedTuple):
+    """Masked token sequences that are trained on, or evaluated, together.
+
+    Attributes:
+      inputs: int32 [batch, length]; tokens, some of them replaced, most often by the mask's id; PAD where there
+        is no token, which no position attends to.
+      targets: int32 [batch, length]; the token to predict, PAD where nothing is predicted.
+      weight: float32 [batch]; 1 for an example, 0 for a row that only fills the batch.
+    """
+
+    inputs: jax.Array
+    targets: jax.Array
+    weight: jax.Array
+
+
+def mask_id(vocabulary_size: int) -> int:
+    """Say which id stands for a masked token: the one after all ids of the data.
+
+    Args:
+      vocabulary_size: number of token ids of the data; a masked model has one more.
+
+    Returns:
+      The id.
+    """
+    return vocabulary_size
+
+
+def masked_language_model(
+    name: str,
+    vocabulary_size: int,
+    init: Callable[[jax.Array], Params],
+    apply: Callable[[Params, jax.Array], jax.Array],
+) -> Model:
+    """Make a `Model` whose loss is the cross-entropy of masked tokens.
+
+    Args:
+      name: see `Model`.
+      vocabulary_size: number of token ids of the data; the model has one more, `mask_id`.
+      init: see `Model`.
+      apply: see `Model`; the logits at a position may depend on all tokens of the row.
+
+    Returns:
+      The model; its loss takes a `MaskedBatch`.
+    """
+
+    def loss(params: Params, batch: MaskedBatch) -> ExampleSums:
+        logits = apply(params, batch.inputs)
+        return next_token_sums(cross_entropy(logits, batch.targets), logits, batch.targets)
+
+    return Model(name, mask_id(vocabulary_size) + 1, init, apply, loss, objective="masked")
