@@ -38,10 +38,14 @@ class TokenStream:
     """
 
     def __init__(self, folder: Path, split: ClientSplit) -> None:
-        """Map the files of a folder that `open_stream` has filled; `split` says whose the examples are."""
+        """Map the files of a folder that `open_stream` has filled; `split` says whose the examples are.
+
+        Raises:
+          DataError: a file is missing or damaged.
+        """
         # Plain views: a subclass of arrays would cost more than reading a few of its items.
-        self.tokens: NDArray[np.unsignedinteger] = np.asarray(np.load(folder / "tokens.npy", mmap_mode="r"))
-        self.starts: NDArray[np.int64] = np.asarray(np.load(folder / "starts.npy", mmap_mode="r"))
+        self.tokens: NDArray[np.unsignedinteger] = np.asarray(_mapped(folder / "tokens.npy"))
+        self.starts: NDArray[np.int64] = np.asarray(_mapped(folder / "starts.npy"))
         self.num_examples = split.header.examples
         self.num_clients = split.num_clients
         self._split = split
@@ -82,7 +86,17 @@ def open_stream(store: TokenStore, split: str, cache: Path) -> TokenStream:
                 if not complete.exists():
                     _write_stream(folder, clients, token_dtype(store.vocabulary_size))
                     write_atomically(complete, record)
-        return TokenStream(folder, clients)
+    return TokenStream(folder, clients)
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(
+            f"{path}: cannot be read ({error}), expected a file that was made of a token store. Remove the folder "
+            f"{path.parent}; it is made again."
+        ) from error
 
 
 def _record(store: TokenStore, split: str, clients: ClientSplit) -> str:

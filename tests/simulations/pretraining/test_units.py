@@ -159,6 +159,15 @@ def test_a_full_disk_is_an_error_of_the_user_and_leaves_nothing_half_written(tmp
     assert all_sequences(opened(store, cache, 20_000))[0].sum() == 4 * 10_000 + BOS_ID + EOS_ID
 
 
+def test_damaged_files_are_named(tmp_path):
+    store = write_store(tmp_path / "store", [[[4] * 10]])
+    opened(store, tmp_path / "cache")
+    (file,) = (tmp_path / "cache").rglob("tokens.npy")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"tokens.npy: cannot be read .* Remove the folder .* it is made again"):
+        opened(store, tmp_path / "cache")
+
+
 def test_processes_that_ask_at_once_see_whole_files(tmp_path):
     store = write_store(tmp_path / "store", [[[4] * 1000] * 50] * 20)
     expected = 20 * 50 * (4 * 1000 + BOS_ID + EOS_ID)
