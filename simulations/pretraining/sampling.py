@@ -1,6 +1,6 @@
 """Which units are in the batch of a step: a pure function of a seed and the step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, Protocol
 
@@ -15,7 +15,7 @@ from simulations.pretraining.units import Units
 class Batches(Protocol):
     """Draws the units of every step."""
 
-    is_private_sampling: bool
+    is_private_sampling: ClassVar[bool]
     """Whether a privacy guarantee may be computed for this sampling."""
 
     def draw(self, step: int) -> NDArray[np.int64]:
@@ -46,7 +46,7 @@ class PoissonBatches:
 
     units: Units
     batch_size: int
-    seed: int
+    seed: int = field(repr=False)
 
     def __post_init__(self) -> None:
         _check(self.units, self.batch_size, self.seed)
@@ -108,7 +108,7 @@ class ShuffledBatches:
 
     units: Units
     batch_size: int
-    seed: int
+    seed: int = field(repr=False)
 
     def __post_init__(self) -> None:
         _check(self.units, self.batch_size, self.seed)

@@ -122,6 +122,10 @@ def test_an_epoch_has_every_unit_once():
     assert np.abs(deviation).max() < stats.norm.isf(FALSE_ALARM / 23 / 2)
 
 
+def test_the_seed_is_not_shown():
+    assert all(str(SECRET) not in repr(kind(Numbered(9), 3, SECRET)) for kind in KINDS.values())
+
+
 def test_only_random_batches_are_private():
     assert {name: kind(Numbered(9), 3, 0).is_private_sampling for name, kind in KINDS.items()} == {
         "poisson": True,
