@@ -8,12 +8,14 @@ from made_up_store import import_made_up
 from source_reading import byte_parts_of, read
 
 from fl_core.errors import DataError
+from simulations.datasets import importing
 from simulations.datasets.client_text import ClientText, SkippedCounts
 from simulations.datasets.importing import ImportSettings, import_text
 from simulations.datasets.sources import text_files
 from simulations.datasets.sources.text_files import TextFiles, find_end, read_documents
 from simulations.datasets.sources.user_rows import document_id
 from simulations.datasets.store import TokenStore
+from simulations.datasets.tokenization import Tokenizer
 
 
 def documents_of(texts):
@@ -97,8 +99,8 @@ def test_long_documents_are_stored_whole(tmp_path):
 
 @pytest.mark.parametrize("documents", ["lines", "paragraphs", "files"])
 @given(
-    data=st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\n\n", b" ", b"\r\n", b"\t"]), max_size=30),
-    size=st.integers(1, 20),
+    data=st.lists(st.sampled_from([b"a", b"\n", b"b\n", b" \r\n", b"\n\n"]), min_size=5, max_size=30),
+    size=st.integers(1, 6),
 )
 def test_tiny_parts_give_the_same_documents(documents, data, size):
     data = b"".join(data)
@@ -109,11 +111,31 @@ def test_tiny_parts_give_the_same_documents(documents, data, size):
     assert whole == tiny
 
 
-def test_encoding_in_chunks_by_length_changes_nothing(tmp_path, monkeypatch):
+def test_few_long_documents_are_encoded_at_once_and_that_changes_nothing(tmp_path, monkeypatch):
     texts = [ClientText(f"c{i}", [f"word{i % 5} " * 50]) for i in range(40)]
+    most, encode_batch = [], Tokenizer.encode_batch
+    monkeypatch.setattr(
+        Tokenizer, "encode_batch", lambda self, some: most.append(len(some)) or encode_batch(self, some)
+    )
     stores = []
-    for name, characters in (("a", 1), ("b", 1 << 20)):
-        monkeypatch.setattr("simulations.datasets.importing.ENCODE_CHARACTERS", characters)
+    for name, characters in (("a", 600), ("b", 1 << 20)):
+        monkeypatch.setattr(importing, "ENCODE_CHARACTERS", characters)
         store = import_made_up(tmp_path / name, texts)
         stores.append({file.name: file.read_bytes() for file in store.path.iterdir()})
     assert stores[0] == stores[1]
+    assert most == [2] * 20 + [40]
+
+
+@pytest.mark.parametrize(
+    ("data", "start", "end"),
+    [
+        (b"a\n\nb\nc\n", 0, 3),
+        (b"a\n \t\r\nb\n", 0, 6),
+        (b"a\n\nb\n\n", 0, 6),
+        (b"a\n\nb", 3, -1),
+        (b"a\n\n", 2, 3),
+        (b"a\nb\n", 0, -1),
+    ],
+)
+def test_paragraphs_end_after_a_blank_line(data, start, end):
+    assert find_end("paragraphs")(data, start) == end
