@@ -83,7 +83,8 @@ def _import(argv: list[str]) -> int:
     return _dispatch(
         "fedlm data import",
         "Make a token store: users are split into train, heldout and test, a tokenizer is trained on the train split,\n"
-        "and every user's sentences are stored as token sequences. Stopped, the same command goes on where it was.\n"
+        "and every user's sentences are stored as token sequences. Where text has no users, each document stands for\n"
+        "one. Stopped, the same command goes on where it was.\n"
         "For example:\n\n"
         "  fedlm data import jsonl messages.jsonl --user author --text body --out data/messages",
         {name: (describe_source(source), partial(_import_from, name)) for name, source in SOURCES.items()},

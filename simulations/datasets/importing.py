@@ -52,6 +52,8 @@ ENCODE_BYTES = 16 << 20
 """Bytes of text that one task tokenizes."""
 ENCODE_SENTENCES = 20_000
 """Sentences tokenized at once: enough to keep the tokenizer's threads busy."""
+ENCODE_CHARACTERS = 4 << 20
+"""Characters tokenized at once, about: documents are longer than sentences, and their words are all in memory."""
 _LAYOUT = 1  # of the hidden folder; one of another release is not gone on with
 
 
@@ -339,13 +341,14 @@ def _encode(
 
 def _chunks(clients: Iterable[GroupedClient]) -> Iterator[list[GroupedClient]]:
     chunk: list[GroupedClient] = []
-    total = 0
+    sentences = characters = 0
     for client in clients:
         chunk.append(client)
-        total += sum(len(texts) for _, texts in client.texts)
-        if total >= ENCODE_SENTENCES:
+        sentences += sum(len(texts) for _, texts in client.texts)
+        characters += sum(len(text) for _, texts in client.texts for text in texts)
+        if sentences >= ENCODE_SENTENCES or characters >= ENCODE_CHARACTERS:
             yield chunk
-            chunk, total = [], 0
+            chunk, sentences, characters = [], 0, 0
     if chunk:
         yield chunk
 

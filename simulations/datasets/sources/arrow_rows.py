@@ -42,7 +42,8 @@ def check_schema(schema: pa.Schema, settings: RowSettings, path: Path) -> None:
       DataError: a column is missing, there twice, or of another type.
     """
     check_columns(schema.names, settings, str(path))
-    _check_type(schema, settings.user, _is_user, "strings or whole numbers", path)
+    if settings.user is not None:
+        _check_type(schema, settings.user, _is_user, "strings or whole numbers", path)
     _check_type(schema, settings.text, _is_string, "strings", path)
     if settings.split is not None:
         _check_type(schema, settings.split, _is_string, "strings", path)
@@ -51,7 +52,12 @@ def check_schema(schema: pa.Schema, settings: RowSettings, path: Path) -> None:
 
 
 def batch_text(
-    batch: pa.RecordBatch, settings: RowSettings, path: Path, first_row: int, skipped: SkippedCounts
+    batch: pa.RecordBatch,
+    settings: RowSettings,
+    path: Path,
+    first_row: int,
+    skipped: SkippedCounts,
+    split: str | None = None,
 ) -> Iterator[ClientText]:
     """Yield the texts of some rows.
 
@@ -61,6 +67,7 @@ def batch_text(
       path: names the table in messages.
       first_row: number of the batch's first row in it, from 1.
       skipped: receives the counts of what is left out.
+      split: to which the rows belong where no column says it.
 
     Raises:
       DataError: a value is not what it should be.
@@ -72,7 +79,7 @@ def batch_text(
         if any(isinstance(value, bytes) for value in values):
             skipped.add(NOT_UTF8, place=place)
         else:
-            yield from row_text(dict(zip(names, values, strict=True)), settings, place, skipped)
+            yield from row_text(dict(zip(names, values, strict=True)), settings, place, skipped, split)
 
 
 def _values(column: pa.Array, as_order: bool) -> list[object]:

@@ -133,8 +133,7 @@ def read_rows(settings: RowSettings, part: RowPart, skipped: SkippedCounts) -> I
             for first in range(max(row, part.start), min(row + batch.num_rows, part.stop), BATCH_ROWS):
                 rows = batch.select(settings.fields).slice(first - row, min(BATCH_ROWS, part.stop - first))
                 rows.validate(full=True)  # or a damaged offset would be followed to anywhere in memory
-                for text in batch_text(rows, settings, path, first + 1, skipped):
-                    yield text if split is None else text._replace(split=split)
+                yield from batch_text(rows, settings, path, first + 1, skipped, split)
             row += batch.num_rows
             if row >= part.stop:
                 break

@@ -19,7 +19,7 @@ from simulations.datasets.sources.user_rows import NOT_UTF8, RowSettings, existi
 
 @dataclass(frozen=True)
 class JsonLines(RowSettings):
-    """Your own users' text as JSON Lines: one object a line, with a user and a text.
+    """Your own users' text as JSON Lines: one object a line, with a user (or none) and a text.
 
     Files may be compressed: .gz, .bz2 or .xz.
     """

@@ -23,7 +23,7 @@ BATCH_ROWS = 8192
 
 @dataclass(frozen=True)
 class ParquetTables(RowSettings):
-    """Your own users' text as Parquet files: a row for each text, with a user and a text."""
+    """Your own users' text as Parquet files: a row for each text, with a user (or none) and a text."""
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """The files. A folder stands for the files in it whose names end in .parquet."""

@@ -9,10 +9,12 @@ from simulations.datasets.sources.stackexchange import StackExchange
 from simulations.datasets.sources.stackoverflow_fedjax import StackOverflowFedjax
 from simulations.datasets.sources.stackoverflow_tff import StackOverflowTff
 from simulations.datasets.sources.stdlib import StandardLibrary
+from simulations.datasets.sources.text_files import TextFiles
 
 SOURCES: dict[str, type[Source]] = {
     "stdlib": StandardLibrary,
     "jsonl": JsonLines,
+    "text": TextFiles,
     "csv": CsvTables,
     "parquet": ParquetTables,
     "huggingface": HuggingFaceDataset,

@@ -1,6 +1,7 @@
-"""What tables of your own users' text have in common: a user, a text, perhaps a split and a time."""
+"""What tables of text have in common: a text, mostly a user, perhaps a split and a time."""
 
 import functools
+import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +33,9 @@ _SMALLEST_ORDER, _LARGEST_ORDER = -(2**63), 2**63 - 1
 class RowSettings:
     """Which fields of a row mean what."""
 
-    user: str = "user"
+    user: str | None = "user"
     """Name of the field that says whose text it is: a string or a whole number, 12.0 being 12. Rows without a user
-    are left out, and counted."""
+    are left out, and counted. None where texts have no users: each row is then a document, and a client of its own."""
     text: str = "text"
     """Name of the field with the text."""
     split: str | None = None
@@ -42,8 +43,9 @@ class RowSettings:
     80/10/10."""
     order: str | None = None
     """Name of a field with whole numbers, times say, by which a user's rows are put in order."""
-    examples: Literal["sentences", "texts"] = "sentences"
-    """What makes an example: each sentence of a text, or each text as a whole."""
+    examples: Literal["sentences", "texts"] | None = None
+    """What makes an example: each sentence of a text, or each text as a whole. None stands for sentences where there
+    are users, and for texts where there are documents."""
 
     @property
     def words_are_separated(self) -> bool:
@@ -55,6 +57,11 @@ class RowSettings:
         """The names of the fields that are read, each once."""
         named = (self.user, self.text, self.split, self.order)
         return list(dict.fromkeys(name for name in named if name is not None))
+
+    @property
+    def examples_are_sentences(self) -> bool:
+        """What `examples` comes to."""
+        return self.examples == "sentences" or (self.examples is None and self.user is not None)
 
 
 def existing_files(paths: Sequence[Path]) -> list[Path]:
@@ -100,7 +107,25 @@ def check_columns(found: Sequence[str], settings: RowSettings, place: str, advic
             raise DataError(f"{place}: found {found.count(name)} columns {name!r}, expected one. Rename the others.")
 
 
-def row_text(row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts) -> Iterator[ClientText]:
+def document_id(words: Sequence[str], split: str | None) -> str:
+    """Name a text that nobody is named for.
+
+    Texts of the same words have the same name, so that no copy of a training text is in another split, unless the
+    source puts it there.
+
+    Args:
+      words: of the text.
+      split: what the source says.
+
+    Returns:
+      The first 128 bits of a SHA-256, in hexadecimal.
+    """
+    return hashlib.sha256(f"{split}:{' '.join(words)}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def row_text(
+    row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts, split: str | None = None
+) -> Iterator[ClientText]:
     """Yield the text of a row, or count why there is none.
 
     Args:
@@ -108,18 +133,21 @@ def row_text(row: Mapping[str, Any], settings: RowSettings, place: str, skipped:
       settings: which fields mean what.
       place: file and line or row, for messages.
       skipped: receives the counts of what is left out.
+      split: to which the row belongs where no field says it.
 
     Raises:
       DataError: the row has no field of such a name, or a value of the wrong type.
     """
     _check_fields(row.keys(), settings, place)
-    user, text = row[settings.user], row[settings.text]
-    if _is_missing(user):
-        skipped.add("row without user", place=place)
-        return
-    client_id = _user_id(user)
-    if client_id is None:
-        raise DataError(f"{place}: {settings.user!r} is {_shown(user)}, expected a string or a whole number.")
+    text, client_id = row[settings.text], None
+    if settings.user is not None:
+        user = row[settings.user]
+        if _is_missing(user):
+            skipped.add("row without user", place=place)
+            return
+        client_id = _user_id(user)
+        if client_id is None:
+            raise DataError(f"{place}: {settings.user!r} is {_shown(user)}, expected a string or a whole number.")
     if _is_missing(text):
         skipped.add("empty text", place=place)
         return
@@ -129,10 +157,11 @@ def row_text(row: Mapping[str, Any], settings: RowSettings, place: str, skipped:
     if not words:
         skipped.add("empty text", place=place)
         return
+    split = split if settings.split is None else _split(row[settings.split], settings.split, place)
     yield ClientText(
-        client_id=client_id,
-        sentences=split_sentences(" ".join(words)) if settings.examples == "sentences" else [text],
-        split=_split(row, settings, place),
+        client_id=document_id(words, split) if client_id is None else client_id,
+        sentences=split_sentences(" ".join(words)) if settings.examples_are_sentences else [text],
+        split=split,
         order=_order(row, settings, place),
     )
 
@@ -142,7 +171,8 @@ def _check_fields(found: Collection[str], settings: RowSettings, place: str, adv
         if name not in found:
             raise DataError(
                 f"{place}: has no field {name!r}, only {', '.join(map(repr, found)) or 'none'}. "
-                f"Name the fields with --user, --text, --split and --order.{advice}"
+                "Name the fields with --user, --text, --split and --order; where texts have no users, say --user None."
+                f"{advice}"
             )
 
 
@@ -160,13 +190,10 @@ def _user_id(user: object) -> str | None:
     return str(user) if isinstance(user, int) and not isinstance(user, bool) else None
 
 
-def _split(row: Mapping[str, Any], settings: RowSettings, place: str) -> str | None:
-    if settings.split is None:
-        return None
-    split = row[settings.split]
+def _split(split: object, field: str, place: str) -> str:
     if not isinstance(split, str) or split not in SPLIT_NAMES:
         raise DataError(
-            f"{place}: {settings.split!r} is {_shown(split)}, expected one of {', '.join(SPLIT_NAMES)}. "
+            f"{place}: {field!r} is {_shown(split)}, expected one of {', '.join(SPLIT_NAMES)}. "
             "Mend the field, or leave --split away: users are then split 80/10/10."
         )
     return SPLIT_NAMES[split]

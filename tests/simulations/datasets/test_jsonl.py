@@ -1,3 +1,4 @@
+import gzip
 import json
 import math
 
@@ -8,9 +9,10 @@ from source_reading import byte_parts_of, read
 
 from fl_core.errors import DataError
 from simulations.datasets.client_text import ClientText, SkippedCounts
+from simulations.datasets.importing import import_text
 from simulations.datasets.sources.byte_parts import last_line_end
 from simulations.datasets.sources.jsonl import JsonLines, read_lines
-from simulations.datasets.sources.user_rows import RowSettings
+from simulations.datasets.sources.user_rows import RowSettings, document_id
 
 GOOD = b'{"user": "a", "text": "Some text."}\n'
 
@@ -137,3 +139,31 @@ def test_tiny_parts_give_the_same_texts(texts, part_bytes, ascii_only):
     found = [text for part in parts for text in read_lines(settings, part, skipped)]
     assert [text.sentences for text in found] == [[text] for text in texts if text.strip()]
     assert sum(skipped.as_dict().values()) == sum(not text.strip() for text in texts)
+
+
+def test_rows_without_users_are_documents(tmp_path):
+    rows = [
+        {"text": "One text. Of two sentences.", "timestamp": "2019-04-25T12:57:54Z", "url": "https://a.example"},
+        {"text": "Another text.", "timestamp": "2019-04-25T12:57:54Z", "url": "https://b.example"},
+    ]
+    path = tmp_path / "part.json.gz"
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    texts, skipped = read(JsonLines((path,), user=None))
+    assert [text.sentences for text in texts] == [[row["text"]] for row in rows]
+    assert [text.client_id for text in texts] == [document_id(row["text"].split(), None) for row in rows]
+    assert skipped.as_dict() == {}
+    texts, _ = read(JsonLines((path,), user=None, examples="sentences"))
+    assert [text.sentences for text in texts] == [["One text.", "Of two sentences."], ["Another text."]]
+    with pytest.raises(DataError, match=r"line 1: has no field 'user'.* where texts have no users, say --user None"):
+        read(JsonLines((path,)))
+
+
+def test_copies_of_a_document_are_in_one_split_unless_the_source_says_otherwise(tmp_path):
+    parts = ("train", "train", "dev", "test")
+    rows = [{"text": f"Some text {number}.", "part": part} for number in range(10) for part in parts]
+    texts, _ = read_bytes(tmp_path, "\n".join(map(json.dumps, rows)).encode(), user=None, split="part")
+    assert len({text.client_id for text in texts}) == 30
+    source = JsonLines((tmp_path / "rows.jsonl",), user=None, split="part")
+    header = import_text("jsonl", source, tmp_path / "store", workers=1).header
+    found = {name: (split.clients, split.examples) for name, split in header.splits.items()}
+    assert found == {"train": (10, 20), "heldout": (10, 10), "test": (10, 10)}

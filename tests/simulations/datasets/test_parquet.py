@@ -11,6 +11,7 @@ from fl_core.errors import DataError
 from simulations.datasets.client_text import ClientText
 from simulations.datasets.sources import parquet
 from simulations.datasets.sources.parquet import ParquetTables, row_parts
+from simulations.datasets.sources.user_rows import document_id
 
 NOT_UTF8 = pa.array([b"Some text.", b"\xff", None]).view(pa.string())
 
@@ -155,3 +156,11 @@ def test_a_damaged_file_is_named(tmp_path):
         path.write_bytes(data)
         with pytest.raises(DataError, match=r"rows.parquet: is damaged or cut off"):
             read(ParquetTables((path,)))
+
+
+def test_rows_without_users_are_documents(tmp_path):
+    columns = {"text": ["One. Two.", None, "Three."], "timestamp": [1, 2, 3], "url": ["a", "b", "c"]}
+    texts, skipped = read_table(tmp_path, columns, user=None)
+    assert [text.sentences for text in texts] == [["One. Two."], ["Three."]]
+    assert [text.client_id for text in texts] == [document_id(words, None) for words in (["One.", "Two."], ["Three."])]
+    assert skipped.as_dict() == {"empty text": 1}

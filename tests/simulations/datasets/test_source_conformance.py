@@ -17,7 +17,7 @@ from fl_core.errors import DataError
 from simulations.datasets import fedjax_format, importing, tff_format
 from simulations.datasets.client_text import SkippedCounts
 from simulations.datasets.importing import ImportSettings, import_text
-from simulations.datasets.sources import stdlib, tff_tables
+from simulations.datasets.sources import stdlib, text_files, tff_tables
 from simulations.datasets.sources.csv_tables import CsvTables
 from simulations.datasets.sources.huggingface import HuggingFaceDataset
 from simulations.datasets.sources.jsonl import JsonLines
@@ -27,6 +27,8 @@ from simulations.datasets.sources.stackexchange import StackExchange
 from simulations.datasets.sources.stackoverflow_fedjax import StackOverflowFedjax
 from simulations.datasets.sources.stackoverflow_tff import StackOverflowTff
 from simulations.datasets.sources.stdlib import StandardLibrary
+from simulations.datasets.sources.text_files import TextFiles
+from simulations.datasets.sources.user_rows import document_id
 from simulations.datasets.worker_pool import WorkerPool
 
 LETTERS = "abcdefghijkl"
@@ -57,6 +59,13 @@ def make_jsonl(folder, monkeypatch):
         lines = [json.dumps({"user": user, "text": text}) for user, text in rows]
         (folder / f"{index}.jsonl").write_text("\n".join([*lines, ""]))
     return JsonLines(tuple(sorted(folder.iterdir()))), "{}"
+
+
+def make_text(folder, monkeypatch):
+    for index, rows in enumerate(rows_of(2)):
+        (folder / f"{index}.txt").write_text("\n\n".join(text for _, text in rows))
+    monkeypatch.setattr(text_files, "PART_BYTES", 1000)
+    return TextFiles((folder,), documents="paragraphs"), None
 
 
 def make_csv(folder, monkeypatch):
@@ -120,6 +129,7 @@ def make_stackexchange(folder, monkeypatch):
 MAKERS = {
     "stdlib": make_stdlib,
     "jsonl": make_jsonl,
+    "text": make_text,
     "csv": make_csv,
     "parquet": make_parquet,
     "huggingface": make_huggingface,
@@ -128,7 +138,7 @@ MAKERS = {
     "stackexchange": make_stackexchange,
 }
 """By the source's name, a function of an empty folder and of `monkeypatch`. It writes `TEXTS` there, to be read in
-several parts, and returns the source and how its client ids are made of users."""
+several parts, and returns the source and how its client ids are made of users; None where each text is a client."""
 
 
 @pytest.fixture(params=SOURCES)
@@ -154,7 +164,12 @@ def test_every_text_is_read_once(made):
     _, source, client_id = made
     texts, skipped = read(source)
     found = Counter((text.client_id, sentence) for text in texts for sentence in text.sentences)
-    assert found == {(client_id.format(user), text): 1 for user, texts in TEXTS.items() for text in texts}
+    named = {
+        (document_id(text.split(), None) if client_id is None else client_id.format(user), text): 1
+        for user, texts in TEXTS.items()
+        for text in texts
+    }
+    assert found == named
     assert skipped.as_dict() == {}
 
 

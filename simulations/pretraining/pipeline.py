@@ -1,0 +1,154 @@
+"""From the batches that were drawn to arrays of fixed shapes, prepared ahead by threads."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import grain
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_core.errors import ConfigurationError
+from models.special_tokens import PAD_ID
+from simulations.pretraining.sampling import Batches
+from simulations.pretraining.units import Units
+
+PREFETCH = 2
+"""Logical batches that are prepared ahead, each by a thread of its own."""
+
+
+class Transform(Protocol):
+    """Turns sequences into what a model's batch has."""
+
+    def __call__(self, step: int, indices: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+        """Return the fields of a batch, a pure function of the arguments.
+
+        Args:
+          step: of the batch.
+          indices: int64 [rows], the units; -1 for a row that only fills the batch.
+          tokens: int32 [rows, K, length + 1].
+
+        Returns:
+          Arrays [rows, K, ...] by field.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class LogicalBatch:
+    """The units of one step, in chunks of one shape, of which a device takes one at a time.
+
+    Attributes:
+      step: the step.
+      size: how many units were drawn, on all processes together; those that only fill chunks are not counted.
+      fields: arrays [chunks, rows, K, ...] by name: `tokens`, or what a transform made of them.
+      weight: float32 [chunks, rows, K], 0 for what only fills a chunk or a unit.
+    """
+
+    step: int
+    size: int
+    fields: dict[str, NDArray[Any]]
+    weight: NDArray[np.float32]
+
+    @property
+    def num_chunks(self) -> int:
+        """The number of chunks, at least 1."""
+        return len(self.weight)
+
+    def chunk(self, index: int) -> dict[str, NDArray[Any]]:
+        """Return the fields and the `weight` of one chunk, arrays [rows, K, ...]."""
+        return {**{name: array[index] for name, array in self.fields.items()}, "weight": self.weight[index]}
+
+
+def logical_batches(
+    units: Units,
+    batches: Batches,
+    first_step: int,
+    steps: int,
+    physical_batch: int,
+    process_index: int = 0,
+    process_count: int = 1,
+    transform: Transform | None = None,
+    prefetch: int = PREFETCH,
+) -> "grain.IterDataset[LogicalBatch]":
+    """Make the logical batches of some steps.
+
+    The same step gives the same batch wherever iteration begins. `iter(...)` of the result gives an iterator whose
+    `get_state()` is a small JSON-able dict; `set_state` on the iterator of an equal pipeline goes on from there.
+
+    Args:
+      units: the units.
+      batches: says which are in a step.
+      first_step: the step to begin with.
+      steps: how many there are.
+      physical_batch: units in a chunk, on all processes together.
+      process_index: which process this is.
+      process_count: how many there are. Each makes `physical_batch / process_count` rows of every chunk.
+      transform: makes a batch's fields of the sequences; without it the one field is `tokens`,
+        int32 [chunks, rows, K, length + 1].
+      prefetch: logical batches that are prepared ahead; each takes memory.
+
+    Returns:
+      A data set of `LogicalBatch`es.
+
+    Raises:
+      ConfigurationError: a setting is out of range.
+    """
+    numbers = {
+        "first_step": (first_step, 0),
+        "steps": (steps, 0),
+        "physical_batch": (physical_batch, 1),
+        "prefetch": (prefetch, 1),
+    }
+    _check(numbers, physical_batch, process_index, process_count)
+    make = partial(_logical_batch, units, batches, physical_batch, process_index, process_count, transform)
+    return (
+        grain.MapDataset.range(first_step, first_step + steps)
+        .map(make)
+        .to_iter_dataset(grain.ReadOptions(num_threads=prefetch, prefetch_buffer_size=prefetch))
+    )
+
+
+def _logical_batch(
+    units: Units,
+    batches: Batches,
+    physical_batch: int,
+    process_index: int,
+    process_count: int,
+    transform: Transform | None,
+    step: int,
+) -> LogicalBatch:
+    drawn = batches.draw(step)
+    chunks = max(1, -(-len(drawn) // physical_batch))
+    indices = np.full(chunks * physical_batch, -1, np.int64)
+    indices[: len(drawn)] = drawn
+    indices = indices.reshape(chunks, process_count, -1)[:, process_index].reshape(-1)
+    tokens, weight = _padded_sequences(units, indices)
+    fields = {"tokens": tokens} if transform is None else transform(step, indices, tokens)
+    return LogicalBatch(
+        step=step,
+        size=len(drawn),
+        fields={name: array.reshape(chunks, -1, *array.shape[1:]) for name, array in fields.items()},
+        weight=weight.reshape(chunks, -1, units.sequences_per_unit),
+    )
+
+
+def _padded_sequences(units: Units, indices: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    present = indices >= 0
+    found, found_weight = units.sequences(indices[present])
+    tokens = np.full((len(indices), *found.shape[1:]), PAD_ID, np.int32)
+    weight = np.zeros((len(indices), units.sequences_per_unit), np.float32)
+    tokens[present], weight[present] = found, found_weight
+    return tokens, weight
+
+
+def _check(numbers: dict[str, tuple[int, int]], physical_batch: int, process_index: int, process_count: int) -> None:
+    for name, (value, least) in numbers.items():
+        if value < least:
+            raise ConfigurationError(f"{name} is {value}, but must be at least {least}")
+    if not 0 <= process_index < process_count:
+        raise ConfigurationError(f"process_index is {process_index}, but must lie between 0 and {process_count - 1}")
+    if physical_batch % process_count:
+        raise ConfigurationError(
+            f"physical_batch is {physical_batch}, but must be a multiple of the number of processes, {process_count}"
+        )

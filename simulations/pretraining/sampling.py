@@ -1,0 +1,139 @@
+"""Which units are in the batch of a step: a pure function of a seed and the step."""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_core.errors import ConfigurationError
+from fl_core.randomness import host_rng
+from simulations.pretraining.units import Units
+
+
+class Batches(Protocol):
+    """Draws the units of every step."""
+
+    is_private_sampling: ClassVar[bool]
+    """Whether a privacy guarantee may be computed for this sampling."""
+
+    def draw(self, step: int) -> NDArray[np.int64]:
+        """Return the units of a step, each once.
+
+        Args:
+          step: from 0.
+
+        Returns:
+          int64 [size], in ascending order.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonBatches:
+    """Every unit is in every batch independently with probability `batch_size / units.count`.
+
+    The seed must stay secret: who knows it knows who is in a batch, and the amplification by sampling is lost.
+
+    Attributes:
+      units: the units.
+      batch_size: how many are in a batch on average.
+      seed: not negative, of any size.
+    """
+
+    is_private_sampling: ClassVar[bool] = True
+
+    units: Units
+    batch_size: int
+    seed: int = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _check(self.units, self.batch_size, self.seed)
+
+    @property
+    def probability(self) -> float:
+        """With which a unit is in a batch."""
+        return self.batch_size / self.units.count
+
+    def draw(self, step: int) -> NDArray[np.int64]:
+        """See `Batches.draw`."""
+        return self._draw(step, self.units.count)
+
+    def _draw(self, step: int, most: int) -> NDArray[np.int64]:
+        # Given their number, the units of a Poisson sample are a uniformly random subset; so is a random part of it.
+        rng = host_rng(self.seed, "Poisson batch", step)
+        size = min(int(rng.binomial(self.units.count, self.probability)), most)
+        return np.sort(rng.choice(self.units.count, size, replace=False, shuffle=False))
+
+
+@dataclass(frozen=True, eq=False)
+class TruncatedPoissonBatches(PoissonBatches):
+    """Poisson batches, of which those that are too large are cut to a uniformly random subset.
+
+    This is what `dp_accounting.TruncatedSubsampledGaussianDpEvent` assumes.
+
+    Attributes:
+      truncated_batch_size: the most units in a batch.
+    """
+
+    truncated_batch_size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.truncated_batch_size < self.batch_size:
+            raise ConfigurationError(
+                f"truncated_batch_size is {self.truncated_batch_size}, but must not be below batch_size, "
+                f"{self.batch_size}"
+            )
+
+    def draw(self, step: int) -> NDArray[np.int64]:
+        """See `Batches.draw`."""
+        return self._draw(step, self.truncated_batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class ShuffledBatches:
+    """Batches of equal size, in which every unit is once an epoch; no privacy guarantee may be computed for them.
+
+    Units that are left when no whole batch is are left out of the epoch, others in each.
+
+    Attributes:
+      units: the units.
+      batch_size: how many are in a batch.
+      seed: not negative, of any size.
+    """
+
+    is_private_sampling: ClassVar[bool] = False
+
+    units: Units
+    batch_size: int
+    seed: int = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _check(self.units, self.batch_size, self.seed)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches in an epoch."""
+        return self.units.count // self.batch_size
+
+    def draw(self, step: int) -> NDArray[np.int64]:
+        """See `Batches.draw`."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        first = position * self.batch_size
+        return np.sort(_order(self.seed, epoch, self.units.count)[first : first + self.batch_size])
+
+
+@lru_cache(maxsize=2)  # threads that prepare batches ahead may be at the end of one epoch and the start of the next
+def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+    return host_rng(seed, "epoch", epoch).permutation(count)
+
+
+def _check(units: Units, batch_size: int, seed: int) -> None:
+    if not 1 <= batch_size <= units.count:
+        raise ConfigurationError(
+            f"batch_size is {batch_size}, but must lie between 1 and the number of units, {units.count} ({units.unit})"
+        )
+    if seed < 0:
+        raise ConfigurationError(f"seed is {seed}, but must not be negative")

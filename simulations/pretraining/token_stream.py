@@ -1,0 +1,149 @@
+"""The tokens of one split as one long memory-mapped array, from which sequences of any length are cut.
+
+Every stored example stands there as `[BOS] w1 .. wk [EOS]`, client after client in the store's order. It is written
+once into a cache folder; opening it again reads nothing.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_core.atomic_files import sync_to_disk, write_atomically
+from fl_core.errors import DataError
+from models.special_tokens import BOS_ID, EOS_ID
+from simulations.datasets.store import ClientSplit, TokenStore
+from simulations.datasets.store_format import token_dtype
+from simulations.datasets.store_writer import disk_errors
+from simulations.run_lock import run_lock
+
+_LAYOUT = 1  # of the files; those of another release are not read
+_PATIENCE = 24 * 3600.0
+"""Seconds to wait for another process that writes the same files."""
+
+
+class TokenStream:
+    """The tokens of one split.
+
+    Attributes:
+      tokens: uint16 or uint32 [tokens], with BOS before and EOS after each example; memory-mapped.
+      starts: int64 [examples + 1], where each example's BOS is, then the number of tokens; memory-mapped.
+      num_examples: the number of examples.
+      num_clients: the number of clients.
+    """
+
+    def __init__(self, folder: Path, split: ClientSplit) -> None:
+        """Map the files of a folder that `open_stream` has filled; `split` says whose the examples are.
+
+        Raises:
+          DataError: a file is missing or damaged.
+        """
+        # Plain views: a subclass of arrays would cost more than reading a few of its items.
+        self.tokens: NDArray[np.unsignedinteger] = np.asarray(_mapped(folder / "tokens.npy"))
+        self.starts: NDArray[np.int64] = np.asarray(_mapped(folder / "starts.npy"))
+        self.num_examples = split.header.examples
+        self.num_clients = split.num_clients
+        self._split = split
+
+    @cached_property
+    def first_examples(self) -> NDArray[np.int64]:
+        """int64 [clients + 1]: the number of each client's first example, then the number of examples."""
+        return np.concatenate([[0], np.cumsum(self._split.num_examples, dtype=np.int64)])
+
+
+def open_stream(store: TokenStore, split: str, cache: Path) -> TokenStream:
+    """Open the tokens of a split, writing them first where the cache has not got them.
+
+    Several processes may ask for the same at once: one writes, the others wait.
+
+    Args:
+      store: the store.
+      split: train, heldout or test.
+      cache: a folder for such files, made where it is missing. A file in it is named after the store's contents.
+
+    Returns:
+      The stream.
+
+    Raises:
+      DataError: the split does not exist, is empty or damaged, or the cache cannot be written.
+      ConfigurationError: another process has been writing the same for a day.
+    """
+    clients = store.split(split)
+    if not clients.header.examples:
+        raise DataError(f"{store.path}: the split {split!r} has no examples, expected at least one. Import more text.")
+    record = _record(store, split, clients)
+    folder = cache / f"tokens-{hashlib.sha256(record.encode()).hexdigest()[:16]}"
+    complete = folder / "complete.json"
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not complete.exists():
+            with run_lock(folder, _PATIENCE):
+                if not complete.exists():
+                    _write_stream(folder, clients, token_dtype(store.vocabulary_size))
+                    write_atomically(complete, record)
+    return TokenStream(folder, clients)
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(
+            f"{path}: cannot be read ({error}), expected a file that was made of a token store. Remove the folder "
+            f"{path.parent}; it is made again."
+        ) from error
+
+
+def _record(store: TokenStore, split: str, clients: ClientSplit) -> str:
+    # The contents tell only sizes; the time of writing tells two stores of equal sizes apart.
+    written = clients.path.stat().st_mtime_ns
+    return json.dumps({"layout": _LAYOUT, "store": store.contents, "split": split, "written": written})
+
+
+def _write_stream(folder: Path, clients: ClientSplit, dtype: np.dtype[Any]) -> None:
+    examples = clients.header.examples
+    _write_array(folder / "starts.npy", np.dtype(np.int64), examples + 1, _starts(clients))
+    pieces = (
+        _with_ends(clients.batch_values(batch), clients.batch_lengths(batch)) for batch in range(clients.num_batches)
+    )
+    _write_array(folder / "tokens.npy", dtype, clients.header.tokens + 2 * examples, pieces)
+
+
+def _starts(clients: ClientSplit) -> Iterator[NDArray[np.int64]]:
+    """Yield `TokenStream.starts` in pieces."""
+    start = np.zeros(1, np.int64)
+    yield start
+    for batch in range(clients.num_batches):
+        following = start[-1:] + np.cumsum(clients.batch_lengths(batch) + 2, dtype=np.int64)
+        yield following
+        start = following if len(following) else start
+
+
+def _with_ends(values: NDArray[np.unsignedinteger], lengths: NDArray[np.int32]) -> NDArray[np.unsignedinteger]:
+    """Return examples that lie end to end with BOS before and EOS after each."""
+    stops = np.cumsum(lengths + 2)
+    joined = np.empty(len(values) + 2 * len(lengths), values.dtype)
+    joined[stops - 1] = EOS_ID
+    joined[stops - lengths - 2] = BOS_ID
+    joined[np.arange(len(values)) + np.repeat(2 * np.arange(len(lengths)) + 1, lengths)] = values
+    return joined
+
+
+def _write_array(path: Path, dtype: np.dtype[Any], size: int, pieces: Iterable[NDArray[Any]]) -> None:
+    """Write an array piece by piece, beside its place, and rename it.
+
+    Not through a memory map: a full disk would then end the process in place of raising an error.
+    """
+    beside = path.with_name(path.name + ".partial")
+    with beside.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (size,)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece, dtype).data)
+    sync_to_disk(beside)
+    beside.replace(path)

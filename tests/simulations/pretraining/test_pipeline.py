@@ -1,0 +1,119 @@
+import json
+
+import numpy as np
+import pytest
+
+from fl_core.errors import ConfigurationError
+from models.base import Batch
+from models.special_tokens import PAD_ID
+from simulations.datasets.store import TokenStore
+from simulations.pretraining.masking import MaskedWords
+from simulations.pretraining.pipeline import logical_batches
+from simulations.pretraining.sampling import PoissonBatches, ShuffledBatches
+from simulations.pretraining.units import open_units
+
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def units(small_store, tmp_path_factory):
+    return open_units(
+        TokenStore.open(small_store), "train", 8, "user", "none", 3, seed=0, cache=tmp_path_factory.mktemp("cache")
+    )
+
+
+@pytest.fixture(scope="module")
+def poisson(units):
+    return PoissonBatches(units, 6, seed=2**255 + 1)
+
+
+def batches_of(units, batches, first_step=0, steps=STEPS, physical_batch=4, **options):
+    return list(logical_batches(units, batches, first_step, steps, physical_batch, **options))
+
+
+def assert_same(one, other):
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert (a.step, a.size, a.fields.keys()) == (b.step, b.size, b.fields.keys())
+        for name in a.fields:
+            np.testing.assert_array_equal(a.fields[name], b.fields[name])
+        np.testing.assert_array_equal(a.weight, b.weight)
+
+
+def test_batches_hold_the_units_that_were_drawn_and_fill_chunks(units, poisson):
+    found = batches_of(units, poisson)
+    assert [batch.step for batch in found] == list(range(STEPS))
+    assert len({batch.num_chunks for batch in found}) > 1
+    for batch in found:
+        drawn = poisson.draw(batch.step)
+        tokens, weight = units.sequences(drawn)
+        assert batch.size == len(drawn)
+        assert batch.num_chunks == max(1, -(-len(drawn) // 4))
+        assert batch.fields["tokens"].shape == (batch.num_chunks, 4, 3, 9)
+        flat, flat_weight = batch.fields["tokens"].reshape(-1, 3, 9), batch.weight.reshape(-1, 3)
+        np.testing.assert_array_equal(flat[: len(drawn)], tokens)
+        np.testing.assert_array_equal(flat_weight[: len(drawn)], weight)
+        assert (flat[len(drawn) :] == PAD_ID).all()
+        assert (flat_weight[len(drawn) :] == 0).all()
+        Batch(**batch.chunk(0))
+
+
+def test_an_empty_batch_is_one_chunk_of_nothing(units):
+    batches = PoissonBatches(units, 1, seed=0)
+    step = next(step for step in range(100) if not len(batches.draw(step)))
+    (batch,) = batches_of(units, batches, step, 1)
+    assert (batch.size, batch.num_chunks, batch.weight.sum()) == (0, 1, 0)
+    assert batch.fields["tokens"].shape == (1, 4, 3, 9)
+    (batch,) = batches_of(units, batches, step, 1, transform=MaskedWords(120, seed=0))
+    assert (batch.fields["targets"] == PAD_ID).all()
+
+
+def test_iteration_begins_at_any_step(units, poisson):
+    assert_same(batches_of(units, poisson)[5:], batches_of(units, poisson, 5, STEPS - 5))
+    assert_same(batches_of(units, poisson), batches_of(units, poisson, prefetch=1))
+
+
+def test_a_saved_iterator_goes_on_with_the_same_batches(units, poisson):
+    expected = batches_of(units, poisson)
+    for done in (0, 1, 7):
+        iterator = iter(logical_batches(units, poisson, 0, STEPS, 4))
+        for _ in range(done):
+            next(iterator)
+        state = json.loads(json.dumps(iterator.get_state()))
+        restored = iter(logical_batches(units, poisson, 0, STEPS, 4))
+        next(restored)
+        restored.set_state(state)
+        assert_same(list(restored), expected[done:])
+
+
+@pytest.mark.parametrize("transform", [None, MaskedWords(120, seed=3)])
+def test_processes_share_every_chunk(units, poisson, transform):
+    whole = batches_of(units, poisson, transform=transform)
+    parts = [
+        batches_of(units, poisson, transform=transform, process_index=index, process_count=2) for index in range(2)
+    ]
+    for batch, *shares in zip(whole, *parts, strict=True):
+        assert [share.size for share in shares] == [batch.size] * 2
+        for name, array in batch.fields.items():
+            np.testing.assert_array_equal(np.concatenate([share.fields[name] for share in shares], axis=1), array)
+        np.testing.assert_array_equal(np.concatenate([share.weight for share in shares], axis=1), batch.weight)
+
+
+def test_shuffled_batches_pass_through_too(units):
+    found = batches_of(units, ShuffledBatches(units, 6, seed=0), physical_batch=6)
+    assert [(batch.size, batch.num_chunks) for batch in found] == [(6, 1)] * STEPS
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"physical_batch": 0}, "physical_batch is 0, but must be at least 1"),
+        ({"first_step": -1}, "first_step is -1, but must be at least 0"),
+        ({"prefetch": 0}, "prefetch is 0, but must be at least 1"),
+        ({"process_index": 2, "process_count": 2}, "process_index is 2, but must lie between 0 and 1"),
+        ({"process_count": 3}, "physical_batch is 4, but must be a multiple of the number of processes, 3"),
+    ],
+)
+def test_wrong_settings_are_named(units, poisson, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        batches_of(units, poisson, **options)

@@ -1,0 +1,165 @@
+"""Statistical tests bound how often they fail by chance; seeds are fixed, so that they either always fail or never."""
+
+from dataclasses import dataclass
+
+import dp_accounting
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fl_core.errors import ConfigurationError
+from simulations.pretraining.sampling import PoissonBatches, ShuffledBatches, TruncatedPoissonBatches
+
+STEPS = 4000
+SECRET = int.from_bytes(bytes(range(32)))
+FALSE_ALARM = 1e-6
+"""With which probability each of the statistical tests would fail for a seed drawn at random."""
+
+
+@dataclass(frozen=True)
+class Numbered:
+    count: int
+    unit: str = "one example"
+
+
+def drawn(batches, steps=STEPS):
+    """Return bool [steps, units]: who is in which batch."""
+    found = np.zeros((steps, batches.units.count), bool)
+    for step in range(steps):
+        found[step, batches.draw(step)] = True
+    return found
+
+
+KINDS = {
+    "poisson": lambda units, size, seed: PoissonBatches(units, size, seed),
+    "truncated": lambda units, size, seed: TruncatedPoissonBatches(units, size, seed, size + 1),
+    "shuffled": lambda units, size, seed: ShuffledBatches(units, size, seed),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_batch_is_a_function_of_seed_and_step(kind):
+    units = Numbered(50)
+    one, again = kind(units, 10, SECRET), kind(units, 10, SECRET)
+    batches = [one.draw(step).tolist() for step in range(20)]
+    assert batches[::-1] == [again.draw(step).tolist() for step in reversed(range(20))]
+    assert len(set(map(tuple, batches))) == 20
+    for batch in batches:
+        assert batch == sorted(set(batch))
+        assert all(0 <= unit < 50 for unit in batch)
+    for other in (SECRET + 1, SECRET ^ 1 << 255):
+        assert batches != [kind(units, 10, other).draw(step).tolist() for step in range(20)]
+    assert one.draw(0).dtype == np.int64
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**256 - 1), st.integers(0, 10**6))
+def test_truncated_batches_are_never_larger(count, size, seed, step):
+    size = min(count, size)
+    batches = TruncatedPoissonBatches(Numbered(count), size, seed, size)
+    assert len(batches.draw(step)) <= size
+
+
+def test_poisson_batches_have_binomial_sizes():
+    sizes = drawn(PoissonBatches(Numbered(40), 8, SECRET)).sum(1)
+    assert chi_square(sizes, stats.binom(40, 0.2)) > FALSE_ALARM
+
+
+def test_truncated_batches_have_truncated_binomial_sizes():
+    whole, cut = PoissonBatches(Numbered(40), 8, SECRET), TruncatedPoissonBatches(Numbered(40), 8, SECRET, 10)
+    sizes, cut_sizes = drawn(whole).sum(1), drawn(cut).sum(1)
+    np.testing.assert_array_equal(cut_sizes, np.minimum(sizes, 10))
+    assert (sizes > 10).sum() > 100
+
+
+@pytest.mark.parametrize("most", [40, 9])
+def test_units_are_equally_often_in_a_batch(most):
+    """Given the sizes of batches, each unit is in one with probability size / N, independently of other steps."""
+    found = drawn(TruncatedPoissonBatches(Numbered(40), 8, SECRET, most))
+    probability = found.sum(1) / 40
+    deviation = (found.sum(0) - probability.sum()) / np.sqrt((probability * (1 - probability)).sum())
+    assert np.abs(deviation).max() < stats.norm.isf(FALSE_ALARM / 40 / 2)
+
+
+def test_units_are_independent_of_each_other_and_of_other_steps():
+    """The correlations of 780 pairs of units, and of each unit with itself a step later."""
+    found = drawn(PoissonBatches(Numbered(40), 8, SECRET)) - 0.2
+    pairs = (found.T @ found / (0.16 * np.sqrt(STEPS)))[np.triu_indices(40, 1)]
+    later = (found[1:] * found[:-1]).sum(0) / (0.16 * np.sqrt(STEPS - 1))
+    assert np.abs([*pairs, *later]).max() < stats.norm.isf(FALSE_ALARM / 820 / 2)
+    assert 0.9 < pairs.std() < 1.1  # a fixed batch size would correlate units by -1 / (N - 1): no zero mean
+    assert abs(pairs.mean()) * np.sqrt(780) < stats.norm.isf(FALSE_ALARM / 2)
+
+
+def test_batches_of_few_units_have_the_right_probabilities():
+    """All 8 subsets of 3 units, Poisson and truncated to 1: of a larger sample a random unit stays."""
+    whole, cut = PoissonBatches(Numbered(3), 1, SECRET), TruncatedPoissonBatches(Numbered(3), 1, SECRET, 1)
+    powers = 1 << np.arange(3)
+    q = 1 / 3
+    size = np.array([bin(subset).count("1") for subset in range(8)])
+    assert subset_test(drawn(whole) @ powers, q**size * (1 - q) ** (3 - size)) > FALSE_ALARM
+    none = (1 - q) ** 3
+    expected = np.where(size == 0, none, np.where(size == 1, (1 - none) / 3, 0))
+    assert subset_test(drawn(cut) @ powers, expected) > FALSE_ALARM
+
+
+def test_it_is_the_sampling_that_is_accounted():
+    batches = TruncatedPoissonBatches(Numbered(1000), 50, SECRET, 80)
+    event = dp_accounting.TruncatedSubsampledGaussianDpEvent(
+        batches.units.count, batches.probability, batches.truncated_batch_size, 1.0
+    )
+    assert (event.dataset_size, event.sampling_probability, event.truncated_batch_size) == (1000, 0.05, 80)
+
+
+def test_an_epoch_has_every_unit_once():
+    batches = ShuffledBatches(Numbered(23), 5, SECRET)
+    assert batches.steps_per_epoch == 4
+    epochs = [np.concatenate([batches.draw(4 * epoch + step) for step in range(4)]) for epoch in range(300)]
+    assert all(len(set(epoch.tolist())) == 20 for epoch in epochs)
+    often = np.bincount(np.concatenate(epochs), minlength=23)
+    deviation = (often - 300 * 20 / 23) / np.sqrt(300 * 20 / 23 * 3 / 23)
+    assert np.abs(deviation).max() < stats.norm.isf(FALSE_ALARM / 23 / 2)
+
+
+def test_the_seed_is_not_shown():
+    assert all(str(SECRET) not in repr(kind(Numbered(9), 3, SECRET)) for kind in KINDS.values())
+
+
+def test_only_random_batches_are_private():
+    assert {name: kind(Numbered(9), 3, 0).is_private_sampling for name, kind in KINDS.items()} == {
+        "poisson": True,
+        "truncated": True,
+        "shuffled": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PoissonBatches(Numbered(5), 6, 0), r"batch_size is 6, but must lie between 1 and .*, 5 \(one example"),
+        (lambda: ShuffledBatches(Numbered(5), 0, 0), "batch_size is 0"),
+        (lambda: PoissonBatches(Numbered(5), 2, -1), "seed is -1, but must not be negative"),
+        (lambda: TruncatedPoissonBatches(Numbered(5), 3, 0, 2), "truncated_batch_size is 2, but must not be below"),
+    ],
+)
+def test_wrong_settings_are_named(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def chi_square(values, distribution):
+    """The p-value of a chi-square test; values that are expected fewer than 10 times are joined at both ends."""
+    cells = np.arange(values.min(), values.max() + 1)
+    common = cells[distribution.pmf(cells) * len(values) >= 10]
+    clipped = np.clip(values, common[0], common[-1])
+    expected = distribution.pmf(common)
+    expected[0], expected[-1] = distribution.cdf(common[0]), distribution.sf(common[-1] - 1)
+    return stats.chisquare(np.bincount(clipped - common[0], minlength=len(common)), expected * len(values)).pvalue
+
+
+def subset_test(subsets, probabilities):
+    counts = np.bincount(subsets, minlength=8)
+    assert (counts[probabilities == 0] == 0).all()
+    possible = probabilities > 0
+    return stats.chisquare(counts[possible], probabilities[possible] * len(subsets)).pvalue
