@@ -276,7 +276,7 @@ def _dpsgd(kind: str, command: DpSgdCommand) -> dict[str, Any]:
 def _simulation(kind: str, command: SimulateStatementCommand) -> dict[str, Any]:
     from fl_core.privacy.accounting import account
     from simulations.experiment import prepare
-    from simulations.private_run import prepare_aggregation
+    from simulations.private_experiment import prepare_aggregation
 
     experiment = settings_of(command, Experiment)
     if experiment.privacy == "none":
@@ -294,7 +294,7 @@ def _simulation(kind: str, command: SimulateStatementCommand) -> dict[str, Any]:
 def _ledger(kind: str, command: LedgerCommand) -> dict[str, Any]:
     from fl_core.privacy.ledger import PrivacyLedger
     from fl_core.privacy.plan import LEDGER_FILE
-    from simulations.privacy_settings import PRIVACY_FOLDER
+    from fl_core.privacy.settings import PRIVACY_FOLDER
 
     folders = [command.path, command.path / PRIVACY_FOLDER]
     path = next((folder / LEDGER_FILE for folder in folders if (folder / LEDGER_FILE).exists()), command.path)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from fl_core.atomic_files import write_atomically
 from fl_core.scores import ClientSums, scores_of_each
-from simulations.metrics_log import finite_or_none
+from fl_core.training_runs.metrics_log import finite_or_none
 
 SPREAD = ("mean", "p10", "median", "p90")
 

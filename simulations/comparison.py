@@ -18,11 +18,11 @@ from typing import Any
 
 from fl_core.atomic_files import write_atomically
 from fl_core.errors import CheckpointError, UserError
+from fl_core.training_runs.metrics_log import read_rows
 from simulations.cohort_files import fingerprint
 from simulations.configuration import MAY_MOVE, Comparison, Experiment, RoundSettings, as_json, with_defaults
 from simulations.datasets.store import TokenStore
 from simulations.federated_models import create_federated_model
-from simulations.metrics_log import read_rows
 from simulations.workers import Worker, connect_worker, default_workers, report_round
 
 MAX_ATTEMPTS = 2

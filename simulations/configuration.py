@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fl_core.aggregation import AggregationRules, Weighting
-from fl_core.compression import UploadBits, make_compressor
 from fl_core.errors import ConfigurationError
-from fl_core.local_sgd import CapOrder, LocalTraining
-from fl_core.server_optimizers import ServerOptimizerConfig
-from models.precision import Precision
-from simulations.privacy_settings import PrivacyName, PrivacySettings
+from fl_core.privacy.settings import PrivacyName, PrivacySettings
+from fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
 
 CohortSamplerName = Literal["uniform", "availability", "weighted", "poisson", "min_separation", "shuffled_epochs"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundSettings(PrivacySettings):
+class RoundSettings(TrainingSettings):
     """What one simulation and a whole comparison have in common."""
 
     data: Path
@@ -53,51 +49,6 @@ class RoundSettings(PrivacySettings):
     init_from: Path | None = None
     """Folder of a run of ours, whose last parameters to begin with in place of random ones; it must be of the same
     model and vocabulary."""
-    length: int = 20
-    """Target tokens of a sequence: `[BOS] w1 .. wk [EOS]` is cut or padded to one token more."""
-
-    client_batch_size: int = 10
-    """Examples in a client's local step."""
-    client_epochs: int = 1
-    """Passes of a client over its examples in a round."""
-    client_max_batches: int = 120
-    """Local steps that a client takes at most in a round."""
-    client_gradient_clip: float | None = None
-    """Clip each local gradient to this global norm."""
-    client_gradient_norms: bool = False
-    """Record the norms of local gradients although they are not clipped, which takes a little more time."""
-    client_max_examples: int | None = None
-    """Examples (sentences) that a client trains on at most in an epoch; it counts for no more in the weighted mean."""
-    client_cap_order: CapOrder = "shuffle_then_cap"
-    """Which examples client-max-examples keeps. shuffle_then_cap: the first after all were shuffled, so others in every
-    epoch and round (FedJAX's shuffle_repeat_batch shuffles all like this). cap_then_shuffle: the first as they are
-    stored, the same in every round (as the Stack Overflow code of google-research/federated)."""
-    client_batches_across_epochs: bool = False
-    """Cut a client's epochs, laid end to end, into batches, so that only the very last may be partly filled (as
-    google-research/federated; FedJAX fills that one up too). Else each epoch ends with its own partly filled batch."""
-
-    server_optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedadagrad", "fedyogi"] = "fedadam"
-    """How the server applies the mean update (Reddi et al. 2021)."""
-    server_momentum: float = 0.9
-    """Momentum of fedavgm."""
-    server_beta1: float = 0.9
-    """Decay of the first moment of fedadam and fedyogi."""
-    server_beta2: float = 0.999
-    """Decay of the second moment of fedadam and fedyogi."""
-    server_epsilon: float = 1e-8
-    """Added to the root of the second moment of fedadam, fedadagrad and fedyogi."""
-    server_warmup_rounds: int = 0
-    """Rounds over which the server's learning rate grows, in equal steps, to its full size."""
-    weighting: Literal["auto", "examples", "uniform"] = "auto"
-    """Whether a client's update counts by its examples, or all count the same. auto: by examples without privacy, all
-    the same with it."""
-    update_clip_norm: float | None = None
-    """Scale an update down to this L2 norm on the server. This alone gives no privacy guarantee."""
-
-    upload_bits: UploadBits = 8
-    """Bits a value of an upload: stochastic uniform quantization, or 32 for float32 as it is."""
-    upload_rotation: bool = False
-    """Rotate an update randomly before quantizing it (Suresh et al. 2017)."""
 
     evaluate_every: int = 10
     """Score the held-out clients every so many rounds, and after the last."""
@@ -115,9 +66,6 @@ class RoundSettings(PrivacySettings):
     audit_repeats: int = 20
     """Examples of a canary client, all the same random sequence."""
 
-    precision: Precision = "auto"
-    """Precision of the models' arithmetic; parameters are float32 always. auto: float32 on a CPU, tf32 on a GPU,
-    bfloat16 on a TPU."""
     lanes_per_device: int | None = None
     """Clients trained together on one device: 1 on a CPU where it is not given, else as many as fit well."""
 
@@ -126,9 +74,7 @@ class RoundSettings(PrivacySettings):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} is {value}, but must be at least 1")
-        if self.server_warmup_rounds < 0:
-            raise ConfigurationError(f"server_warmup_rounds is {self.server_warmup_rounds}, but must be at least 0")
-        self.local_training(), self.aggregation_rules(), self.server_config()
+        super().__post_init__()
         if self.audit_canaries < 0 or self.audit_canaries == 1 or self.audit_repeats < 1:
             raise ConfigurationError(
                 f"audit_canaries is {self.audit_canaries} and audit_repeats {self.audit_repeats}, but they must be at "
@@ -136,39 +82,6 @@ class RoundSettings(PrivacySettings):
             )
         _check_cohort_sampler(self)
         self.check_privacy(self.cohort_sampler, self.update_clip_norm, self.weighting, self.audit_canaries > 0)
-        make_compressor(self.upload_bits, self.upload_rotation)
-
-    def local_training(self) -> LocalTraining:
-        """Collect what clients need."""
-        return LocalTraining(
-            batch_size=self.client_batch_size,
-            epochs=self.client_epochs,
-            max_batches=self.client_max_batches,
-            gradient_clip=self._gradient_clip(),
-            max_examples=self.client_max_examples,
-            cap_order=self.client_cap_order,
-            batches_across_epochs=self.client_batches_across_epochs,
-        )
-
-    def _gradient_clip(self) -> float | None:
-        if self.client_gradient_clip is None and self.client_gradient_norms:
-            return math.inf
-        return self.client_gradient_clip
-
-    def aggregation_rules(self) -> AggregationRules:
-        """Collect how the server treats updates."""
-        weighting: Weighting = "examples" if self.privacy == "none" else "uniform"
-        return AggregationRules(weighting if self.weighting == "auto" else self.weighting, self.update_clip_norm)
-
-    def server_config(self) -> ServerOptimizerConfig:
-        """Collect the server optimizer's constants."""
-        return ServerOptimizerConfig(
-            name=self.server_optimizer,
-            momentum=self.server_momentum,
-            beta1=self.server_beta1,
-            beta2=self.server_beta2,
-            epsilon=self.server_epsilon,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +196,6 @@ _OF_SAMPLER = {
 _POSITIVE = (
     "rounds",
     "cohort_size",
-    "length",
     "evaluate_every",
     "heldout_examples",
     "test_examples",
@@ -319,36 +231,6 @@ def _check_cohort_sampler(settings: RoundSettings) -> None:
             f"cohort_weight_exponent is {settings.cohort_weight_exponent}, which does nothing with cohort_weights: it "
             "is a power of numbers of examples; leave one of the two out"
         )
-
-
-def check_learning_rates(name: str, *rates: float) -> None:
-    """Refuse learning rates that are not positive and finite.
-
-    Args:
-      name: the setting, for the message.
-      *rates: its values.
-
-    Raises:
-      ConfigurationError: one is not.
-    """
-    for rate in rates:
-        if not (rate > 0 and math.isfinite(rate)):
-            raise ConfigurationError(f"{name} is {rate}, but must be positive and finite")
-
-
-def check_seeds(name: str, *seeds: int) -> None:
-    """Refuse seeds that random number generators do not take.
-
-    Args:
-      name: the setting, for the message.
-      *seeds: its values.
-
-    Raises:
-      ConfigurationError: one is negative or has more than 32 bits.
-    """
-    for seed in seeds:
-        if not 0 <= seed < 2**32:
-            raise ConfigurationError(f"{name} is {seed}, but must lie between 0 and 2^32 - 1")
 
 
 def as_json(settings: RoundSettings) -> dict[str, Any]:

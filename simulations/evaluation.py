@@ -10,12 +10,12 @@ import numpy as np
 from fl_core.atomic_files import write_atomically
 from fl_core.errors import DataError
 from fl_core.scores import DEFINITIONS, ClientSums, Scores, evaluate_clients
+from fl_core.training_runs.metrics_log import finite_or_none
 from models.base import Batch
 from models.precision import precision_scope
 from simulations.client_scores import client_columns, describe_clients, write_table
 from simulations.configuration import as_json
 from simulations.federated_data import ChosenClients, StoredData, device_batches, evaluation_order, evaluation_owners
-from simulations.metrics_log import finite_or_none
 from simulations.trained_run import TrainedRun
 
 Observer = Callable[[int, int], None]

@@ -14,11 +14,14 @@ from fl_core.cohorts import CohortSampler
 from fl_core.compression import make_compressor
 from fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fl_core.privacy.plan import LEDGER_FILE
+from fl_core.privacy.settings import PRIVACY_FOLDER
 from fl_core.processes import gather, is_first, together
 from fl_core.randomness import device_key
 from fl_core.round_loop import FederatedOptimization, RoundResult, run_rounds
 from fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fl_core.server_optimizers import ServerState, init_server
+from fl_core.training_runs.round_rows import NOT_PRIVATE, Divergence, find_divergence, named_scores, round_row
+from fl_core.training_runs.run_folder import RunFolder
 from models.base import Model, Params, parameter_count
 from models.precision import Precision, precision_scope, resolve_precision, with_precision
 from simulations.canaries import Canaries, WithCanaries, audit, draw_canaries
@@ -31,17 +34,7 @@ from simulations.federated_data import StoredData, device_batches, evaluation_ow
 from simulations.federated_models import create_federated_model
 from simulations.initial_parameters import InitialParameters, read_parameters
 from simulations.lane_count import choose_lanes
-from simulations.privacy_settings import PRIVACY_FOLDER
-from simulations.run_folder import RunFolder
-from simulations.run_record import (
-    NOT_PRIVATE,
-    Divergence,
-    find_divergence,
-    finished_summary,
-    named_scores,
-    round_row,
-    summarise,
-)
+from simulations.run_record import finished_summary, summarise
 
 Observer = Callable[[dict[str, Any], int], None]
 """Called with the metrics row of each round and the number of rounds in all."""
@@ -226,7 +219,8 @@ def _train_privately(
     prepared: PreparedExperiment, folder: RunFolder, observe: Observer
 ) -> tuple[ServerState, Divergence | None, dict[str, Any]]:
     # The libraries of privacy take a while to load.
-    from simulations.private_run import PrivateRun, known_plan, prepare_aggregation, private_row
+    from fl_core.training_runs.private_run import PrivateRun, known_plan, private_row
+    from simulations.private_experiment import prepare_aggregation
 
     experiment = prepared.experiment
     if jax.process_count() > 1:

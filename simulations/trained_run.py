@@ -8,13 +8,13 @@ import jax
 from fl_core.checkpoints import Checkpoints
 from fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fl_core.server_optimizers import init_server
+from fl_core.training_runs.run_lock import run_lock
 from models.base import Model, Params
 from models.precision import Precision, resolve_precision, with_precision
 from models.registry import create_model
 from simulations.configuration import Experiment, experiment_of
 from simulations.datasets.store import TokenStore
 from simulations.federated_data import StoredData
-from simulations.run_lock import run_lock
 
 
 class TrainedRun(NamedTuple):

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from fl_core.atomic_files import write_atomically
 from fl_core.errors import ConfigurationError
+from fl_core.training_runs.run_lock import run_lock
 from simulations.datasets.client_text import SkippedCounts
 from simulations.datasets.given_vocabulary import given_tokenizer
 from simulations.datasets.grouping import (
@@ -45,7 +46,6 @@ from simulations.datasets.store_format import TOKENIZER_FILE, StoreHeader, read_
 from simulations.datasets.store_writer import SplitWriter, StoreWriter, disk_errors
 from simulations.datasets.tokenization import Tokenizer, TokenizerSettings, count_words
 from simulations.datasets.worker_pool import WorkerPool
-from simulations.run_lock import run_lock
 from simulations.workers import cpu_cores
 
 ENCODE_BYTES = 16 << 20

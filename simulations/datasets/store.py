@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fl_core.client_examples import ClientExamples, padded_sequences
 from fl_core.errors import DataError
-from simulations.datasets.client_examples import ClientExamples, padded_sequences
 from simulations.datasets.splits import SPLITS
 from simulations.datasets.store_format import (
     IMPORT_AGAIN,

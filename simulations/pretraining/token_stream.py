@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from fl_core.atomic_files import sync_to_disk, write_atomically
 from fl_core.errors import DataError
+from fl_core.training_runs.run_lock import run_lock
 from models.special_tokens import BOS_ID, EOS_ID
 from simulations.datasets.store import ClientSplit, TokenStore
 from simulations.datasets.store_format import token_dtype
 from simulations.datasets.store_writer import disk_errors
-from simulations.run_lock import run_lock
 
 _LAYOUT = 1  # of the files; those of another release are not read
 _PATIENCE = 24 * 3600.0

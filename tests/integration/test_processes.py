@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from simulations.metrics_log import read_rows
+from fl_core.training_runs.metrics_log import read_rows
 
 SETTINGS = {
     "model": "cifg_tiny",

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from simulations.datasets.client_examples import padded_sequences
+from fl_core.client_examples import padded_sequences
 from simulations.datasets.splits import SPLITS
 from simulations.datasets.store import TokenStore
 

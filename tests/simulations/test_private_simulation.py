@@ -8,10 +8,10 @@ import pytest
 
 from fl_core.errors import CheckpointError, ConfigurationError
 from fl_core.privacy.ledger import LedgerError, PrivacyLedger
+from fl_core.training_runs.run_folder import RunFolder
 from simulations.configuration import Experiment
 from simulations.datasets.store import TokenStore
 from simulations.experiment import run_experiment
-from simulations.run_folder import RunFolder
 
 BLT = (0.9, 0.4, 0.2, 0.15)
 TREE = {"privacy": "tree", "cohort_sampler": "min_separation", "min_separation": 3, "max_participations": 2}
@@ -22,7 +22,7 @@ QUANTILES = ("update_norm_p10", "update_norm_p50", "update_norm_p90")
 @pytest.fixture(autouse=True)
 def quick_blt(monkeypatch):
     """Optimizing the matrix takes half a minute, and is tested elsewhere."""
-    monkeypatch.setattr("simulations.private_plan.blt_coefficients", lambda *_: BLT)
+    monkeypatch.setattr("fl_core.privacy.private_plan.blt_coefficients", lambda *_: BLT)
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ import pytest
 
 from fl_core.atomic_files import write_atomically
 from fl_core.errors import CheckpointError, ConfigurationError
+from fl_core.training_runs.metrics_log import MetricsLog, finite_or_none, read_rows
+from fl_core.training_runs.round_rows import find_divergence
+from fl_core.training_runs.run_lock import run_lock
 from simulations.configuration import Comparison, Experiment, as_json, experiment_of
 from simulations.federated_data import ChosenClients, InMemoryData, evaluation_batches, evaluation_owners
 from simulations.lane_count import choose_lanes
-from simulations.metrics_log import MetricsLog, finite_or_none, read_rows
 from simulations.presets import PRESETS
-from simulations.run_lock import run_lock
-from simulations.run_record import find_divergence, finished_summary
+from simulations.run_record import finished_summary
 
 
 def row(number, dropped=0, **more):

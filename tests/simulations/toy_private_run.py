@@ -17,8 +17,8 @@ from fl_core.privacy.plan import PrivacyPlan
 from fl_core.privacy.private_rounds import PrivateAggregation
 from fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
 from fl_core.server_optimizers import ServerOptimizerConfig, init_server
-from simulations.private_run import PrivateRun
-from simulations.run_folder import RunFolder
+from fl_core.training_runs.private_run import PrivateRun
+from fl_core.training_runs.run_folder import RunFolder
 
 ROUNDS, EVERY, WIDTH, GOAL, CLIP, NOISE = 40, 3, 5, 10, 1.0, 2.0
 BLT = (0.9, 0.4, 0.2, 0.15)

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_core.client_examples import ClientExamples, padded_sequences
 from fl_core.errors import ConfigurationError
-from simulations.datasets.client_examples import ClientExamples, padded_sequences
 from simulations.datasets.store import TokenStore
 
 PIECE_EXAMPLES = 1 << 12

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from simulations.datasets.client_examples import ClientExamples
+from fl_core.client_examples import ClientExamples
 from simulations.datasets.exports.base import (
     Advance,
     ExportSettings,

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import ClassVar
 
+from fl_core.client_examples import ClientExamples
 from fl_core.errors import DataError
-from simulations.datasets.client_examples import ClientExamples
 from simulations.datasets.exports.base import (
     Advance,
     ExportSettings,

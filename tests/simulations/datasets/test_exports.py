@@ -10,8 +10,8 @@ from export_reading import READERS
 from trained_tokenizer import train_tokenizer
 
 from fedlm.cli import main
+from fl_core.client_examples import padded_sequences
 from fl_core.errors import ConfigurationError, DataError
-from simulations.datasets.client_examples import padded_sequences
 from simulations.datasets.exporting import export_store
 from simulations.datasets.exports import base, parquet
 from simulations.datasets.exports.base import ExportSettings

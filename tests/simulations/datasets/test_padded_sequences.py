@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fl_core.client_examples import ClientExamples, padded_sequences
 from models.special_tokens import BOS_ID, EOS_ID, PAD_ID
-from simulations.datasets.client_examples import ClientExamples, padded_sequences
 
 ragged = st.lists(st.lists(st.integers(4, 65_535), max_size=12), max_size=8)
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_stores import write_store
 
+from fl_core.client_examples import padded_sequences
 from fl_core.errors import ConfigurationError, DataError
 from models.special_tokens import BOS_ID, EOS_ID, PAD_ID
-from simulations.datasets.client_examples import padded_sequences
 from simulations.pretraining.units import open_units
 
 CLIENTS = st.lists(st.lists(st.lists(st.integers(4, 11), max_size=9), max_size=4), min_size=1, max_size=6).filter(any)

@@ -4,8 +4,8 @@ from fl_core.privacy.accounting import calibrate
 from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, Participation, PoissonParticipation
 from fl_core.privacy.plan import TOEPLITZ, PrivacyPlan
 from fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
+from fl_core.privacy.settings import PrivacySettings
 from fl_core.privacy.toeplitz_sensitivity import banded_coefficients, blt_coefficients
-from simulations.privacy_settings import PrivacySettings
 
 
 def plan_aggregation(

@@ -17,15 +17,12 @@ from fl_core.privacy.ledger import PrivacyLedger
 from fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
 from fl_core.privacy.private_rounds import PrivacyState, PrivateAggregation, PrivateMean, PrivateRounds
 from fl_core.privacy.releases import Releases
+from fl_core.privacy.settings import PRIVACY_FOLDER
 from fl_core.private_cohorts import PoissonSampler
 from fl_core.server_optimizers import ServerState
-from simulations.cohort_samplers import Cohorts
-from simulations.configuration import Experiment
-from simulations.metrics_log import finite_row
-from simulations.privacy_settings import PRIVACY_FOLDER
-from simulations.private_plan import plan_aggregation
-from simulations.run_folder import RunFolder
-from simulations.run_record import NOT_PRIVATE
+from fl_core.training_runs.metrics_log import finite_row
+from fl_core.training_runs.round_rows import NOT_PRIVATE
+from fl_core.training_runs.run_folder import RunFolder
 
 
 class PrivateCheckpoint(NamedTuple):
@@ -209,23 +206,6 @@ def private_row(mean: PrivateMean, aggregate: CohortAggregate) -> dict[str, Any]
         "noise_norm": mean.noise_norm,
         "signal_to_noise": ratio,
     }
-
-
-def prepare_aggregation(
-    experiment: Experiment, cohorts: Cohorts, delta: float, known: PrivacyPlan | None
-) -> PrivateAggregation:
-    """Work out what a private experiment does; see `simulations.private_plan.plan_aggregation`."""
-    assert cohorts.participation is not None
-    assert experiment.update_clip_norm is not None
-    return plan_aggregation(
-        experiment,
-        experiment.rounds,
-        experiment.cohort_size,
-        experiment.update_clip_norm,
-        cohorts.participation,
-        delta,
-        known,
-    )
 
 
 def known_plan(out: Path) -> PrivacyPlan | None:

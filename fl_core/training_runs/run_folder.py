@@ -8,9 +8,9 @@ from typing import Any
 from fl_core.checkpoints import Checkpoints
 from fl_core.processes import from_first, gather, is_first, together
 from fl_core.server_optimizers import ServerState
-from simulations.metrics_log import MetricsLog, finite_row
-from simulations.run_lock import run_lock
-from simulations.run_record import DIVERGED_ROUNDS
+from fl_core.training_runs.metrics_log import MetricsLog, finite_row
+from fl_core.training_runs.round_rows import DIVERGED_ROUNDS
+from fl_core.training_runs.run_lock import run_lock
 
 
 class RunFolder:
