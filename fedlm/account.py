@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,8 +111,8 @@ class GaussianCommand(_Noise):
 class DpSgdCommand(_Noise):
     """State the privacy of central training with DP-SGD.
 
-    Unit: an example. Adjacency: add-or-remove. Every example is in a batch independently with probability batch-size /
-    examples.
+    Unit: an example. Every example is in a batch independently with probability batch-size / examples. Accounted by
+    privacy loss distributions, with the looser epsilon of Renyi accounting beside it.
     """
 
     examples: int
@@ -127,6 +126,8 @@ class DpSgdCommand(_Noise):
     truncated_batch_size: int | None = None
     """Examples that the device takes at most, for truncated-poisson; the batch size and six standard deviations where
     it is not given."""
+    adjacency: Literal["add_or_remove", "zero_out"] = "add_or_remove"
+    """Which data sets are neighbours: one example more or less, or one example whose gradient is zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,25 +253,28 @@ def _with_chosen_noise(command: Any, with_noise: Any, calibrated: Any) -> Any:
 
 
 def _dpsgd(kind: str, command: DpSgdCommand) -> dict[str, Any]:
-    from fl_core.privacy.dpsgd_accounting import DpSgdSchedule, account_dpsgd, calibrate_dpsgd
+    from fl_core.privacy.accounting import account, calibrate
+    from fl_core.privacy.central_plan import central_plan, enough_for_most_batches
 
     truncated = command.truncated_batch_size
     if command.sampling == "poisson" and truncated is not None:
         raise ConfigurationError("truncated_batch_size does nothing with poisson sampling; leave it out")
     if command.sampling == "truncated-poisson" and truncated is None:
-        truncated = min(command.examples, math.ceil(command.batch_size + 6 * math.sqrt(command.batch_size)))
+        truncated = enough_for_most_batches(command.batch_size, command.examples)
 
-    def with_noise(noise_multiplier: float) -> DpSgdSchedule:
-        return DpSgdSchedule(command.examples, command.batch_size, command.steps, noise_multiplier, truncated)
-
-    if command.rho is not None:
-        raise ConfigurationError(
-            "amplification by sampling is not expressed by rho; give --epsilon or --noise-multiplier"
+    def with_noise(noise_multiplier: float) -> PrivacyPlan:
+        return central_plan(
+            command.examples, command.batch_size, command.steps, noise_multiplier, truncated, command.adjacency
         )
-    schedule = _with_chosen_noise(
-        command, with_noise, lambda: calibrate_dpsgd(with_noise, command.epsilon or 0.0, command.delta)
+
+    plan = _with_chosen_noise(
+        command, with_noise, lambda: calibrate(with_noise, command.delta, command.epsilon, command.rho)
     )
-    return account_dpsgd(schedule, command.delta).as_json() | {"truncated_batch_size": truncated}
+    return account(plan, command.delta).as_json() | {
+        "truncated_batch_size": truncated,
+        "noise_batch_ratio": plan.noise_multiplier / command.batch_size,
+        "plan": plan.as_json(),
+    }
 
 
 def _simulation(kind: str, command: SimulateStatementCommand) -> dict[str, Any]:
@@ -360,9 +364,11 @@ _SHOWN = (
     "mechanism",
     "epsilon",
     "delta",
+    "epsilon_by_rdp",
     "rho",
     "sensitivity",
     "noise_multiplier",
+    "noise_batch_ratio",
     "rounds",
     "unit",
     "adjacency",

@@ -16,21 +16,25 @@ from typing import Any
 import dp_accounting
 import numpy as np
 import scipy.optimize
-from dp_accounting import pld
+from dp_accounting import pld, rdp
 
 from fl_core.errors import ConfigurationError
-from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
+from fl_core.privacy.participation import (
+    BoundedParticipation,
+    EpochParticipation,
+    PoissonParticipation,
+    TruncatedPoissonParticipation,
+)
 from fl_core.privacy.plan import TREES, PrivacyPlan
 from fl_core.privacy.toeplitz_sensitivity import toeplitz_sensitivity_squared
 from fl_core.privacy.tree_sensitivity import tree_sensitivity_squared
 
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 
-ZERO_OUT = "zero-out: one client's updates are replaced by zero, everything else stays"
-ADD_OR_REMOVE = "add-or-remove: one client is added to the clients, or removed from them"
-CLIENT = "client: all examples of one client, in all rounds"
-EXAMPLE = "example: one training example, in all steps"
-ADD_OR_REMOVE_EXAMPLE = "add-or-remove: one example is added to the examples, or removed from them"
+_RELATIONS = {
+    "add_or_remove": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    "zero_out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Guarantee:
       unit: whose presence is hidden.
       adjacency: which data sets are neighbours.
       assumptions: what must hold for this to be true.
+      epsilon_by_rdp: the looser epsilon of Renyi accounting, for comparison; None where sampling is not Poisson.
     """
 
     mechanism: str
@@ -60,6 +65,7 @@ class Guarantee:
     unit: str
     adjacency: str
     assumptions: tuple[str, ...]
+    epsilon_by_rdp: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary.
@@ -80,7 +86,7 @@ class Guarantee:
         rho = "" if self.rho is None else f", rho-zCDP with rho = {self.rho:.4g}"
         return (
             f"(epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g})-differential privacy{rho}; unit: {self.unit}; "
-            f"adjacency: {self.adjacency}; {self.rounds} rounds of {self.mechanism} noise, multiplier "
+            f"adjacency: {self.adjacency}; {self.rounds} {_names(self.unit)[1]}s of {self.mechanism} noise, multiplier "
             f"{self.noise_multiplier:.6g}"
         )
 
@@ -109,16 +115,15 @@ def account(plan: PrivacyPlan, delta: float, generations: Sequence[tuple[int, in
         "noise_multiplier": plan.noise_multiplier,
         "rounds": rounds,
     }
-    common |= {"unit": CLIENT, "assumptions": assumptions(plan)}
+    common |= {"unit": plan.unit, "adjacency": _adjacency(plan), "assumptions": assumptions(plan)}
     if isinstance(plan.participation, PoissonParticipation):
-        epsilon = _poisson_epsilon(plan.noise_multiplier, plan.participation.sampling_probability, rounds, delta)
-        return Guarantee(epsilon=epsilon, rho=None, sensitivity=None, adjacency=ADD_OR_REMOVE, **common)
+        epsilon, looser = _sampled_epsilon(plan, rounds, delta), _epsilon_by_rdp(plan, rounds, delta)
+        return Guarantee(epsilon=epsilon, rho=None, sensitivity=None, epsilon_by_rdp=looser, **common)
     squared = sensitivity_squared(plan, generations)
     return Guarantee(
         epsilon=gaussian_epsilon(plan.noise_multiplier, math.sqrt(squared), delta),
         rho=squared / (2 * plan.noise_multiplier**2),
         sensitivity=math.sqrt(squared),
-        adjacency=ZERO_OUT,
         **common,
     )
 
@@ -210,10 +215,38 @@ def _poisson_loss(noise_multiplier: float, probability: float) -> pld.privacy_lo
     )
 
 
-def _poisson_epsilon(noise_multiplier: float, probability: float, rounds: int, delta: float) -> float:
+def _sampled_epsilon(plan: PrivacyPlan, rounds: int, delta: float) -> float:
     if not rounds:
         return 0.0
-    return float(_poisson_loss(noise_multiplier, probability).self_compose(rounds).get_epsilon_for_delta(delta))
+    if type(plan.participation) is PoissonParticipation and plan.adjacency == "add_or_remove":
+        loss = _poisson_loss(plan.noise_multiplier, plan.participation.sampling_probability)
+        return float(loss.self_compose(rounds).get_epsilon_for_delta(delta))
+    return float(_loss_accountant(plan, rounds).get_epsilon(delta))
+
+
+@functools.lru_cache(maxsize=64)
+def _loss_accountant(plan: PrivacyPlan, rounds: int) -> pld.PLDAccountant:
+    return pld.PLDAccountant(_RELATIONS[str(plan.adjacency)]).compose(_sampled_event(plan, rounds))
+
+
+def _epsilon_by_rdp(plan: PrivacyPlan, rounds: int, delta: float) -> float | None:
+    if isinstance(plan.participation, TruncatedPoissonParticipation) or not rounds:
+        return None
+    accountant = rdp.RdpAccountant(neighboring_relation=_RELATIONS[str(plan.adjacency)])
+    return float(accountant.compose(_sampled_event(plan, rounds)).get_epsilon(delta))
+
+
+def _sampled_event(plan: PrivacyPlan, rounds: int) -> dp_accounting.DpEvent:
+    sampling = plan.participation
+    assert isinstance(sampling, PoissonParticipation)
+    if isinstance(sampling, TruncatedPoissonParticipation):
+        step = dp_accounting.TruncatedSubsampledGaussianDpEvent(
+            sampling.population, sampling.sampling_probability, sampling.most, plan.noise_multiplier
+        )
+    else:
+        noise = dp_accounting.GaussianDpEvent(plan.noise_multiplier)
+        step = dp_accounting.PoissonSampledDpEvent(sampling.sampling_probability, noise)
+    return dp_accounting.SelfComposedDpEvent(step, rounds)
 
 
 def privacy_profile(plan: PrivacyPlan, epsilons: Sequence[float]) -> list[float]:
@@ -227,8 +260,8 @@ def privacy_profile(plan: PrivacyPlan, epsilons: Sequence[float]) -> list[float]
       The deltas.
     """
     if isinstance(plan.participation, PoissonParticipation):
-        loss = _poisson_loss(plan.noise_multiplier, plan.participation.sampling_probability)
-        composed = loss.self_compose(plan.rounds)
+        accountant = _loss_accountant(plan, plan.rounds)
+        return [float(accountant.get_delta(epsilon)) for epsilon in epsilons]
     else:
         sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
         composed = pld.privacy_loss_distribution.from_gaussian_mechanism(plan.noise_multiplier, sensitivity=sensitivity)
@@ -268,8 +301,7 @@ def calibrate(
         return with_noise(_rounded_up(sensitivity * unit))
     if rho is not None:
         raise ConfigurationError("Poisson sampling amplifies privacy in a way that rho does not express; give epsilon")
-    probability = plan.participation.sampling_probability
-    return with_noise(least_noise(lambda noise: _poisson_epsilon(noise, probability, plan.rounds, delta), target))
+    return with_noise(least_noise(lambda noise: _sampled_epsilon(with_noise(noise), plan.rounds, delta), target))
 
 
 def least_noise(epsilon_of: Callable[[float], float], target: float) -> float:
@@ -320,22 +352,42 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
     Returns:
       One sentence each.
     """
+    unit, time = _names(plan.unit)
     match plan.participation:
         case PoissonParticipation(probability):
-            who = f"each client takes part in each round independently with probability {probability:.6g}, in secret"
+            who = f"each {unit} takes part in each {time} independently with probability {probability:.6g}, in secret"
+            if isinstance(plan.participation, TruncatedPoissonParticipation):
+                who += f"; of more than {plan.participation.most} a uniformly random part is left out"
         case BoundedParticipation(most, apart):
             often = "as often as that allows" if most is None else f"in at most {most} rounds"
             who = f"a client takes part {often}, rounds of one client being at least {apart} apart (y - x >= {apart})"
         case EpochParticipation(rounds):
             who = f"a client takes part in at most one of every {rounds} consecutive rounds that make up an epoch"
+    if unit == "client":
+        clipped = "each client's update is clipped on the server, all clients weigh the same, and the sum"
+    else:
+        clipped = f"the gradient of each {unit} is clipped, and the noised sum"
     return (
         who,
-        "each client's update is clipped on the server, all clients weigh the same, and the sum is divided by a number "
-        "fixed beforehand",
-        "only models made of noised sums are published; per-round measurements of clients are not",
+        f"{clipped} is divided by a number fixed beforehand",
+        f"only models made of noised sums are published; measurements of single {time}s are not",
         "the seed of the noise stays secret, and its generator (Threefry) cannot be told from chance; noise is "
         "drawn in 32-bit floating point",
     )
+
+
+def _adjacency(plan: PrivacyPlan) -> str:
+    unit, _ = _names(plan.unit)
+    if plan.adjacency == "add_or_remove":
+        return f"add-or-remove: one {unit} is added to the {unit}s, or removed from them"
+    part = "updates are" if unit == "client" else "gradient is"
+    return f"zero-out: one {unit}'s {part} replaced by zero, everything else stays"
+
+
+def _names(unit: str) -> tuple[str, str]:
+    """The unit's noun, and what its updates are summed over at once."""
+    noun = unit.split(":")[0]
+    return noun, "round" if noun == "client" else "step"
 
 
 def check_delta(delta: float) -> None:

@@ -22,6 +22,27 @@ class PoissonParticipation:
 
 
 @dataclass(frozen=True)
+class TruncatedPoissonParticipation(PoissonParticipation):
+    """Poisson sampling of which rounds that are too large keep only a uniformly random part.
+
+    Attributes:
+      population: how many there are to sample from.
+      most: that a round keeps.
+    """
+
+    population: int
+    most: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.most <= self.population:
+            raise ConfigurationError(
+                f"truncated_batch_size is {self.most}, but must lie between 1 and {self.population}, as many as there "
+                "are to sample from"
+            )
+
+
+@dataclass(frozen=True)
 class BoundedParticipation:
     """A client takes part at most so often, and not again within so many rounds, whoever chooses the rounds.
 

@@ -12,8 +12,11 @@ from fl_core.privacy.participation import (
     EpochParticipation,
     Participation,
     PoissonParticipation,
+    TruncatedPoissonParticipation,
 )
 
+CLIENT = "client: all examples of one client, in all rounds"
+Adjacency = Literal["add_or_remove", "zero_out"]
 MechanismName = Literal["gaussian", "tree", "tree_honaker", "blt", "banded"]
 LEDGER_FILE = "ledger.jsonl"
 TREES = ("tree", "tree_honaker")
@@ -33,6 +36,8 @@ class PrivacyPlan:
       complete_trees: whether a tree is completed to a power of two before the next begins, which lowers the noise
         that lasts.
       coefficients: of the banded Toeplitz matrix, or of a BLT as buffer decays followed by as many output scales.
+      unit: whose presence is hidden: a noun, a colon, and what belongs to one.
+      adjacency: which data sets are neighbours; only zero-out where participation is bounded.
     """
 
     mechanism: MechanismName
@@ -42,6 +47,8 @@ class PrivacyPlan:
     restart_every: int | None = None
     complete_trees: bool = False
     coefficients: tuple[float, ...] = ()
+    unit: str = CLIENT
+    adjacency: Adjacency | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in get_args(MechanismName):
@@ -65,6 +72,14 @@ class PrivacyPlan:
             raise ConfigurationError("complete_trees does nothing without restart_every, since no tree comes after one")
         if (self.mechanism in TOEPLITZ) != bool(self.coefficients):
             raise ConfigurationError(f"the mechanism {self.mechanism} with {len(self.coefficients)} coefficients")
+        sampled = isinstance(self.participation, PoissonParticipation)
+        if self.adjacency is None:
+            object.__setattr__(self, "adjacency", "add_or_remove" if sampled else "zero_out")
+        elif self.adjacency == "add_or_remove" and not sampled:
+            raise ConfigurationError(
+                "adjacency is add_or_remove, but without Poisson sampling one more client would move all others; take "
+                "zero_out"
+            )
 
     def segments(self, first: int, end: int) -> list[int]:
         """Cut rounds at the restarts.
@@ -116,6 +131,7 @@ class PrivacyPlan:
 
 _KINDS: dict[str, Any] = {
     "poisson": PoissonParticipation,
+    "truncated_poisson": TruncatedPoissonParticipation,
     "bounded": BoundedParticipation,
     "epochs": EpochParticipation,
 }

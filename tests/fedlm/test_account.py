@@ -175,7 +175,7 @@ PLOT = ["plot", "--rounds", "8", "--epsilon", "1", "--delta", "1e-6", "--out"]
         (["tree", *BOUNDED, *NOISE, "--epsilon", "1"], "not --noise-multiplier and --epsilon"),
         (["tree", *BOUNDED, "--epsilon", "1", "--rho", "1", "--delta", "1e-6"], "not --epsilon and --rho"),
         ([*DPSGD], "exactly one of"),
-        ([*DPSGD, "--rho", "1"], "not expressed by rho"),
+        ([*DPSGD, "--rho", "1"], "rho does not express"),
         ([*DPSGD, "--noise-multiplier", "1", "--truncated-batch-size", "60"], "does nothing with poisson sampling"),
         ([*DPSGD[:-1], "0", "--epsilon", "2"], "delta is 0.0"),
         ([*DPSGD[:-1], "0", "--noise-multiplier", "2"], "delta is 0.0"),

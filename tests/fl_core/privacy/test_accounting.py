@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fl_core.errors import ConfigurationError
 from fl_core.privacy.accounting import account, calibrate, privacy_profile, sensitivity_squared
-from fl_core.privacy.dpsgd_accounting import DpSgdSchedule, account_dpsgd, calibrate_dpsgd
+from fl_core.privacy.central_plan import central_plan
 from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
 from fl_core.privacy.plan import PrivacyPlan
 from fl_core.privacy.prefix_error import prefix_variance
@@ -225,21 +225,37 @@ def test_optimized_matrices_are_better_than_a_tree():
     assert np.mean(banded**2) < np.mean(tree**2)
 
 
+@pytest.mark.parametrize("adjacency", ["add_or_remove", "zero_out"])
 @pytest.mark.parametrize("truncated", [None, 40])
-def test_central_training(truncated):
-    schedule = DpSgdSchedule(1000, 20, 30, 1.5, truncated)
-    guarantee = account_dpsgd(schedule, DELTA)
+def test_central_training(truncated, adjacency):
+    guarantee = account(central_plan(1000, 20, 30, 1.5, truncated, adjacency), DELTA)
     event = dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.5))
     whole = composed(dp_accounting.SelfComposedDpEvent(event, 30))
     assert guarantee.epsilon >= whole * (1 - 1e-3)
+    assert adjacency.replace("_or_", "-or-").replace("zero_", "zero-") in guarantee.adjacency
     if truncated is None:
         assert guarantee.epsilon == pytest.approx(whole, rel=1e-3)
-        calibrated = calibrate_dpsgd(lambda noise: DpSgdSchedule(1000, 20, 30, noise, truncated), 3.0, DELTA)
-        assert 2.99 <= account_dpsgd(calibrated, DELTA).epsilon <= 3.0
+        assert guarantee.epsilon < guarantee.epsilon_by_rdp < 2 * guarantee.epsilon
+    else:
+        assert guarantee.epsilon_by_rdp is None
+        assert "more than 40" in guarantee.assumptions[0]
+
+
+def test_central_training_is_calibrated():
+    calibrated = calibrate(lambda noise: central_plan(1000, 20, 30, noise), DELTA, epsilon=3.0)
+    assert 2.99 <= account(calibrated, DELTA).epsilon <= 3.0
+
+
+@pytest.mark.parametrize("truncated", [None, 40])
+def test_a_central_plan_survives_json(truncated):
+    plan = central_plan(1000, 20, 30, 1.5, truncated, "zero_out", "user: all text of one user")
+    assert PrivacyPlan.from_json(plan.as_json()) == plan
 
 
 def test_central_training_that_makes_no_sense_is_refused():
-    with pytest.raises(ConfigurationError, match="only 10 examples"):
-        DpSgdSchedule(10, 11, 1, 1.0)
+    with pytest.raises(ConfigurationError, match="only 10 to draw from"):
+        central_plan(10, 11, 1, 1.0)
     with pytest.raises(ConfigurationError, match="must not be below batch_size"):
-        DpSgdSchedule(10, 5, 1, 1.0, 4)
+        central_plan(10, 5, 1, 1.0, 4)
+    with pytest.raises(ConfigurationError, match="add_or_remove"):
+        PrivacyPlan("tree", 8, 1.0, BoundedParticipation(2), adjacency="add_or_remove")
