@@ -13,6 +13,7 @@ COMMANDS = {
     "data": "import federated data sets, describe, sample and export them",
     "simulate": "train one model in simulated cross-device rounds",
     "compare": "compare models over learning rates and seeds, and write a report",
+    "pretrain": "train one model centrally, with DP-SGD or DP-Adam",
     "account": "state what a private run promises, or has spent, and plot mechanisms side by side",
     "evaluate": "score a run on each client of a split, and what training on does for it",
 }

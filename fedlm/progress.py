@@ -22,7 +22,7 @@ class _Bar:
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             TimeRemainingColumn(compact=True),
             console=console,
             disable=not self._live,
@@ -101,6 +101,41 @@ class CellProgress(_Bar):
         self._rounds[cell] = row["round"] + 1
         name = f"{cell.experiment.model} ({cell.experiment.client_learning_rate:g}, seed {cell.experiment.seed})"
         self.show(sum(self._rounds.values()), self._total, f"{name} {describe_round(row, '')}")
+
+
+class StepProgress(_Bar):
+    """Shows the steps of central training; a context manager."""
+
+    def __init__(self, name: str):
+        """Prepare the line.
+
+        Args:
+          name: of the model.
+        """
+        super().__init__(name, None, "step")
+        self._numbers = ""
+
+    def stepped(self, done: int, steps: int, tokens_per_second: float) -> None:
+        """Show that a step is done; see `simulations.pretraining.run.Observer`."""
+        self.show(done, steps, f"{tokens_per_second:,.0f} tokens/s {self._numbers}")
+
+    def published(self, row: dict[str, Any]) -> None:
+        """Show a step's numbers from the next step on."""
+        names = {
+            "train_loss": "loss {:.3f}",
+            "heldout_perplexity": "held-out perplexity {:.1f}",
+            "clipped_fraction": "clipped {:.0%}",
+            "gradient_norm_p50": "median norm {:.2g}",
+            "signal_to_noise": "signal/noise {:.2g}",
+            "epsilon": "epsilon {:.3g}",
+            "mfu": "MFU {:.1%}",
+        }
+        shown = [text.format(row[name]) for name, text in names.items() if row.get(name) is not None]
+        self._numbers = f"[step {row['step'] + 1}: {', '.join(shown)}]"
+
+    def noticed(self, message: str) -> None:
+        """Print what the user should know."""
+        self._progress.console.print(message, soft_wrap=True, markup=False)
 
 
 class EvaluationProgress(_Bar):

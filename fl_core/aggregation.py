@@ -122,13 +122,21 @@ def contribution(
         dropped=1.0 - accepted,
         clipped=clipped.astype(jnp.float32),
         update_norm=keep(norm),
-        norm_counts=jnp.where(accepted, jax.nn.one_hot(_norm_bin(norm), NORM_BINS), 0.0),
+        norm_counts=jnp.where(accepted, jax.nn.one_hot(norm_bin(norm), NORM_BINS), 0.0),
         training=TrainingSums(*map(keep, training)),
         examples=keep(num_examples),
     )
 
 
-def _norm_bin(norm: jax.Array) -> jax.Array:
+def norm_bin(norm: jax.Array) -> jax.Array:
+    """Say in which bin of a histogram of norms a norm lies.
+
+    Args:
+      norm: float32 [...].
+
+    Returns:
+      int32 [...], below `NORM_BINS`.
+    """
     place = (jnp.log2(jnp.maximum(norm, 1e-30)) - _SMALLEST_NORM) * _BINS_PER_OCTAVE
     return jnp.clip(jnp.floor(jnp.nan_to_num(place)), 0, NORM_BINS - 1).astype(jnp.int32)
 

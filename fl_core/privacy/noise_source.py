@@ -56,7 +56,7 @@ def noise_from(secret: bytes, like: Params) -> Draw:
             keys = np.zeros((_AT_ONCE, 2), np.uint32)
             coefficients = np.zeros(_AT_ONCE, np.float32)
             for place, (coefficient, name) in enumerate(part):
-                keys[place], coefficients[place] = _key(secret, name), coefficient
+                keys[place], coefficients[place] = noise_key(secret, name), coefficient
             drawn = _combine(tuple(leaves), keys, coefficients, len(part))
             total = drawn if total is None else jax.tree_util.tree_map(jnp.add, total, drawn)
         if total is None:
@@ -78,7 +78,16 @@ def commitment(secret: bytes) -> str:
     return hashlib.sha256(b"commitment" + secret).hexdigest()
 
 
-def _key(secret: bytes, name: Name) -> np.ndarray:
+def noise_key(secret: bytes, name: Name) -> np.ndarray:
+    """Make the key of one draw.
+
+    Args:
+      secret: of `fresh_secret`.
+      name: of the draw.
+
+    Returns:
+      uint32 [2], the data of a Threefry key.
+    """
     message = b"noise" + b"".join(int(part).to_bytes(8, "little", signed=True) for part in name)
     return np.frombuffer(hmac.digest(secret, message, "sha256")[:8], "<u4")
 

@@ -13,16 +13,18 @@ from fl_core.atomic_files import write_atomically
 class MetricsLog:
     """Appends rows to `metrics.jsonl` and to `tensorboard/`; a context manager."""
 
-    def __init__(self, directory: Path, first_round: int):
+    def __init__(self, directory: Path, first_round: int, counter: str = "round"):
         """Open the record, forgetting rows of rounds that will be run again.
 
         Args:
           directory: of the run.
           first_round: the round that runs next; rows from this one on were written after the checkpoint that is
             resumed from.
+          counter: the name under which a row has its round.
         """
+        self._counter = counter
         self._path = directory / "metrics.jsonl"
-        self.rows = [row for row in read_rows(self._path) if row["round"] < first_round]
+        self.rows = [row for row in read_rows(self._path) if row[counter] < first_round]
         write_atomically(self._path, "".join(_line(row) for row in self.rows))
         self._file = self._path.open("a", encoding="utf-8")
         self._events = SummaryWriter(str(directory / "tensorboard"), purge_step=first_round, write_to_disk=True)
@@ -38,15 +40,15 @@ class MetricsLog:
         """Record a round.
 
         Args:
-          row: JSON-able numbers by name, with `round` among them. A number that is not finite is written as null.
+          row: JSON-able numbers by name, with the counter among them. A number that is not finite is written as null.
         """
         row = finite_row(row)
         self.rows.append(row)
         self._file.write(_line(row))
         self._file.flush()
         for name, value in row.items():
-            if name != "round" and value is not None:
-                self._events.add_scalar(name, value, row["round"])
+            if name != self._counter and value is not None:
+                self._events.add_scalar(name, value, row[self._counter])
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -64,7 +64,7 @@ class PrivateRun:
         """
         self._aggregation, self._delta, self._folder, self._about = aggregation, delta, folder, about
         self._secret = seed is None
-        self._releases = Releases(folder.directory / PRIVACY_FOLDER, None if seed is None else _secrets_of(seed))
+        self._releases = Releases(folder.directory / PRIVACY_FOLDER, None if seed is None else repeatable_secrets(seed))
         self._unpublished: list[dict[str, Any]] = []
 
     def resume(
@@ -83,7 +83,7 @@ class PrivateRun:
           UserError: ledger, secret and checkpoints do not belong together.
         """
         like = PrivateCheckpoint(fresh, self._template(fresh))
-        stored = _Stored(self._folder, like)
+        stored = StoredStates(self._folder, like)
         latest = stored.latest_round()
         if latest:
             check(self._folder.about(latest))
@@ -222,17 +222,25 @@ def known_plan(out: Path) -> PrivacyPlan | None:
     return ledger.plan if ledger is not None and ledger.records else None
 
 
-class _Stored:
+class StoredStates:
     """See `fl_core.privacy.releases.StoredCheckpoints`."""
 
-    def __init__(self, folder: RunFolder, like: PrivateCheckpoint):
+    def __init__(self, folder: RunFolder, like: Any):
+        """Bind a folder to what its checkpoints hold.
+
+        Args:
+          folder: of the run.
+          like: arrays, or shapes, of the structure of a checkpoint.
+        """
         self._folder, self._like = folder, like
-        self._read: dict[int, PrivateCheckpoint] = {}
+        self._read: dict[int, Any] = {}
 
     def latest_round(self) -> int:
+        """See `StoredCheckpoints.latest_round`."""
         return max(self._folder.checkpoint_rounds(), default=0)
 
     def digest(self, rounds: int) -> str | None:
+        """See `StoredCheckpoints.digest`."""
         if rounds not in self._folder.checkpoint_rounds():
             return None
         try:
@@ -240,12 +248,27 @@ class _Stored:
         except CheckpointError:
             return "not readable"
 
-    def read(self, rounds: int) -> PrivateCheckpoint:
+    def read(self, rounds: int) -> Any:
+        """Read a checkpoint, which the next call with the same number does not do again.
+
+        Args:
+          rounds: that it has seen.
+
+        Returns:
+          What it holds.
+        """
         if rounds not in self._read:
             self._read = {rounds: self._folder.restore(rounds, self._like)}
         return self._read[rounds]
 
 
-def _secrets_of(seed: int) -> Callable[[int], bytes]:
-    """Secrets that anybody who knows the seed can compute: repeatable, and not private."""
+def repeatable_secrets(seed: int) -> Callable[[int], bytes]:
+    """Make secrets that anybody who knows the seed can compute: repeatable, and not private.
+
+    Args:
+      seed: the root seed.
+
+    Returns:
+      From the number of a generation of noise to its secret.
+    """
     return lambda generation: hmac.digest(seed.to_bytes(8, "little"), b"noise of generation %d" % generation, "sha256")

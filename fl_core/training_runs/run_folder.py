@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fl_core.checkpoints import Checkpoints
 from fl_core.processes import from_first, gather, is_first, together
-from fl_core.server_optimizers import ServerState
 from fl_core.training_runs.metrics_log import MetricsLog, finite_row
 from fl_core.training_runs.round_rows import DIVERGED_ROUNDS
 from fl_core.training_runs.run_lock import run_lock
+
+_State = TypeVar("_State")
 
 
 class RunFolder:
@@ -21,12 +22,14 @@ class RunFolder:
       rows: the metrics rows so far; in other processes than the first only the latest of those from before.
     """
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, counter: str = "round"):
         """Name the folder.
 
         Args:
           directory: made where absent.
+          counter: the name under which a row of metrics has its round.
         """
+        self._counter = counter
         self.directory = directory
         self._opened = ExitStack()
         self._checkpoints: Checkpoints | None = None
@@ -50,7 +53,7 @@ class RunFolder:
             self._opened.enter_context(run_lock(self.directory))
             self._checkpoints = self._opened.enter_context(Checkpoints(self.directory / "checkpoints"))
 
-    def resume(self, fresh: ServerState, check: Callable[[dict[str, Any]], None]) -> tuple[ServerState, int]:
+    def resume(self, fresh: _State, check: Callable[[dict[str, Any]], None]) -> tuple[_State, int]:
         """Go back to the newest checkpoint, and forget what was recorded after it.
 
         Args:
@@ -66,14 +69,14 @@ class RunFolder:
         state, rounds = together(lambda: self._newest(fresh, check))
         rounds = gather(rounds)[0]
         if is_first():
-            self._log = self._opened.enter_context(MetricsLog(self.directory, rounds))
+            self._log = self._opened.enter_context(MetricsLog(self.directory, rounds, self._counter))
             self.rows = self._log.rows
         latest = gather(self.rows[-DIVERGED_ROUNDS:])[0]
         if not is_first():
             self.rows = latest
         return from_first(state), rounds
 
-    def _newest(self, fresh: ServerState, check: Callable[[dict[str, Any]], None]) -> tuple[ServerState, int]:
+    def _newest(self, fresh: _State, check: Callable[[dict[str, Any]], None]) -> tuple[_State, int]:
         rounds = self._checkpoints.latest_round() if self._checkpoints else 0
         if not rounds or self._checkpoints is None:
             return fresh, 0
@@ -101,10 +104,10 @@ class RunFolder:
           first_round: the round that runs next; rows from there on are forgotten.
           rows: some that must be there, and are added where an interruption kept them from being written.
         """
-        self._log = self._opened.enter_context(MetricsLog(self.directory, first_round))
-        there = {row["round"] for row in self._log.rows}
+        self._log = self._opened.enter_context(MetricsLog(self.directory, first_round, self._counter))
+        there = {row[self._counter] for row in self._log.rows}
         for row in rows or []:
-            if row["round"] not in there:
+            if row[self._counter] not in there:
                 self._log.append(row)
         self.rows = self._log.rows
 

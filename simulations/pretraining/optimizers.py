@@ -1,0 +1,48 @@
+"""The optimizers of central training, and how their learning rate moves."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import optax
+
+from fl_core.errors import ConfigurationError
+
+OptimizerName = Literal["sgd", "adam", "adamw"]
+ScheduleName = Literal["constant", "linear", "cosine"]
+
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "sgd": lambda rate, momentum, beta1, beta2, epsilon, decay: optax.sgd(rate, momentum or None),
+    "adam": lambda rate, momentum, beta1, beta2, epsilon, decay: optax.adam(rate, beta1, beta2, epsilon),
+    "adamw": lambda rate, momentum, beta1, beta2, epsilon, decay: optax.adamw(
+        rate, beta1, beta2, epsilon, weight_decay=decay
+    ),
+}
+"""From names to optax optimizers. With noised gradients they are DP-SGD, DP-Adam and DP-AdamW: what comes after the
+noise costs no privacy."""
+
+
+def learning_rates(schedule: ScheduleName, peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
+    """Make the learning rate of every step.
+
+    Args:
+      schedule: `constant`, or down to 0 at the last step by a `linear` or `cosine` decay after the warm-up.
+      peak: the highest rate.
+      warmup_steps: over which it grows, in equal steps, to its peak.
+      steps: of the whole training.
+
+    Returns:
+      From the step's number to its rate.
+
+    Raises:
+      ConfigurationError: the warm-up does not leave a step.
+    """
+    if not 0 <= warmup_steps < steps:
+        raise ConfigurationError(f"warmup_steps is {warmup_steps}, but must lie between 0 and steps - 1, {steps - 1}")
+    after = steps - warmup_steps
+    decays = {
+        "constant": optax.constant_schedule(peak),
+        "linear": optax.linear_schedule(peak, 0.0, after),
+        "cosine": optax.cosine_decay_schedule(peak, after),
+    }
+    warmup = optax.linear_schedule(peak / max(warmup_steps, 1), peak, max(warmup_steps - 1, 1))
+    return optax.join_schedules([warmup, decays[schedule]], [warmup_steps])

@@ -1,0 +1,507 @@
+"""One central training run from beginning to end: resume, steps, scores, checkpoints, summary."""
+
+import json
+import math
+import platform
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from fl_core.aggregation import norm_quantiles
+from fl_core.atomic_files import write_atomically
+from fl_core.checkpoints import parameters_digest
+from fl_core.clipping.methods import Clipping, method_for
+from fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fl_core.privacy.noise_source import noise_key
+from fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
+from fl_core.privacy.settings import PRIVACY_FOLDER
+from fl_core.processes import from_first, gather, is_first, lost_processes, together
+from fl_core.randomness import device_key
+from fl_core.scores import DEFINITIONS, Scores, evaluate
+from fl_core.training_runs.metrics_log import finite_row
+from fl_core.training_runs.round_rows import NOT_PRIVATE, named_scores
+from fl_core.training_runs.run_folder import RunFolder
+from models.base import Batch, Model, parameter_count
+from models.masked_language import MaskedBatch
+from models.precision import Precision, precision_scope, resolve_precision, with_precision
+from models.registry import create_model
+from simulations.datasets.store import TokenStore
+from simulations.federated_data import StoredData
+from simulations.initial_parameters import InitialParameters, read_parameters
+from simulations.pretraining.evaluation import scored_batches
+from simulations.pretraining.flops import peak_flops, training_flops_per_token
+from simulations.pretraining.masking import MaskedWords
+from simulations.pretraining.optimizers import OPTIMIZERS, learning_rates
+from simulations.pretraining.pipeline import LogicalBatch, logical_batches
+from simulations.pretraining.private_steps import PrivateSteps, Standing, plan_privacy, private_batches
+from simulations.pretraining.sampling import Batches, ShuffledBatches
+from simulations.pretraining.settings import Pretraining
+from simulations.pretraining.trainer import StepReport, StepRules, Trainer, TrainState
+from simulations.pretraining.units import Units, open_units
+
+CACHE_FOLDER = "tokens"
+"""In the folder of a run: the training tokens laid end to end."""
+_QUANTILES = {"gradient_norm_p10": 0.1, "gradient_norm_p50": 0.5, "gradient_norm_p90": 0.9}
+_MAY_CHANGE = ("data", "init_from", "microbatch_size", "sharding", "clipping")
+_MICROBATCH_ON_CPU, _MICROBATCH = 4, 32
+
+
+class Observer(Protocol):
+    """Hears what a run tells of itself while it runs, in the first process."""
+
+    def stepped(self, done: int, steps: int, tokens_per_second: float) -> None:
+        """Hear that a step is done. Nothing of it was made from a model.
+
+        Args:
+          done: steps so far.
+          steps: in all.
+          tokens_per_second: of the last step.
+        """
+
+    def published(self, row: dict[str, Any]) -> None:
+        """Hear a step's numbers, once its model is durable.
+
+        Args:
+          row: the metrics row.
+        """
+
+    def noticed(self, message: str) -> None:
+        """Hear what a user should know.
+
+        Args:
+          message: a sentence.
+        """
+
+
+class Silence:
+    """An `Observer` that does nothing."""
+
+    def stepped(self, done: int, steps: int, tokens_per_second: float) -> None:
+        """See `Observer.stepped`."""
+
+    def published(self, row: dict[str, Any]) -> None:
+        """See `Observer.published`."""
+
+    def noticed(self, message: str) -> None:
+        """See `Observer.noticed`."""
+
+
+class PreparedPretraining(NamedTuple):
+    """A run whose settings and data have been found to fit.
+
+    Attributes:
+      settings: of the run.
+      model: with the data's vocabulary, in the policy's precision.
+      precision: the resolved policy.
+      units: that are trained on.
+      heldout: the held-out clients.
+      test: the test clients.
+      vocabulary: fingerprint of the data's tokenizer.
+      contents: fingerprint of the data.
+      vocabulary_size: of the data.
+      initial: parameters of an earlier run to begin with, where the settings name one.
+      plan: of its privacy; None without.
+      delta: at which epsilon is stated.
+      clipping: of gradients; None without privacy.
+      notice: what a user should know before it begins.
+    """
+
+    settings: Pretraining
+    model: Model
+    precision: Precision
+    units: Units
+    heldout: StoredData
+    test: StoredData
+    vocabulary: str
+    contents: str
+    vocabulary_size: int
+    initial: InitialParameters | None
+    plan: PrivacyPlan | None
+    delta: float
+    clipping: Clipping | None
+    notice: str | None
+
+
+def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None = None) -> dict[str, Any]:
+    """Train a model, or the rest of it where `out` holds an unfinished run.
+
+    Writes `metrics.jsonl`, TensorBoard events, checkpoints and, when all is done, `summary.json`. Killed at any instant
+    and started again, it ends with the same parameters on the same kind of machine with the same number of devices.
+    With privacy, nothing that was made of a model is recorded, or observed, before the model is in a checkpoint and its
+    release in the ledger.
+
+    Several processes that `jax.distributed` has joined call it together, with the same settings; only the first touches
+    the folder, but all read the data.
+
+    Args:
+      settings: what to run.
+      out: folder of the run; made where absent.
+      observer: hears of progress, in the first process.
+
+    Returns:
+      The summary.
+
+    Raises:
+      UserError: settings, data or an earlier run in `out` do not fit.
+    """
+    observer = observer or Silence()
+    cache = out / CACHE_FOLDER if is_first() else out / f"{CACHE_FOLDER}-{jax.process_index()}"
+    prepared = together(lambda: prepare_pretraining(settings, cache))
+    if prepared.notice and is_first():
+        observer.noticed(prepared.notice)
+    finished = gather(together(lambda: _finished(prepared, out)))[0]
+    if finished is not None:
+        return finished
+    with precision_scope(prepared.precision), RunFolder(out, counter="step") as folder:
+        training = _Training(prepared, folder, observer)
+        state = training.run()
+        summary = training.summarise(state)
+        if is_first():
+            write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    return gather(summary)[0]
+
+
+def prepare_pretraining(settings: Pretraining, cache: Path) -> PreparedPretraining:
+    """Open a run's data and build its model.
+
+    Args:
+      settings: what is to be run.
+      cache: folder for the tokens.
+
+    Returns:
+      What `run_pretraining` works with.
+
+    Raises:
+      UserError: settings or data do not fit.
+    """
+    create_model(settings.model)
+    precision = resolve_precision(settings.precision, jax.default_backend())
+    store = TokenStore.open(settings.data)
+    model = with_precision(create_model(settings.model, store.vocabulary_size), precision)
+    units = open_units(
+        store,
+        "train",
+        settings.length,
+        settings.unit,
+        settings.packing,
+        settings.sequences_per_unit,
+        settings.seed,
+        cache,
+    )
+    splits = {name: StoredData(store.split(name), settings.length) for name in ("heldout", "test")}
+    for name, split in splits.items():
+        if not split.num_examples.sum():
+            raise DataError(f"{settings.data}: split {name} has no example; import data with more clients")
+    if settings.batch_size > units.count:
+        raise ConfigurationError(f"batch_size is {settings.batch_size}, but there are only {units.count} units")
+    delta = settings.delta or units.count**-1.1
+    private = settings.privacy != "none"
+    clipping, notice = _clipping(settings, model) if private else (None, None)
+    return PreparedPretraining(
+        settings=settings,
+        model=model,
+        precision=precision,
+        units=units,
+        **splits,
+        vocabulary=store.fingerprint,
+        contents=store.contents,
+        vocabulary_size=store.vocabulary_size,
+        initial=None if settings.init_from is None else read_parameters(settings.init_from, store.fingerprint),
+        plan=plan_privacy(settings, units, delta) if private else None,
+        delta=delta,
+        clipping=clipping,
+        notice=notice,
+    )
+
+
+def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping, str | None]:
+    shape = (2, settings.length + (model.objective == "causal"))
+    tokens, weight = jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct((2,), np.float32)
+    batch: Any = Batch(tokens, weight) if model.objective == "causal" else MaskedBatch(tokens, tokens, weight)  # type: ignore[arg-type]
+    try:
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        method, notice = method_for(settings.clipping, model, params, batch)
+    except ValueError as error:
+        what = f"the model {settings.model} cannot be used with length {settings.length}"
+        raise ConfigurationError(f"{what}: {error}") from error
+    return Clipping(method, settings.clip_norm, settings.clip_function), notice
+
+
+class _Training:
+    """The steps of a run in its folder."""
+
+    def __init__(self, prepared: PreparedPretraining, folder: RunFolder, observer: Observer):
+        settings = prepared.settings
+        self._prepared, self._folder, self._observer = prepared, folder, observer
+        rates = learning_rates(settings.schedule, settings.learning_rate, settings.warmup_steps, settings.steps)
+        optimizer = OPTIMIZERS[settings.optimizer](
+            rates, settings.momentum, settings.beta1, settings.beta2, settings.adam_epsilon, settings.weight_decay
+        )
+        default = _MICROBATCH_ON_CPU if jax.default_backend() == "cpu" else _MICROBATCH
+        rules = StepRules(
+            clipping=prepared.clipping,
+            noise_multiplier=prepared.plan.noise_multiplier if prepared.plan else 0.0,
+            batch_size=settings.batch_size,
+            microbatch_size=settings.microbatch_size or default,
+        )
+        self._rates = rates
+        self._trainer = Trainer(prepared.model, optimizer, rules, settings.sharding)
+        self._unpublished: list[dict[str, Any]] = []
+        self._private: PrivateSteps | None = None
+        self._standing: Standing | None = None
+        self._diverged: str | None = None
+
+    def run(self) -> TrainState:
+        """Take all steps that are left."""
+        state, first, end, batches = self._resume()
+        self._diverged = self._divergence()
+        if self._diverged:
+            return state
+        settings, prepared = self._prepared.settings, self._prepared
+        masks = prepared.model.objective == "masked"
+        data = logical_batches(
+            prepared.units,
+            batches,
+            first,
+            end - first,
+            self._trainer.chunk_units,
+            jax.process_index(),
+            jax.process_count(),
+            MaskedWords(prepared.vocabulary_size, settings.seed) if masks else None,
+        )
+        heldout = list(scored_batches(prepared.model, prepared.heldout, settings.length, settings.heldout_examples))
+        started = time.monotonic()
+        for batch in data:
+            with lost_processes():
+                state, report = self._step(state, batch)
+                report = jax.device_get(report)
+            done = batch.step + 1
+            row = self._row(batch, report)
+            if done % settings.evaluate_every == 0 or done == end:
+                scores = evaluate(prepared.model, self._trainer.whole_params(state), heldout)  # type: ignore[arg-type]
+                row |= named_scores(scores, "heldout")
+            started, row["seconds"] = time.monotonic(), time.monotonic() - started
+            self._unpublished.append(row | self._speed(batch, row["seconds"]))
+            self._diverged = self._divergence()
+            if done % settings.checkpoint_every == 0 or done == end or self._diverged:
+                self._publish(done, state)
+            if is_first():
+                self._observer.stepped(
+                    done, settings.steps, row["seconds"] and self._expected_tokens() / row["seconds"]
+                )
+            if self._diverged:
+                break
+        return state
+
+    def _step(self, state: TrainState, batch: LogicalBatch) -> tuple[TrainState, StepReport]:
+        totals = self._trainer.zero()
+        params = state.params
+        for number in range(batch.num_chunks):
+            totals = self._trainer.add(params, totals, batch.chunk(number))
+        key = None
+        if self._standing is not None:
+            key = noise_key(bytes.fromhex(self._standing.secret), (batch.step,))
+        return self._trainer.step(state, totals, key)
+
+    def _resume(self) -> tuple[TrainState, int, int, Batches]:
+        prepared, settings = self._prepared, self._prepared.settings
+        params = prepared.model.init(device_key(settings.seed, "init"))
+        if prepared.initial is not None:
+            params = prepared.initial.fit(params)
+        fresh = self._trainer.fresh(params)
+        if prepared.plan is None:
+            together(self._refuse_private_folder)
+            state, first = self._folder.resume(fresh, self._check_same_run)
+            return self._trainer.place(state), first, settings.steps, self._shuffled()
+        together(self._check_before_private)
+        self._private = PrivateSteps(settings, prepared.plan, prepared.delta, self._folder, fresh, self._check_same_run)
+        self._standing = standing = self._private.resume(self._about())
+        state = fresh
+        if is_first():
+            rows = self._folder.about(standing.checkpoint)["rows"] if standing.checkpoint else None
+            if standing.checkpoint:
+                state = self._folder.restore(standing.checkpoint, fresh)
+            self._folder.open_log(standing.next_step, rows)
+        batch_seed = standing.batch_seed if settings.noise_seed == "entropy" else settings.seed
+        batches = private_batches(prepared.plan, prepared.units, settings.batch_size, batch_seed)
+        return self._trainer.place(from_first(state)), standing.next_step, standing.end, batches
+
+    def _shuffled(self) -> Batches:
+        return ShuffledBatches(self._prepared.units, self._prepared.settings.batch_size, self._prepared.settings.seed)
+
+    def _refuse_private_folder(self) -> None:
+        if (self._folder.directory / PRIVACY_FOLDER / LEDGER_FILE).exists():
+            raise CheckpointError(
+                f"{self._folder.directory}: holds a private run, and this one has privacy none; give another --out"
+            )
+
+    def _check_before_private(self) -> None:
+        if is_first() and (found := self._folder.checkpoint_rounds()):
+            self._check_same_run(self._folder.about(max(found)))
+
+    def _check_same_run(self, found: dict[str, Any]) -> None:
+        if "pretraining" not in found:
+            raise CheckpointError(
+                f"{self._folder.directory}: holds a run of another kind (of `fedlm simulate`); give another --out"
+            )
+        check_same_settings(found, self._about())
+
+    def _about(self) -> dict[str, Any]:
+        initial = self._prepared.initial
+        return {
+            "pretraining": self._prepared.settings.as_json(),
+            "vocabulary": self._prepared.vocabulary,
+            "contents": self._prepared.contents,
+            "initial_parameters_sha256": initial.sha256 if initial else None,
+        }
+
+    def _publish(self, done: int, state: TrainState) -> None:
+        """Write a checkpoint; with privacy, its rows become visible only now."""
+        whole = self._trainer.whole(state)
+        rows, self._unpublished = [finite_row(row) for row in self._unpublished], []
+        about = self._about() | {"rows": rows, "data_iterator": {"next_step": done}}
+        if self._private is None:
+            for row in rows:
+                self._folder.append(row)
+            self._folder.save(done, whole, about)
+        else:
+            together(lambda: self._release(done, whole, about, rows))
+        if is_first():
+            for row in rows:
+                self._observer.published(row)
+
+    def _release(self, done: int, whole: TrainState, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+        assert self._private is not None
+        self._private.save(done, parameters_digest(whole), whole, about)
+        if is_first():
+            rows[-1]["epsilon"] = self._private.epsilon()
+        for row in rows:
+            self._folder.append(row)
+
+    def _divergence(self) -> str | None:
+        last = (self._unpublished or self._folder.rows or [{}])[-1]
+        if last.get("finite") is False:
+            return "a parameter is no finite number any more"
+        if "heldout_loss" in last and last["heldout_loss"] is None:
+            return "the held-out loss is not a finite number"
+        return None
+
+    def _row(self, batch: LogicalBatch, report: StepReport) -> dict[str, Any]:
+        totals = report.totals
+        tokens, units = float(totals.tokens), float(totals.units)
+        row = {
+            "step": batch.step,
+            "train_loss": float(totals.loss) / tokens if tokens else None,
+            "learning_rate": float(self._rates(batch.step)),
+            "batch": batch.size,
+            "tokens": int(tokens),
+            "gradient_norm": float(report.gradient_norm),
+            "finite": bool(report.finite),
+        }
+        if self._prepared.plan is None:
+            return row
+        noise = float(report.noise_norm)
+        return row | {
+            "clipped_fraction": float(totals.clipped) / units if units else None,
+            "not_finite": int(totals.not_finite),
+            **dict(zip(_QUANTILES, norm_quantiles(totals.norm_counts, list(_QUANTILES.values())), strict=True)),
+            "noise_norm": noise,
+            "signal_to_noise": float(report.gradient_norm) / noise if noise else None,
+        }
+
+    def _expected_tokens(self) -> float:
+        settings = self._prepared.settings
+        return settings.batch_size * settings.sequences_per_unit * settings.length
+
+    def _speed(self, batch: LogicalBatch, seconds: float) -> dict[str, Any]:
+        settings = self._prepared.settings
+        tokens = batch.size * settings.sequences_per_unit * settings.length
+        rate = tokens / max(seconds, 1e-9)
+        peak = peak_flops(jax.local_devices()[0].device_kind, self._prepared.precision)
+        used = training_flops_per_token(self._prepared.model) * rate
+        return {"tokens_per_second": rate, "mfu": used / (peak * jax.device_count()) if peak else None}
+
+    def summarise(self, state: TrainState) -> dict[str, Any]:
+        """Make the summary of the run."""
+        prepared, settings = self._prepared, self._prepared.settings
+        batches = scored_batches(prepared.model, prepared.test, settings.length, settings.test_examples)
+        test: Scores = evaluate(prepared.model, self._trainer.whole_params(state), batches)  # type: ignore[arg-type]
+        rows = self._folder.rows
+        heldout: dict[str, Any] = next((row for row in reversed(rows) if "heldout_loss" in row), {})
+        if not self._diverged and not math.isfinite(test.loss):
+            self._diverged = "the test loss is not a finite number"
+        plan = prepared.plan
+        privacy = {"privacy": NOT_PRIVATE} if self._private is None else self._private.statement()
+        return {
+            "status": "diverged" if self._diverged else "finished",
+            "diverged_because": self._diverged,
+            **named_scores(test, "test"),
+            **{name: value for name, value in heldout.items() if name.startswith("heldout_")},
+            "steps": max((row["step"] + 1 for row in rows), default=0),
+            "parameters": parameter_count(prepared.model),
+            "parameters_sha256": parameters_digest(self._trainer.whole(state).params),
+            "objective": prepared.model.objective,
+            "training_seconds": round(sum(row["seconds"] for row in rows), 3),
+            "tokens": sum(row["tokens"] for row in rows),
+            **privacy,
+            "delta": prepared.delta if plan else None,
+            "noise_batch_ratio": plan.noise_multiplier / settings.batch_size if plan else None,
+            "clipping_method": prepared.clipping.method if prepared.clipping else None,
+            "units": prepared.units.describe(),
+            "initial_parameters": prepared.initial.about() if prepared.initial else None,
+            "metrics": DEFINITIONS,
+            "pretraining": settings.as_json(),
+            "vocabulary_sha256": prepared.vocabulary,
+            "machine": {
+                "platform": jax.default_backend(),
+                "devices": jax.device_count(),
+                "processes": jax.process_count(),
+                "precision": prepared.precision,
+                "jax": jax.__version__,
+                "python": platform.python_version(),
+                "system": f"{platform.system()} {platform.machine()}",
+            },
+        }
+
+
+def check_same_settings(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse to go on with a run of other settings or data.
+
+    Args:
+      found: the facts saved with its checkpoint.
+      wanted: those of the run that is asked for.
+
+    Raises:
+      CheckpointError: they differ in what may not change.
+    """
+    old, new = found["pretraining"], wanted["pretraining"]
+    changed = [name for name in new if name not in _MAY_CHANGE and old.get(name) != new[name]]
+    if changed:
+        what = "; ".join(f"{name} was {old.get(name)} and is now {new[name]}" for name in changed)
+        raise CheckpointError(
+            f"the --out folder holds a run with other settings: {what}. Give the same settings to go on with it, or "
+            "another --out to begin a new one"
+        )
+    for name, what in (("vocabulary", "vocabulary"), ("contents", "content"), ("initial_parameters_sha256", "start")):
+        if found.get(name) != wanted[name]:
+            raise CheckpointError(
+                f"the --out folder holds a run on data, or first parameters, with another {what}; give those that it "
+                "was begun with, or another --out"
+            )
+
+
+def _finished(prepared: PreparedPretraining, out: Path) -> dict[str, Any] | None:
+    path = out / "summary.json"
+    if not is_first() or not path.exists():
+        return None
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        old, new = summary["pretraining"], prepared.settings.as_json()
+        same = all(old.get(name) == value for name, value in new.items() if name not in _MAY_CHANGE)
+        same &= summary["vocabulary_sha256"] == prepared.vocabulary
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: not a summary of ours ({error}); remove it, or give another --out") from error
+    return summary if same else None

@@ -1,0 +1,168 @@
+"""The settings of central pretraining."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fl_core.clipping.clip_functions import ClipName
+from fl_core.clipping.methods import Clipping, MethodName
+from fl_core.errors import ConfigurationError
+from fl_core.privacy.plan import Adjacency
+from fl_core.settings import check_learning_rates, check_seeds
+from models.precision import Precision
+from simulations.pretraining.optimizers import OptimizerName, ScheduleName, learning_rates
+from simulations.pretraining.trainer import Sharding
+from simulations.pretraining.units import Packing, Unit
+
+_OF_PRIVACY = ("epsilon", "noise_multiplier", "delta", "truncated_batch_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining:
+    """Central training of one model, with DP-SGD, DP-Adam or DP-AdamW."""
+
+    model: str
+    """Name of the model; `fedlm models` lists them. BERTs learn to predict masked words, all others the next token."""
+    data: Path
+    """Token store, as `fedlm data import` makes it."""
+    init_from: Path | None = None
+    """Begin with the parameters of this run, of pretrain or simulate."""
+    steps: int
+    """T, how many steps are taken."""
+    batch_size: int
+    """B, units of a batch on average. With privacy each unit is in a batch independently with probability B / N."""
+    length: int = 128
+    """Tokens that the model reads in a sequence."""
+    unit: Unit = "example"
+    """What is sampled, clipped and hidden as a whole. example: one sequence. user: all that a client of the store has,
+    up to sequences-per-unit sequences."""
+    packing: Packing = "packed"
+    """packed: texts are laid end to end and cut into sequences without padding. none: each stored example is a sequence
+    of its own, cut or padded."""
+    sequences_per_unit: int = 1
+    """K, sequences of a user at most; only with the unit user."""
+
+    privacy: Literal["dpsgd", "none"] = "dpsgd"
+    """dpsgd: clip the gradient of every unit and add noise to their sum. none: neither; the run is NOT PRIVATE."""
+    epsilon: float | None = None
+    """Choose the noise so that the whole run is (this, delta)-differentially private."""
+    noise_multiplier: float | None = None
+    """Instead of epsilon: standard deviation of the noise on a step's sum, in clip norms."""
+    delta: float | None = None
+    """At which epsilon is stated; the number of units to the power -1.1 where it is not given."""
+    adjacency: Adjacency = "add_or_remove"
+    """Which data sets are neighbours: one unit more or less, or one unit whose gradient is zero."""
+    sampling: Literal["poisson", "truncated_poisson"] = "poisson"
+    """How private batches are drawn. truncated_poisson: batches larger than truncated-batch-size lose units at
+    random."""
+    truncated_batch_size: int | None = None
+    """Units that a truncated batch has at most; batch-size and six standard deviations where it is not given."""
+    clip_norm: float = 1.0
+    """C, the longest that a unit's clipped gradient may be. Gradients are divided by it, so that the learning rate need
+    not follow it."""
+    clipping: MethodName = "bookkeeping"
+    """How sums of clipped gradients are computed. All give the same; vmap is the slowest and takes any model."""
+    clip_function: ClipName = "constant"
+    """constant: longer gradients are scaled down to the clip norm. automatic: all are scaled to about the clip norm.
+    per_layer: each parameter array is clipped alone."""
+    noise_seed: Literal["entropy", "experiment"] = "entropy"
+    """entropy: noise and batches nobody can draw again; the ledger's folder keeps their secret. experiment: they follow
+    from the seed, for runs that must be repeatable; such a run is NOT PRIVATE, and says so."""
+
+    optimizer: OptimizerName = "adam"
+    """What the (noised) mean gradient goes to."""
+    learning_rate: float = 1e-3
+    """Highest learning rate."""
+    schedule: ScheduleName = "constant"
+    """How the learning rate falls after the warm-up, to 0 at the last step."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate grows to its highest."""
+    momentum: float = 0.0
+    """Of sgd."""
+    beta1: float = 0.9
+    """Decay of the first moment of adam and adamw."""
+    beta2: float = 0.999
+    """Decay of the second moment of adam and adamw."""
+    adam_epsilon: float = 1e-8
+    """Added to the root of the second moment of adam and adamw."""
+    weight_decay: float = 0.01
+    """Of adamw."""
+
+    microbatch_size: int | None = None
+    """Units that a device takes at once; 4 on a CPU and 32 elsewhere where it is not given. Memory grows with it, the
+    result does not depend on it."""
+    sharding: Sharding = "data"
+    """data: every device has all parameters. full: parameters, optimizer state, sums and noise are spread over the
+    devices."""
+    precision: Precision = "auto"
+    """Precision of the model's arithmetic; parameters are float32 always. auto: float32 on a CPU, tf32 on a GPU,
+    bfloat16 on a TPU."""
+
+    seed: int = 0
+    """Root seed of initialisation, masks and, without privacy, batches."""
+    evaluate_every: int = 100
+    """Score the held-out clients after every so many steps, and after the last."""
+    heldout_examples: int = 2000
+    """Held-out examples scored each time."""
+    test_examples: int | None = None
+    """Test examples scored at the end; all where it is not given."""
+    checkpoint_every: int = 100
+    """Write a checkpoint after every so many steps, and after the last. Each that a private run writes is a release."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "length", "evaluate_every", "heldout_examples", "checkpoint_every"):
+            _at_least_1(name, getattr(self, name))
+        for name in ("test_examples", "microbatch_size", "truncated_batch_size"):
+            if getattr(self, name) is not None:
+                _at_least_1(name, getattr(self, name))
+        check_learning_rates("learning_rate", self.learning_rate)
+        check_seeds("seed", self.seed)
+        learning_rates(self.schedule, self.learning_rate, self.warmup_steps, self.steps)
+        self._check_optimizer()
+        self._check_privacy()
+
+    def _check_optimizer(self) -> None:
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        of_adam = ("beta1", "beta2", "adam_epsilon")
+        unused = {"sgd": (*of_adam, "weight_decay"), "adam": ("momentum", "weight_decay"), "adamw": ("momentum",)}
+        for name in unused[self.optimizer]:
+            if getattr(self, name) != defaults[name]:
+                raise ConfigurationError(f"{name} does nothing with the optimizer {self.optimizer}; leave it out")
+        for name in ("momentum", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 0 and below 1")
+
+    def _check_privacy(self) -> None:
+        given = [name for name in _OF_PRIVACY if getattr(self, name) is not None]
+        if self.privacy == "none":
+            if given:
+                raise ConfigurationError(f"privacy is none, but {', '.join(given)} is set; leave it out")
+            return
+        Clipping(self.clipping, self.clip_norm, self.clip_function)
+        targets = [name for name in ("epsilon", "noise_multiplier") if name in given]
+        if len(targets) != 1:
+            raise ConfigurationError(
+                f"give exactly one of epsilon and noise_multiplier, not {' and '.join(targets) or 'none'}; or "
+                "privacy none, for a run that is NOT PRIVATE"
+            )
+        value = getattr(self, targets[0])
+        if not (value > 0 and math.isfinite(value)):
+            raise ConfigurationError(f"{targets[0]} is {value}, but must be positive and finite")
+        if self.truncated_batch_size is not None and self.sampling == "poisson":
+            raise ConfigurationError("truncated_batch_size does nothing with the sampling poisson; leave it out")
+
+    def as_json(self) -> dict[str, Any]:
+        """Make a JSON-able dictionary.
+
+        Returns:
+          From the settings' names to their values; paths are strings.
+        """
+        values = dataclasses.asdict(self)
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+def _at_least_1(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigurationError(f"{name} is {value}, but must be at least 1")

@@ -1,0 +1,375 @@
+"""Steps of central training on the devices of a mesh: sums over a logical batch, noise, optimizer.
+
+A logical batch comes in chunks of one shape, each of these in microbatches, so that nothing is compiled again and a
+batch may be larger than memory. Every microbatch adds its clipped gradients to a running sum; noise is added once, to
+the sum of the whole batch.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fl_core.aggregation import NORM_BINS, norm_bin
+from fl_core.clipping.methods import Clipping, clipped_sum, unit_sums
+from fl_core.local_sgd import global_norm
+from models.base import Batch, Model, Params
+from models.masked_language import MaskedBatch
+
+Sharding = Literal["data", "full"]
+AXIS = "devices"
+MICROBATCHES = 8
+"""Microbatches of each device in a chunk."""
+_BATCH_TYPES: dict[str, Any] = {"causal": Batch, "masked": MaskedBatch}
+
+
+class TrainState(NamedTuple):
+    """What a step changes.
+
+    Attributes:
+      params: of the model, float32.
+      optimizer: the optimizer's state.
+    """
+
+    params: Params
+    optimizer: Any
+
+
+class BatchTotals(NamedTuple):
+    """Sums over a part of a logical batch, by the device that made them: each has a first axis of partial sums.
+
+    Attributes:
+      gradient: of clipped gradients, in units of the clip norm; without clipping, of the units' gradients.
+      unit_loss: of the units' losses, in nats per token.
+      loss: cross-entropy of all targets, in nats.
+      tokens: number of targets.
+      units: number of units that have an example.
+      clipped: units whose gradient was shortened.
+      not_finite: units whose gradient is not finite, and counted for nothing.
+      norm_counts: [partial sums, NORM_BINS], histogram of the norms before clipping.
+    """
+
+    gradient: Params
+    unit_loss: jax.Array
+    loss: jax.Array
+    tokens: jax.Array
+    units: jax.Array
+    clipped: jax.Array
+    not_finite: jax.Array
+    norm_counts: jax.Array
+
+
+class StepReport(NamedTuple):
+    """What is known after a step; not private.
+
+    Attributes:
+      totals: of the whole batch, without the gradient.
+      gradient_norm: of the mean gradient before noise.
+      noise_norm: of the noise in the mean gradient.
+      finite: whether the parameters still are.
+    """
+
+    totals: BatchTotals
+    gradient_norm: jax.Array
+    noise_norm: jax.Array
+    finite: jax.Array
+
+
+@dataclass(frozen=True)
+class StepRules:
+    """How a step is made of a batch.
+
+    Attributes:
+      clipping: of units' gradients; None without privacy.
+      noise_multiplier: standard deviation of the noise on the sum, in clip norms; 0 without privacy.
+      batch_size: what sums are divided by, whoever was drawn.
+      microbatch_size: units that a device takes at once.
+    """
+
+    clipping: Clipping | None
+    noise_multiplier: float
+    batch_size: int
+    microbatch_size: int
+
+
+class Trainer:
+    """Steps of one model on one mesh.
+
+    Attributes:
+      chunk_units: units of a chunk, on all devices of all processes together.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        optimizer: optax.GradientTransformation,
+        rules: StepRules,
+        sharding: Sharding,
+        devices: Sequence[jax.Device] | None = None,
+    ):
+        """Compile nothing yet.
+
+        Args:
+          model: what is trained.
+          optimizer: what the mean gradient goes to.
+          rules: clipping, noise and sizes.
+          sharding: `data`: every device has the whole state. `full`: the state, the noise and the sums are spread over
+            the devices, and parameters are gathered where they are used.
+          devices: to use; those of all processes where None.
+        """
+        devices = jax.devices() if devices is None else devices
+        self._model, self._optimizer, self._rules, self._sharding = model, optimizer, rules, sharding
+        self._mesh = Mesh(np.array(devices), AXIS)
+        self._devices = len(devices)
+        self.chunk_units = self._devices * MICROBATCHES * rules.microbatch_size
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        self._param_specs = jax.tree_util.tree_map(self._spec, shapes)
+        state_shapes = jax.eval_shape(lambda params: TrainState(params, optimizer.init(params)), shapes)
+        self._state_shardings = self._shardings(jax.tree_util.tree_map(self._spec, state_shapes))
+        self._shapes = shapes
+        totals = self._shardings(self._totals_specs())
+        self._zero = jax.jit(self._empty_totals, out_shardings=totals)
+        self._add = jax.jit(self._add_chunk, donate_argnums=1, out_shardings=totals)
+        replicated = NamedSharding(self._mesh, PartitionSpec())
+        self._step = jax.jit(
+            self._apply,
+            donate_argnums=0,
+            out_shardings=(self._state_shardings, replicated),
+        )
+        self._replicate = jax.jit(lambda state: state, out_shardings=replicated)
+        self._place = jax.jit(lambda state: state, out_shardings=self._state_shardings)
+
+    def fresh(self, params: Params) -> TrainState:
+        """Make the state before the first step.
+
+        Args:
+          params: of the model.
+
+        Returns:
+          The state, as NumPy arrays.
+        """
+        return jax.device_get(jax.jit(lambda params: TrainState(params, self._optimizer.init(params)))(params))
+
+    def place(self, state: TrainState) -> TrainState:
+        """Spread a state that every device has whole as this trainer keeps it.
+
+        Args:
+          state: arrays on all devices of all processes.
+
+        Returns:
+          The state on the devices.
+        """
+        return self._place(state)
+
+    def whole(self, state: TrainState) -> TrainState:
+        """Fetch a state.
+
+        Args:
+          state: on the devices.
+
+        Returns:
+          NumPy arrays, in every process.
+        """
+        return jax.tree_util.tree_map(np.asarray, self._replicate(state))
+
+    def whole_params(self, state: TrainState) -> Params:
+        """Put the parameters on every device, to score them.
+
+        Args:
+          state: on the devices.
+
+        Returns:
+          The parameters, replicated.
+        """
+        return self._replicate(state.params)
+
+    def zero(self) -> BatchTotals:
+        """Make the totals of no unit."""
+        return self._zero()
+
+    def add(self, params: Params, totals: BatchTotals, chunk: dict[str, np.ndarray]) -> BatchTotals:
+        """Add a chunk's units to the totals.
+
+        Args:
+          params: of the current state.
+          totals: so far; not to be used again.
+          chunk: arrays [units of this process, K, ...]: `weight` and the fields of the model's batch.
+
+        Returns:
+          The totals.
+        """
+        rows = NamedSharding(self._mesh, PartitionSpec(AXIS))
+        # Neighbours go to different devices, so that a chunk that is not full keeps all of them busy.
+        local = self._devices // jax.process_count()
+        dealt = {name: _dealt(array, local) for name, array in chunk.items()}
+        arrays = {name: jax.make_array_from_process_local_data(rows, array) for name, array in dealt.items()}
+        totals = self._add(params, totals, arrays)
+        if self._sharding == "full" and jax.default_backend() == "cpu":
+            # CPU devices share threads: exchanges of two programs at once could wait for each other for ever.
+            jax.block_until_ready(totals)
+        return totals
+
+    def step(
+        self, state: TrainState, totals: BatchTotals, noise_key: np.ndarray | None
+    ) -> tuple[TrainState, StepReport]:
+        """Take a step with the sums of a whole logical batch.
+
+        Args:
+          state: not to be used again.
+          totals: of the batch.
+          noise_key: uint32 [2], for this step alone; None without privacy.
+
+        Returns:
+          The new state, and what is known of the step.
+        """
+        if self._devices > 1 and jax.default_backend() == "cpu":
+            jax.block_until_ready(totals)
+        key = np.zeros(2, np.uint32) if noise_key is None else noise_key
+        return self._step(state, totals, key)
+
+    def _spec(self, leaf: jax.ShapeDtypeStruct) -> PartitionSpec:
+        """Spread the longest axis that the devices divide, where the state is spread at all."""
+        divisible = [size if size % self._devices == 0 else 0 for size in leaf.shape]
+        if self._sharding == "data" or not any(divisible):
+            return PartitionSpec()
+        axis = int(np.argmax(divisible))
+        return PartitionSpec(*[None] * axis, AXIS)
+
+    def _totals_specs(self) -> BatchTotals:
+        if self._sharding == "data":
+            by_device = PartitionSpec(AXIS)
+            return _same_for_all(jax.tree_util.tree_map(lambda _: by_device, self._shapes), by_device)
+        gradient = jax.tree_util.tree_map(lambda spec: PartitionSpec(None, *spec), self._param_specs, is_leaf=_is_spec)
+        return _same_for_all(gradient, PartitionSpec())
+
+    def _shardings(self, specs: Any) -> Any:
+        return jax.tree_util.tree_map(lambda spec: NamedSharding(self._mesh, spec), specs, is_leaf=_is_spec)
+
+    def _empty_totals(self) -> BatchTotals:
+        return _empty(self._shapes, self._devices if self._sharding == "data" else 1)
+
+    def _add_chunk(self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array]) -> BatchTotals:
+        if self._sharding == "full":
+            return self._sum_microbatches(params, totals, chunk, self._devices)
+        whole, rows = PartitionSpec(), PartitionSpec(AXIS)
+        on_device = jax.shard_map(
+            functools.partial(self._sum_microbatches, devices=1),
+            mesh=self._mesh,
+            in_specs=(whole, rows, rows),
+            out_specs=rows,
+            check_vma=False,
+        )
+        return on_device(params, totals, chunk)
+
+    def _sum_microbatches(
+        self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array], devices: int
+    ) -> BatchTotals:
+        """Add the microbatches one after another; each has rows of all `devices`."""
+        size = self._rules.microbatch_size
+
+        def in_microbatches(array: jax.Array) -> jax.Array:
+            by_device = array.reshape(devices, -1, size, *array.shape[1:])
+            return jnp.swapaxes(by_device, 0, 1).reshape(by_device.shape[1], devices * size, *array.shape[1:])
+
+        def add(totals: BatchTotals, rows: dict[str, jax.Array]) -> tuple[BatchTotals, None]:
+            def with_rows(totals: BatchTotals) -> BatchTotals:
+                found = self._microbatch(params, rows)
+                return jax.tree_util.tree_map(lambda total, one: total + one[None], totals, found)
+
+            return jax.lax.cond(jnp.any(rows["weight"] > 0), with_rows, lambda totals: totals, totals), None
+
+        microbatches = jax.tree_util.tree_map(in_microbatches, chunk)
+        return jax.lax.scan(add, totals, microbatches)[0]
+
+    def _microbatch(self, params: Params, rows: dict[str, jax.Array]) -> BatchTotals:
+        units = len(rows["weight"])
+        flat = {name: array.reshape(-1, *array.shape[2:]) for name, array in rows.items()}
+        batch = _BATCH_TYPES[self._model.objective](**flat)
+        present = jnp.any(rows["weight"] > 0, axis=1).astype(jnp.float32)
+        clipping = self._rules.clipping
+        if clipping is None:
+            return self._plain(params, batch, units, present)
+        found = clipped_sum(clipping, self._model, params, batch, units)
+        finite = jnp.isfinite(found.norms)
+        counted = present * finite
+        # In units of the clip norm, learning rates need not follow it (De et al. 2022).
+        gradient = jax.tree_util.tree_map(lambda leaf: leaf / clipping.clip_norm, found.gradient)
+        losses = found.sums.loss / jnp.maximum(found.sums.tokens, 1.0)
+        return BatchTotals(
+            gradient=gradient,
+            unit_loss=jnp.sum(jnp.where(counted > 0, losses, 0.0)),
+            loss=jnp.sum(jnp.where(counted > 0, found.sums.loss, 0.0)),
+            tokens=jnp.sum(jnp.where(counted > 0, found.sums.tokens, 0.0)),
+            units=jnp.sum(present),
+            clipped=jnp.sum(counted * jnp.any(found.factors < 1, axis=0)),
+            not_finite=jnp.sum(present * ~finite),
+            norm_counts=counted @ jax.nn.one_hot(norm_bin(found.norms), NORM_BINS),
+        )
+
+    def _plain(self, params: Params, batch: Any, units: int, present: jax.Array) -> BatchTotals:
+        def loss(params: Params) -> tuple[jax.Array, Any]:
+            sums = unit_sums(self._model.loss(params, batch), batch, units)
+            return jnp.sum(sums.loss / jnp.maximum(sums.tokens, 1.0)), sums
+
+        (total, sums), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        zero = jnp.zeros(())
+        return BatchTotals(
+            gradient,
+            total,
+            jnp.sum(sums.loss),
+            jnp.sum(sums.tokens),
+            jnp.sum(present),
+            zero,
+            zero,
+            jnp.zeros(NORM_BINS),
+        )
+
+    def _apply(self, state: TrainState, totals: BatchTotals, noise_key: jax.Array) -> tuple[TrainState, StepReport]:
+        rules = self._rules
+        summed = jax.tree_util.tree_map(lambda leaf: jnp.sum(leaf, axis=0), totals)
+        mean = jax.tree_util.tree_map(lambda leaf: leaf / rules.batch_size, self._spread(summed.gradient))
+        gradient_norm, noise_norm = global_norm(mean), jnp.zeros(())
+        if rules.noise_multiplier:
+            noise = self._noise(noise_key, rules.noise_multiplier / rules.batch_size)
+            noise_norm = global_norm(noise)
+            mean = jax.tree_util.tree_map(jnp.add, mean, noise)
+        updates, optimizer = self._optimizer.update(mean, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        finite = jnp.isfinite(global_norm(params))
+        report = StepReport(summed._replace(gradient=()), gradient_norm, noise_norm, finite)
+        return TrainState(params, optimizer), report
+
+    def _noise(self, key_data: jax.Array, deviation: float) -> Params:
+        key = jax.random.wrap_key_data(key_data, impl="threefry2x32")
+        leaves, structure = jax.tree_util.tree_flatten(self._shapes)
+        drawn = [
+            deviation * jax.random.normal(jax.random.fold_in(key, number), leaf.shape, jnp.float32)
+            for number, leaf in enumerate(leaves)
+        ]
+        return self._spread(jax.tree_util.tree_unflatten(structure, drawn))
+
+    def _spread(self, tree: Params) -> Params:
+        return jax.tree_util.tree_map(jax.lax.with_sharding_constraint, tree, self._shardings(self._param_specs))
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, PartitionSpec)
+
+
+def _dealt(array: np.ndarray, hands: int) -> np.ndarray:
+    return np.ascontiguousarray(np.swapaxes(array.reshape(-1, hands, *array.shape[1:]), 0, 1)).reshape(array.shape)
+
+
+def _same_for_all(gradient: Any, other: Any) -> Any:
+    return BatchTotals(gradient, *[other] * (len(BatchTotals._fields) - 1))
+
+
+def _empty(shapes: Params, parts: int) -> BatchTotals:
+    gradient = jax.tree_util.tree_map(lambda leaf: jnp.zeros((parts, *leaf.shape), jnp.float32), shapes)
+    return _same_for_all(gradient, jnp.zeros(parts))._replace(norm_counts=jnp.zeros((parts, NORM_BINS)))

@@ -1,0 +1,142 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+from small_models import SMALL_MODELS, VOCABULARY
+
+from fl_core.clipping.methods import Clipping
+from models.base import Batch
+from simulations.pretraining.trainer import MICROBATCHES, StepRules, Trainer
+
+LENGTH, UNITS = 6, 11
+leaves = jax.tree_util.tree_leaves
+
+
+def units(count=UNITS, examples=1, seed=0):
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(1, VOCABULARY, (count, examples, LENGTH + 1)).astype(np.int32)
+    return {"tokens": tokens, "weight": (rng.random((count, examples)) < 0.9).astype(np.float32)}
+
+
+def chunks(rows, size):
+    """Cut units into chunks of one size, filled up with units of weight 0."""
+    total = len(rows["weight"])
+    count = max(1, -(-total // size))
+    padded = {
+        name: np.concatenate([array, np.zeros((count * size - total, *array.shape[1:]), array.dtype)])
+        for name, array in rows.items()
+    }
+    return [{name: array[k * size : (k + 1) * size] for name, array in padded.items()} for k in range(count)]
+
+
+def take_step(model, rows, clipping, noise=0.0, key=None, microbatch=2, sharding="data", devices=1, batch_size=5):
+    rules = StepRules(clipping, noise, batch_size, microbatch)
+    trainer = Trainer(model.model, optax.sgd(1.0), rules, sharding, jax.devices()[:devices])
+    state = trainer.place(trainer.fresh(model.params))
+    totals = trainer.zero()
+    for chunk in chunks(rows, trainer.chunk_units):
+        totals = trainer.add(state.params, totals, chunk)
+    before = jax.device_get(state.params)
+    state, report = trainer.step(state, totals, key)
+    step = jax.tree_util.tree_map(lambda old, new: old - np.asarray(new), before, trainer.whole(state).params)
+    return step, jax.device_get(report)
+
+
+def reference(model, rows, clip_norm, batch_size=5):
+    """The mean of clipped gradients, unit by unit in float64, in clip norms."""
+
+    def loss(params, tokens, weight):
+        sums = model.model.loss(params, Batch(tokens, weight))
+        return jnp.sum(sums.loss * weight) / jnp.maximum(jnp.sum(sums.tokens * weight), 1)
+
+    gradient = jax.jit(jax.grad(loss))
+    total, norms = 0.0, []
+    for tokens, weight in zip(rows["tokens"], rows["weight"], strict=True):
+        flat = np.concatenate([np.ravel(x).astype(np.float64) for x in leaves(gradient(model.params, tokens, weight))])
+        norms.append(np.linalg.norm(flat))
+        total = total + flat * (1.0 if clip_norm is None else min(1.0, clip_norm / max(norms[-1], 1e-30)) / clip_norm)
+    return total / batch_size, np.array(norms)
+
+
+def flat(tree):
+    return np.concatenate([np.ravel(x) for x in leaves(tree)])
+
+
+@functools.cache
+def small(name="transformer_tiny"):
+    return SMALL_MODELS[name]
+
+
+@pytest.mark.parametrize("examples", [1, 3])
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_a_step_is_the_mean_of_clipped_gradients(clip_norm, examples):
+    rows = units(examples=examples)
+    clipping = clip_norm and Clipping("bookkeeping", clip_norm)
+    step, report = take_step(small(), rows, clipping)
+    expected, norms = reference(small(), rows, clip_norm)
+    np.testing.assert_allclose(flat(step), expected, rtol=1e-3, atol=2e-6)
+    present = rows["weight"].any(axis=1)
+    assert report.totals.units == present.sum()
+    if clip_norm:
+        assert report.totals.clipped == (norms > clip_norm).sum()
+        assert report.totals.norm_counts.sum() == present.sum()
+        assert report.totals.not_finite == 0
+
+
+@pytest.mark.parametrize("sharding", ["data", "full"])
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_devices_do_not_matter(devices, sharding):
+    key = np.array([3, 4], np.uint32)
+    setting = {"clipping": Clipping("bookkeeping", 0.5), "noise": 0.7, "key": key}
+    expected, _ = take_step(small(), units(40), **setting)
+    step, _ = take_step(small(), units(40), **setting, devices=devices, sharding=sharding)
+    np.testing.assert_allclose(flat(step), flat(expected), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("microbatch", [1, 5])
+def test_microbatches_do_not_matter(microbatch):
+    rows = units(30)
+    expected, _ = take_step(small(), rows, Clipping("ghost", 0.5), microbatch=2)
+    step, report = take_step(small(), rows, Clipping("ghost", 0.5), microbatch=microbatch)
+    assert (microbatch * MICROBATCHES < 30) == (microbatch == 1)
+    np.testing.assert_allclose(flat(step), flat(expected), rtol=1e-4, atol=1e-6)
+    assert report.totals.units == rows["weight"].any(axis=1).sum()
+
+
+def test_noise_is_added_once_whatever_the_batch():
+    """All noise of a step is one normal draw; a false alarm in one of 10,000 runs at most for each of the three."""
+    key, clipping = np.array([1, 2], np.uint32), Clipping("bookkeeping", 0.25)
+    draws = {}
+    for count in (0, 1, 40):
+        rows = {name: array[:count] for name, array in units(40).items()}
+        noisy, report = take_step(small(), rows, clipping, noise=3.0, key=key, batch_size=20)
+        plain, _ = take_step(small(), rows, clipping, batch_size=20)
+        draws[count] = flat(noisy) - flat(plain)
+        assert report.noise_norm == pytest.approx(np.linalg.norm(draws[count]), rel=1e-3)
+    np.testing.assert_allclose(draws[0], draws[40], atol=2e-6)
+    np.testing.assert_allclose(draws[0], draws[1], atol=2e-6)
+    assert stats.kstest(draws[0] / (3.0 / 20), "norm").pvalue > 1e-4
+
+
+def test_other_keys_give_other_noise():
+    rows = {name: array[:0] for name, array in units().items()}
+    one, other = (
+        flat(take_step(small(), rows, Clipping("vmap", 1.0), noise=1.0, key=np.array(key, np.uint32))[0])
+        for key in ([0, 1], [1, 0])
+    )
+    assert abs(stats.pearsonr(one, other).statistic) < 5 / np.sqrt(len(one))
+
+
+def test_masked_models_are_trained():
+    model = small("bert_tiny")
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(1, VOCABULARY, (UNITS, 1, LENGTH)).astype(np.int32)
+    targets = np.where(rng.random(inputs.shape) < 0.3, inputs, 0).astype(np.int32)
+    rows = {"inputs": inputs, "targets": targets, "weight": np.ones((UNITS, 1), np.float32)}
+    step, _ = take_step(model, rows, Clipping("bookkeeping", 0.5))
+    expected, _ = take_step(model, rows, Clipping("vmap", 0.5))
+    np.testing.assert_allclose(flat(step), flat(expected), rtol=1e-3, atol=1e-6)
