@@ -1,0 +1,146 @@
+"""`fedlm pretrain` in real processes: killed and resumed, in two processes, and as a start for `fedlm simulate`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from test_processes import ENVIRONMENT, finish, free_port, rows_of
+
+from fl_core.privacy.ledger import PrivacyLedger
+
+SETTINGS = {
+    "model": "cifg_tiny",
+    "steps": 6,
+    "batch-size": 8,
+    "length": 8,
+    "noise-multiplier": 1.5,
+    "noise-seed": "experiment",
+    "evaluate-every": 3,
+    "checkpoint-every": 2,
+    "heldout-examples": 20,
+    "test-examples": 20,
+    "devices": 1,
+}
+
+
+def start(store, out, *more, **changes):
+    settings = SETTINGS | {"data": store, "out": out} | {name.replace("_", "-"): v for name, v in changes.items()}
+    words = [f"--{name}={value}" for name, value in settings.items() if value is not None]
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedlm.cli", "pretrain", *words, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+
+
+def run(store, out, *more, **changes):
+    status, output, errors = finish(start(store, out, *more, **changes))
+    assert status == 0, errors
+    return json.loads((out / "summary.json").read_text()), output
+
+
+@pytest.fixture(scope="module")
+def whole(small_store, tmp_path_factory):
+    """A run that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole")
+    summary, output = run(small_store, out)
+    return summary, out, output
+
+
+def test_says_what_it_promises_and_what_not(whole):
+    summary, out, output = whole
+    assert summary["privacy"].startswith("NOT PRIVATE")
+    assert "NOT PRIVATE" in output
+    assert summary["steps"] == 6
+    assert len(rows_of(out)) == 6
+    assert summary["units"]["unit"] == "example"
+
+
+def test_killed_and_resumed_gives_the_same_parameters(small_store, whole, tmp_path):
+    process = start(small_store, tmp_path)
+    while not (tmp_path / "checkpoints" / "2").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "summary.json").exists()
+    summary, _ = run(small_store, tmp_path)
+    assert summary["parameters_sha256"] == whole[0]["parameters_sha256"]
+    without_time = [{name: row[name] for name in row if name not in TIMES} for row in rows_of(tmp_path)]
+    assert without_time == [{name: row[name] for name in row if name not in TIMES} for row in rows_of(whole[1])]
+
+
+TIMES = ("seconds", "tokens_per_second", "mfu")
+
+
+def test_two_processes_give_the_same_parameters_as_one(small_store, tmp_path):
+    alone, _ = run(small_store, tmp_path / "alone", devices=2, noise_seed="experiment")
+    group = [f"--coordinator=127.0.0.1:{free_port()}", "--num-processes=2"]
+    both = [start(small_store, tmp_path / "two", *group, f"--process-id={number}") for number in range(2)]
+    results = [finish(process) for process in both]
+    assert [status for status, *_ in results] == [0, 0], results
+    summary = json.loads((tmp_path / "two" / "summary.json").read_text())
+    assert summary["machine"]["processes"] == 2
+    assert summary["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-4)
+
+
+def test_a_private_run_spends_no_more_than_planned_and_starts_a_simulation(small_store, tmp_path):
+    private = {"noise_multiplier": None, "noise_seed": None, "epsilon": 3, "delta": 1e-4}
+    process = start(small_store, tmp_path / "private", **private)
+    while not (tmp_path / "private" / "checkpoints" / "2").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    summary, output = run(small_store, tmp_path / "private", **private)
+    guarantee = summary["privacy_guarantee"]
+    assert guarantee["epsilon"] <= 3
+    assert guarantee["delta"] == 1e-4
+    assert guarantee["unit"].startswith("example: one packed sequence of 8 tokens")
+    assert "add-or-remove" in output
+    ledger = PrivacyLedger(tmp_path / "private" / "privacy" / "ledger.jsonl")
+    assert ledger.spent().epsilon == pytest.approx(guarantee["epsilon"])
+    assert oct((tmp_path / "private" / "privacy" / "noise-secret-0").stat().st_mode)[-3:] == "600"
+    words = ["--model=cifg_tiny", f"--data={small_store}", "--rounds=1", "--cohort-size=3", "--length=8", "--devices=1"]
+    out = f"--out={tmp_path / 'simulated'}"
+    done = subprocess.run(
+        [sys.executable, "-m", "fedlm.cli", "simulate", *words, f"--init-from={tmp_path / 'private'}", out],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    simulated = json.loads((tmp_path / "simulated" / "summary.json").read_text())
+    assert simulated["initial_parameters"]["privacy"] == summary["privacy"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"noise_multiplier": None}, "exactly one of epsilon and noise_multiplier"),
+        ({"privacy": "none"}, "privacy is none, but noise_multiplier is set"),
+        ({"batch_size": 10**6}, "units"),
+        ({"truncated_batch_size": 20}, "does nothing with the sampling poisson"),
+        ({"weight_decay": 0.5}, "does nothing with the optimizer adam"),
+        ({"warmup_steps": 6}, "warmup_steps is 6"),
+        ({"model": "bert_tiny", "length": 600}, "length 600"),
+        ({"sequences_per_unit": 3}, "sequences_per_unit"),
+    ],
+)
+def test_mistakes_are_one_line(small_store, tmp_path, capsys, changes, expected):
+    from fedlm.cli import main
+
+    settings = SETTINGS | {"data": small_store, "out": tmp_path}
+    settings |= {name.replace("_", "-"): value for name, value in changes.items()}
+    del settings["devices"]
+    words = [f"--{name}={value}" for name, value in settings.items() if value is not None]
+    assert main(["pretrain", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert expected in error
+    assert not os.path.exists(tmp_path / "summary.json")
