@@ -15,6 +15,7 @@ COMMANDS = {
     "compare": "compare models over learning rates and seeds, and write a report",
     "account": "state what a private run promises, or has spent, and plot mechanisms side by side",
     "evaluate": "score a run on each client of a split, and what training on does for it",
+    "memorization": "measure what a model can be made to repeat of its training text, and the exposure of canaries",
 }
 
 _FAILED = 1

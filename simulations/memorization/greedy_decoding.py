@@ -1,0 +1,105 @@
+"""Greedy decoding of many sequences at once, with nothing of a model but its logits.
+
+Every pass runs the model over whole sequences whose continuation is a guess, and takes the most likely token at every
+position for the next guess. After k passes the first k tokens are those that decoding one by one would have given;
+where a guess no longer changes, all of them are (Jacobi decoding: Santilli et al. 2023, "Accelerating transformer
+inference for translation via parallel decoding"). The true continuation is the first guess, so that a sequence which
+the model knows by heart takes one pass, and none takes more than it has tokens to decode.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_core.errors import ConfigurationError
+from fl_core.processes import from_first
+from models.base import Model, Params
+from simulations.federated_data import InMemoryData, device_batches
+
+
+def greedy_suffixes(
+    model: Model,
+    params: Params,
+    sequences: NDArray[np.int32],
+    prefix: int,
+    observe: Callable[[int], None] = lambda done: None,
+) -> NDArray[np.int32]:
+    """Decode what a model says after the beginnings of sequences.
+
+    One program is compiled for all sequences, and their rows are spread over all devices.
+
+    Args:
+      model: a causal model.
+      params: its parameters.
+      sequences: int32 [n, prefix + suffix], without PAD.
+      prefix: how many tokens the model is shown, at least 1.
+      observe: called with how many sequences are done.
+
+    Returns:
+      int32 [n, suffix]: the most likely token at every position, given the prefix and those before it.
+
+    Raises:
+      ConfigurationError: the model is not causal.
+    """
+    refuse_other_objectives(model)
+    params = from_first(params)
+    suffixes: list[NDArray[np.int32]] = [np.zeros((0, sequences.shape[1] - prefix), np.int32)]
+    done = 0
+    for batch in device_batches(InMemoryData([sequences]), sequences.shape[1] - 1):
+        found, _ = decode(model, params, batch.tokens, prefix)
+        suffixes.append(np.asarray(found)[: len(sequences) - done])
+        done += len(suffixes[-1])
+        observe(done)
+    return np.concatenate(suffixes)
+
+
+def refuse_other_objectives(model: Model) -> None:
+    """Refuse a model that does not predict the next token.
+
+    Args:
+      model: any model.
+
+    Raises:
+      ConfigurationError: the model is not causal.
+    """
+    if model.objective != "causal":
+        raise ConfigurationError(
+            f"model {model.name!r} has the {model.objective} objective and does not continue text; give a run of a "
+            "causal model (`fedlm models` lists them)"
+        )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def decode(model: Model, params: Params, tokens: jax.Array, prefix: int) -> tuple[jax.Array, jax.Array]:
+    """Decode a batch; see `greedy_suffixes`.
+
+    Args:
+      model: a causal model.
+      params: its parameters.
+      tokens: int32 [batch, prefix + suffix]; what follows the prefix is the first guess.
+      prefix: see `greedy_suffixes`.
+
+    Returns:
+      int32 [batch, suffix] and the number of passes that it took, from 1 to suffix.
+    """
+    most = tokens.shape[1] - prefix
+
+    def is_unsettled(state: tuple[jax.Array, jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        _, _, passes, changed = state
+        return changed & (passes < most)
+
+    def one_pass(
+        state: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        inputs, _, passes, _ = state
+        found = jnp.argmax(model.apply(params, inputs)[:, prefix - 1 :], axis=-1).astype(jnp.int32)
+        following = inputs.at[:, prefix:].set(found[:, :-1])
+        return following, found, passes + 1, jnp.any(following != inputs)
+
+    start = (tokens[:, :-1], tokens[:, prefix:], jnp.int32(0), jnp.bool_(True))
+    _, found, passes, _ = jax.lax.while_loop(is_unsettled, one_pass, start)
+    return found, passes
