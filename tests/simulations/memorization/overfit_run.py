@@ -7,12 +7,14 @@ import optax
 
 from fl_core.checkpoints import Checkpoints
 from models.base import Batch, batch_loss
-from models.registry import create_model
+from models.registry import ModelEntry, create_model
+from models.transformer import TransformerConfig, transformer
 from simulations.memorization.inserted_canaries import canaries_of, with_canaries
 from simulations.pretraining.units import open_units
 
+SMALL = ModelEntry(transformer, TransformerConfig(layers=1, heads=2, embedding=32, mlp=64))
 SETTINGS = {
-    "model": "transformer_tiny",
+    "model": "overfit_run:SMALL",
     "length": 24,
     "precision": "float32",
     "unit": "example",
@@ -26,7 +28,7 @@ SETTINGS = {
 
 def overfit(model, params, sequences, steps):
     """Train on all sequences at once, int32 [n, length + 1]."""
-    optimizer = optax.adam(3e-3)
+    optimizer = optax.adam(1e-2)
     batch = Batch(jnp.asarray(sequences), jnp.ones(len(sequences)))
 
     @jax.jit

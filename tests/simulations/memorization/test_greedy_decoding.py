@@ -1,13 +1,19 @@
 import jax
 import numpy as np
 import pytest
-from overfit_run import overfit
 
 from fl_core.errors import ConfigurationError
 from models.registry import create_model
 from simulations.memorization.greedy_decoding import decode, greedy_suffixes
 
 VOCABULARY, PREFIX, SUFFIX = 20, 3, 9
+
+
+def scrambled(model):
+    """Parameters whose continuations are neither a token repeated nor the same for all (those of a fresh model are)."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    rng = np.random.default_rng(3)
+    return jax.tree_util.tree_map(lambda leaf: rng.normal(0, 0.4, leaf.shape).astype(np.float32), shapes)
 
 
 def one_by_one(model, params, prompt, suffix):
@@ -22,25 +28,24 @@ def one_by_one(model, params, prompt, suffix):
     return tokens[len(prompt) :]
 
 
-@pytest.mark.parametrize("name", ["transformer_tiny", "cifg_tiny"])
+@pytest.mark.parametrize("name", ["overfit_run:SMALL", "cifg_tiny"])
 def test_decoding_equals_a_loop_over_tokens(name):
     model = create_model(name, VOCABULARY)
     sequences = np.random.default_rng(0).integers(4, VOCABULARY, (67, PREFIX + SUFFIX)).astype(np.int32)
-    # A little training makes continuations that differ between sequences.
-    params = overfit(model, model.init(jax.random.key(0)), sequences[:40], 30)
+    params = scrambled(model)
     done = []
     found = greedy_suffixes(model, params, sequences, PREFIX, done.append)
     assert found.shape == (67, SUFFIX)
     assert found.dtype == np.int32
     assert (done[0], done[-1]) == (64, 67)
-    assert len(np.unique(found, axis=0)) > 20
+    assert len(np.unique(found, axis=0)) > 10
     for row in (0, 5, 41, 66):
         assert found[row].tolist() == one_by_one(model, params, sequences[row, :PREFIX], SUFFIX)
 
 
 def test_what_follows_the_prefix_does_not_change_what_is_decoded():
-    model = create_model("transformer_tiny", VOCABULARY)
-    params = model.init(jax.random.key(1))
+    model = create_model("overfit_run:SMALL", VOCABULARY)
+    params = scrambled(model)
     sequences = np.random.default_rng(1).integers(4, VOCABULARY, (8, PREFIX + SUFFIX)).astype(np.int32)
     found, passes = decode(model, params, sequences, PREFIX)
     assert 1 < passes <= SUFFIX
@@ -54,7 +59,7 @@ def test_what_follows_the_prefix_does_not_change_what_is_decoded():
 
 
 def test_no_sequences_and_masked_models():
-    model = create_model("cifg_tiny", VOCABULARY)
+    model = create_model("overfit_run:SMALL", VOCABULARY)
     params = model.init(jax.random.key(0))
     assert greedy_suffixes(model, params, np.zeros((0, 5), np.int32), 2).shape == (0, 3)
     with pytest.raises(ConfigurationError, match="'bert_tiny' has the masked objective and does not continue text"):
