@@ -9,10 +9,12 @@ the model knows by heart takes one pass, and none takes more than it has tokens 
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
 from fl_core.errors import ConfigurationError
@@ -75,7 +77,7 @@ def refuse_other_objectives(model: Model) -> None:
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def decode(model: Model, params: Params, tokens: jax.Array, prefix: int) -> tuple[jax.Array, jax.Array]:
-    """Decode a batch; see `greedy_suffixes`.
+    """Decode a batch, each device its own rows without waiting for others; see `greedy_suffixes`.
 
     Args:
       model: a causal model.
@@ -84,22 +86,33 @@ def decode(model: Model, params: Params, tokens: jax.Array, prefix: int) -> tupl
       prefix: see `greedy_suffixes`.
 
     Returns:
-      int32 [batch, suffix] and the number of passes that it took, from 1 to suffix.
+      int32 [batch, suffix], and int32 [devices]: the passes that it took, from 1 to suffix.
     """
-    most = tokens.shape[1] - prefix
+    everywhere, by_device = PartitionSpec(), PartitionSpec("devices")
+    return jax.shard_map(
+        functools.partial(_decode_rows, model, prefix),
+        mesh=Mesh(np.array(jax.devices()), "devices"),
+        in_specs=(everywhere, by_device),
+        out_specs=by_device,
+        check_vma=False,
+    )(params, tokens)
 
-    def is_unsettled(state: tuple[jax.Array, jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        _, _, passes, changed = state
-        return changed & (passes < most)
 
-    def one_pass(
-        state: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        inputs, _, passes, _ = state
-        found = jnp.argmax(model.apply(params, inputs)[:, prefix - 1 :], axis=-1).astype(jnp.int32)
-        following = inputs.at[:, prefix:].set(found[:, :-1])
-        return following, found, passes + 1, jnp.any(following != inputs)
+class _Decoding(NamedTuple):
+    inputs: jax.Array
+    found: jax.Array
+    passes: jax.Array
+    changed: jax.Array
 
-    start = (tokens[:, :-1], tokens[:, prefix:], jnp.int32(0), jnp.bool_(True))
-    _, found, passes, _ = jax.lax.while_loop(is_unsettled, one_pass, start)
-    return found, passes
+
+def _decode_rows(model: Model, prefix: int, params: Params, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+    suffix = tokens.shape[1] - prefix
+
+    def one_pass(state: _Decoding) -> _Decoding:
+        found = jnp.argmax(model.apply(params, state.inputs)[:, prefix - 1 :], axis=-1).astype(jnp.int32)
+        inputs = state.inputs.at[:, prefix:].set(found[:, :-1])
+        return _Decoding(inputs, found, state.passes + 1, jnp.any(inputs != state.inputs))
+
+    start = _Decoding(tokens[:, :-1], tokens[:, prefix:], jnp.int32(0), jnp.bool_(True))
+    end = jax.lax.while_loop(lambda state: state.changed & (state.passes < suffix), one_pass, start)
+    return end.found, end.passes[None]
