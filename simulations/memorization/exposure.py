@@ -92,6 +92,7 @@ def canary_exposures(
         losses = token_losses(model, params, sequences)
         bits = exposure(losses, references)
         extrapolated, fit_distance = extrapolated_exposure(losses, references)
+        extrapolated = np.minimum(extrapolated, canaries.possible_bits)
         by_repeats.append(
             {
                 "repeats": repeats,
@@ -107,6 +108,7 @@ def canary_exposures(
     return {
         "by_repeats": by_repeats,
         "words": canaries.length - 1,
+        "possible_bits": canaries.possible_bits,
         "references": number_of_references,
         "reference_loss": float(references.mean()),
         "chance_mean": CHANCE,

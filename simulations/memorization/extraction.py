@@ -38,6 +38,11 @@ def edit_distances(found: NDArray[np.int32], true: NDArray[np.int32]) -> NDArray
     return distances / found.shape[1]
 
 
+def most_edits(suffix: int) -> int:
+    """Say how many edits a suffix of a length may take to count as approximately extracted."""
+    return sum(edits / suffix <= APPROXIMATE for edits in range(1, suffix + 1))
+
+
 def extraction_rates(found: NDArray[np.int32], true: NDArray[np.int32]) -> dict[str, Any]:
     """Say how many suffixes were extracted.
 

@@ -5,6 +5,7 @@ They follow from a few settings alone, so that whoever has the run's record know
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from fl_core.errors import ConfigurationError
 from fl_core.randomness import host_rng
-from models.special_tokens import PAD_ID
+from models.special_tokens import PAD_ID, SPECIAL_TOKENS
 from simulations.canaries import random_sequences
 from simulations.pretraining.units import Units
 
@@ -46,6 +47,11 @@ class InsertedCanaries:
             )
         if self.length < 2:
             raise ConfigurationError(f"length is {self.length}, but canaries need at least 2")
+
+    @property
+    def possible_bits(self) -> float:
+        """The logarithm to base 2 of the number of sequences of this form, which no exposure exceeds."""
+        return (self.length - 1) * math.log2(self.vocabulary_size - len(SPECIAL_TOKENS))
 
     def sequences(self) -> NDArray[np.int32]:
         """Draw the canaries.

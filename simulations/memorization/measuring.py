@@ -13,7 +13,7 @@ from fl_core.errors import ConfigurationError
 from models.precision import precision_scope
 from simulations.initial_parameters import stated_privacy
 from simulations.memorization.exposure import canary_exposures
-from simulations.memorization.extraction import APPROXIMATE, CONFIDENCE, difference, extraction_rates
+from simulations.memorization.extraction import APPROXIMATE, CONFIDENCE, difference, extraction_rates, most_edits
 from simulations.memorization.greedy_decoding import greedy_suffixes, refuse_other_objectives
 from simulations.memorization.inserted_canaries import canaries_of
 from simulations.memorization.sequences import Candidates, Lengths, choose_lengths
@@ -138,7 +138,8 @@ def _measure_extraction(
             def advance(done: int, before: int = before) -> None:
                 observe(before + done, total)
 
-            found = greedy_suffixes(trained.model, trained.params, parted, prefix, advance)
+            edits = most_edits(lengths.suffix)
+            found = greedy_suffixes(trained.model, trained.params, parted, prefix, edits, advance)
             before += len(tokens)
             row[name] = extraction_rates(found, parted[:, prefix:])
         rows.append(row | {"beyond_heldout": _beyond_heldout(row)})

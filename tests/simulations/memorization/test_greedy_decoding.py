@@ -4,6 +4,7 @@ import pytest
 
 from fl_core.errors import ConfigurationError
 from models.registry import create_model
+from simulations.memorization.extraction import edit_distances
 from simulations.memorization.greedy_decoding import decode, greedy_suffixes
 
 VOCABULARY, PREFIX, SUFFIX = 20, 3, 9
@@ -34,7 +35,7 @@ def test_decoding_equals_a_loop_over_tokens(name):
     sequences = np.random.default_rng(0).integers(4, VOCABULARY, (67, PREFIX + SUFFIX)).astype(np.int32)
     params = scrambled(model)
     done = []
-    found = greedy_suffixes(model, params, sequences, PREFIX, done.append)
+    found = greedy_suffixes(model, params, sequences, PREFIX, observe=done.append)
     assert found.shape == (67, SUFFIX)
     assert found.dtype == np.int32
     assert (done[0], done[-1]) == (64, 67)
@@ -57,6 +58,26 @@ def test_what_follows_the_prefix_does_not_change_what_is_decoded():
     again, passes = decode(model, params, known, PREFIX)
     assert (passes == 1).all()
     np.testing.assert_array_equal(again, found)
+
+
+def test_sequences_that_cannot_be_near_the_truth_are_given_up():
+    model = create_model("overfit_run:SMALL", VOCABULARY)
+    params, rng = scrambled(model), np.random.default_rng(2)
+    sequences = rng.integers(4, VOCABULARY, (64, PREFIX + SUFFIX)).astype(np.int32)
+    truth = np.array(decode(model, params, sequences, PREFIX)[0])
+    for row in range(64):  # up to 4 edits from what is decoded: some replaced, some moved
+        truth[row, rng.choice(SUFFIX, row % 5, replace=False)] = 3
+        truth[row] = np.roll(truth[row], row % 3 == 0)
+    sequences[:, PREFIX:] = truth
+    exact, _ = decode(model, params, sequences, PREFIX)
+    for most in (0, 1, 2, 3):
+        found, _ = decode(model, params, sequences, PREFIX, most)
+        near = edit_distances(np.asarray(exact), truth) <= most / SUFFIX
+        assert 0 < near.sum() < 64
+        np.testing.assert_array_equal(edit_distances(np.asarray(found), truth) <= most / SUFFIX, near)
+        np.testing.assert_array_equal(np.asarray(found)[near], np.asarray(exact)[near])
+    _, passes = decode(model, params, np.full_like(sequences, 3), PREFIX, 2)
+    assert (passes <= 4).all()
 
 
 def test_no_sequences_and_masked_models():
