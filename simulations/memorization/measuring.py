@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ Observer = Callable[[int, int], None]
 class MemorizationSettings:
     """What to measure."""
 
-    split: str = "train"
+    split: Literal["train", "heldout", "test"] = "train"
     """Whose sequences the model is asked to continue."""
     prefix: tuple[int, ...] = ()
     """Tokens that the model is shown, BOS among them. Several values are measured one after another, all on sequences
@@ -82,7 +82,7 @@ def measure_memorization(
     lengths = choose_lengths(
         candidates.counts, trained.settings["length"], settings.prefix, settings.suffix, settings.examples
     )
-    splits = {settings.split: candidates}
+    splits: dict[str, Candidates] = {settings.split: candidates}
     if settings.split != BASELINE and trained.store.split(BASELINE).header.examples:
         splits[BASELINE] = Candidates(_units(trained, BASELINE, cache), settings.seed)
     sequences = {name: found.take(lengths.total, settings.examples) for name, found in splits.items()}
