@@ -62,11 +62,12 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/installed
+bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.simulation.against_peers
 	$(BIN)/python -m benchmarks.simulation.scaling
 	$(BIN)/python -m benchmarks.simulation.profile_round
 	$(BIN)/python -m benchmarks.privacy.noise_cost
+	$(BIN)/python -m benchmarks.privacy.memorization --data $(DATA)
 
 clean:
 	rm -rf $(VENV) $(REFERENCE_VENV) $(PEERS)/.venv runs

@@ -16,6 +16,7 @@ COMMANDS = {
     "pretrain": "train one model centrally, with DP-SGD or DP-Adam",
     "account": "state what a private run promises, or has spent, and plot mechanisms side by side",
     "evaluate": "score a run on each client of a split, and what training on does for it",
+    "memorization": "measure what a model can be made to repeat of its training text, and the exposure of canaries",
 }
 
 _FAILED = 1

@@ -50,13 +50,28 @@ def draw_canaries(number: int, repeats: int, length: int, vocabulary_size: int, 
       The canaries.
     """
     rng = host_rng(seed, "canaries")
-    words = rng.integers(len(SPECIAL_TOKENS), vocabulary_size, (number, length - 1))
-    ends = np.full((number, 1), EOS_ID)
-    sequences = np.concatenate([np.full((number, 1), BOS_ID), words, ends], axis=1).astype(np.int32)
+    sequences = random_sequences(rng, number, length, vocabulary_size)
     inside = rng.random(number) < 0.5
     if number and inside.all() | ~inside.any():
         raise ConfigurationError(f"all {number} canaries drew the same coin; take more of them, or another seed")
     return Canaries(sequences, repeats, inside)
+
+
+def random_sequences(rng: np.random.Generator, number: int, length: int, vocabulary_size: int) -> np.ndarray:
+    """Draw sequences of random words.
+
+    Args:
+      rng: to draw from.
+      number: how many.
+      length: target tokens of a sequence.
+      vocabulary_size: of the model; special tokens do not occur between BOS and EOS.
+
+    Returns:
+      int32 [number, length + 1]: BOS, `length - 1` words, each token as likely as any other, and EOS.
+    """
+    words = rng.integers(len(SPECIAL_TOKENS), vocabulary_size, (number, length - 1))
+    ends = np.full((number, 1), EOS_ID)
+    return np.concatenate([np.full((number, 1), BOS_ID), words, ends], axis=1).astype(np.int32)
 
 
 class WithCanaries:

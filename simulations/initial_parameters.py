@@ -50,20 +50,7 @@ class InitialParameters(NamedTuple):
         Raises:
           CheckpointError: they are of another model.
         """
-        wanted, structure = jax.tree_util.tree_flatten_with_path(fresh)
-        found = {_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(self.arrays)[0]}
-        names = [_name(path) for path, _ in wanted]
-        odd = sorted(set(names) ^ set(found)) or [
-            f"{name} {found[name].shape}, not {leaf.shape}"
-            for name, (_, leaf) in zip(names, wanted, strict=True)
-            if found[name].shape != leaf.shape
-        ]
-        if odd:
-            raise CheckpointError(
-                f"{self.folder}: holds the parameters of another model (they differ in {', '.join(odd[:3])}); give "
-                "a run of the same model"
-            )
-        return jax.tree_util.tree_unflatten(structure, [np.asarray(found[name]) for name in names])
+        return fit_parameters(self.arrays, fresh, self.folder)
 
 
 def read_parameters(folder: Path, vocabulary: str) -> InitialParameters:
@@ -91,12 +78,69 @@ def read_parameters(folder: Path, vocabulary: str) -> InitialParameters:
             raise CheckpointError(
                 f"{folder}: was trained on another vocabulary than that of the data; import the data with its tokenizer"
             )
-        params = checkpoints.restore_arrays(rounds)
-    params = params.get("server", params)["params"]
-    return InitialParameters(folder, rounds, params, parameters_digest(params), _privacy_of(folder))
+        params = stored_parameters(checkpoints, rounds)
+    return InitialParameters(folder, rounds, params, parameters_digest(params), stated_privacy(folder))
 
 
-def _privacy_of(folder: Path) -> str:
+def stored_parameters(checkpoints: Checkpoints, rounds: int) -> Any:
+    """Read the parameters of a checkpoint, whatever else lies beside them.
+
+    Args:
+      checkpoints: of any run of ours.
+      rounds: which of them.
+
+    Returns:
+      NumPy arrays in dictionaries and lists.
+
+    Raises:
+      CheckpointError: it cannot be read.
+    """
+    state = checkpoints.restore_arrays(rounds)
+    return state.get("server", state)["params"]
+
+
+def fit_parameters(arrays: Any, like: Params, folder: Path) -> Params:
+    """Put stored parameters into a model's structure.
+
+    Args:
+      arrays: as `stored_parameters` reads them.
+      like: parameters of the model, or their shapes.
+      folder: of the run, for the message.
+
+    Returns:
+      The arrays, in that structure.
+
+    Raises:
+      CheckpointError: they are of another model.
+    """
+    wanted, structure = jax.tree_util.tree_flatten_with_path(like)
+    found = {_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]}
+    names = [_name(path) for path, _ in wanted]
+    odd = sorted(set(names) ^ set(found)) or [
+        f"{name} {found[name].shape}, not {leaf.shape}"
+        for name, (_, leaf) in zip(names, wanted, strict=True)
+        if found[name].shape != leaf.shape
+    ]
+    if odd:
+        raise CheckpointError(
+            f"{folder}: holds the parameters of another model (they differ in {', '.join(odd[:3])}); give "
+            "a run of the same model"
+        )
+    return jax.tree_util.tree_unflatten(structure, [np.asarray(found[name]) for name in names])
+
+
+def stated_privacy(folder: Path) -> str:
+    """Repeat what the summary of a run states of its privacy.
+
+    Args:
+      folder: of the run.
+
+    Returns:
+      The statement, or that there is none.
+
+    Raises:
+      CheckpointError: there is a summary that cannot be read.
+    """
     path = folder / "summary.json"
     try:
         return json.loads(path.read_text(encoding="utf-8"))["privacy"] if path.exists() else "NOT STATED: not finished"

@@ -6,12 +6,14 @@ import math
 import numpy as np
 import pytest
 
+from fl_core.checkpoints import parameters_digest
 from fl_core.errors import CheckpointError, ConfigurationError
 from fl_core.privacy.ledger import LedgerError, PrivacyLedger
 from fl_core.training_runs.run_folder import RunFolder
 from simulations.configuration import Experiment
 from simulations.datasets.store import TokenStore
 from simulations.experiment import run_experiment
+from simulations.trained_run import open_run
 
 BLT = (0.9, 0.4, 0.2, 0.15)
 TREE = {"privacy": "tree", "cohort_sampler": "min_separation", "min_separation": 3, "max_participations": 2}
@@ -105,6 +107,7 @@ def test_each_mechanism_ends_with_a_statement(settings, changes, tmp_path):
             low, middle, high = (row[name] for name in QUANTILES)
             assert 0 < low <= middle <= high
     assert ledger_of(tmp_path).spent().as_json() == guarantee
+    assert parameters_digest(open_run(tmp_path).params) == summary["parameters_sha256"]
 
 
 def test_the_target_epsilon_and_the_delta_of_the_clients_are_kept(settings, tmp_path):
