@@ -31,6 +31,7 @@ from models.registry import create_model
 from simulations.datasets.store import TokenStore
 from simulations.federated_data import StoredData
 from simulations.initial_parameters import InitialParameters, read_parameters
+from simulations.memorization.inserted_canaries import canaries_of, with_canaries
 from simulations.pretraining.evaluation import scored_batches
 from simulations.pretraining.flops import peak_flops, training_flops_per_token
 from simulations.pretraining.masking import MaskedWords
@@ -191,6 +192,8 @@ def prepare_pretraining(settings: Pretraining, cache: Path) -> PreparedPretraini
         settings.seed,
         cache,
     )
+    if canaries := canaries_of(settings.as_json(), store.vocabulary_size):
+        units = with_canaries(units, canaries)
     splits = {name: StoredData(store.split(name), settings.length) for name in ("heldout", "test")}
     for name, split in splits.items():
         if not split.num_examples.sum():

@@ -100,8 +100,14 @@ class Pretraining:
     """Precision of the model's arithmetic; parameters are float32 always. auto: float32 on a CPU, tf32 on a GPU,
     bfloat16 on a TPU."""
 
+    canaries: int = 0
+    """Plant so many random sequences into the training data, for each of canary-repeats; `fedlm memorization` then says
+    how well the model knows them."""
+    canary_repeats: tuple[int, ...] = (1, 4, 16)
+    """How many times a canary stands in the data, each time as a unit of its own."""
+
     seed: int = 0
-    """Root seed of initialisation, masks and, without privacy, batches."""
+    """Root seed of initialisation, masks, canaries and, without privacy, batches."""
     evaluate_every: int = 100
     """Score the held-out clients after every so many steps, and after the last."""
     heldout_examples: int = 2000
@@ -120,6 +126,8 @@ class Pretraining:
         check_learning_rates("learning_rate", self.learning_rate)
         check_seeds("seed", self.seed)
         learning_rates(self.schedule, self.learning_rate, self.warmup_steps, self.steps)
+        if self.canaries < 0:
+            raise ConfigurationError(f"canaries is {self.canaries}, but must not be negative")
         self._check_optimizer()
         self._check_privacy()
 
@@ -160,6 +168,7 @@ class Pretraining:
           From the settings' names to their values; paths are strings.
         """
         values = dataclasses.asdict(self)
+        values["canary_repeats"] = list(self.canary_repeats)
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 

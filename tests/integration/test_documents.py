@@ -72,6 +72,22 @@ def test_the_privacy_page_works_as_it_is_written(workplace):
         assert ("report.html" if "compare" in line else "epsilon") in result.stdout
 
 
+def test_the_pretraining_page_works_as_it_is_written(workplace):
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    commands = [line for block in blocks("docs/pretraining.md", "sh") for line in block.splitlines()]
+    for line in commands:
+        result = subprocess.run(
+            [*shlex.split(line), *([] if "memorization" in line else ["--devices", "1"])],
+            cwd=workplace,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert result.returncode == 0, f"{line}\n{result.stderr}"
+    assert "extract" in result.stdout
+
+
 def fitting(block):
     """The commands of a block, a line each; the preset's cohorts are too large for the little text there is."""
     block = block.replace("\\\n", " ").replace("--preset small-private", f"--preset small-private {FEW_CLIENTS}")
