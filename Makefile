@@ -67,6 +67,7 @@ bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.simulation.scaling
 	$(BIN)/python -m benchmarks.simulation.profile_round
 	$(BIN)/python -m benchmarks.privacy.noise_cost
+	$(BIN)/python -m benchmarks.clipping.against_peers
 
 clean:
 	rm -rf $(VENV) $(REFERENCE_VENV) $(PEERS)/.venv runs
