@@ -68,6 +68,7 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.simulation.profile_round
 	$(BIN)/python -m benchmarks.privacy.noise_cost
 	$(BIN)/python -m benchmarks.privacy.memorization --data $(DATA)
+	$(BIN)/python -m benchmarks.clipping.against_peers
 
 clean:
 	rm -rf $(VENV) $(REFERENCE_VENV) $(PEERS)/.venv runs

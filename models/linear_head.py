@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from models.base import Batch, Model, Params
 from models.layers import logits_from_table
-from models.losses import ExampleSums, cross_entropy, next_token_sums, target_logits
+from models.losses import ExampleSums, next_token_sums, target_logits
 from models.parameter_uses import Parameter, Recorded
 
 
@@ -44,7 +44,7 @@ def linear_head_model(
         x, (table, bias) = features(params, batch.tokens[:, :-1]), head(params)
         logits = logits_from_table(table, bias, x)
         if isinstance(table["table"], Recorded):
-            losses = cross_entropy(logits, targets)
+            losses = _recorded_cross_entropy(logits, targets)
         else:
             losses = linear_cross_entropy(x, table["table"], bias, targets)
         return next_token_sums(losses, logits, targets)
@@ -92,3 +92,28 @@ def _backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 linear_cross_entropy.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def _recorded_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """The cross-entropy for those who need the gradient at the logits as an array, and use it more than once."""
+    return _recorded_forward(logits, targets)[0]
+
+
+def _recorded_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, tuple]:
+    largest = jnp.max(logits, axis=-1, keepdims=True).astype(jnp.float32)
+    exponentials = jnp.exp(logits.astype(jnp.float32) - largest)
+    normalizer = jnp.sum(exponentials, axis=-1)
+    losses = jnp.log(normalizer) + largest[..., 0] - target_logits(logits, targets)
+    return losses, (exponentials.astype(logits.dtype), normalizer, targets)
+
+
+def _recorded_backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, None]:
+    exponentials, normalizer, targets = residuals
+    is_target = jnp.arange(exponentials.shape[-1]) == targets[..., None]
+    at_logits = exponentials * (gradient / normalizer)[..., None] - jnp.where(is_target, gradient[..., None], 0.0)
+    # Without the barrier the compiler would make it anew for each use.
+    return jax.lax.optimization_barrier(at_logits.astype(exponentials.dtype)), None
+
+
+_recorded_cross_entropy.defvjp(_recorded_forward, _recorded_backward)

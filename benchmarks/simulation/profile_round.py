@@ -60,9 +60,9 @@ def main() -> None:
         Console().print(table(name, measured))
 
 
-def matrix_product_rate() -> float:
-    """Floating point operations a second of a large float32 product."""
-    one = jnp.ones((SIZE, SIZE))
+def matrix_product_rate(dtype: Any = jnp.float32, size: int = SIZE) -> float:
+    """Floating point operations a second of a large product."""
+    one = jnp.ones((size, size), dtype)
     product = jax.jit(lambda a: a @ a)
     jax.block_until_ready(product(one))
     best = float("inf")
@@ -70,7 +70,7 @@ def matrix_product_rate() -> float:
         started = time.perf_counter()
         jax.block_until_ready(product(one))
         best = min(best, time.perf_counter() - started)
-    return 2 * SIZE**3 / best
+    return 2 * size**3 / best
 
 
 def profile(name: str, arguments: argparse.Namespace, peak: float) -> dict[str, Any]:

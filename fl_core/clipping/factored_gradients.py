@@ -82,7 +82,13 @@ class MatrixGradient(NamedTuple):
           float32 of the matrix's shape.
         """
         if self.direct is not None:
-            return jnp.einsum("u,urc->rc", weights, _kept(self.direct, weights))
+            # Hardly ever is a gradient not finite, and a copy of all of them is dear.
+            return jax.lax.cond(
+                jnp.all(weights > 0),
+                lambda direct: jnp.einsum("u,urc->rc", weights, direct),
+                lambda direct: jnp.einsum("u,urc->rc", weights, _kept(direct, weights)),
+                self.direct,
+            )
         return sum((_weighted_sum(one, weights, self.shape) for one in self.factors), start=jnp.zeros(()))
 
 
@@ -141,7 +147,9 @@ def _gradient(found: list[tuple[Use, jax.Array]], shape: tuple[int, ...], units:
     factors = [_factors(use, gradient, units) for use, gradient in found]
     direct = None
     if _direct_is_cheaper(factors, shape, platform):
-        direct = sum((_direct(one, shape) for one in factors), start=jnp.zeros(()))
+        # Look-ups last, since they can be added in place.
+        for one in sorted(factors, key=lambda one: one.one_hot):
+            direct = _add_direct(direct, one, shape)
     return MatrixGradient(factors, direct, shape)
 
 
@@ -168,12 +176,13 @@ def _direct_is_cheaper(factors: list[Factors], shape: tuple[int, ...], platform:
     return shape[0] * shape[1] * COST_OF_AN_ENTRY[platform] < gram
 
 
-def _direct(factors: Factors, shape: tuple[int, ...]) -> jax.Array:
+def _add_direct(total: jax.Array | None, factors: Factors, shape: tuple[int, ...]) -> jax.Array:
     if factors.one_hot:
         units = jnp.arange(len(factors.rows))[:, None]
-        zeros = jnp.zeros((len(factors.rows), *shape), jnp.float32)
-        return zeros.at[units, factors.rows].add(factors.columns.astype(jnp.float32))
-    return _einsum("usr,usc->urc", factors.rows, factors.columns)
+        total = jnp.zeros((len(factors.rows), *shape), jnp.float32) if total is None else total
+        return total.at[units, factors.rows].add(factors.columns.astype(jnp.float32))
+    product = _einsum("usr,usc->urc", factors.rows, factors.columns)
+    return product if total is None else total + product
 
 
 def _inner_product(one: Factors, other: Factors) -> jax.Array:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fl_core.privacy.accounting import calibrate
+from fl_core.privacy.accounting import account, calibrate
 from fl_core.privacy.central_plan import central_plan, enough_for_most_batches
 from fl_core.privacy.plan import PrivacyPlan
 from fl_core.privacy.releases import Releases
@@ -137,11 +137,20 @@ class PrivateSteps:
         own = statement_of(self._releases.ledger.spent(), self._secret) if self._releases is not None else {}
         return gather(own)[0]
 
-    def epsilon(self) -> float | None:
-        """Compute epsilon of all releases so far, None where noise is not secret."""
+    def epsilon(self, steps: int) -> float | None:
+        """Compute what will have been spent when a model is released.
+
+        Args:
+          steps: that it has seen.
+
+        Returns:
+          Epsilon of all releases, that one included; None where noise is not secret.
+        """
         if self._releases is None or not self._secret:
             return None
-        return self._releases.ledger.spent().epsilon
+        *over, (first, _) = self._releases.ledger.generations
+        generations = [(start, end) for start, end in [*over, (first, steps)] if end > start]
+        return account(self.plan, self._delta, generations).epsilon
 
 
 def private_batches(plan: PrivacyPlan, units: Units, batch_size: int, seed: int) -> Batches:

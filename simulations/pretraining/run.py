@@ -43,10 +43,8 @@ from simulations.pretraining.settings import Pretraining
 from simulations.pretraining.trainer import StepReport, StepRules, Trainer, TrainState
 from simulations.pretraining.units import Units, open_units
 
-CACHE_FOLDER = "tokens"
-"""In the folder of a run: the training tokens laid end to end."""
 _QUANTILES = {"gradient_norm_p10": 0.1, "gradient_norm_p50": 0.5, "gradient_norm_p90": 0.9}
-_MAY_CHANGE = ("data", "init_from", "microbatch_size", "sharding", "clipping")
+_MAY_CHANGE = ("data", "cache", "init_from", "microbatch_size", "sharding", "clipping")
 _MICROBATCH_ON_CPU, _MICROBATCH = 4, 32
 
 
@@ -149,8 +147,7 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
       UserError: settings, data or an earlier run in `out` do not fit.
     """
     observer = observer or Silence()
-    cache = out / CACHE_FOLDER if is_first() else out / f"{CACHE_FOLDER}-{jax.process_index()}"
-    prepared = together(lambda: prepare_pretraining(settings, cache))
+    prepared = together(lambda: prepare_pretraining(settings))
     if prepared.notice and is_first():
         observer.noticed(prepared.notice)
     finished = gather(together(lambda: _finished(prepared, out)))[0]
@@ -165,12 +162,11 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
     return gather(summary)[0]
 
 
-def prepare_pretraining(settings: Pretraining, cache: Path) -> PreparedPretraining:
+def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
     """Open a run's data and build its model.
 
     Args:
       settings: what is to be run.
-      cache: folder for the tokens.
 
     Returns:
       What `run_pretraining` works with.
@@ -190,7 +186,7 @@ def prepare_pretraining(settings: Pretraining, cache: Path) -> PreparedPretraini
         settings.packing,
         settings.sequences_per_unit,
         settings.seed,
-        cache,
+        settings.cache or settings.data / "cache",
     )
     if canaries := canaries_of(settings.as_json(), store.vocabulary_size):
         units = with_canaries(units, canaries)
@@ -365,6 +361,8 @@ class _Training:
         """Write a checkpoint; with privacy, its rows become visible only now."""
         whole = self._trainer.whole(state)
         rows, self._unpublished = [finite_row(row) for row in self._unpublished], []
+        if self._private is not None and is_first():
+            rows[-1]["epsilon"] = self._private.epsilon(done)
         about = self._about() | {"rows": rows, "data_iterator": {"next_step": done}}
         if self._private is None:
             for row in rows:
@@ -379,8 +377,6 @@ class _Training:
     def _release(self, done: int, whole: TrainState, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         assert self._private is not None
         self._private.save(done, parameters_digest(whole), whole, about)
-        if is_first():
-            rows[-1]["epsilon"] = self._private.epsilon()
         for row in rows:
             self._folder.append(row)
 

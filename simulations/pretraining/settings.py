@@ -27,6 +27,9 @@ class Pretraining:
     """Name of the model; `fedlm models` lists them. BERTs learn to predict masked words, all others the next token."""
     data: Path
     """Token store, as `fedlm data import` makes it."""
+    cache: Path | None = None
+    """Folder for the training tokens laid end to end, made once and shared by runs; `cache` in the data's folder where
+    it is not given."""
     init_from: Path | None = None
     """Begin with the parameters of this run, of pretrain or simulate."""
     steps: int

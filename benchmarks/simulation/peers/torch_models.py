@@ -3,6 +3,7 @@
 Parameters come from the task, so that all contestants start alike.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class LstmModel(LanguageModel):
             self.lstm.bias_ih_l0.copy_(_tensor(params["input"]["bias"]))
             self.lstm.bias_hh_l0.zero_()
         self.lstm.bias_hh_l0.requires_grad_(False)
-        self.projection = _linear(params["projection"])
+        self.projection = linear(params["projection"])
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """See `LanguageModel`."""
@@ -107,11 +108,13 @@ class LstmModel(LanguageModel):
 class CifgModel(LanguageModel):
     """A loop over time with the input's product before it and the gates in one product."""
 
+    gate, cell = staticmethod(torch.sigmoid), staticmethod(torch.tanh)
+
     def __init__(self, params: Tree):
         super().__init__(params)
         layer = params["recurrent"]
-        self.input = _linear(layer["input"])
-        self.recurrent, self.projection = _linear(layer["recurrent"]), _linear(layer["projection"])
+        self.input = linear(layer["input"])
+        self.recurrent, self.projection = linear(layer["recurrent"]), linear(layer["projection"])
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """See `LanguageModel`."""
@@ -119,8 +122,8 @@ class CifgModel(LanguageModel):
         h, c = x.new_zeros(x.shape[0], x.shape[2]), x.new_zeros(x.shape[0], self.projection.in_features)
         for z in self.input(x).unbind(1):
             i, g, o = (z + self.recurrent(h)).chunk(3, dim=-1)
-            c = torch.lerp(c, torch.tanh(g), torch.sigmoid(i))
-            h = self.projection(torch.sigmoid(o) * torch.tanh(c))
+            c = torch.lerp(c, self.cell(g), self.gate(i))
+            h = self.projection(self.gate(o) * self.cell(c))
             outputs.append(h)
         return torch.stack(outputs, dim=1)
 
@@ -128,10 +131,12 @@ class CifgModel(LanguageModel):
 class TransformerModel(LanguageModel):
     """Pre-layer-norm blocks on `scaled_dot_product_attention`."""
 
+    attend = staticmethod(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True))
+
     def __init__(self, params: Tree, heads: int):
         super().__init__(params)
-        self.blocks = nn.ModuleList(_Block(block, heads) for block in params["blocks"])
-        self.final_norm = _layer_norm(params["final_norm"])
+        self.blocks = nn.ModuleList(_Block(block, heads, self.attend) for block in params["blocks"])
+        self.final_norm = layer_norm(params["final_norm"])
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """See `LanguageModel`."""
@@ -142,20 +147,20 @@ class TransformerModel(LanguageModel):
 
 
 class _Block(nn.Module):
-    def __init__(self, params: Tree, heads: int):
+    def __init__(self, params: Tree, heads: int, attend: Callable[..., torch.Tensor]):
         super().__init__()
-        self.heads = heads
+        self.heads, self.attend = heads, attend
         names = ("query", "key", "value")
-        self.query_key_value = _linear({"kernel": np.concatenate([params[name]["kernel"] for name in names], axis=1)})
-        self.attention_norm, self.mlp_norm = _layer_norm(params["attention_norm"]), _layer_norm(params["mlp_norm"])
-        self.attention_output = _linear(params["attention_output"])
-        self.mlp_input, self.mlp_output = _linear(params["mlp_input"]), _linear(params["mlp_output"])
+        self.query_key_value = linear({"kernel": np.concatenate([params[name]["kernel"] for name in names], axis=1)})
+        self.attention_norm, self.mlp_norm = layer_norm(params["attention_norm"]), layer_norm(params["mlp_norm"])
+        self.attention_output = linear(params["attention_output"])
+        self.mlp_input, self.mlp_output = linear(params["mlp_input"]), linear(params["mlp_output"])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, time, width = x.shape
         split = self.query_key_value(self.attention_norm(x)).view(batch, time, 3, self.heads, -1)
         q, k, v = split.permute(2, 0, 3, 1, 4)
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = self.attend(q, k, v)
         x = x + self.attention_output(y.transpose(1, 2).reshape(batch, time, width))
         return x + self.mlp_output(functional.relu(self.mlp_input(self.mlp_norm(x))))
 
@@ -167,7 +172,15 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     return torch.tensor(array)
 
 
-def _linear(layer: Tree) -> nn.Linear:
+def linear(layer: Tree) -> nn.Linear:
+    """Make a dense layer.
+
+    Args:
+      layer: its parameters.
+
+    Returns:
+      The layer.
+    """
     inputs, outputs = layer["kernel"].shape
     linear = nn.Linear(inputs, outputs, bias="bias" in layer)
     with torch.no_grad():
@@ -177,7 +190,15 @@ def _linear(layer: Tree) -> nn.Linear:
     return linear
 
 
-def _layer_norm(layer: Tree) -> nn.LayerNorm:
+def layer_norm(layer: Tree) -> nn.LayerNorm:
+    """Make a layer norm.
+
+    Args:
+      layer: its parameters.
+
+    Returns:
+      The layer.
+    """
     norm = nn.LayerNorm(len(layer["scale"]), eps=1e-6)
     with torch.no_grad():
         norm.weight.copy_(_tensor(layer["scale"]))

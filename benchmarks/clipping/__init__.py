@@ -1,0 +1,1 @@
+"""What clipping the gradients of single examples costs."""

@@ -1,0 +1,121 @@
+"""The benchmark's models in PyTorch that the simulation's benchmark does not have, and untied ones for Opacus."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.simulation.peers import torch_models
+from benchmarks.simulation.peers.task import Tree
+from benchmarks.simulation.peers.torch_models import CifgModel, LanguageModel, TransformerModel
+
+HEADS = {"transformer_tiny": 4, "transformer_1m": 4, "transformer_11m": 8, "transformer_21m": 8}
+BERT_HEAD_SIZE = 64
+TINY = torch.finfo(torch.float32).tiny
+
+
+def create(name: str, params: Tree) -> LanguageModel:
+    """Build a model by the name that fedlm has for it.
+
+    Args:
+      name: of a CIFG, an SI-CIFG, a Transformer, an SI-Transformer or a BERT.
+      params: its parameters, as fedlm has them.
+
+    Returns:
+      A module that maps int64 [batch, length] to logits.
+    """
+    if name.startswith("bert"):
+        return BertModel(params)
+    if "cifg" in name:
+        return SiCifgModel(params) if name.startswith("si_") else CifgModel(params)
+    heads = HEADS[name.removeprefix("si_")]
+    return SiTransformerModel(params, heads) if name.startswith("si_") else TransformerModel(params, heads)
+
+
+class Untied(nn.Module):
+    """A model with an output layer of its own, whose weights start as the embedding's: Opacus refuses shared ones."""
+
+    def __init__(self, model: LanguageModel):
+        super().__init__()
+        rows, width = model.embedding.weight.shape
+        self.output = nn.Linear(width, rows)
+        with torch.no_grad():
+            self.output.weight.copy_(model.embedding.weight)
+            self.output.bias.copy_(model.output_bias)
+        del model.output_bias
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Compute logits."""
+        return self.output(self.model.hidden(self.model.embedding(tokens) * self.model.scale))
+
+
+class SiCifgModel(CifgModel):
+    """See `models.scale_invariant` for the activations."""
+
+    gate = staticmethod(lambda x: _over(x.relu(), x.relu().amax(-1, keepdim=True)))
+    cell = staticmethod(lambda x: _over(x, x.abs().amax(-1, keepdim=True)))
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        """See `LanguageModel`."""
+        h = super().hidden(x)
+        return _over(h, h.square().mean(-1, keepdim=True).sqrt())
+
+
+class SiTransformerModel(TransformerModel):
+    """See `models.scale_invariant` for the attention."""
+
+    @staticmethod
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Weight values by the positive scores of what came before."""
+        scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).relu().tril()
+        return _over(scores, scores.sum(-1, keepdim=True)) @ v
+
+
+class BertModel(LanguageModel):
+    """Post-layer-norm blocks with biases and learned positions; for rows without PAD, since it masks nothing."""
+
+    def __init__(self, params: Tree):
+        super().__init__(params)
+        self.scale = 1.0
+        self.positions = nn.Embedding.from_pretrained(torch.tensor(params["positions"]["table"]), freeze=False)
+        self.token_types = nn.Embedding.from_pretrained(torch.tensor(params["token_types"]["table"]), freeze=False)
+        self.embedding_norm = _layer_norm(params["embedding_norm"])
+        self.blocks = nn.ModuleList(_BertBlock(block) for block in params["blocks"])
+        self.head, self.head_norm = torch_models.linear(params["head"]), _layer_norm(params["head_norm"])
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        """See `LanguageModel`."""
+        # Opacus takes apart what it is given as if it were contiguous.
+        positions = torch.arange(x.shape[1]).expand(x.shape[:2]).contiguous()
+        x = self.embedding_norm(x + self.positions(positions) + self.token_types(torch.zeros_like(positions)))
+        for block in self.blocks:
+            x = block(x)
+        return self.head_norm(functional.gelu(self.head(x)))
+
+
+class _BertBlock(nn.Module):
+    def __init__(self, params: Tree):
+        super().__init__()
+        names = ("query", "key", "value", "attention_output", "mlp_input", "mlp_output")
+        self.layers = nn.ModuleDict({name: torch_models.linear(params[name]) for name in names})
+        self.attention_norm, self.mlp_norm = _layer_norm(params["attention_norm"]), _layer_norm(params["mlp_norm"])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, time, width = x.shape
+        q, k, v = (
+            self.layers[name](x).view(batch, time, -1, BERT_HEAD_SIZE).transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        y = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, time, width)
+        x = self.attention_norm(x + self.layers["attention_output"](y))
+        return self.mlp_norm(x + self.layers["mlp_output"](functional.gelu(self.layers["mlp_input"](x))))
+
+
+def _over(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    return x / row.clamp(min=TINY)
+
+
+def _layer_norm(layer: Tree) -> nn.LayerNorm:
+    norm = torch_models.layer_norm(layer)
+    norm.eps = 1e-12
+    return norm

@@ -1,0 +1,73 @@
+import json
+import sys
+
+import jax
+import pytest
+
+from benchmarks.clipping import against_peers
+from benchmarks.clipping.accelerator import model_flops_a_token
+from benchmarks.clipping.measurement import Candidate, Started, finalists, summarize, sweep
+from benchmarks.clipping.steps import draw_batch
+from models.base import parameter_count
+from models.registry import create_model
+
+
+def candidate(kind, microbatch, seconds, devices=1, **facts):
+    return Candidate(kind, microbatch, devices, lambda: Started(lambda: seconds, facts))
+
+
+def test_a_sweep_stops_where_larger_microbatches_only_get_slower():
+    times = {1: 2.0, 2: 1.0, 4: 1.6, 8: 1.7, 16: 0.5}
+    one = [candidate("plain", size, seconds) for size, seconds in times.items()]
+    two = [candidate("plain", size, 0.9 * seconds, devices=2) for size, seconds in times.items()]
+    trials = sweep([*one, *two])
+    assert [(trial.candidate.devices, trial.candidate.microbatch) for trial in trials] == [
+        *((1, size) for size in (1, 2, 4, 8)),
+        *((2, size) for size in (1, 2, 4, 8)),
+    ]
+    assert [trial.candidate.name for trial in finalists(trials)] == [
+        "plain, 2 at a time, 2 devices",
+        "plain, 2 at a time, 1 device",
+    ]
+
+
+def test_ratios_are_taken_pass_by_pass_of_the_best_setting_of_each_kind():
+    plain = sweep([candidate("plain", 1, 1.0, memory_mib=10.0), candidate("plain", 2, 1.2, memory_mib=20.0)])
+    ghost = sweep([candidate("ghost", 2, 2.0, memory_mib=30.0)])
+    seconds = {
+        "plain, 1 at a time, 1 device": [2.0, 1.0, 1.0],
+        "plain, 2 at a time, 1 device": [2.0, 2.0, 2.0],
+        "ghost, 2 at a time, 1 device": [3.0, 3.0, 2.0],
+    }
+    summary = summarize([*plain, *ghost], seconds)
+    assert summary["best"]["plain"]["microbatch"] == 1
+    assert summary["over_plain"] == {"ghost": {"min": 1.5, "median": 2.0, "max": 3.0}}
+    assert summary["memory_over_plain"] == {"ghost": {"best_settings": 3.0, "same_setting": 1.5}}
+
+
+def test_jax_privacy_is_also_timed_at_its_ends():
+    seconds = {1: 5.0, 2: 1.0, 4: 2.0, 8: 2.0, 16: 4.0}
+    names = [
+        one.candidate.microbatch
+        for one in finalists(sweep(candidate("jax_privacy", *item) for item in seconds.items()))
+    ]
+    assert names == [2, 4, 1, 8]
+
+
+def test_the_command_measures_and_draws(monkeypatch, tmp_path):
+    words = (
+        "--models transformer_tiny --shapes 2x4 --microbatches 1 --passes 1 --vocabulary 32 --kinds plain bookkeeping"
+    )
+    monkeypatch.setattr(sys, "argv", ["against_peers", *words.split(), "--without-peers", "--results", str(tmp_path)])
+    against_peers.main()
+    (case,) = json.loads((tmp_path / "against_peers.json").read_text())["cases"]
+    assert case["over_plain"]["bookkeeping"]["median"] > 0
+    assert case["memory_over_plain"]["bookkeeping"]["same_setting"] > 1
+    assert (tmp_path / "against_peers.png").stat().st_size > 0
+
+
+def test_a_gradient_takes_about_six_operations_a_parameter_and_token():
+    model = create_model("transformer_11m", 4096)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    flops = model_flops_a_token(model, params, draw_batch(model, 1, 16), 16)
+    assert flops == pytest.approx(6 * parameter_count(model), rel=0.1)
