@@ -198,7 +198,7 @@ def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
         raise ConfigurationError(f"batch_size is {settings.batch_size}, but there are only {units.count} units")
     delta = settings.delta or units.count**-1.1
     private = settings.privacy != "none"
-    clipping, notice = _clipping(settings, model) if private else (None, None)
+    clipping, notice = _clipping(settings, model)
     return PreparedPretraining(
         settings=settings,
         model=model,
@@ -216,16 +216,20 @@ def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
     )
 
 
-def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping, str | None]:
+def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping | None, str | None]:
+    """Choose how gradients are clipped, and refuse a model that cannot read sequences of this length."""
     shape = (2, settings.length + (model.objective == "causal"))
     tokens, weight = jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct((2,), np.float32)
     batch: Any = Batch(tokens, weight) if model.objective == "causal" else MaskedBatch(tokens, tokens, weight)  # type: ignore[arg-type]
+    params = jax.eval_shape(model.init, jax.random.key(0))
     try:
-        params = jax.eval_shape(model.init, jax.random.key(0))
-        method, notice = method_for(settings.clipping, model, params, batch)
+        jax.eval_shape(model.loss, params, batch)
     except ValueError as error:
         what = f"the model {settings.model} cannot be used with length {settings.length}"
-        raise ConfigurationError(f"{what}: {error}") from error
+        raise ConfigurationError(f"{what}: {str(error).splitlines()[0]}") from error
+    if settings.privacy == "none":
+        return None, None
+    method, notice = method_for(settings.clipping, model, params, batch)
     return Clipping(method, settings.clip_norm, settings.clip_function), notice
 
 
