@@ -1,0 +1,61 @@
+"""A `CohortRunner` whose clients dial in: what the round loop of a deployment trains with."""
+
+import asyncio
+
+from fl_core.aggregation import AggregationRules
+from fl_core.compression import Compressor
+from fl_core.round_loop import CohortResult, RoundPlan
+from fl_core.serving.coordinator import Collected, Coordinator
+from fl_core.serving.streaming_sum import StreamingSum
+from fl_core.transport.artifacts import ServedArtifact
+from fl_core.wire import DownloadEncoding, pack_parameters
+from models.base import Params
+
+
+class NetworkCohortRunner:
+    """Runs rounds over the network. The round loop calls it in a thread of its own; calls run in the event loop's."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        loop: asyncio.AbstractEventLoop,
+        compressor: Compressor,
+        rules: AggregationRules,
+        encoding: DownloadEncoding = "float32",
+        chunk_bytes: int = 1 << 20,
+    ):
+        """Bind the round loop to the coordinator.
+
+        Args:
+          coordinator: that clients talk to.
+          loop: that it runs in.
+          compressor: how updates travel.
+          rules: how they are screened, clipped and weighed.
+          encoding: how the model travels.
+          chunk_bytes: of the chunks of its download.
+        """
+        self._coordinator, self._loop = coordinator, loop
+        self._compressor, self._rules = compressor, rules
+        self._encoding, self._chunk_bytes = encoding, chunk_bytes
+
+    def announce(self, plan: RoundPlan) -> None:
+        """See `fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
+
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
+        """See `fl_core.round_loop.CohortRunner.run`. A plan that names no client takes whoever checks in.
+
+        Raises:
+          DrainedError: the server is going down.
+        """
+        parameters = ServedArtifact(pack_parameters(params, self._encoding), self._encoding, self._chunk_bytes)
+        collected = None
+        while collected is None:
+            total = StreamingSum(params, self._compressor, self._rules, clip_norm, plan.upload_key())
+            collected = self._collect(plan, parameters, total)
+        return CohortResult(
+            collected.aggregate, collected.steps, collected.bytes_down, collected.bytes_up, collected.selected
+        )
+
+    def _collect(self, plan: RoundPlan, parameters: ServedArtifact, total: StreamingSum) -> Collected | None:
+        attempt = self._coordinator.collect(plan, parameters, total)
+        return asyncio.run_coroutine_threadsafe(attempt, self._loop).result()

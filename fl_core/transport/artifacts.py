@@ -1,0 +1,121 @@
+"""Bytes named by their content: cut into chunks by the server, fetched, checked and put together by a client.
+
+Each chunk has a SHA-256 of its own, so that a download goes on where it broke off and a changed byte is found at once;
+the artifact's digest is over its sizes and all chunks' digests.
+"""
+
+import hashlib
+import struct
+
+from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.interface import TransportError, UnknownArtifactError
+
+_SIZES = struct.Struct("<QI")
+
+
+class ServedArtifact:
+    """An artifact in the server's memory, as the messages that carry it.
+
+    Attributes:
+      description: what a client needs to know to fetch it.
+    """
+
+    def __init__(self, content: bytes | bytearray | memoryview, encoding: str, chunk_bytes: int):
+        """Cut content into chunks.
+
+        Args:
+          content: at least one byte.
+          encoding: what the bytes are.
+          chunk_bytes: of every chunk but the last.
+        """
+        view = memoryview(content)
+        pieces = [view[start : start + chunk_bytes] for start in range(0, len(view), chunk_bytes)]
+        self._chunks = [
+            messages.Chunk(number=number, data=bytes(piece)).SerializeToString() for number, piece in enumerate(pieces)
+        ]
+        self.description = messages.Artifact(
+            encoding=encoding,
+            size=len(view),
+            chunk_bytes=chunk_bytes,
+            chunk_digests=[hashlib.sha256(piece).digest() for piece in pieces],
+        )
+        self.description.digest = _digest(self.description)
+
+    def chunks(self, first: int) -> list[bytes]:
+        """List the serialized chunks from one on.
+
+        Args:
+          first: its number.
+
+        Returns:
+          `Chunk` messages.
+
+        Raises:
+          UnknownArtifactError: there is no such chunk.
+        """
+        if first >= len(self._chunks):
+            raise UnknownArtifactError(f"chunk {first} of an artifact that has {len(self._chunks)}")
+        return self._chunks[first:]
+
+
+class ArtifactAssembly:
+    """An artifact that a client is fetching.
+
+    Attributes:
+      description: what the server said of it.
+      content: its bytes; whole once `complete`.
+    """
+
+    def __init__(self, description: messages.Artifact, largest: int):
+        """Prepare to receive.
+
+        Args:
+          description: from the server.
+          largest: bytes that this client is willing to receive.
+
+        Raises:
+          TransportError: the description contradicts itself, or the artifact is too large.
+        """
+        size, step = description.size, description.chunk_bytes
+        if not 0 < size <= largest:
+            raise TransportError(f"the server offers {size} bytes, but this client takes 1 to {largest}")
+        if step < 1 or len(description.chunk_digests) != -(-size // step) or description.digest != _digest(description):
+            raise TransportError("the server's description of a download contradicts itself")
+        self.description = description
+        self.content = bytearray(size)
+        self._received = 0
+
+    @property
+    def next_chunk(self) -> int:
+        """The number of the chunk to ask for."""
+        return self._received
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk is there."""
+        return self._received == len(self.description.chunk_digests)
+
+    def add(self, chunk: messages.Chunk) -> None:
+        """Take the next chunk.
+
+        Args:
+          chunk: as it arrived.
+
+        Raises:
+          TransportError: it is another one, or its content is not what was described.
+        """
+        number, step = self._received, self.description.chunk_bytes
+        if self.complete or chunk.number != number:
+            raise TransportError(f"chunk {chunk.number} arrived where chunk {number} was asked for")
+        if hashlib.sha256(chunk.data).digest() != self.description.chunk_digests[number]:
+            raise TransportError(f"chunk {number} of a download was damaged on the way")
+        self.content[number * step : number * step + len(chunk.data)] = chunk.data
+        self._received += 1
+
+
+def _digest(description: messages.Artifact) -> bytes:
+    digest = hashlib.sha256(description.encoding.encode())
+    digest.update(_SIZES.pack(description.size, description.chunk_bytes))
+    for chunk in description.chunk_digests:
+        digest.update(chunk)
+    return digest.digest()

@@ -1,0 +1,99 @@
+"""A deployment over gRPC on loopback comes to what the plain loop over clients comes to."""
+
+import asyncio
+
+import jax
+import numpy as np
+import pytest
+import small_deployment as small
+
+from clients.in_process import InProcessRunner
+from clients.local_training import ClientProgram
+from fl_core.checkpoints import Checkpoints
+from fl_core.cohorts import UniformSampler
+from fl_core.privacy.participation import BoundedParticipation
+from fl_core.privacy.private_plan import plan_aggregation
+from fl_core.private_cohorts import MinSeparationSampler
+from fl_core.randomness import device_key
+from fl_core.round_loop import run_rounds
+from fl_core.server_optimizers import init_server
+from fl_core.serving.state import SeenClient
+from fl_core.serving.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fl_core.training_runs.private_run import PrivateRun
+from fl_core.training_runs.run_folder import RunFolder
+
+
+def simulate(settings, sampler, out):
+    """The run as a simulation: the same round loop, noise and ledger with clients in this process."""
+    model = small.task(settings).model
+    program = ClientProgram(model, settings.local_training(), settings.compressor())
+    runner = InProcessRunner(program, settings.aggregation_rules(), small.examples_of)
+    state, rounds = init_server(settings.server_config(), model.init(device_key(settings.seed, "init"))), None
+    with RunFolder(out) as folder:
+        privacy = None
+        if settings.privacy != "none":
+            bound = settings.participation
+            clip, delta = settings.update_clip_norm, settings.delta
+            aggregation = plan_aggregation(settings, settings.rounds, settings.cohort_size, clip, bound, delta)
+            run = PrivateRun(aggregation, settings.delta, settings.seed, folder, {"vocabulary": "numbers"})
+            state, privacy, _ = run.resume(state, lambda found: None)
+            rounds = run.rounds
+        results = run_rounds(state, range(settings.rounds), runner, sampler, settings.optimization(), rounds, privacy)
+        for result in results:
+            pass
+    return result
+
+
+def register_clients(out):
+    """Give the clients the numbers that the simulation knows them by."""
+    out.mkdir()
+    state = SqlState(sqlite_url(out / DATABASE_FILE))
+    state.record_check_ins([SeenClient(one, f"client{one}", "", 1, 0.0) for one in range(small.CLIENTS)])
+    state.close()
+
+
+async def deploy(settings, sampler, out, folder):
+    async with asyncio.timeout(60), small.Server(small.task(settings, sampler), out) as server:
+        clients = [small.make_client(server.port, folder, one) for one in range(small.CLIENTS)]
+        async with small.running(clients):
+            assert await server.over
+    return server.rows
+
+
+def final_parameters(out, private):
+    with Checkpoints(out / "checkpoints") as checkpoints:
+        arrays = checkpoints.restore_arrays(checkpoints.latest_round())
+    return (arrays["server"] if private else arrays)["params"]
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+def test_a_private_deployment_equals_its_simulation(tmp_path, bits):
+    settings = small.deployment(**small.PRIVACY, rounds=4, upload_bits=bits)
+    sampler = MinSeparationSampler(small.CLIENTS, settings.cohort_size, settings.seed, BoundedParticipation(None, 2))
+    register_clients(tmp_path / "run")
+    rows = asyncio.run(deploy(settings, sampler, tmp_path / "run", tmp_path))
+    expected = simulate(settings, sampler, tmp_path / "simulation")
+    found = jax.tree_util.tree_leaves(final_parameters(tmp_path / "run", private=True))
+    for a, b in zip(found, jax.tree_util.tree_leaves(expected.state.params), strict=True):
+        # A difference in the last bit may move a value to the neighbouring code of 8 bits.
+        np.testing.assert_allclose(a, b, atol=1e-6 if bits == 32 else 2e-4)
+    assert [row["clients"] for row in rows] == [settings.cohort_size] * settings.rounds
+    assert rows[-1]["steps"] == expected.cohort.steps
+    assert rows[-1]["bytes_up"] == expected.cohort.bytes_up
+    np.testing.assert_allclose(
+        rows[-1]["train_loss"],
+        float(expected.cohort.aggregate.training.loss) / float(expected.cohort.aggregate.training.tokens),
+        rtol=1e-5,
+    )
+    assert rows[-1]["clients_clipped"] > 0
+
+
+def test_a_deployment_without_privacy_equals_its_simulation(tmp_path):
+    settings = small.deployment(upload_bits=32)
+    sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
+    register_clients(tmp_path / "run")
+    asyncio.run(deploy(settings, sampler, tmp_path / "run", tmp_path))
+    expected = simulate(settings, sampler, tmp_path / "simulation")
+    found = jax.tree_util.tree_leaves(final_parameters(tmp_path / "run", private=False))
+    for a, b in zip(found, jax.tree_util.tree_leaves(expected.state.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
