@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from fl_core.cohorts import CohortSampler
 from fl_core.errors import ConfigurationError
@@ -53,14 +54,22 @@ class Task:
     sampler: CohortSampler | None = None
 
 
-class Listener:
-    """What carries calls to handlers; `fl_core.transport.grpc_server.GrpcServer` is one."""
+class Listener(Protocol):
+    """What carries calls to handlers; `fl_core.transport.grpc_server.GrpcServer` is one.
+
+    Attributes:
+      port: that it listens on, once started.
+    """
+
+    port: int
 
     async def start(self) -> None:
         """Begin to listen."""
+        ...
 
     async def stop(self, grace: float) -> None:
         """Take no new call, and end those that last longer than a grace in seconds."""
+        ...
 
 
 Listen = Callable[[Handlers], Listener]
@@ -96,6 +105,7 @@ async def serve(
         coordinator = make_coordinator(task, training, state, out)
         listener = listen(coordinator)
         await listener.start()
+        event("listening", port=listener.port)
         try:
             return await _run(task.deployment, coordinator, training, observe, linger)
         finally:
@@ -175,7 +185,7 @@ async def _run(
 
 
 @contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, coordinator: Coordinator):  # type: ignore[no-untyped-def]
+def _signals(loop: asyncio.AbstractEventLoop, coordinator: Coordinator) -> Iterator[None]:
     """Drain when asked to end; where signals cannot be caught, as in another than the main thread, do without."""
     caught = []
     for which in (signal.SIGTERM, signal.SIGINT):

@@ -39,9 +39,7 @@ def simulate(settings, sampler, out):
             state, privacy, _ = run.resume(state, lambda found: None)
             rounds = run.rounds
         results = run_rounds(state, range(settings.rounds), runner, sampler, settings.optimization(), rounds, privacy)
-        for result in results:
-            pass
-    return result
+        return list(results)[-1]
 
 
 def register_clients(out):
