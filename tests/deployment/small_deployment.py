@@ -164,3 +164,12 @@ class Server:
                 await asyncio.wait_for(asyncio.shield(self.over), 30)
         if self.over.done():
             self.over.result()
+
+
+def serve_in_process(settings, out, port):
+    """Run a server until its end, in a process of its own."""
+
+    def listen(handlers):
+        return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes)
+
+    asyncio.run(serve(task(settings), out, listen, lambda row: None))
