@@ -49,9 +49,12 @@ class NetworkCohortRunner:
         """
         parameters = ServedArtifact(pack_parameters(params, self._encoding), self._encoding, self._chunk_bytes)
         collected = None
-        while collected is None:
-            total = StreamingSum(params, self._compressor, self._rules, clip_norm, plan.upload_key())
-            collected = self._collect(plan, parameters, total)
+        try:
+            while collected is None:
+                total = StreamingSum(params, self._compressor, self._rules, clip_norm, plan.upload_key())
+                collected = self._collect(plan, parameters, total)
+        finally:
+            parameters.withdraw()
         return CohortResult(
             collected.aggregate, collected.steps, collected.bytes_down, collected.bytes_up, collected.selected
         )
