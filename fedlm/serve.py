@@ -34,6 +34,12 @@ class ServeCommand(Deployment):
     """Held-out examples to score on; always the same ones."""
     address: str = "127.0.0.1:8470"
     """Where to listen: host and port; port 0 takes a free one."""
+    keys: Path | None = None
+    """Folder of the server's credentials and the list of revoked clients, as `fedlm keys` makes it. Clients need a
+    certificate of the same authority (mutual TLS), and its name is their identity."""
+    enrolment_address: str | None = None
+    """Where devices get a certificate for a one-time token: host and port. The folder of keys must have the
+    authority's own key."""
     insecure: bool = False
     """Speak plain text, and believe the name that a client gives itself; on loopback alone."""
     database: str | None = None
@@ -54,23 +60,50 @@ def main(argv: list[str]) -> int:
     """
     command = tyro.cli(ServeCommand, args=add_configuration(argv, ServeCommand), prog="fedlm serve")
     from fl_core.serving.events import JsonLines, event
-    from fl_core.serving.server import loopback_only, serve
-    from fl_core.transport.grpc_server import GrpcServer
+    from fl_core.serving.server import serve
 
-    if not command.insecure:
-        raise ConfigurationError("there are no keys; give --insecure to speak plain text on loopback")
-    loopback_only(command.address)
+    listen = _listen(command)
     _log_to_stderr(JsonLines())
     run = serve(
         _task(command),
         command.out,
-        lambda handlers: GrpcServer(handlers, command.address, command.chunk_bytes),
+        listen,
         lambda row: event("round_released", **row),
         command.database,
         command.linger_seconds,
     )
     asyncio.run(run)
     return 0
+
+
+def _listen(command: ServeCommand) -> Any:
+    """Choose what listens, and refuse what would let anybody in."""
+    from fl_core.serving.keys import Authority
+    from fl_core.serving.listeners import Listeners
+    from fl_core.transport.credentials import SERVER, CertifiedNames, loopback_only, read_credentials
+    from fl_core.transport.grpc_enrolment import EnrolmentServer
+    from fl_core.transport.grpc_server import GrpcServer
+
+    if command.insecure:
+        if command.keys is not None or command.enrolment_address is not None:
+            raise ConfigurationError("insecure does without keys and enrolment_address; leave it, or those, out")
+        loopback_only(command.address)
+        return lambda handlers: GrpcServer(handlers, command.address, command.chunk_bytes)
+    if command.keys is None:
+        raise ConfigurationError(
+            "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
+            "speak plain text on loopback"
+        )
+    credentials, identify = read_credentials(command.keys, SERVER), CertifiedNames(command.keys)
+    enrol = None if command.enrolment_address is None else Authority(command.keys).enrol
+
+    def listen(handlers: Any) -> Listeners:
+        calls = GrpcServer(handlers, command.address, command.chunk_bytes, credentials.for_server(), identify)
+        if enrol is None or command.enrolment_address is None:
+            return Listeners(calls)
+        return Listeners(calls, EnrolmentServer(enrol, command.enrolment_address, credentials.for_enrolment()))
+
+    return listen
 
 
 def _log_to_stderr(form: logging.Formatter) -> None:

@@ -81,7 +81,7 @@ def write_operator_token(path: Path) -> str:
     Returns:
       The token.
     """
-    token = secrets.token_urlsafe(32)
+    token = secrets.token_hex(32)
     write_atomically(path, token + "\n", private=True)
     return token
 
