@@ -15,6 +15,7 @@ from fl_core.serving.listeners import Listener
 from fl_core.serving.network_runner import NetworkCohortRunner
 from fl_core.serving.pacing import PaceSteering
 from fl_core.serving.program import program_message
+from fl_core.serving.rate_limits import RateLimiter, RateLimits
 from fl_core.serving.receiving import Receiver
 from fl_core.serving.registry import ClientRegistry
 from fl_core.serving.settings import Deployment
@@ -25,7 +26,7 @@ from fl_core.serving.upload_buffers import UploadBuffers
 from fl_core.training_runs.run_folder import RunFolder
 from fl_core.transport.artifacts import ServedArtifact
 from fl_core.transport.interface import Handlers
-from fl_core.wire import download_bytes
+from fl_core.wire import download_bytes, upload_bytes
 from models.base import Model
 
 _UPLOADS_FOLDER = "uploads"
@@ -115,6 +116,7 @@ def make_coordinator(task: Task, training: DeployedTraining, state: State, out: 
         deployment.selection_seconds,
         deployment.reporting_seconds,
     )
+    round_bytes = download_bytes(params) + upload_bytes(deployment.compressor(), params) + len(task.vocabulary)
     return Coordinator(
         state=state,
         registry=ClientRegistry(state, deployment.participation),
@@ -131,6 +133,7 @@ def make_coordinator(task: Task, training: DeployedTraining, state: State, out: 
             UploadBuffers(download_bytes(params), uploads),
         ),
         pacing=PaceSteering(rules.selected, deployment.check_in_seconds),
+        limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
     )
 
 
