@@ -237,7 +237,11 @@ class Coordinator:
         self.registry.took_part(attempt.accepted, plan.round_number)
         self._next_round = plan.round_number + 1
         return Collected(
-            total.aggregate, len(attempt.participants), attempt.steps, attempt.bytes_down, attempt.bytes_up
+            await asyncio.to_thread(total.finish),
+            len(attempt.participants),
+            attempt.steps,
+            attempt.bytes_down,
+            attempt.bytes_up,
         )
 
     async def _until_finished(self, attempt: Attempt) -> None:

@@ -8,27 +8,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fl_core.cohorts import CohortSampler
+from fl_core.round_loop import RoundPlan
 from fl_core.serving.attempt import RoundRules
 from fl_core.serving.coordinator import Coordinator, DrainedError, Offer
 from fl_core.serving.events import event
 from fl_core.serving.listeners import Listener
 from fl_core.serving.memory import return_freed_memory
-from fl_core.serving.network_runner import NetworkCohortRunner
+from fl_core.serving.network_runner import MakeSum, NetworkCohortRunner
 from fl_core.serving.pacing import PaceSteering
 from fl_core.serving.program import program_message
 from fl_core.serving.rate_limits import RateLimiter, RateLimits
 from fl_core.serving.receiving import Receiver
 from fl_core.serving.registry import ClientRegistry
+from fl_core.serving.robust_sums import RobustSum
 from fl_core.serving.settings import Deployment
 from fl_core.serving.state import State
 from fl_core.serving.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fl_core.serving.streaming_sum import StreamingSum
 from fl_core.serving.training import DeployedTraining, Observer, Score
 from fl_core.serving.upload_buffers import UploadBuffers
 from fl_core.training_runs.run_folder import RunFolder
 from fl_core.transport.artifacts import ServedArtifact
 from fl_core.transport.interface import Handlers
 from fl_core.wire import download_bytes, upload_bytes
-from models.base import Model
+from models.base import Model, Params
 
 _UPLOADS_FOLDER = "uploads"
 _GRACE_SECONDS = 2.0
@@ -91,7 +94,7 @@ async def serve(
         await listener.start()
         event("listening", port=listener.port)
         try:
-            return await _run(task.deployment, coordinator, training, observe, linger)
+            return await _run(task.deployment, coordinator, training, out, observe, linger)
         finally:
             await listener.stop(_GRACE_SECONDS)
 
@@ -143,6 +146,7 @@ async def _run(
     deployment: Deployment,
     coordinator: Coordinator,
     training: DeployedTraining,
+    out: Path,
     observe: Observer,
     linger: float,
 ) -> bool:
@@ -150,8 +154,7 @@ async def _run(
     runner = NetworkCohortRunner(
         coordinator,
         loop,
-        deployment.compressor(),
-        deployment.aggregation_rules(),
+        sums_of(deployment, out / _UPLOADS_FOLDER),
         deployment.download_encoding,
         deployment.chunk_bytes,
     )
@@ -168,6 +171,27 @@ async def _run(
             coordinator.finish()
             await asyncio.sleep(linger)
     return over
+
+
+def sums_of(deployment: Deployment, folder: Path) -> MakeSum:
+    """Choose how the reports of a round become one.
+
+    Args:
+      deployment: the settings.
+      folder: for what must wait until a round's end.
+
+    Returns:
+      See `MakeSum`.
+    """
+    compressor, rules, rule = deployment.compressor(), deployment.aggregation_rules(), deployment.robust_rule()
+
+    def make(params: Params, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
+        if rule.name == "mean":
+            return StreamingSum(params, compressor, rules, clip_norm, plan.upload_key())
+        most = len(plan.clients) or deployment.cohort_size
+        return RobustSum(params, compressor, rules, clip_norm, plan.upload_key(), rule, folder, most)
+
+    return make
 
 
 @contextlib.contextmanager
