@@ -106,9 +106,9 @@ def task(settings, sampler=None):
     return Task(settings, model, b'{"kind": "numbers"}', "numbers", sampler=sampler)
 
 
-def make_client(port, folder, number, **others):
+def make_client(port, folder, number, credentials=None, **others):
     name = f"client{number}"
-    dial = lambda: GrpcChannel(f"127.0.0.1:{port}", name)  # noqa: E731
+    dial = lambda: GrpcChannel(f"127.0.0.1:{port}", name, credentials)  # noqa: E731
     return Client(dial, store_of(folder, number), read_vocabulary, limits=others.pop("limits", IMPATIENT), **others)
 
 
@@ -130,7 +130,8 @@ async def running(clients):
 class Server:
     """A server in this event loop; an async context manager that waits for the port, then stops the server."""
 
-    def __init__(self, what, out, port=0, linger=0.2):
+    def __init__(self, what, out, port=0, linger=0.2, credentials=None, identify=None):
+        self.security = credentials, identify
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
         self.coordinator = None
         self.over = None
@@ -147,7 +148,7 @@ class Server:
 
         def listen(handlers):
             self.coordinator = handlers
-            return Listening(handlers, f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes)
+            return Listening(handlers, f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, *self.security)
 
         self.over = asyncio.create_task(serve(self.what, self.out, listen, self.rows.append, linger=self.linger))
         waiting = asyncio.create_task(listening.wait())
