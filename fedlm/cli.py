@@ -14,7 +14,6 @@ COMMANDS = {
     "simulate": "train one model in simulated cross-device rounds",
     "compare": "compare models over learning rates and seeds, and write a report",
     "serve": "train one model with clients that dial in",
-    "status": "show where a deployment stands",
     "client": "take part in a deployment with text that stays on this device",
     "keys": "make the certificates by which a deployment's server and clients know each other",
     "account": "state what a private run promises, or has spent, and plot mechanisms side by side",

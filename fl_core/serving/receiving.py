@@ -122,13 +122,14 @@ class Receiver:
             return "" if known else f"outcome {header.outcome} is not known"
         if header.size != self._size:
             return f"the upload is declared to have {header.size} bytes, but an update of this model has {self._size}"
-        if not 1 <= header.num_examples <= _MOST_EXAMPLES:
-            return f"num_examples is {header.num_examples}, expected 1 to {_MOST_EXAMPLES}"
+        most = _MOST_EXAMPLES if self._training.max_examples is None else self._training.max_examples
+        if not 1 <= header.num_examples <= most:
+            return f"num_examples is {header.num_examples}, expected 1 to {most}"
         steps = int(self._training.count_steps(header.num_examples))
         tokens = steps * self._training.batch_size * self._length
         # Bounds that no client reaches whose numbers mean anything; sums of what is below them stay finite in float32.
-        most = {"tokens": tokens, "loss": tokens * _MOST_LOSS, "gradient_norm": steps * _LARGEST_GRADIENT}
-        for name, bound in most.items():
+        bounds = {"tokens": tokens, "loss": tokens * _MOST_LOSS, "gradient_norm": steps * _LARGEST_GRADIENT}
+        for name, bound in bounds.items():
             value = getattr(header, name)
             if not (math.isfinite(value) and 0 <= value <= bound):
                 return f"{name} is {value:g}, expected a number from 0 to {bound:g}"

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
-from fl_core.serving.state import AttemptRecord, ClientCounts, ClientRecord, ReleaseRecord, SeenClient, StateError
+from fl_core.serving.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError
 
 DATABASE_FILE = "state.db"
 _BUSY_SECONDS = 30
@@ -121,17 +121,6 @@ class SqlState:
         )
         with self._connection() as connection:
             return [ClientRecord(*row) for row in connection.execute(query)]
-
-    def client_counts(self, since: float) -> ClientCounts:
-        """See `State.client_counts`."""
-        count = sql.func.count
-        queries = [
-            sql.select(count()).select_from(_clients),
-            sql.select(count()).select_from(_clients).where(_clients.c.last_seen > since),
-            sql.select(count(sql.distinct(_participations.c.client))),
-        ]
-        with self._connection() as connection:
-            return ClientCounts(*(connection.scalar(query) or 0 for query in queries))
 
     def record_check_ins(self, seen: Sequence[SeenClient]) -> None:
         """See `State.record_check_ins`."""

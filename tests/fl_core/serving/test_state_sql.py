@@ -39,8 +39,6 @@ def test_what_was_recorded_is_there_after_a_restart(state, path):
     again.claim("run")
     assert [client[2:] for client in again.clients()] == [(1, 1), (1, 2), (0, 1)]
     assert again.finished_rounds() == 2
-    assert again.client_counts(since=4.0) == (3, 3, 3)
-    assert again.client_counts(since=6.0).recent == 0
     assert again.attempts(2) == [attempt(1, "abandoned"), attempt(1)]
     again.close()
 
