@@ -11,7 +11,8 @@ def return_freed_memory() -> None:
     """Keep the C library from hoarding what large arrays leave behind; only glibc needs it, others stay as they are.
 
     By default glibc learns from the sizes that are freed and keeps arrays of that size in its heap, whose holes then
-    add up to several models. With fixed limits every large array is a mapping of its own; smaller ones, such as chunks, stay for the next.
+    add up to several models. With fixed limits every large array is a mapping of its own, and smaller ones, such as
+    chunks, stay for the next.
     """
     with contextlib.suppress(OSError, AttributeError):
         tune = ctypes.CDLL(None).mallopt
