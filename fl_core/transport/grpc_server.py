@@ -158,7 +158,7 @@ class GrpcServer:
         await context.abort(status, str(error))
 
     async def _hold(self) -> None:
-        """Answer late who is refused: with few calls at once on a connection, that bounds its rate and its log lines."""
+        """Answer late who is refused: with few calls at once on a connection, that bounds its rate and log lines."""
         if self._held < _MOST_HELD:
             self._held += 1
             try:
