@@ -1,5 +1,6 @@
 """One client's part in a round: train on its own examples, and answer with the bytes of an upload."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,7 +45,12 @@ class ClientReport(NamedTuple):
 
 
 def train_locally(
-    program: ClientProgram, params: Params, sequences: np.ndarray, plan: RoundPlan, client: int
+    program: ClientProgram,
+    params: Params,
+    sequences: np.ndarray,
+    plan: RoundPlan,
+    client: int,
+    before_step: Callable[[], None] | None = None,
 ) -> ClientReport | None:
     """Train from the server's parameters on a client's examples.
 
@@ -54,6 +60,7 @@ def train_locally(
       sequences: int32 [examples, length + 1], the client's examples.
       plan: of the round.
       client: this client's index.
+      before_step: see `fl_core.local_sgd.train_client`.
 
     Returns:
       The report, or None where the client has no example or its update is not finite (quantizing one would
@@ -62,7 +69,7 @@ def train_locally(
     if len(sequences) == 0:
         return None
     training, rng = program.training, plan.shuffling(client)
-    local, sums = train_client(program.model, params, sequences, training, rng, plan.learning_rate)
+    local, sums = train_client(program.model, params, sequences, training, rng, plan.learning_rate, before_step)
     delta = jax.tree_util.tree_map(jnp.subtract, params, local)
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree_util.tree_leaves(delta)):
         return None

@@ -26,6 +26,14 @@ class CohortSampler(Protocol):
         ...
 
 
+class WhoeverChecksIn:
+    """Names nobody: the server of a deployment selects among the clients that check in."""
+
+    def sample(self, round_number: int) -> np.ndarray:
+        """See `CohortSampler.sample`; always empty."""
+        return np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True)
 class UniformSampler:
     """A fixed number of clients, uniformly without replacement within a round, independent across rounds.

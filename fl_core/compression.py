@@ -16,6 +16,7 @@ from fl_core.errors import ConfigurationError
 from fl_core.quantization import UniformQuantization
 from models.base import Params
 
+Buffer = bytes | bytearray | memoryview
 UploadBits = Literal[2, 4, 8, 16, 32]
 
 
@@ -51,7 +52,7 @@ class Compressor(Protocol):
         """Serialize what `compress` returned into `packed_bytes(size)` bytes."""
         ...
 
-    def unpack(self, data: bytes, size: int) -> Any:
+    def unpack(self, data: Buffer, size: int) -> Any:
         """Read what `pack` wrote, as NumPy arrays, for a tensor of `size` values."""
         ...
 
@@ -76,7 +77,7 @@ class Float32Upload:
         """See `Compressor.pack`."""
         return np.asarray(compressed, "<f4").tobytes()
 
-    def unpack(self, data: bytes, size: int) -> np.ndarray:
+    def unpack(self, data: Buffer, size: int) -> np.ndarray:
         """See `Compressor.unpack`."""
         return np.frombuffer(data, "<f4", size)
 

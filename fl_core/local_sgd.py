@@ -1,6 +1,7 @@
 """What a client does with its text: plain SGD from the server's parameters over its own batches."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self, get_args
 
@@ -176,6 +177,7 @@ def train_client(
     training: LocalTraining,
     rng: np.random.Generator,
     learning_rate: float,
+    before_step: Callable[[], None] | None = None,
 ) -> tuple[Params, TrainingSums]:
     """Train on one client's examples, step by step.
 
@@ -186,12 +188,15 @@ def train_client(
       training: batch size, epochs and caps.
       rng: the stream that shuffles.
       learning_rate: of the steps.
+      before_step: called before each step; training ends with what it raises.
 
     Returns:
       The trained parameters, and the sums over all steps.
     """
     sums = TrainingSums.zero()
     for rows in batch_rows(len(sequences), training, rng):
+        if before_step is not None:
+            before_step()
         batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))
         params, sums = _step(model, params, sums, batch, learning_rate, training.gradient_clip)
     return params, sums

@@ -70,7 +70,7 @@ class UniformQuantization:
         numbers = np.asarray([compressed.minimum, compressed.step], "<f4").tobytes()
         return numbers + _pack_codes(np.asarray(compressed.codes), self.bits)
 
-    def unpack(self, data: bytes, size: int) -> QuantizedTensor:
+    def unpack(self, data: bytes | bytearray | memoryview, size: int) -> QuantizedTensor:
         """See `Compressor.unpack`."""
         minimum, step = np.frombuffer(data, "<f4", 2)
         codes = _unpack_codes(data[8:], self.bits, self._num_codes(size))
@@ -107,7 +107,7 @@ def _pack_codes(codes: np.ndarray, bits: int) -> bytes:
     return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8).tobytes()
 
 
-def _unpack_codes(data: bytes, bits: int, count: int) -> np.ndarray:
+def _unpack_codes(data: bytes | bytearray | memoryview, bits: int, count: int) -> np.ndarray:
     if bits >= 8:
         return np.frombuffer(data, f"<u{bits // 8}", count)
     shifts = np.arange(8 // bits, dtype=np.uint8) * bits

@@ -26,7 +26,7 @@ class RoundPlan:
 
     Attributes:
       round_number: counted from 0.
-      clients: int64 [cohort], distinct client indices.
+      clients: int64 [cohort], distinct client indices; empty in a deployment, where whoever checks in may take part.
       seed: the experiment's root seed; clients derive shuffling and rounding streams from it.
       learning_rate: of the clients' SGD.
     """
@@ -64,12 +64,14 @@ class CohortResult(NamedTuple):
       steps: local SGD steps taken.
       bytes_down: bytes sent to clients.
       bytes_up: bytes received from them.
+      asked: clients that were asked, where the plan does not name them.
     """
 
     aggregate: CohortAggregate
     steps: int
     bytes_down: int
     bytes_up: int
+    asked: int | None = None
 
 
 class CohortRunner(Protocol):
@@ -189,7 +191,10 @@ def run_rounds(
             state, privacy = _apply_mean(optimization.server, state, mean.delta, rate), mean.state
             if private.aggregation.restart_optimizer and private.aggregation.ends_tree(plan.round_number):
                 state = init_server(optimization.server, state.params)
-        yield RoundResult(plan.round_number, state, cohort, len(plan.clients), mean)
+        asked = len(plan.clients) if cohort.asked is None else cohort.asked
+        yield RoundResult(plan.round_number, state, cohort, asked, mean)
+        # The next round needs the memory.
+        del cohort, mean
         plan = following
 
 

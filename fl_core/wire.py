@@ -1,25 +1,35 @@
-"""The bytes of an upload: a short header, every tensor as its compressor packs it, a checksum.
+"""The bytes of an upload: a short header, every tensor as its compressor packs it, a checksum. And those of a download.
 
-Layout, little-endian: magic `FLU1` (4 bytes), CRC-32 of the plan (compressor and shapes, 4 bytes), the packed
-tensors in the order of `jax.tree_util.tree_leaves`, CRC-32 of all that precedes (4 bytes).
+Layout of an upload, little-endian: magic `FLU1` (4 bytes), CRC-32 of the plan (compressor and shapes, 4 bytes), the
+packed tensors in the order of `jax.tree_util.tree_leaves`, CRC-32 of all that precedes (4 bytes). A download is the
+model's tensors in that order and nothing else: who asks for it knows their shapes.
 """
 
 import struct
 import zlib
+from collections.abc import Iterator
+from typing import Literal
 
 import jax
+import ml_dtypes
 import numpy as np
 
-from fl_core.compression import Compressor
+from fl_core.compression import Buffer, Compressor
 from fl_core.errors import UserError
 from models.base import Params
 
+DownloadEncoding = Literal["float32", "bfloat16"]
+_DOWNLOAD_TYPES: dict[str, type] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 _HEADER = struct.Struct("<4sI")
 _CHECKSUM = struct.Struct("<I")
 
 
 class WireError(UserError):
     """Bytes are not an upload for this plan, or were damaged on the way."""
+
+
+class DamagedError(WireError):
+    """Bytes were changed, or cut off, on the way; the sender may send them again."""
 
 
 def pack_update(compressor: Compressor, compressed: list, like: Params) -> bytes:
@@ -37,26 +47,27 @@ def pack_update(compressor: Compressor, compressed: list, like: Params) -> bytes
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
 
-def unpack_update(compressor: Compressor, message: bytes, like: Params) -> list:
+def unpack_update(compressor: Compressor, message: Buffer, like: Params) -> list:
     """Read what `pack_update` wrote, trusting nothing about it.
 
     Args:
       compressor: what the plan told the client to compress with.
-      message: the bytes received.
+      message: the bytes received, which the result may share.
       like: arrays, or shapes, of the update's structure.
 
     Returns:
       The compressed tensors for `decompress_update`, as NumPy arrays.
 
     Raises:
-      WireError: the length, header or checksum is not that of such an update, or a float is not finite.
+      WireError: the length or header is not that of such an update, or a float is not finite.
+      DamagedError: the checksum does not match.
     """
-    expected = upload_bytes(compressor, like)
+    message, expected = memoryview(message), upload_bytes(compressor, like)
     if len(message) != expected:
         raise WireError(f"the upload has {len(message)} bytes, but an update of this model has {expected}")
     body, (checksum,) = message[: -_CHECKSUM.size], _CHECKSUM.unpack(message[-_CHECKSUM.size :])
     if checksum != zlib.crc32(body):
-        raise WireError("the upload's checksum does not match: it was damaged on the way; send it again")
+        raise DamagedError("the upload's checksum does not match: it was damaged on the way; send it again")
     if body[: _HEADER.size] != _header(compressor, like):
         raise WireError("the upload was not made for this plan: its header names another compression or shapes")
     tensors = []
@@ -64,7 +75,7 @@ def unpack_update(compressor: Compressor, message: bytes, like: Params) -> list:
     for index, leaf in enumerate(jax.tree_util.tree_leaves(like)):
         end = offset + compressor.packed_bytes(leaf.size)
         tensors.append(compressor.unpack(body[offset:end], leaf.size))
-        if not all(np.isfinite(part).all() for part in jax.tree_util.tree_leaves(tensors[-1])):
+        if not all(map(_is_finite, jax.tree_util.tree_leaves(tensors[-1]))):
             raise WireError(f"tensor {index} of the upload holds a number that is not finite")
         offset = end
     return tensors
@@ -94,6 +105,54 @@ def download_bytes(params: Params) -> int:
       Four bytes for every parameter.
     """
     return 4 * sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
+
+
+def pack_parameters(params: Params, encoding: DownloadEncoding = "float32") -> Iterator[memoryview]:
+    """Serialize a model for its download.
+
+    Args:
+      params: float32 arrays.
+      encoding: how values travel; bfloat16 rounds them.
+
+    Yields:
+      The bytes of each tensor.
+    """
+    for leaf in jax.tree_util.tree_leaves(params):
+        yield np.ascontiguousarray(leaf, _DOWNLOAD_TYPES[encoding]).reshape(-1).view(np.uint8).data
+
+
+def unpack_parameters(content: Buffer, encoding: str, like: Params) -> Params:
+    """Read what `pack_parameters` wrote.
+
+    Args:
+      content: the bytes received, which the result may share.
+      encoding: as the server named it.
+      like: arrays, or shapes, of the model's structure.
+
+    Returns:
+      float32 NumPy arrays.
+
+    Raises:
+      WireError: the encoding is not known, or the length is not that of this model.
+    """
+    if encoding not in _DOWNLOAD_TYPES:
+        raise WireError(f"the download's encoding is {encoding!r}, but must be one of {', '.join(_DOWNLOAD_TYPES)}")
+    kind, offset = np.dtype(_DOWNLOAD_TYPES[encoding]), 0
+    leaves, structure = jax.tree_util.tree_flatten(like)
+    expected = kind.itemsize * sum(leaf.size for leaf in leaves)
+    if len(content) != expected:
+        raise WireError(f"the download has {len(content)} bytes, but this model has {expected}: it is another model")
+    arrays = []
+    for leaf in leaves:
+        array = np.frombuffer(content, kind, leaf.size, offset)
+        arrays.append(array.astype(np.float32, copy=False).reshape(leaf.shape))
+        offset += array.nbytes
+    return jax.tree_util.tree_unflatten(structure, arrays)
+
+
+def _is_finite(values: np.ndarray) -> bool:
+    # Codes are integers.
+    return not np.issubdtype(values.dtype, np.floating) or bool(np.isfinite(values).all())
 
 
 def _header(compressor: Compressor, like: Params) -> bytes:

@@ -1,0 +1,252 @@
+"""A client of a deployment: checks in, trains when it is selected and allowed to, and answers with an update.
+
+What leaves the device is the messages of `fl_core/transport/messages.proto` and nothing else.
+"""
+
+import asyncio
+import contextlib
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from clients.example_store import ExampleStore
+from clients.local_training import ClientProgram, ClientReport, train_locally
+from clients.round_work import Encode, ReadVocabulary, encode, plan_of, program_of
+from clients.settings import ClientLimits, Conditions
+from fl_core.errors import ConfigurationError
+from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.artifacts import ArtifactAssembly
+from fl_core.transport.interface import PROTOCOL, Channel, RefusedError, TransportError, UnknownArtifactError
+from fl_core.wire import WireError, unpack_parameters
+from models.precision import precision_scope, resolve_precision
+from models.registry import UnknownModelError
+
+VERSION = "0.1"
+_Outcome = messages.UploadHeader
+_Reply = messages.UploadReply
+
+Notice = Callable[[str], None]
+"""Told, in a few words without any text of the user's, what the client does."""
+
+
+class _EndedError(Exception):
+    """Training ended before its last step."""
+
+    def __init__(self, outcome: "messages.UploadHeader.Outcome"):
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+class _Warm(NamedTuple):
+    """What is kept from round to round."""
+
+    program: messages.TrainingProgram
+    vocabulary: bytes
+    examples: tuple[int, int]
+    runs: ClientProgram
+    sequences: np.ndarray
+
+
+class Client:
+    """One device's part in a run."""
+
+    def __init__(
+        self,
+        dial: Callable[[], Channel],
+        examples: ExampleStore,
+        read_vocabulary: ReadVocabulary,
+        conditions: Conditions = Conditions(),  # noqa: B008
+        limits: ClientLimits = ClientLimits(),  # noqa: B008
+        notice: Notice = lambda words: None,
+        workers: Executor | None = None,
+    ):
+        """Prepare; nothing is sent before `run`.
+
+        Args:
+          dial: makes the connection.
+          examples: the device's text.
+          read_vocabulary: makes the tokenizer of what the server sends.
+          conditions: when the device trains.
+          limits: what it allows.
+          notice: see `Notice`.
+          workers: where training runs; threads of the event loop's where None.
+        """
+        self._dial, self._examples, self._read_vocabulary = dial, examples, read_vocabulary
+        self._conditions, self._limits, self._notice, self._workers = conditions, limits, notice, workers
+        self._encoders: dict[bytes, Encode] = {}
+        self._warm: _Warm | None = None
+        self._download: ArtifactAssembly | None = None
+        self._failures = 0
+        self._stopped = False
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    def run(self) -> None:
+        """Take part until the run is over; see `run_async`."""
+        asyncio.run(self.run_async())
+
+    def stop(self) -> None:
+        """Check in no more; a round under way goes on to its end. Call it from any thread."""
+        self._stopped = True
+        if self._running is not None:
+            loop, stop = self._running
+            loop.call_soon_threadsafe(stop.set)
+
+    async def run_async(self) -> None:
+        """Take part until the run is over, or `stop` was called.
+
+        Raises:
+          ConfigurationError: the server turns this client away, or asks for what it does not allow.
+        """
+        channel, stop = self._dial(), asyncio.Event()
+        self._running = asyncio.get_running_loop(), stop
+        try:
+            while not self._stopped:
+                wait = await self._once(channel)
+                if wait is None:
+                    return
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), wait)
+        except RefusedError as error:
+            raise ConfigurationError(f"the server turns this client away: {error}") from error
+        except (UnknownModelError, WireError) as error:
+            raise ConfigurationError(f"the server asks for what this client cannot do: {error}") from error
+        finally:
+            self._running = None
+            await channel.close()
+
+    async def _once(self, channel: Channel) -> float | None:
+        """Check in once, and take part if selected; returns how long to wait, or None where the run is over."""
+        if not self._conditions.met():
+            return self._limits.recheck_seconds
+        try:
+            request = messages.CheckInRequest(protocol=PROTOCOL, client_version=VERSION, models=self._limits.models)
+            reply = await channel.check_in(request)
+            self._failures = 0
+            if reply.WhichOneof("answer") == "come_back":
+                return None if reply.come_back.finished else reply.come_back.seconds
+            return await self._take_part(channel, reply.selected)
+        except TransportError as error:
+            self._notice(f"the server cannot be reached: {error}")
+            return self._backoff()
+        except UnknownArtifactError:
+            # The round is over.
+            return self._backoff()
+
+    def _backoff(self) -> float:
+        """Choose a wait that doubles with each failure, at random so that clients do not all come at once."""
+        limits = self._limits
+        longest = min(limits.first_backoff * 2.0**self._failures, limits.longest_backoff)
+        self._failures = min(self._failures + 1, 30)
+        return longest * random.uniform(0.5, 1.5)
+
+    async def _take_part(self, channel: Channel, configuration: messages.RoundConfiguration) -> float:
+        deadline = time.monotonic() + configuration.seconds
+        await self._read_tokenizer(channel, configuration.vocabulary)
+        content = await self._fetch(channel, configuration.parameters)
+        report: ClientReport | None = None
+        try:
+            loop = asyncio.get_running_loop()
+            report = await loop.run_in_executor(self._workers, self._train, configuration, content, deadline)
+            outcome = _Outcome.TRAINED if report else _Outcome.NOT_FINITE
+        except _EndedError as ended:
+            outcome = ended.outcome
+        header = _header(configuration, outcome, report)
+        parts = _parts(header, report.upload if report else b"", configuration.parameters.chunk_bytes)
+        reply = await self._send(channel, parts, deadline)
+        self._notice(f"round {configuration.round_number}: {_Reply.Status.Name(reply.status)} {reply.reason}".strip())
+        return reply.come_back_seconds
+
+    async def _read_tokenizer(self, channel: Channel, description: messages.Artifact) -> None:
+        if description.digest not in self._encoders:
+            content = await self._fetch(channel, description)
+            self._encoders = {description.digest: self._read_vocabulary(bytes(content))}
+
+    async def _fetch(self, channel: Channel, description: messages.Artifact) -> bytearray:
+        """Download, going on where the last try broke off."""
+        if self._download is None or self._download.description.digest != description.digest:
+            self._download = ArtifactAssembly(description, self._limits.largest_download)
+        assembly = self._download
+        if not assembly.complete:
+            request = messages.DownloadRequest(digest=description.digest, first_chunk=assembly.next_chunk)
+            async for chunk in channel.download(request):
+                assembly.add(chunk)
+        if not assembly.complete:
+            raise TransportError("a download ended before its last chunk")
+        return assembly.content
+
+    def _train(
+        self, configuration: messages.RoundConfiguration, content: bytearray, deadline: float
+    ) -> ClientReport | None:
+        work = self._prepare(configuration)
+        if not len(work.sequences):
+            raise _EndedError(_Outcome.NO_EXAMPLES)
+        like = jax.eval_shape(work.runs.model.init, jax.random.key(0))
+        params = unpack_parameters(content, configuration.parameters.encoding, like)
+        deadline = min(deadline, time.monotonic() + self._limits.max_training_seconds)
+
+        def before_step() -> None:
+            if time.monotonic() > deadline:
+                raise _EndedError(_Outcome.TOO_SLOW)
+            if not self._conditions.met():
+                raise _EndedError(_Outcome.NOT_ALLOWED)
+
+        precision = resolve_precision(configuration.program.precision, jax.default_backend())  # type: ignore[arg-type]
+        with precision_scope(precision):
+            client = configuration.client_index
+            return train_locally(work.runs, params, work.sequences, plan_of(configuration), client, before_step)
+
+    def _prepare(self, configuration: messages.RoundConfiguration) -> _Warm:
+        program, vocabulary = configuration.program, configuration.vocabulary.digest
+        examples = self._examples.version()
+        if self._warm is None or self._warm[:3] != (program, vocabulary, examples):
+            runs = program_of(program, self._limits)
+            sequences = encode(self._examples.texts(), self._encoders[vocabulary], program.length)
+            self._warm = _Warm(program, vocabulary, examples, runs, sequences)
+        return self._warm
+
+    async def _send(
+        self, channel: Channel, parts: Callable[[], AsyncIterator[messages.UploadPart]], deadline: float
+    ) -> messages.UploadReply:
+        """Upload, again where the connection broke, under the same id so that it counts once."""
+        while True:
+            reply = None
+            try:
+                reply = await channel.upload(parts())
+            except TransportError as error:
+                self._notice(f"the upload broke off: {error}")
+            if reply is not None and reply.status != _Reply.DAMAGED:
+                self._failures = 0
+                return reply
+            wait = self._backoff()
+            if time.monotonic() + wait > deadline:
+                raise TransportError("the upload did not get through while the round was open")
+            await asyncio.sleep(wait)
+
+
+def _header(
+    configuration: messages.RoundConfiguration,
+    outcome: "messages.UploadHeader.Outcome",
+    report: ClientReport | None,
+) -> messages.UploadHeader:
+    header = messages.UploadHeader(attempt=configuration.attempt, upload_id=secrets.token_bytes(16), outcome=outcome)
+    if report is not None:
+        header.size, header.num_examples = len(report.upload), report.num_examples
+        header.loss, header.tokens, header.gradient_norm = map(float, report.training)
+    return header
+
+
+def _parts(
+    header: messages.UploadHeader, upload: bytes, chunk_bytes: int
+) -> Callable[[], AsyncIterator[messages.UploadPart]]:
+    async def parts() -> AsyncIterator[messages.UploadPart]:
+        yield messages.UploadPart(header=header)
+        for start in range(0, len(upload), chunk_bytes):
+            yield messages.UploadPart(data=upload[start : start + chunk_bytes])
+
+    return parts

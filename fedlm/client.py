@@ -1,0 +1,95 @@
+"""`fedlm client`: take part in a deployment with text that stays on this device."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from fedlm.options import add_configuration
+from fl_core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientCommand:
+    """Take part in a deployment with text that stays on this device.
+
+    The client checks in with a server (`fedlm serve`), trains when it is selected, and sends back an update; it goes on
+    until the run is over. Its text, line by line `{"text": "..."}` in a JSON Lines file, never leaves the device.
+    """
+
+    server: str
+    """Host and port of the server."""
+    data: Path
+    """JSON Lines file of this device's text."""
+    credentials: Path | None = None
+    """Folder of this client's certificate and key, from `fedlm keys enrol` or `fedlm keys client`; the certificate's
+    name is the client's identity."""
+    insecure: bool = False
+    """Speak plain text; to a server on loopback alone."""
+    name: str | None = None
+    """What this client calls itself where it is insecure; always the same, since the server counts by it how often a
+    client takes part."""
+    max_examples: int | None = None
+    """Keep the newest so many examples, and forget the others; all where it is not given."""
+    max_age_days: float | None = None
+    """Forget examples that were added longer ago than this."""
+    models: tuple[str, ...] = ()
+    """Names of the models to train; any registered one where none is given."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm client`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    command = tyro.cli(ClientCommand, args=add_configuration(argv, ClientCommand), prog="fedlm client")
+    from clients.example_store import ExampleStore, Retention
+    from clients.network_client import Client
+    from clients.settings import ClientLimits
+    from fl_core.transport.grpc_client import GrpcChannel
+
+    name, credentials = _identity(command)
+    store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
+    store.forget()
+    client = Client(
+        lambda: GrpcChannel(command.server, name, credentials),
+        store,
+        _read_vocabulary,
+        limits=ClientLimits(models=command.models),
+        notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
+    )
+    client.run()
+    return 0
+
+
+def _identity(command: ClientCommand) -> tuple[str, Any]:
+    """Find out who this client is, and what it dials with; refuse to speak plain text where others could listen."""
+    from fl_core.transport.credentials import CLIENT, loopback_only, read_credentials
+
+    if command.insecure:
+        loopback_only(command.server)
+        if command.name is None or command.credentials is not None:
+            raise ConfigurationError("insecure needs a name, and does without credentials")
+        return command.name, None
+    if command.credentials is None:
+        raise ConfigurationError(
+            "there are no credentials; get them with `fedlm keys enrol` and give their folder as --credentials, or "
+            "give --insecure to speak plain text to a server on loopback"
+        )
+    if command.name is not None:
+        raise ConfigurationError("name does nothing beside credentials, since the certificate has one; leave it out")
+    credentials = read_credentials(command.credentials, CLIENT)
+    return credentials.name, credentials.for_client()
+
+
+def _read_vocabulary(content: bytes) -> Any:
+    from simulations.datasets.tokenization import Tokenizer
+
+    return Tokenizer(json.loads(content)).encode_batch

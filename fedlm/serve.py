@@ -1,0 +1,159 @@
+"""`fedlm serve`: train one model with clients that dial in."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from fedlm.options import add_configuration, settings_of
+from fl_core.errors import ConfigurationError
+from fl_core.serving.settings import Deployment
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeCommand(Deployment):
+    """Train one model with clients that dial in.
+
+    Clients (`fedlm client`) hold their own text and train on it; the server selects some of them for each round, sends
+    them the model, and applies the mean of their updates. Rounds, noise, ledger and checkpoints are those of `fedlm
+    simulate`; stopped at any time, the same command goes on where it was, and clients carry on. `--config FILE` reads
+    options from a TOML file. SIGTERM, or Ctrl-C, lets the round that is under way end and be saved; a second one ends
+    the process at once, and loses no release either.
+    """
+
+    out: Path
+    """Folder of the run."""
+    vocabulary: Path
+    """The tokenizer: its JSON file, or the folder of a data set that `fedlm data import` wrote."""
+    heldout: Path | None = None
+    """Folder of a data set of the same tokenizer, on whose held-out clients the model is scored."""
+    heldout_examples: int = 10_000
+    """Held-out examples to score on; always the same ones."""
+    address: str = "127.0.0.1:8470"
+    """Where to listen: host and port; port 0 takes a free one."""
+    keys: Path | None = None
+    """Folder of the server's credentials and the list of revoked clients, as `fedlm keys` makes it. Clients need a
+    certificate of the same authority (mutual TLS), and its name is their identity."""
+    enrolment_address: str | None = None
+    """Where devices get a certificate for a one-time token: host and port. The folder of keys must have the
+    authority's own key."""
+    insecure: bool = False
+    """Speak plain text, and believe the name that a client gives itself; on loopback alone."""
+    database: str | None = None
+    """Where rounds, check-ins and participation are kept: a URL as SQLAlchemy has it; SQLite in the run's folder where
+    it is not given."""
+    linger_seconds: float = 30.0
+    """How long clients are still told that the run is over, before the server ends."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm serve`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    command = tyro.cli(ServeCommand, args=add_configuration(argv, ServeCommand), prog="fedlm serve")
+    from fl_core.serving.events import JsonLines, event
+    from fl_core.serving.server import serve
+
+    listen = _listen(command)
+    _log_to_stderr(JsonLines())
+    run = serve(
+        _task(command),
+        command.out,
+        listen,
+        lambda row: event("round_released", **row),
+        command.database,
+        command.linger_seconds,
+    )
+    asyncio.run(run)
+    return 0
+
+
+def _listen(command: ServeCommand) -> Any:
+    """Choose what listens, and refuse what would let anybody in."""
+    from fl_core.serving.keys import Authority
+    from fl_core.serving.listeners import Listeners
+    from fl_core.transport.credentials import SERVER, CertifiedNames, loopback_only, read_credentials
+    from fl_core.transport.grpc_enrolment import EnrolmentServer
+    from fl_core.transport.grpc_server import GrpcServer
+
+    if command.insecure:
+        if command.keys is not None or command.enrolment_address is not None:
+            raise ConfigurationError("insecure does without keys and enrolment_address; leave it, or those, out")
+        loopback_only(command.address)
+        return lambda handlers: GrpcServer(handlers, command.address, command.chunk_bytes)
+    if command.keys is None:
+        raise ConfigurationError(
+            "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
+            "speak plain text on loopback"
+        )
+    credentials, identify = read_credentials(command.keys, SERVER), CertifiedNames(command.keys)
+    enrol = None if command.enrolment_address is None else Authority(command.keys).enrol
+
+    def listen(handlers: Any) -> Listeners:
+        calls = GrpcServer(handlers, command.address, command.chunk_bytes, credentials.for_server(), identify)
+        if enrol is None or command.enrolment_address is None:
+            return Listeners(calls)
+        return Listeners(calls, EnrolmentServer(enrol, command.enrolment_address, credentials.for_enrolment()))
+
+    return listen
+
+
+def _log_to_stderr(form: logging.Formatter) -> None:
+    handler, logger = logging.StreamHandler(), logging.getLogger("fedlm")
+    handler.setFormatter(form)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def _task(command: ServeCommand) -> Any:
+    import jax
+
+    from fl_core.serving.server import Task
+    from models.precision import resolve_precision, with_precision
+    from models.registry import create_model
+    from simulations.datasets.store_format import TOKENIZER_FILE
+    from simulations.datasets.tokenization import Tokenizer
+
+    path = command.vocabulary / TOKENIZER_FILE if command.vocabulary.is_dir() else command.vocabulary
+    tokenizer = Tokenizer.load(path)
+    precision = resolve_precision(command.precision, jax.default_backend())
+    model = with_precision(create_model(command.model, tokenizer.vocabulary_size), precision)
+    return Task(
+        deployment=settings_of(command, Deployment),
+        model=model,
+        vocabulary=path.read_bytes(),
+        fingerprint=tokenizer.fingerprint,
+        score=None if command.heldout is None else _score(command, model, precision, tokenizer.fingerprint),
+    )
+
+
+def _score(command: ServeCommand, model: Any, precision: Any, fingerprint: str) -> Any:
+    from fl_core.scores import evaluate
+    from fl_core.training_runs.round_rows import named_scores
+    from models.precision import precision_scope
+    from simulations.datasets.store import TokenStore
+    from simulations.federated_data import StoredData, device_batches
+
+    assert command.heldout is not None
+    store = TokenStore.open(command.heldout)
+    if store.fingerprint != fingerprint:
+        raise ConfigurationError(
+            f"{command.heldout}: has another tokenizer than {command.vocabulary}; give a data set of the same one"
+        )
+    data = StoredData(store.split("heldout"), command.length)
+    batches = list(device_batches(data, command.length, command.heldout_examples))
+
+    def score(params: Any) -> dict[str, Any]:
+        with precision_scope(precision):
+            return named_scores(evaluate(model, params, batches), "heldout")
+
+    return score

@@ -1,0 +1,216 @@
+"""Puts a deployment's server together, and runs it until its rounds are over or it is asked to stop."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fl_core.cohorts import CohortSampler
+from fl_core.round_loop import RoundPlan
+from fl_core.serving.attempt import RoundRules
+from fl_core.serving.coordinator import Coordinator, Offer
+from fl_core.serving.events import event
+from fl_core.serving.listeners import Listener
+from fl_core.serving.memory import return_freed_memory
+from fl_core.serving.network_runner import MakeSum, NetworkCohortRunner
+from fl_core.serving.pacing import PaceSteering
+from fl_core.serving.program import program_message
+from fl_core.serving.rate_limits import RateLimiter, RateLimits
+from fl_core.serving.receiving import Receiver
+from fl_core.serving.registry import ClientRegistry
+from fl_core.serving.robust_sums import RobustSum
+from fl_core.serving.settings import Deployment
+from fl_core.serving.state import State
+from fl_core.serving.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fl_core.serving.streaming_sum import StreamingSum
+from fl_core.serving.training import DeployedTraining, Observer, Score
+from fl_core.serving.upload_buffers import UploadBuffers
+from fl_core.training_runs.run_folder import RunFolder
+from fl_core.transport.artifacts import ServedArtifact
+from fl_core.transport.interface import Handlers
+from fl_core.wire import download_bytes, upload_bytes
+from models.base import Model, Params
+
+_UPLOADS_FOLDER = "uploads"
+_GRACE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained.
+
+    Attributes:
+      deployment: the settings.
+      model: with the vocabulary's size.
+      vocabulary: the tokenizer's JSON.
+      fingerprint: of the vocabulary.
+      score: see `fl_core.serving.training.Score`.
+      sampler: names the cohorts, for runs that repeat a simulation.
+    """
+
+    deployment: Deployment
+    model: Model
+    vocabulary: bytes
+    fingerprint: str
+    score: Score | None = None
+    sampler: CohortSampler | None = None
+
+
+Listen = Callable[[Handlers], Listener]
+"""Makes what carries calls to handlers."""
+
+
+async def serve(
+    task: Task, out: Path, listen: Listen, observe: Observer, database: str | None = None, linger: float = 0.0
+) -> bool:
+    """Run a deployment's server.
+
+    Args:
+      task: what is trained.
+      out: folder of the run; made where absent.
+      listen: makes the transport.
+      observe: see `fl_core.serving.training.Observer`; called in another thread.
+      database: URL of the state; SQLite in the folder where None.
+      linger: seconds for which clients are still told that the run is over.
+
+    Returns:
+      Whether the run is over; else it was asked to stop.
+
+    Raises:
+      UserError: settings, folder and state do not belong together, or the address is taken.
+    """
+    return_freed_memory()
+    with contextlib.ExitStack() as opened:
+        folder = opened.enter_context(RunFolder(out))
+        state = SqlState(database or sqlite_url(out / DATABASE_FILE))
+        opened.callback(state.close)
+        training = DeployedTraining(
+            task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler
+        )
+        coordinator = make_coordinator(task, training, state, out)
+        listener = listen(coordinator)
+        await listener.start()
+        event("listening", port=listener.port)
+        try:
+            return await _run(task.deployment, coordinator, training, out, observe, linger)
+        finally:
+            await listener.stop(_GRACE_SECONDS)
+
+
+def make_coordinator(task: Task, training: DeployedTraining, state: State, out: Path) -> Coordinator:
+    """Put together what answers clients; call it in the event loop.
+
+    Args:
+      task: what is trained.
+      training: of it.
+      state: that the training agreed with.
+      out: folder of the run.
+
+    Returns:
+      The coordinator.
+    """
+    deployment, params = task.deployment, training.params
+    uploads = out / _UPLOADS_FOLDER
+    uploads.mkdir(exist_ok=True)
+    rules = RoundRules(
+        deployment.cohort_size,
+        deployment.fewest_reports,
+        deployment.over_selection,
+        deployment.selection_seconds,
+        deployment.reporting_seconds,
+    )
+    round_bytes = download_bytes(params) + upload_bytes(deployment.compressor(), params) + len(task.vocabulary)
+    return Coordinator(
+        state=state,
+        registry=ClientRegistry(state, deployment.participation),
+        rules=rules,
+        offer=Offer(
+            program_message(deployment, task.model.vocabulary_size),
+            ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes),
+        ),
+        receiver=Receiver(
+            params,
+            deployment.compressor(),
+            deployment.local_training(),
+            deployment.length,
+            UploadBuffers(download_bytes(params) // 2, uploads),
+        ),
+        pacing=PaceSteering(rules.selected, deployment.check_in_seconds),
+        limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
+    )
+
+
+async def _run(
+    deployment: Deployment,
+    coordinator: Coordinator,
+    training: DeployedTraining,
+    out: Path,
+    observe: Observer,
+    linger: float,
+) -> bool:
+    loop = asyncio.get_running_loop()
+    runner = NetworkCohortRunner(
+        coordinator,
+        loop,
+        sums_of(deployment, out / _UPLOADS_FOLDER),
+        deployment.download_encoding,
+        deployment.chunk_bytes,
+    )
+    with _signals(loop, coordinator):
+        saving = asyncio.create_task(coordinator.save_check_ins())
+        try:
+            over = await asyncio.to_thread(training.run, runner, observe, lambda: coordinator.draining)
+        finally:
+            saving.cancel()
+        event("run_over" if over else "drained")
+        if over and not coordinator.draining:
+            coordinator.finish()
+            await asyncio.sleep(linger)
+    return over
+
+
+def sums_of(deployment: Deployment, folder: Path) -> MakeSum:
+    """Choose how the reports of a round become one.
+
+    Args:
+      deployment: the settings.
+      folder: for what must wait until a round's end.
+
+    Returns:
+      See `MakeSum`.
+    """
+    compressor, rules, rule = deployment.compressor(), deployment.aggregation_rules(), deployment.robust_rule()
+
+    def make(params: Params, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
+        if rule.name == "mean":
+            return StreamingSum(params, compressor, rules, clip_norm, plan.upload_key())
+        most = len(plan.clients) or deployment.cohort_size
+        return RobustSum(params, compressor, rules, clip_norm, plan.upload_key(), rule, folder, most)
+
+    return make
+
+
+@contextlib.contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, coordinator: Coordinator) -> Iterator[None]:
+    """Drain when asked to end; where signals cannot be caught, as in another than the main thread, do without."""
+    caught = []
+    for which in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
+            loop.add_signal_handler(which, _drain_or_interrupt, coordinator, which)
+            caught.append(which)
+    try:
+        yield
+    finally:
+        for which in caught:
+            loop.remove_signal_handler(which)
+
+
+def _drain_or_interrupt(coordinator: Coordinator, which: signal.Signals) -> None:
+    if coordinator.draining:
+        # Asked twice: end now, as a crash would; nothing that was released is lost.
+        signal.signal(which, signal.SIG_DFL)
+        signal.raise_signal(which)
+    event("draining", signal=which.name)
+    coordinator.drain()

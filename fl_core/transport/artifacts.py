@@ -1,0 +1,140 @@
+"""Bytes named by their content: cut into chunks by the server, fetched, checked and put together by a client.
+
+Each chunk has a SHA-256 of its own, so that a download goes on where it broke off and a changed byte is found at once;
+the artifact's digest is over its sizes and all chunks' digests.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+
+from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.interface import TransportError, UnknownArtifactError
+
+Buffer = bytes | bytearray | memoryview
+_SIZES = struct.Struct("<QI")
+
+
+class ServedArtifact:
+    """An artifact in the server's memory, as the messages that carry it.
+
+    Attributes:
+      description: what a client needs to know to fetch it.
+    """
+
+    def __init__(self, content: Iterable[Buffer], encoding: str, chunk_bytes: int):
+        """Cut content into chunks.
+
+        Args:
+          content: at least one byte, in pieces of any size.
+          encoding: what the bytes are.
+          chunk_bytes: of every chunk but the last.
+        """
+        self._chunks: list[bytes] = []
+        digests, size = [], 0
+        for number, data in enumerate(_chunks(content, chunk_bytes)):
+            self._chunks.append(messages.Chunk(number=number, data=data).SerializeToString())
+            digests.append(hashlib.sha256(data).digest())
+            size += len(data)
+        self.description = messages.Artifact(
+            encoding=encoding, size=size, chunk_bytes=chunk_bytes, chunk_digests=digests
+        )
+        self.description.digest = _digest(self.description)
+
+    def chunk(self, number: int) -> bytes:
+        """Take one chunk.
+
+        Args:
+          number: counted from 0.
+
+        Returns:
+          The `Chunk` message, serialized.
+
+        Raises:
+          UnknownArtifactError: there is no such chunk, or none any more.
+        """
+        if number >= len(self._chunks):
+            raise UnknownArtifactError(f"there is no chunk {number} of this download now")
+        return self._chunks[number]
+
+    def withdraw(self) -> None:
+        """Forget the content, also where a slow client is still fetching it."""
+        self._chunks = []
+
+
+class ArtifactAssembly:
+    """An artifact that a client is fetching.
+
+    Attributes:
+      description: what the server said of it.
+      content: its bytes; whole once `complete`.
+    """
+
+    def __init__(self, description: messages.Artifact, largest: int):
+        """Prepare to receive.
+
+        Args:
+          description: from the server.
+          largest: bytes that this client is willing to receive.
+
+        Raises:
+          TransportError: the description contradicts itself, or the artifact is too large.
+        """
+        size, step = description.size, description.chunk_bytes
+        if not 0 < size <= largest:
+            raise TransportError(f"the server offers {size} bytes, but this client takes 1 to {largest}")
+        if step < 1 or len(description.chunk_digests) != -(-size // step) or description.digest != _digest(description):
+            raise TransportError("the server's description of a download contradicts itself")
+        self.description = description
+        self.content = bytearray(size)
+        self._received = 0
+
+    @property
+    def next_chunk(self) -> int:
+        """The number of the chunk to ask for."""
+        return self._received
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk is there."""
+        return self._received == len(self.description.chunk_digests)
+
+    def add(self, chunk: messages.Chunk) -> None:
+        """Take the next chunk.
+
+        Args:
+          chunk: as it arrived.
+
+        Raises:
+          TransportError: it is another one, or its content is not what was described.
+        """
+        number, step = self._received, self.description.chunk_bytes
+        if self.complete or chunk.number != number:
+            raise TransportError(f"chunk {chunk.number} arrived where chunk {number} was asked for")
+        if hashlib.sha256(chunk.data).digest() != self.description.chunk_digests[number]:
+            raise TransportError(f"chunk {number} of a download was damaged on the way")
+        self.content[number * step : number * step + len(chunk.data)] = chunk.data
+        self._received += 1
+
+
+def _chunks(pieces: Iterable[Buffer], size: int) -> Iterator[bytes]:
+    """Cut pieces, laid end to end, into chunks of one size; the last may be shorter."""
+    chunk = bytearray()
+    for piece in pieces:
+        view = memoryview(piece)
+        while len(view):
+            taken, view = view[: size - len(chunk)], view[size - len(chunk) :]
+            chunk += taken
+            if len(chunk) == size:
+                yield bytes(chunk)
+                chunk.clear()
+    if chunk:
+        yield bytes(chunk)
+
+
+def _digest(description: messages.Artifact) -> bytes:
+    digest = hashlib.sha256(description.encoding.encode())
+    digest.update(_SIZES.pack(description.size, description.chunk_bytes))
+    for chunk in description.chunk_digests:
+        digest.update(chunk)
+    return digest.digest()

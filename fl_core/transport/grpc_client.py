@@ -1,0 +1,96 @@
+"""The client's end of the gRPC transport."""
+
+from collections.abc import AsyncIterator
+from typing import NoReturn
+
+import grpc
+
+from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, message_limits
+from fl_core.transport.interface import RefusedError, TransportError, UnknownArtifactError
+
+LARGEST_CHUNK = 4 << 20
+_FOR_GOOD = {
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+
+class GrpcChannel:
+    """A connection to a server; a `fl_core.transport.interface.Channel`. Make and use it in one event loop."""
+
+    def __init__(self, server: str, name: str, credentials: grpc.ChannelCredentials | None = None):
+        """Prepare to dial; the first call does.
+
+        Args:
+          server: host and port.
+          name: that the client gives itself; a server that checks certificates goes by those instead.
+          credentials: of TLS; plain text where None.
+        """
+        options = [
+            *message_limits(LARGEST_CHUNK),
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            # The client's own backoff decides when to dial again.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(server, options)
+        else:
+            self._channel = grpc.aio.secure_channel(server, credentials, options)
+        self._metadata = ((CLIENT_NAME, name),)
+        self._check_in = self._channel.unary_unary(
+            f"/{SERVICE}/{CHECK_IN}",
+            request_serializer=messages.CheckInRequest.SerializeToString,
+            response_deserializer=messages.CheckInReply.FromString,
+        )
+        self._download = self._channel.unary_stream(
+            f"/{SERVICE}/{DOWNLOAD}",
+            request_serializer=messages.DownloadRequest.SerializeToString,
+            response_deserializer=messages.Chunk.FromString,
+        )
+        self._upload = self._channel.stream_unary(
+            f"/{SERVICE}/{UPLOAD}",
+            request_serializer=messages.UploadPart.SerializeToString,
+            response_deserializer=messages.UploadReply.FromString,
+        )
+
+    async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
+        """See `fl_core.transport.interface.Channel.check_in`."""
+        try:
+            return await self._check_in(request, metadata=self._metadata, timeout=_CHECK_IN_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            _translate(error)
+
+    async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
+        """See `fl_core.transport.interface.Channel.download`."""
+        try:
+            async for chunk in self._download(request, metadata=self._metadata):
+                yield chunk
+        except grpc.aio.AioRpcError as error:
+            _translate(error)
+
+    async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+        """See `fl_core.transport.interface.Channel.upload`."""
+        try:
+            return await self._upload(parts, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            _translate(error)
+
+    async def close(self) -> None:
+        """See `fl_core.transport.interface.Channel.close`."""
+        await self._channel.close()
+
+
+_CHECK_IN_SECONDS = 30.0
+
+
+def _translate(error: grpc.aio.AioRpcError) -> NoReturn:
+    what = f"{error.code().name}: {error.details()}"
+    if error.code() is grpc.StatusCode.NOT_FOUND:
+        raise UnknownArtifactError(what) from error
+    raise (RefusedError if error.code() in _FOR_GOOD else TransportError)(what) from error

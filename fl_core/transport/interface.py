@@ -1,0 +1,96 @@
+"""What a transport must do, whichever it is: carry three calls from clients to the server's handlers.
+
+Clients dial in and the server never does. Messages are those of `messages.proto`, whatever carries them. Every handler
+may raise `RefusedError` or `TooManyCallsError`.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from fl_core.transport import messages_pb2 as messages
+
+PROTOCOL = 1
+"""Version of the messages; a client of another is turned away when it checks in."""
+
+
+class TransportError(Exception):
+    """The other side cannot be reached, or the connection broke; trying again later may help."""
+
+
+class RefusedError(Exception):
+    """The server refuses the call itself: who calls, or what was sent; trying again does not help."""
+
+
+class TooManyCallsError(Exception):
+    """A client asks for more than its share; later it may ask again."""
+
+
+class MalformedError(Exception):
+    """Bytes are not a message of this protocol."""
+
+
+class UnknownArtifactError(Exception):
+    """What was asked for is not offered, or not any more."""
+
+
+class Handlers(Protocol):
+    """The server's side. A transport calls these; `peer` names the client and, with credentials, proves who it is."""
+
+    async def check_in(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
+        """Select a client for a round, or tell it when to come back.
+
+        Args:
+          peer: identity of the client.
+          request: what it says of itself.
+
+        Returns:
+          The answer.
+        """
+        ...
+
+    def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator[bytes]:
+        """Send an artifact.
+
+        Args:
+          peer: identity of the client.
+          request: which artifact, and from which chunk on.
+
+        Returns:
+          `Chunk` messages, serialized once for all clients.
+
+        Raises:
+          UnknownArtifactError: there is no such artifact or chunk now.
+        """
+        ...
+
+    async def upload(self, peer: str, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+        """Receive a report.
+
+        Args:
+          peer: identity of the client.
+          parts: a header, then the upload's bytes in order; reading them raises `MalformedError` where they are none.
+
+        Returns:
+          Whether it counts, and if not, why.
+        """
+        ...
+
+
+class Channel(Protocol):
+    """The client's side of a connection. Every call may raise `TransportError` or `RefusedError`."""
+
+    async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
+        """See `Handlers.check_in`."""
+        ...
+
+    def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
+        """See `Handlers.download`; raises `UnknownArtifactError` too."""
+        ...
+
+    async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+        """See `Handlers.upload`."""
+        ...
+
+    async def close(self) -> None:
+        """Hang up."""
+        ...

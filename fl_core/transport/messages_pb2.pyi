@@ -1,0 +1,200 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class CheckInRequest(_message.Message):
+    __slots__ = ("protocol", "client_version", "models")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    client_version: str
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CheckInReply(_message.Message):
+    __slots__ = ("selected", "come_back")
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
+    COME_BACK_FIELD_NUMBER: _ClassVar[int]
+    selected: RoundConfiguration
+    come_back: ComeBack
+    def __init__(self, selected: _Optional[_Union[RoundConfiguration, _Mapping]] = ..., come_back: _Optional[_Union[ComeBack, _Mapping]] = ...) -> None: ...
+
+class ComeBack(_message.Message):
+    __slots__ = ("seconds", "reason", "finished")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    reason: str
+    finished: bool
+    def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ..., finished: _Optional[bool] = ...) -> None: ...
+
+class RoundConfiguration(_message.Message):
+    __slots__ = ("attempt", "round_number", "client_index", "seed", "learning_rate", "program", "parameters", "vocabulary", "seconds")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    attempt: bytes
+    round_number: int
+    client_index: int
+    seed: int
+    learning_rate: float
+    program: TrainingProgram
+    parameters: Artifact
+    vocabulary: Artifact
+    seconds: float
+    def __init__(self, attempt: _Optional[bytes] = ..., round_number: _Optional[int] = ..., client_index: _Optional[int] = ..., seed: _Optional[int] = ..., learning_rate: _Optional[float] = ..., program: _Optional[_Union[TrainingProgram, _Mapping]] = ..., parameters: _Optional[_Union[Artifact, _Mapping]] = ..., vocabulary: _Optional[_Union[Artifact, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class TrainingProgram(_message.Message):
+    __slots__ = ("model", "vocabulary_size", "length", "precision", "batch_size", "epochs", "max_batches", "gradient_clip", "max_examples", "cap_order", "batches_across_epochs", "upload_bits", "upload_rotation")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_CLIP_FIELD_NUMBER: _ClassVar[int]
+    MAX_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    CAP_ORDER_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_ACROSS_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_BITS_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_ROTATION_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    vocabulary_size: int
+    length: int
+    precision: str
+    batch_size: int
+    epochs: int
+    max_batches: int
+    gradient_clip: float
+    max_examples: int
+    cap_order: str
+    batches_across_epochs: bool
+    upload_bits: int
+    upload_rotation: bool
+    def __init__(self, model: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., length: _Optional[int] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., max_batches: _Optional[int] = ..., gradient_clip: _Optional[float] = ..., max_examples: _Optional[int] = ..., cap_order: _Optional[str] = ..., batches_across_epochs: _Optional[bool] = ..., upload_bits: _Optional[int] = ..., upload_rotation: _Optional[bool] = ...) -> None: ...
+
+class Artifact(_message.Message):
+    __slots__ = ("digest", "encoding", "size", "chunk_bytes", "chunk_digests")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    encoding: str
+    size: int
+    chunk_bytes: int
+    chunk_digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, digest: _Optional[bytes] = ..., encoding: _Optional[str] = ..., size: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., chunk_digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class DownloadRequest(_message.Message):
+    __slots__ = ("digest", "first_chunk")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    first_chunk: int
+    def __init__(self, digest: _Optional[bytes] = ..., first_chunk: _Optional[int] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("number", "data")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    data: bytes
+    def __init__(self, number: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class UploadPart(_message.Message):
+    __slots__ = ("header", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: UploadHeader
+    data: bytes
+    def __init__(self, header: _Optional[_Union[UploadHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class UploadHeader(_message.Message):
+    __slots__ = ("attempt", "upload_id", "outcome", "size", "num_examples", "loss", "tokens", "gradient_norm")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OUTCOME_UNSPECIFIED: _ClassVar[UploadHeader.Outcome]
+        TRAINED: _ClassVar[UploadHeader.Outcome]
+        NO_EXAMPLES: _ClassVar[UploadHeader.Outcome]
+        NOT_FINITE: _ClassVar[UploadHeader.Outcome]
+        NOT_ALLOWED: _ClassVar[UploadHeader.Outcome]
+        TOO_SLOW: _ClassVar[UploadHeader.Outcome]
+    OUTCOME_UNSPECIFIED: UploadHeader.Outcome
+    TRAINED: UploadHeader.Outcome
+    NO_EXAMPLES: UploadHeader.Outcome
+    NOT_FINITE: UploadHeader.Outcome
+    NOT_ALLOWED: UploadHeader.Outcome
+    TOO_SLOW: UploadHeader.Outcome
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
+    attempt: bytes
+    upload_id: bytes
+    outcome: UploadHeader.Outcome
+    size: int
+    num_examples: int
+    loss: float
+    tokens: float
+    gradient_norm: float
+    def __init__(self, attempt: _Optional[bytes] = ..., upload_id: _Optional[bytes] = ..., outcome: _Optional[_Union[UploadHeader.Outcome, str]] = ..., size: _Optional[int] = ..., num_examples: _Optional[int] = ..., loss: _Optional[float] = ..., tokens: _Optional[float] = ..., gradient_norm: _Optional[float] = ...) -> None: ...
+
+class UploadReply(_message.Message):
+    __slots__ = ("status", "reason", "come_back_seconds")
+    class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATUS_UNSPECIFIED: _ClassVar[UploadReply.Status]
+        ACCEPTED: _ClassVar[UploadReply.Status]
+        LATE: _ClassVar[UploadReply.Status]
+        STALE: _ClassVar[UploadReply.Status]
+        NOT_SELECTED: _ClassVar[UploadReply.Status]
+        INVALID: _ClassVar[UploadReply.Status]
+        DAMAGED: _ClassVar[UploadReply.Status]
+    STATUS_UNSPECIFIED: UploadReply.Status
+    ACCEPTED: UploadReply.Status
+    LATE: UploadReply.Status
+    STALE: UploadReply.Status
+    NOT_SELECTED: UploadReply.Status
+    INVALID: UploadReply.Status
+    DAMAGED: UploadReply.Status
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COME_BACK_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    status: UploadReply.Status
+    reason: str
+    come_back_seconds: float
+    def __init__(self, status: _Optional[_Union[UploadReply.Status, str]] = ..., reason: _Optional[str] = ..., come_back_seconds: _Optional[float] = ...) -> None: ...
+
+class EnrolRequest(_message.Message):
+    __slots__ = ("token", "request")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    request: bytes
+    def __init__(self, token: _Optional[str] = ..., request: _Optional[bytes] = ...) -> None: ...
+
+class EnrolReply(_message.Message):
+    __slots__ = ("certificate",)
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,176 @@
+"""A small deployment for tests: its settings, its clients' data, a server on loopback and clients that dial it."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from clients.example_store import ExampleStore
+from clients.network_client import Client
+from clients.settings import ClientLimits
+from fl_core.serving.server import Task, serve
+from fl_core.serving.settings import Deployment
+from fl_core.transport.grpc_client import GrpcChannel
+from fl_core.transport.grpc_server import GrpcServer
+from models.base import language_model
+from models.registry import ModelEntry, create_model
+
+MODEL = "small_deployment:BIGRAM"
+VOCABULARY, LENGTH, CLIENTS = 40, 6, 20
+IMPATIENT = ClientLimits((MODEL,), first_backoff=0.05, longest_backoff=0.5, recheck_seconds=0.1)
+
+SETTINGS = {
+    "model": MODEL,
+    "length": LENGTH,
+    "rounds": 3,
+    "cohort_size": 8,
+    "minimum_reports": 8,
+    "client_batch_size": 4,
+    "client_max_batches": 3,
+    "client_learning_rate": 0.3,
+    "seed": 5,
+    "check_in_seconds": 0.05,
+    "selection_seconds": 20.0,
+    "reporting_seconds": 20.0,
+    "chunk_bytes": 1 << 16,
+}
+PRIVACY = {
+    "privacy": "tree",
+    "noise_multiplier": 0.5,
+    "update_clip_norm": 0.1,
+    "delta": 1e-3,
+    "noise_seed": "experiment",
+    "min_separation": 2,
+    "server_optimizer": "fedavgm",
+    "server_learning_rate": 0.5,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BigramConfig:
+    vocabulary_size: int = VOCABULARY
+    embedding: int = 32
+
+
+def bigram(name, config):
+    """Predicts a token from the one before: compiled in a moment."""
+    shape = (config.vocabulary_size, config.embedding)
+
+    def init(key):
+        first, second = jax.random.split(key)
+        return {"table": 0.1 * jax.random.normal(first, shape), "head": 0.1 * jax.random.normal(second, shape[::-1])}
+
+    def apply(params, tokens):
+        return jnp.take(params["table"], tokens, axis=0) @ params["head"]
+
+    return language_model(name, config.vocabulary_size, init, apply)
+
+
+BIGRAM = ModelEntry(bigram, BigramConfig())
+
+
+def deployment(**changes):
+    return Deployment(**SETTINGS | changes)
+
+
+def examples_of(client):
+    """int32 [examples, LENGTH + 1], other ones for each client."""
+    from fl_core.client_examples import ClientExamples, padded_sequences
+
+    return padded_sequences(ClientExamples.from_sequences(token_lists(client)), LENGTH)
+
+
+def token_lists(client):
+    rng = np.random.default_rng(client)
+    return [rng.integers(4, VOCABULARY, rng.integers(1, LENGTH + 2)).tolist() for _ in range(rng.integers(1, 14))]
+
+
+def read_vocabulary(content):
+    """The texts of these tests are numbers, and their tokenizer reads them."""
+    assert json.loads(content) == {"kind": "numbers"}
+    return lambda texts: [np.array(list(map(int, text.split())), np.int64) for text in texts]
+
+
+def store_of(folder, client):
+    store = ExampleStore(folder / f"client{client}.jsonl")
+    store.append([" ".join(map(str, tokens)) for tokens in token_lists(client)])
+    return store
+
+
+def task(settings, sampler=None):
+    model = create_model(settings.model, VOCABULARY)
+    return Task(settings, model, b'{"kind": "numbers"}', "numbers", sampler=sampler)
+
+
+def make_client(port, folder, number, credentials=None, **others):
+    name = f"client{number}"
+    dial = lambda: GrpcChannel(f"127.0.0.1:{port}", name, credentials)  # noqa: E731
+    return Client(dial, store_of(folder, number), read_vocabulary, limits=others.pop("limits", IMPATIENT), **others)
+
+
+@contextlib.asynccontextmanager
+async def running(clients):
+    """Run clients beside what is inside; one that fails fails the test."""
+    tasks = [asyncio.create_task(client.run_async()) for client in clients]
+    try:
+        yield tasks
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Server:
+    """A server in this event loop; an async context manager that waits for the port, then stops the server."""
+
+    def __init__(self, what, out, port=0, linger=0.2, credentials=None, identify=None):
+        self.security = credentials, identify
+        self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
+        self.coordinator = None
+        self.over = None
+
+    async def __aenter__(self):
+        listening = asyncio.Event()
+        owner = self
+
+        class Listening(GrpcServer):
+            async def start(self):
+                await super().start()
+                owner.port = self.port
+                listening.set()
+
+        def listen(handlers):
+            self.coordinator = handlers
+            return Listening(handlers, f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, *self.security)
+
+        self.over = asyncio.create_task(serve(self.what, self.out, listen, self.rows.append, linger=self.linger))
+        waiting = asyncio.create_task(listening.wait())
+        await asyncio.wait({self.over, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self.over.done():
+            self.over.result()
+        return self
+
+    async def __aexit__(self, *exception):
+        if not self.over.done():
+            self.coordinator.drain()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self.over), 30)
+        if self.over.done():
+            self.over.result()
+
+
+def serve_in_process(settings, out, port):
+    """Run a server until its end, in a process of its own."""
+
+    def listen(handlers):
+        return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes)
+
+    asyncio.run(serve(task(settings), out, listen, lambda row: None))

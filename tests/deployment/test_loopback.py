@@ -1,0 +1,94 @@
+"""A deployment over gRPC on loopback comes to what the plain loop over clients comes to."""
+
+import asyncio
+import json
+
+import jax
+import numpy as np
+import small_deployment as small
+
+from clients.in_process import InProcessRunner
+from clients.local_training import ClientProgram
+from fl_core.checkpoints import Checkpoints
+from fl_core.cohorts import UniformSampler
+from fl_core.privacy.private_plan import plan_aggregation
+from fl_core.private_cohorts import MinSeparationSampler
+from fl_core.randomness import device_key
+from fl_core.round_loop import run_rounds
+from fl_core.server_optimizers import init_server
+from fl_core.serving.state import SeenClient
+from fl_core.serving.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fl_core.training_runs.private_run import PrivateRun
+from fl_core.training_runs.run_folder import RunFolder
+
+
+def simulate(settings, sampler, out):
+    """The run as a simulation: the same round loop, noise and ledger with clients in this process."""
+    model = small.task(settings).model
+    program = ClientProgram(model, settings.local_training(), settings.compressor())
+    runner = InProcessRunner(program, settings.aggregation_rules(), small.examples_of)
+    state, rounds = init_server(settings.server_config(), model.init(device_key(settings.seed, "init"))), None
+    with RunFolder(out) as folder:
+        privacy = None
+        if settings.privacy != "none":
+            bound = settings.participation
+            clip, delta = settings.update_clip_norm, settings.delta
+            aggregation = plan_aggregation(settings, settings.rounds, settings.cohort_size, clip, bound, delta)
+            run = PrivateRun(aggregation, settings.delta, settings.seed, folder, {"vocabulary": "numbers"})
+            state, privacy, _ = run.resume(state, lambda found: None)
+            rounds = run.rounds
+        results = run_rounds(state, range(settings.rounds), runner, sampler, settings.optimization(), rounds, privacy)
+        return list(results)[-1]
+
+
+def register_clients(out):
+    """Give the clients the numbers that the simulation knows them by."""
+    out.mkdir()
+    state = SqlState(sqlite_url(out / DATABASE_FILE))
+    state.record_check_ins([SeenClient(one, f"client{one}", "", 1, 0.0) for one in range(small.CLIENTS)])
+    state.close()
+
+
+async def deploy(settings, sampler, out, folder):
+    async with asyncio.timeout(60), small.Server(small.task(settings, sampler), out) as server:
+        clients = [small.make_client(server.port, folder, one) for one in range(small.CLIENTS)]
+        async with small.running(clients):
+            assert await server.over
+    return server.rows
+
+
+def final_parameters(out, private):
+    with Checkpoints(out / "checkpoints") as checkpoints:
+        arrays = checkpoints.restore_arrays(checkpoints.latest_round())
+    return (arrays["server"] if private else arrays)["params"]
+
+
+def compare(settings, sampler, tmp_path, tolerance):
+    register_clients(tmp_path / "run")
+    rows = asyncio.run(deploy(settings, sampler, tmp_path / "run", tmp_path))
+    expected = simulate(settings, sampler, tmp_path / "simulation")
+    found = jax.tree_util.tree_leaves(final_parameters(tmp_path / "run", settings.privacy != "none"))
+    for a, b in zip(found, jax.tree_util.tree_leaves(expected.state.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=tolerance)
+    assert [row["clients"] for row in rows] == [settings.cohort_size] * settings.rounds
+    assert rows[-1]["steps"] == expected.cohort.steps
+    assert rows[-1]["bytes_up"] == expected.cohort.bytes_up
+    training = expected.cohort.aggregate.training
+    np.testing.assert_allclose(rows[-1]["train_loss"], float(training.loss / training.tokens), rtol=1e-5)
+    return rows
+
+
+def test_a_private_deployment_equals_its_simulation(tmp_path):
+    settings = small.deployment(**small.PRIVACY, rounds=5, upload_bits=32)
+    sampler = MinSeparationSampler(small.CLIENTS, settings.cohort_size, settings.seed, settings.participation)
+    rows = compare(settings, sampler, tmp_path, tolerance=1e-6)
+    assert 0 < sum(row["clients_clipped"] for row in rows) < sum(row["clients"] for row in rows)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["privacy"].startswith("NOT PRIVATE: the noise follows from the experiment's seed")
+
+
+def test_a_deployment_with_quantized_uploads_equals_its_simulation(tmp_path):
+    settings = small.deployment()
+    sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
+    # A difference in the last bit may move a value to the neighbouring one of 256 codes.
+    compare(settings, sampler, tmp_path, tolerance=2e-4)
