@@ -46,7 +46,7 @@ def assert_same(found, expected, tolerance=1e-5):
 
 
 # Each example compiles anew, so shrinking would take many minutes.
-@settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     seed=st.integers(0, 2**20),
     units=st.integers(1, 4),
@@ -71,8 +71,8 @@ def test_equals_vmap(method, form, seed, units, examples, length, clip_norm, fun
 
 
 @pytest.mark.parametrize("small", SMALL_MODELS.values(), ids=SMALL_MODELS.keys())
-@pytest.mark.parametrize("method", FAST)
-def test_equals_vmap_for_every_model(method, small):
+def test_equals_vmap_for_every_model(small):
+    method = "bookkeeping"
     batch = random_batch()
     assert method_for(method, small.model, small.params, batch) == (method, None)
     reference = compiled(Clipping("vmap", 0.5), small.model, small.params, batch, len(batch.weight))
