@@ -37,8 +37,8 @@ class ServeCommand(Deployment):
     insecure: bool = False
     """Speak plain text, and believe the name that a client gives itself; on loopback alone."""
     database: str | None = None
-    """Where rounds, check-ins and participation are kept: a URL as SQLAlchemy has it; SQLite in the run's folder where
-    it is not given."""
+    """Where rounds, check-ins and participation are kept: postgresql://USER:PASSWORD@HOST/DATABASE, or
+    sqlite:///FILE; SQLite in the run's folder where it is not given."""
     linger_seconds: float = 30.0
     """How long clients are still told that the run is over, before the server ends."""
 

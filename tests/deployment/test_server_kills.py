@@ -38,8 +38,20 @@ def free_port():
         return found.getsockname()[1]
 
 
+class Seen:
+    """What clients saw: the models of each round, and how long no server answered after a kill."""
+
+    def __init__(self):
+        self.models, self.seconds_away, self.killed = defaultdict(set), [], None
+
+    def answered(self):
+        if self.killed is not None:
+            self.seconds_away.append(time.monotonic() - self.killed)
+            self.killed = None
+
+
 class Watched(GrpcChannel):
-    """Notes which models are offered for each round."""
+    """Notes what a client sees."""
 
     def __init__(self, server, name, seen):
         super().__init__(server, name)
@@ -47,8 +59,9 @@ class Watched(GrpcChannel):
 
     async def check_in(self, request):
         reply = await super().check_in(request)
+        self._seen.answered()
         if reply.HasField("selected"):
-            self._seen[reply.selected.round_number].add(reply.selected.parameters.digest)
+            self._seen.models[reply.selected.round_number].add(reply.selected.parameters.digest)
         return reply
 
 
@@ -73,6 +86,8 @@ async def run_and_kill(out, folder, rng, seen, kills):
                 os.kill(process.pid, signal.SIGKILL)
                 killed += 1
             process.join()
+            if process.exitcode and seen.killed is None:
+                seen.killed = time.monotonic()
             assert process.exitcode in (0, -signal.SIGKILL)
     return killed
 
@@ -109,10 +124,14 @@ def check(out, models):
 
 def test_a_server_that_is_killed_comes_back_and_keeps_its_promises(tmp_path):
     rng, started, kills, runs = np.random.default_rng(int(time.time() * 1e6)), time.monotonic(), 0, 0
+    seconds_away = 0.0
     while kills < KILLS:
-        folder, seen = tmp_path / str(runs), defaultdict(set)
+        folder, seen = tmp_path / str(runs), Seen()
         folder.mkdir()
         kills += asyncio.run(run_and_kill(folder / "run", folder, rng, seen, KILLS - kills))
-        check(folder / "run", seen)
+        check(folder / "run", seen.models)
+        seconds_away += sum(seen.seconds_away)
         runs += 1
-    print(f"{kills} kills in {runs} runs, {time.monotonic() - started:.0f} s")
+    print(
+        f"{kills} kills in {runs} runs, {time.monotonic() - started:.0f} s; no server answered for {seconds_away:.0f} s"
+    )
