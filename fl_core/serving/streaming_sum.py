@@ -54,6 +54,13 @@ class StreamingSum:
         # Its arrays are given to the compiled program one by one, so that no two may be the same.
         self.aggregate: CohortAggregate = jax.tree_util.tree_map(jnp.copy, empty_aggregate(self._like))
 
+    def compile(self) -> None:
+        """Compile what adds a report, so that the first one of a run does not wait for it. The sum is used up."""
+        leaves = jax.tree_util.tree_leaves(self._like)
+        sizes = [(self._compressor.packed_bytes(leaf.size), leaf.size) for leaf in leaves]
+        zeros = [self._compressor.unpack(bytes(packed), size) for packed, size in sizes]
+        self._add(0, zeros, 1, TrainingSums(0.0, 0.0, 0.0))  # type: ignore[arg-type]
+
     def add(self, report: Report) -> None:
         """Add a report.
 
@@ -65,19 +72,21 @@ class StreamingSum:
             the client as dropped where its numbers were the reason.
         """
         compressed = unpack_update(self._compressor, report.content, self._like)
-        key = jax.random.fold_in(self._key, report.client)
+        if not self._add(report.client, compressed, report.num_examples, report.training):
+            raise WireError("the update's length, or its loss, is not a finite number")
+
+    def _add(self, client: int, compressed: list, num_examples: int, training: TrainingSums) -> bool:
         self.aggregate, accepted = _fold(
             self._compressor,
             self._rules,
             self.aggregate,
-            key,
+            jax.random.fold_in(self._key, client),
             compressed,
-            jnp.float32(report.num_examples),
-            TrainingSums(*map(jnp.float32, report.training)),
+            jnp.float32(num_examples),
+            TrainingSums(*map(jnp.float32, training)),
             self._clip_norm,
         )
-        if not accepted:
-            raise WireError("the update's length, or its loss, is not a finite number")
+        return bool(accepted)
 
     def add_unusable(self) -> None:
         """Count a client whose training gave no finite update."""
