@@ -17,16 +17,16 @@ _AT_ONCE = 500
 class SqlState:
     """A `fl_core.serving.state.State` in a database."""
 
-    def __init__(self, url: str):
+    def __init__(self, database: Database | str):
         """Open the database.
 
         Args:
-          url: see `Database`.
+          database: or its URL.
 
         Raises:
           StateError: it cannot be opened.
         """
-        self._database = Database(url)
+        self._database = Database(database) if isinstance(database, str) else database
 
     def claim(self, run: str) -> None:
         """See `State.claim`."""
@@ -88,13 +88,7 @@ class SqlState:
     def record_attempt(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
         """See `State.record_attempt`."""
         with self._database.writing() as connection:
-            # The first try may have been committed although its connection broke.
-            if connection.scalar(sql.select(ATTEMPTS.c.number).where(ATTEMPTS.c.token == attempt.token)) is not None:
-                return
-            connection.execute(sql.insert(ATTEMPTS).values(**attempt._asdict()))
-            rows = [{"round_number": attempt.round_number, "client": client} for client in participants]
-            if rows:
-                connection.execute(sql.insert(PARTICIPATIONS), rows)
+            write_attempt(connection, attempt, participants)
 
     def finished_rounds(self) -> int:
         """See `State.finished_rounds`."""
@@ -128,6 +122,23 @@ class SqlState:
     def close(self) -> None:
         """See `State.close`."""
         self._database.close()
+
+
+def write_attempt(connection: Connection, attempt: AttemptRecord, participants: Sequence[int]) -> None:
+    """Write an attempt, and who took part, within a transaction; see `State.record_attempt`.
+
+    Args:
+      connection: of the transaction.
+      attempt: which is over.
+      participants: numbers of the clients whose updates count.
+    """
+    # The first try may have been committed although its connection broke.
+    if connection.scalar(sql.select(ATTEMPTS.c.number).where(ATTEMPTS.c.token == attempt.token)) is not None:
+        return
+    connection.execute(sql.insert(ATTEMPTS).values(**attempt._asdict()))
+    rows = [{"round_number": attempt.round_number, "client": client} for client in participants]
+    if rows:
+        connection.execute(sql.insert(PARTICIPATIONS), rows)
 
 
 def sqlite_url(path: Path) -> str:

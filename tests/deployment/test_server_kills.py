@@ -78,8 +78,12 @@ async def run_and_kill(out, folder, rng, seen, kills):
         while not (out / "summary.json").exists():
             process = context.Process(target=small.serve_in_process, args=(settings(), out, port))
             process.start()
-            end = time.monotonic() + (float(rng.uniform(0, 4)) if killed < kills else 60)
+            life = float(rng.uniform(0, 4)) if killed < kills else 60
+            # One in four may die before it answers anybody.
+            starting, end = seen.killed is not None and rng.random() < 0.75, time.monotonic() + life
             while process.is_alive() and time.monotonic() < end:
+                if starting:
+                    starting, end = seen.killed is not None, time.monotonic() + life
                 await asyncio.sleep(0.01)
             assert killed < kills or not process.is_alive(), "the server does not come to its end"
             if process.is_alive():
