@@ -40,8 +40,11 @@ class Database:
             if self._is_sqlite:
                 sql.event.listen(self._engine, "connect", _set_up_sqlite)
                 sql.event.listen(self._engine, "begin", _begin_sqlite)
-            with self._engine.connect() as connection, self._lock(connection):
-                self._upgrade(connection)
+            with self._engine.connect() as connection, connection.begin():
+                current = self._is_current(connection)
+            if not current:
+                with self._engine.connect() as connection, self._lock(connection):
+                    self._upgrade(connection)
         except (sql.exc.SQLAlchemyError, ImportError) as error:
             raise StateError(
                 f"{self.name}: the state cannot be opened ({_first_line(error)}); is the database there, and may this "
@@ -109,25 +112,29 @@ class Database:
                 "does its disk have room?"
             ) from error
 
-    def _upgrade(self, connection: Connection) -> None:
-        from alembic import command
-        from alembic.config import Config
+    def _is_current(self, connection: Connection) -> bool:
+        """Say whether the tables are of this version; refuse those of a newer one."""
         from alembic.runtime.migration import MigrationContext
         from alembic.script import ScriptDirectory
 
         script = ScriptDirectory(str(_MIGRATIONS))
-        known = {step.revision for step in script.walk_revisions()}
-        found = MigrationContext.configure(connection).get_current_revision()
-        if found == script.get_current_head():
-            return
-        if found is not None and found not in known:
+        found, head = MigrationContext.configure(connection).get_current_revision(), script.get_current_head()
+        if found is not None and found not in {step.revision for step in script.walk_revisions()}:
             raise StateError(
                 f"{self.name}: a newer version of fedlm wrote this database (its tables are of revision {found}, and "
-                f"this version knows those up to {script.get_current_head()}); run that version, or a later one"
+                f"this version knows those up to {head}); run that version, or a later one"
             )
-        config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-        command.upgrade(config, "head")
+        return found == head
+
+    def _upgrade(self, connection: Connection) -> None:
+        from alembic import command
+        from alembic.config import Config
+
+        # Another process may have done it meanwhile.
+        if not self._is_current(connection):
+            config = Config(attributes={"connection": connection})
+            config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+            command.upgrade(config, "head")
 
     def close(self) -> None:
         """Let go of all connections."""

@@ -181,12 +181,13 @@ class DeployedTraining:
     def _end_round(self, result: RoundResult, observe: Observer, stopping: Callable[[], bool]) -> bool:
         """Make a round's model durable; returns whether it is the last."""
         row, done = round_row(result), result.round_number + 1
-        if self._score is not None and done % self._deployment.evaluate_every == 0:
+        end = self._resumed.end
+        if self._score is not None and (done % self._deployment.evaluate_every == 0 or done == end):
             row |= self._score(result.state.params)
         self._round_began, row["seconds"] = time.monotonic(), time.monotonic() - self._round_began
         self._resumed = self._resumed._replace(server=result.state, first=done)
         self._divergence = find_divergence([*self._folder.rows, row])
-        last = done == self._resumed.end or self._divergence is not None or stopping()
+        last = done == end or self._divergence is not None or stopping()
         self._publish(result, row, last, observe)
         return last
 
