@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -39,6 +40,10 @@ class ServeCommand(Deployment):
     database: str | None = None
     """Where rounds, check-ins and participation are kept: postgresql://USER:PASSWORD@HOST/DATABASE, or
     sqlite:///FILE; SQLite in the run's folder where it is not given."""
+    role: Literal["all", "coordinator", "aggregator"] = "all"
+    """What this process does. `all`: everything. To grow past one process, run one `coordinator`, which no client
+    talks to, and several `aggregator`s, which select clients, send them the model and add up their reports: all with
+    the same configuration and --database, each with an --out of its own. Aggregators on one machine share --address."""
     linger_seconds: float = 30.0
     """How long clients are still told that the run is over, before the server ends."""
 
@@ -53,24 +58,49 @@ def main(argv: list[str]) -> int:
       The exit status.
     """
     command = tyro.cli(ServeCommand, args=add_configuration(argv, ServeCommand), prog="fedlm serve")
-    from fl_core.serving.events import JsonLines, event
-    from fl_core.serving.server import loopback_only, serve
-    from fl_core.transport.grpc_server import GrpcServer
+    from fl_core.serving.events import JsonLines
+
+    if command.role != "all" and command.database is None:
+        raise ConfigurationError(
+            f"role is {command.role}, which needs a database that its processes share; give --database"
+        )
+    if command.role != "coordinator":
+        _check_address(command)
+    _log_to_stderr(JsonLines())
+    asyncio.run(_server(command))
+    return 0
+
+
+def _check_address(command: ServeCommand) -> None:
+    from fl_core.serving.server import loopback_only
 
     if not command.insecure:
         raise ConfigurationError("there are no keys; give --insecure to speak plain text on loopback")
     loopback_only(command.address)
-    _log_to_stderr(JsonLines())
-    run = serve(
-        _task(command),
-        command.out,
-        lambda handlers: GrpcServer(handlers, command.address, command.chunk_bytes),
-        lambda row: event("round_released", **row),
-        command.database,
-        command.linger_seconds,
-    )
-    asyncio.run(run)
-    return 0
+    if command.role == "aggregator" and command.address.rsplit(":", 1)[-1] == "0":
+        raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
+
+
+def _server(command: ServeCommand) -> Coroutine[Any, Any, Any]:
+    from fl_core.serving.events import event
+    from fl_core.serving.server import serve
+    from fl_core.serving.shared_server import aggregate, coordinate
+    from fl_core.transport.grpc_server import GrpcServer
+
+    def listen(handlers: Any) -> GrpcServer:
+        shares = command.role == "aggregator"
+        return GrpcServer(handlers, command.address, command.chunk_bytes, share_port=shares)
+
+    def observe(row: dict[str, Any]) -> None:
+        event("round_released", **row)
+
+    task, linger = _task(command), command.linger_seconds
+    if command.role == "all":
+        return serve(task, command.out, listen, observe, command.database, linger)
+    assert command.database is not None
+    if command.role == "coordinator":
+        return coordinate(task, command.out, observe, command.database)
+    return aggregate(task, command.out, listen, command.database, linger)
 
 
 def _log_to_stderr(form: logging.Formatter) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from fl_core.cohorts import CohortSampler
 from fl_core.errors import ConfigurationError
 from fl_core.serving.attempt import RoundRules
-from fl_core.serving.coordinator import Coordinator, DrainedError, Offer
+from fl_core.serving.coordinator import Coordinator, Offer
 from fl_core.serving.events import event
 from fl_core.serving.memory import return_freed_memory
 from fl_core.serving.network_runner import NetworkCohortRunner
@@ -201,8 +201,6 @@ async def _run(
         saving = asyncio.create_task(coordinator.save_check_ins())
         try:
             over = await asyncio.to_thread(training.run, runner, observe, lambda: coordinator.draining)
-        except DrainedError:
-            over = False
         finally:
             saving.cancel()
         event("run_over" if over else "drained")

@@ -6,15 +6,15 @@ Clients never talk to it; it and the aggregators meet in the database, see `fl_c
 import secrets
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from fl_core.aggregation import CohortAggregate, add_aggregates, empty_aggregate
 from fl_core.errors import ConfigurationError
 from fl_core.round_loop import CohortResult, RoundPlan
-from fl_core.serving.attempt import RoundRules
-from fl_core.serving.coordinator import DrainedError
+from fl_core.serving.attempt import DrainedError, RoundRules
 from fl_core.serving.events import event, warn
 from fl_core.serving.partial_sums import unpack_aggregate
+from fl_core.serving.patience import patiently
 from fl_core.serving.settings import Deployment
 from fl_core.serving.shared_records import PartialSum, Phase, SharedRound, Tally
 from fl_core.serving.shared_rounds import SharedRounds
@@ -25,11 +25,8 @@ from models.base import Params
 _POLL_SECONDS = 0.1
 _ADVANCED_EVERY = 1.0
 _DELIVERY_SECONDS = 60.0
-_PATIENCE_SECONDS, _TRIED_AGAIN_AFTER = 60.0, 1.0
 LEASE_SECONDS = 5.0
 """How long an aggregator may be silent before its reports count as lost."""
-
-_Result = TypeVar("_Result")
 
 
 class _Merged(NamedTuple):
@@ -62,7 +59,7 @@ class SharedCohortRunner:
         self._shared, self._deployment, self._agreement = shared, deployment, agreement
         self._rules, self._draining = rules, draining
         self._watch = _Watch()
-        self._patiently(shared.begin)
+        patiently(shared.begin)
 
     def announce(self, plan: RoundPlan) -> None:
         """See `fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
@@ -85,11 +82,11 @@ class SharedCohortRunner:
         self._open(token, plan, clip_norm, content)
         event("round_opened", round=plan.round_number, attempt=token)
         self._until_over(token, opened)
-        self._patiently(lambda: self._shared.advance(token, "closed", 0.0))
+        patiently(lambda: self._shared.advance(token, "closed", 0.0))
         self._until_delivered(token)
         merged = self._merge(token, params)
-        participants = self._patiently(lambda: self._shared.claimed(token))
-        states = self._patiently(lambda: self._shared.tally(token)).states
+        participants = patiently(lambda: self._shared.claimed(token))
+        states = patiently(lambda: self._shared.tally(token)).states
         selected = sum(states.values())
         shortfall = self._rules.shortfall(len(participants), selected)
         record = AttemptRecord(
@@ -107,7 +104,7 @@ class SharedCohortRunner:
             bytes_up=merged.bytes_up,
             lost=states.get("lost", 0),
         )
-        self._patiently(lambda: self._shared.finish(record, [] if shortfall else participants))
+        patiently(lambda: self._shared.finish(record, [] if shortfall else participants))
         event(f"round_{record.outcome}", **record._asdict())
         if shortfall:
             return None
@@ -126,11 +123,11 @@ class SharedCohortRunner:
             min_separation=bound.min_separation,
             max_participations=bound.max_participations,
             agreement=self._agreement,
-            parameters=self._patiently(lambda: self._shared.put(content)),
+            parameters=patiently(lambda: self._shared.put(content)),
             phase="selecting",
             seconds_left=self._rules.selection_seconds + self._rules.reporting_seconds,
         )
-        self._patiently(lambda: self._shared.open(shared))
+        patiently(lambda: self._shared.open(shared))
 
     def _until_over(self, token: str, opened: float) -> None:
         selection_ends, advanced = opened + self._rules.selection_seconds, opened
@@ -144,7 +141,7 @@ class SharedCohortRunner:
             if left <= 0 or self._rules.over(tally.states.get("claimed", 0), answered, selected, selecting):
                 return
             if self._draining() and not selected:
-                self._patiently(self._shared.begin)
+                patiently(self._shared.begin)
                 raise DrainedError
             phase: Phase = "selecting" if selecting else "reporting"
             if phase != tally.phase or now - advanced > _ADVANCED_EVERY:
@@ -160,15 +157,15 @@ class SharedCohortRunner:
 
     def _look(self, token: str) -> Tally:
         """Take a tally, after giving up aggregators that were silent for too long."""
-        tally = self._patiently(lambda: self._shared.tally(token))
+        tally = patiently(lambda: self._shared.tally(token))
         # What has delivered its sum is not needed any more.
         silent = set(self._watch.silent(tally.beats, time.monotonic())) - tally.delivered
         for name in silent:
             self._lose(name, "it was silent")
-        return self._patiently(lambda: self._shared.tally(token)) if silent else tally
+        return patiently(lambda: self._shared.tally(token)) if silent else tally
 
     def _lose(self, aggregator: str, why: str) -> None:
-        reports = self._patiently(lambda: self._shared.lose(aggregator))
+        reports = patiently(lambda: self._shared.lose(aggregator))
         warn("aggregator_lost", aggregator=aggregator, reports=reports, why=why)
 
     def _until_delivered(self, token: str) -> None:
@@ -181,7 +178,7 @@ class SharedCohortRunner:
 
     def _merge(self, token: str, params: Params) -> _Merged:
         merged = _Merged(empty_aggregate(params))
-        for partial in self._patiently(lambda: self._shared.partial_sums(token)):
+        for partial in patiently(lambda: self._shared.partial_sums(token)):
             try:
                 aggregate = self._fetch(partial, params)
             except (WireError, StateError) as error:
@@ -196,19 +193,7 @@ class SharedCohortRunner:
         return merged
 
     def _fetch(self, partial: PartialSum, params: Params) -> CohortAggregate:
-        return unpack_aggregate(self._patiently(lambda: self._shared.fetch(partial.content)), params, partial.reports)
-
-    def _patiently(self, work: Callable[[], _Result]) -> _Result:
-        """Do something with the database, waiting a while where it is busy or gone."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            try:
-                return work()
-            except StateError as error:
-                if time.monotonic() > deadline:
-                    raise
-                warn("state_not_reached", why=str(error))
-                time.sleep(_TRIED_AGAIN_AFTER)
+        return unpack_aggregate(patiently(lambda: self._shared.fetch(partial.content)), params, partial.reports)
 
 
 class _Watch:

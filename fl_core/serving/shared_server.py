@@ -12,7 +12,6 @@ import jax
 
 from fl_core.round_loop import RoundPlan
 from fl_core.serving.aggregator import Aggregator
-from fl_core.serving.coordinator import DrainedError
 from fl_core.serving.database import Database
 from fl_core.serving.events import event
 from fl_core.serving.memory import return_freed_memory
@@ -57,10 +56,7 @@ async def coordinate(task: Task, out: Path, observe: Observer, database: str) ->
         opened.enter_context(draining_signals(draining.set))
         rules = rules_of(task.deployment)
         runner = SharedCohortRunner(shared, task.deployment, agreement(task), rules, draining.is_set)
-        try:
-            over = await asyncio.to_thread(training.run, runner, observe, draining.is_set)
-        except DrainedError:
-            over = False
+        over = await asyncio.to_thread(training.run, runner, observe, draining.is_set)
         if over:
             shared.end_run()
         event("run_over" if over else "drained")

@@ -98,20 +98,6 @@ class ReleaseRecord(NamedTuple):
     released: float
 
 
-class ClientCounts(NamedTuple):
-    """How many clients there are.
-
-    Attributes:
-      known: that have ever checked in.
-      recent: that have checked in since some moment.
-      participated: that have taken part in a round.
-    """
-
-    known: int
-    recent: int
-    participated: int
-
-
 class State(Protocol):
     """Durable: when a method that records returns, what it recorded survives a crash.
 
@@ -131,14 +117,6 @@ class State(Protocol):
 
     def clients(self) -> list[ClientRecord]:
         """List all clients that have ever checked in."""
-        ...
-
-    def client_counts(self, since: float) -> ClientCounts:
-        """Count the clients.
-
-        Args:
-          since: seconds since 1970; who checked in after it is recent.
-        """
         ...
 
     def record_check_ins(self, seen: Sequence[SeenClient]) -> None:

@@ -7,7 +7,7 @@ import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
 from fl_core.serving.database import Database
-from fl_core.serving.state import AttemptRecord, ClientCounts, ClientRecord, ReleaseRecord, SeenClient, StateError
+from fl_core.serving.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError
 from fl_core.serving.tables import ATTEMPTS, CLIENTS, PARTICIPATIONS, RELEASES, RUNS
 
 DATABASE_FILE = "state.db"
@@ -58,17 +58,6 @@ class SqlState:
         )
         with self._database.reading() as connection:
             return [ClientRecord(*row) for row in connection.execute(query)]
-
-    def client_counts(self, since: float) -> ClientCounts:
-        """See `State.client_counts`."""
-        count = sql.func.count
-        queries = [
-            sql.select(count()).select_from(CLIENTS),
-            sql.select(count()).select_from(CLIENTS).where(CLIENTS.c.last_seen > since),
-            sql.select(count(sql.distinct(PARTICIPATIONS.c.client))),
-        ]
-        with self._database.reading() as connection:
-            return ClientCounts(*(connection.scalar(query) or 0 for query in queries))
 
     def record_check_ins(self, seen: Sequence[SeenClient]) -> None:
         """See `State.record_check_ins`."""

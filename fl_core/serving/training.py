@@ -20,6 +20,8 @@ from fl_core.privacy.settings import PRIVACY_FOLDER
 from fl_core.randomness import device_key
 from fl_core.round_loop import CohortRunner, RoundResult, run_rounds
 from fl_core.server_optimizers import ServerState, init_server
+from fl_core.serving.attempt import DrainedError
+from fl_core.serving.patience import patiently
 from fl_core.serving.settings import MAY_CHANGE, Deployment
 from fl_core.serving.state import ReleaseRecord, State, StateError
 from fl_core.training_runs.round_rows import NOT_PRIVATE, Divergence, find_divergence, round_row
@@ -116,7 +118,7 @@ class DeployedTraining:
             known_plan(self._folder.directory),
         )
         seed = settings.seed if settings.noise_seed == "experiment" else None
-        self._private = PrivateRun(aggregation, settings.delta, seed, self._folder, self._about)
+        self._private = PrivateRun(aggregation, settings.delta, seed, self._folder, self._about, repeatable=False)
         server, self._privacy, first = self._private.resume(fresh, self._check)
         return _Resumed(server, first, self._private.end)
 
@@ -148,7 +150,8 @@ class DeployedTraining:
     def _record_release(self) -> None:
         last = self._private.ledger.last_release if self._private else None
         if last is not None:
-            self._state.record_release(ReleaseRecord(last.rounds, last.digest, time.time()))
+            record = ReleaseRecord(last.rounds, last.digest, time.time())
+            patiently(lambda: self._state.record_release(record))
 
     def run(self, runner: CohortRunner, observe: Observer, stopping: Callable[[], bool]) -> bool:
         """Run rounds until the last, or until asked to stop.
@@ -170,9 +173,12 @@ class DeployedTraining:
         del server
         self._round_began = time.monotonic()
         # No name may hold on to a round's sums while the next is collected.
-        for last in map(lambda result: self._end_round(result, observe, stopping), results):
-            if last:
-                break
+        try:
+            for last in map(lambda result: self._end_round(result, observe, stopping), results):
+                if last:
+                    break
+        except DrainedError:
+            self._save_without_privacy()
         over = self._divergence is not None or self._resumed.first >= end
         if over:
             self._summarise()
@@ -196,7 +202,7 @@ class DeployedTraining:
         if self._private is None:
             self._folder.append(row)
             if last or done % self._deployment.checkpoint_every == 0:
-                self._folder.save(done, result.state, self._about)
+                self._save_without_privacy()
         else:
             from fl_core.training_runs.private_run import private_row
 
@@ -205,6 +211,11 @@ class DeployedTraining:
             self._private.publish(done, result.state, result.private)
             self._record_release()
         observe(self._folder.rows[-1])
+
+    def _save_without_privacy(self) -> None:
+        """Save the newest model; with privacy it is saved already."""
+        if self._private is None and self._resumed.first:
+            self._folder.save(self._resumed.first, self._resumed.server, self._about)
 
     def _summarise(self) -> None:
         privacy = self._private.statement() if self._private else {"privacy": NOT_PRIVATE}

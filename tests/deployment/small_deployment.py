@@ -133,8 +133,9 @@ async def running(clients):
 class Server:
     """A server in this event loop; an async context manager that waits for the port, then stops the server."""
 
-    def __init__(self, what, out, port=0, linger=0.2):
+    def __init__(self, what, out, port=0, linger=0.2, database=None):
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
+        self.database = database
         self.coordinator = None
         self.over = None
 
@@ -152,7 +153,8 @@ class Server:
             self.coordinator = handlers
             return Listening(handlers, f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes)
 
-        self.over = asyncio.create_task(serve(self.what, self.out, listen, self.rows.append, linger=self.linger))
+        over = serve(self.what, self.out, listen, self.rows.append, self.database, self.linger)
+        self.over = asyncio.create_task(over)
         waiting = asyncio.create_task(listening.wait())
         await asyncio.wait({self.over, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()

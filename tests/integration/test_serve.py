@@ -62,7 +62,7 @@ def wait_for(process, name):
     return next(event for event in events(process) if event["event"] == name)
 
 
-def test_a_server_drains_and_goes_on_while_its_client_carries_on(tmp_path, small_store, start, free_port, capsys):
+def test_a_server_drains_and_goes_on_while_its_client_carries_on(tmp_path, small_store, start, free_port):
     config = tmp_path / "serve.toml"
     config.write_text(SETTINGS.format(port=free_port))
     words = ("serve", "--config", config, "--out", tmp_path / "run", "--vocabulary", small_store)
@@ -84,11 +84,6 @@ def test_a_server_drains_and_goes_on_while_its_client_carries_on(tmp_path, small
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["status"] == "finished"
     assert summary["privacy_guarantee"]["epsilon"] > 0
-    assert main(["status", str(tmp_path / "run")]) == 0
-    shown = capsys.readouterr().out
-    assert "3 rounds released; 1 clients known" in shown
-    assert "privacy spent: (epsilon = " in shown
-
     secret = SECRET.encode()
     kept = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not any(secret in path.read_bytes() for path in kept)
