@@ -10,6 +10,8 @@ from fl_core.serving.streaming_sum import StreamingSum
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.artifacts import ServedArtifact
 
+_LONGEST_WAIT = 3600.0
+
 
 class DrainedError(Exception):
     """The server is going down, and no round was under way that could still count."""
@@ -23,7 +25,7 @@ class RoundRules:
       goal: reports that it waits for.
       minimum: reports without which it is abandoned.
       over_selection: clients selected for each report waited for.
-      selection_seconds: how long it takes clients in at most.
+      selection_seconds: how long it takes clients in at most, from the first one on.
       reporting_seconds: how long it waits for reports after that.
     """
 
@@ -108,10 +110,11 @@ class Attempt:
       rules: when it is over.
       parameters: what its clients download.
       sum: of the reports so far; of one worker thread alone.
-      opened: when, by the loop's clock.
+      opened: when it was opened, then when its first client was selected, by the loop's clock.
       token: its name, which nobody can guess.
       participants: by number.
-      selection_ends: when no client is taken in any more; brought forward when enough are.
+      selection_ends: when no client is taken in any more; brought forward when enough are. Without any client an
+        attempt waits for ever.
       taken: reports added, or being added now.
       closed: whether reports are refused from now on.
       accepted: numbers of the clients whose reports count.
@@ -130,7 +133,7 @@ class Attempt:
     opened: float
     token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     participants: dict[int, Participant] = field(default_factory=dict)
-    selection_ends: float = 0.0
+    selection_ends: float = math.inf
     accepted: list[int] = field(default_factory=list)
     declined: int = 0
     refused: int = 0
@@ -142,7 +145,6 @@ class Attempt:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.selection_ends = self.opened + self.rules.selection_seconds
         self._named = {int(client) for client in self.plan.clients}
 
     @property
@@ -175,6 +177,9 @@ class Attempt:
           client: its number; the attempt `wants` it.
           now: by the loop's clock.
         """
+        if not self.participants:
+            self.opened, self.selection_ends = now, now + self.rules.selection_seconds
+            self.changed.set()
         self.participants.setdefault(client, Participant())
         if len(self.participants) - self.declined - self.refused >= self.rules.selected:
             self.selection_ends = min(self.selection_ends, now)
@@ -241,7 +246,7 @@ class Attempt:
         Returns:
           Seconds.
         """
-        return (self.selection_ends if now < self.selection_ends else self.deadline) - now
+        return min((self.selection_ends if now < self.selection_ends else self.deadline) - now, _LONGEST_WAIT)
 
     def shortfall(self) -> str:
         """Say why the attempt cannot count; empty where it can."""
