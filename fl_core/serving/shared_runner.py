@@ -3,6 +3,7 @@
 Clients never talk to it; it and the aggregators meet in the database, see `fl_core.serving.shared_rounds`.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -78,24 +79,24 @@ class SharedCohortRunner:
         return result
 
     def _attempt(self, params: Params, plan: RoundPlan, clip_norm: float | None, content: bytes) -> CohortResult | None:
-        token, started, opened = secrets.token_hex(16), time.time(), time.monotonic()
+        token = secrets.token_hex(16)
         self._open(token, plan, clip_norm, content)
         event("round_opened", round=plan.round_number, attempt=token)
-        self._until_over(token, opened)
+        first = self._until_over(token)
         patiently(lambda: self._shared.advance(token, "closed", 0.0))
         self._until_delivered(token)
         merged = self._merge(token, params)
         participants = patiently(lambda: self._shared.claimed(token))
         states = patiently(lambda: self._shared.tally(token)).states
         selected = sum(states.values())
-        shortfall = self._rules.shortfall(len(participants), selected)
+        shortfall, seconds = self._rules.shortfall(len(participants), selected), time.monotonic() - first
         record = AttemptRecord(
             token=token,
             round_number=plan.round_number,
             outcome="abandoned" if shortfall else "finished",
             reason=shortfall,
-            started=started,
-            seconds=time.monotonic() - opened,
+            started=time.time() - seconds,
+            seconds=seconds,
             selected=selected,
             reported=len(participants),
             refused=states.get("refused", 0),
@@ -129,17 +130,22 @@ class SharedCohortRunner:
         )
         patiently(lambda: self._shared.open(shared))
 
-    def _until_over(self, token: str, opened: float) -> None:
-        selection_ends, advanced = opened + self._rules.selection_seconds, opened
+    def _until_over(self, token: str) -> float:
+        """Wait for a round's end; returns when its first client was selected."""
+        rules, advanced = self._rules, time.monotonic()
+        first = selection_ends = math.inf
         while True:
             tally, now = self._look(token), time.monotonic()
+            selected = sum(tally.states.values())
+            if selected and first == math.inf:
+                first, selection_ends = now, now + rules.selection_seconds
             if tally.phase == "reporting":
                 selection_ends = min(selection_ends, now)
-            selecting, left = now < selection_ends, selection_ends + self._rules.reporting_seconds - now
-            selected = sum(tally.states.values())
+            selecting = now < selection_ends
+            left = min(selection_ends, now + rules.selection_seconds) + rules.reporting_seconds - now
             answered = selected - tally.states.get("selected", 0)
-            if left <= 0 or self._rules.over(tally.states.get("claimed", 0), answered, selected, selecting):
-                return
+            if left <= 0 or rules.over(tally.states.get("claimed", 0), answered, selected, selecting):
+                return first
             if self._draining() and not selected:
                 patiently(self._shared.begin)
                 raise DrainedError
