@@ -1,11 +1,13 @@
-"""What happens around a server: a database that is locked, or gone for a while."""
+"""What happens around a server: a database that is locked, or gone for a while, a clock that steps backwards."""
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import small_deployment as small
 import sqlalchemy as sql
 
+from fl_core.serving import coordinator, registry, training
 from fl_core.serving.state_sql import DATABASE_FILE, sqlite_url
 
 PRIVACY = small.PRIVACY | {"noise_seed": "entropy", "min_separation": 3, "max_participations": 4}
@@ -68,3 +70,21 @@ def test_a_database_that_goes_away_is_waited_for(tmp_path, postgresql):
     with sql.create_engine(url.replace("postgresql:", "postgresql+psycopg:")).connect() as connection:
         finished = sql.text("select round_number from attempts where outcome = 'finished' order by 1")
         assert connection.scalars(finished).all() == [0, 1, 2, 3]
+
+
+def test_a_clock_that_steps_backwards_stops_nothing(tmp_path, monkeypatch):
+    server = small.Server(small.task(settings()), tmp_path / "run")
+    shift = [0.0]
+    clock = SimpleNamespace(time=lambda: time.time() + shift[0], monotonic=time.monotonic, sleep=time.sleep)
+    # The server's own clock alone: gRPC compares that of Python with that of the machine.
+    for module in (coordinator, registry, training):
+        monkeypatch.setattr(module, "time", clock)
+
+    def step(server):
+        for count, seconds in ((1, -3600.0), (2, 3600.0)):
+            wait_for_rounds(server, count)
+            shift[0] = seconds
+
+    rows = asyncio.run(run_to_the_end(server, tmp_path, step))
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    assert all(0 <= row["seconds"] < 60 for row in rows)
