@@ -1,5 +1,6 @@
 """The `fedlm` command: finds the sub-command's module and turns a user's mistake into one clear message."""
 
+import errno
 import importlib
 import logging
 import os
@@ -65,14 +66,19 @@ def _run(command: str, argv: list[str]) -> int:
     except ProcessLostError as error:
         print(f"fedlm {command}: {error}", file=sys.stderr)
         return _FAILED
-    except KeyboardInterrupt:
-        print("\nfedlm: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        return _INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception:
+    except KeyboardInterrupt:
+        print("\nfedlm: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return _INTERRUPTED
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            print(
+                f"fedlm {command}: the disk is full ({error}); make room, and give the command again", file=sys.stderr
+            )
+            return _USAGE_ERROR
         if not has_joined():
             raise
         traceback.print_exc()

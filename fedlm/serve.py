@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -43,8 +44,12 @@ class ServeCommand(Deployment):
     insecure: bool = False
     """Speak plain text, and believe the name that a client gives itself; on loopback alone."""
     database: str | None = None
-    """Where rounds, check-ins and participation are kept: a URL as SQLAlchemy has it; SQLite in the run's folder where
-    it is not given."""
+    """Where rounds, check-ins and participation are kept: postgresql://USER:PASSWORD@HOST/DATABASE, or
+    sqlite:///FILE; SQLite in the run's folder where it is not given."""
+    role: Literal["all", "coordinator", "aggregator"] = "all"
+    """What this process does. `all`: everything. To grow past one process, run one `coordinator`, which no client
+    talks to, and several `aggregator`s, which select clients, send them the model and add up their reports: all with
+    the same configuration and --database, each with an --out of its own. Aggregators on one machine share --address."""
     linger_seconds: float = 30.0
     """How long clients are still told that the run is over, before the server ends."""
 
@@ -59,21 +64,39 @@ def main(argv: list[str]) -> int:
       The exit status.
     """
     command = tyro.cli(ServeCommand, args=add_configuration(argv, ServeCommand), prog="fedlm serve")
-    from fl_core.serving.events import JsonLines, event
-    from fl_core.serving.server import serve
+    from fl_core.serving.events import JsonLines
 
-    listen = _listen(command)
+    if command.role != "all" and command.database is None:
+        raise ConfigurationError(
+            f"role is {command.role}, which needs a database that its processes share; give --database"
+        )
+    if command.role != "all" and command.aggregation != "mean":
+        raise ConfigurationError(
+            f"aggregation is {command.aggregation}, which needs all reports in one process; leave role out"
+        )
+    if command.role == "aggregator" and command.address.rsplit(":", 1)[-1] == "0":
+        raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
+    listen = None if command.role == "coordinator" else _listen(command)
     _log_to_stderr(JsonLines())
-    run = serve(
-        _task(command),
-        command.out,
-        listen,
-        lambda row: event("round_released", **row),
-        command.database,
-        command.linger_seconds,
-    )
-    asyncio.run(run)
+    asyncio.run(_server(command, listen))
     return 0
+
+
+def _server(command: ServeCommand, listen: Any) -> Coroutine[Any, Any, Any]:
+    from fl_core.serving.events import event
+    from fl_core.serving.server import serve
+    from fl_core.serving.shared_server import aggregate, coordinate
+
+    def observe(row: dict[str, Any]) -> None:
+        event("round_released", **row)
+
+    task, linger = _task(command), command.linger_seconds
+    if command.role == "all":
+        return serve(task, command.out, listen, observe, command.database, linger)
+    assert command.database is not None
+    if command.role == "coordinator":
+        return coordinate(task, command.out, observe, command.database)
+    return aggregate(task, command.out, listen, command.database, linger)
 
 
 def _listen(command: ServeCommand) -> Any:
@@ -84,11 +107,12 @@ def _listen(command: ServeCommand) -> Any:
     from fl_core.transport.grpc_enrolment import EnrolmentServer
     from fl_core.transport.grpc_server import GrpcServer
 
+    shared = command.role == "aggregator"
     if command.insecure:
         if command.keys is not None or command.enrolment_address is not None:
             raise ConfigurationError("insecure does without keys and enrolment_address; leave it, or those, out")
         loopback_only(command.address)
-        return lambda handlers: GrpcServer(handlers, command.address, command.chunk_bytes)
+        return lambda handlers: GrpcServer(handlers, command.address, command.chunk_bytes, share_port=shared)
     if command.keys is None:
         raise ConfigurationError(
             "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
@@ -98,7 +122,9 @@ def _listen(command: ServeCommand) -> Any:
     enrol = None if command.enrolment_address is None else Authority(command.keys).enrol
 
     def listen(handlers: Any) -> Listeners:
-        calls = GrpcServer(handlers, command.address, command.chunk_bytes, credentials.for_server(), identify)
+        calls = GrpcServer(
+            handlers, command.address, command.chunk_bytes, credentials.for_server(), identify, share_port=shared
+        )
         if enrol is None or command.enrolment_address is None:
             return Listeners(calls)
         return Listeners(calls, EnrolmentServer(enrol, command.enrolment_address, credentials.for_enrolment()))

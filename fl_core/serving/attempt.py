@@ -51,6 +51,36 @@ class RoundRules:
         """
         return RoundRules(size, size, 1.0, self.selection_seconds, self.reporting_seconds)
 
+    def over(self, reported: int, answered: int, selected: int, selecting: bool) -> bool:
+        """Say whether a round whose time is not over waits for nothing more.
+
+        Args:
+          reported: reports that count.
+          answered: selected clients from which nothing more can come.
+          selected: clients.
+          selecting: whether others may be selected.
+
+        Returns:
+          Whether the goal is reached, or all that were selected have answered and no other will be.
+        """
+        if reported >= self.goal:
+            return True
+        return not selecting and (answered == selected or selected < self.minimum)
+
+    def shortfall(self, reported: int, selected: int) -> str:
+        """Say why a round cannot count; empty where it can.
+
+        Args:
+          reported: reports that count.
+          selected: clients.
+
+        Returns:
+          The reason in words.
+        """
+        if reported >= self.minimum:
+            return ""
+        return f"{reported} of {selected} selected clients reported, but a round needs {self.minimum}"
+
 
 @dataclass
 class Participant:
@@ -155,6 +185,31 @@ class Attempt:
             self.selection_ends = min(self.selection_ends, now)
             self.changed.set()
 
+    def claim(self, client: int, upload_id: bytes) -> messages.UploadReply | None:
+        """Take one of the places of the goal for a report that is whole. Called where reports are added.
+
+        Args:
+          client: its number.
+          upload_id: of its upload.
+
+        Returns:
+          None where the report may be added; else the answer to the client.
+        """
+        if self.closed or self.taken >= self.rules.goal:
+            return messages.UploadReply(
+                status=messages.UploadReply.LATE, reason="the round has all the reports that it wanted"
+            )
+        self.taken += 1
+        return None
+
+    def give_back(self, client: int) -> None:
+        """Give a place back: the report that it was for cannot be added.
+
+        Args:
+          client: its number.
+        """
+        self.taken -= 1
+
     def answer(self, client: int, upload_id: bytes, receipt: messages.UploadReply) -> None:
         """Note the final answer to a client.
 
@@ -176,12 +231,11 @@ class Attempt:
         Returns:
           Whether the goal is reached, time is over, or all that were selected have answered and no other will be.
         """
-        if len(self.accepted) >= self.rules.goal or now >= self.deadline:
+        if now >= self.deadline:
             return True
-        if now < self.selection_ends:
-            return False
         answered = sum(one.receipt is not None for one in self.participants.values())
-        return answered == len(self.participants) or len(self.participants) < self.rules.minimum
+        selecting = now < self.selection_ends
+        return self.rules.over(len(self.accepted), answered, len(self.participants), selecting)
 
     def next_moment(self, now: float) -> float:
         """Say how long nothing can change unless a client does something.
@@ -196,9 +250,4 @@ class Attempt:
 
     def shortfall(self) -> str:
         """Say why the attempt cannot count; empty where it can."""
-        if len(self.accepted) >= self.rules.minimum:
-            return ""
-        return (
-            f"{len(self.accepted)} of {len(self.participants)} selected clients reported, "
-            f"but a round needs {self.rules.minimum}"
-        )
+        return self.rules.shortfall(len(self.accepted), len(self.participants))

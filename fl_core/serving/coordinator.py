@@ -105,14 +105,34 @@ class Coordinator:
             warn("check_in_refused", client=peer, reason=reason)
             return self._come_back(reason)
         number = self.registry.check_in(peer, _cleaned(request.client_version))
-        attempt, now = self._attempt, asyncio.get_running_loop().time()
-        rest = self.registry.rounds_to_rest(number, self._next_round)
+        attempt, rest = await self._select(number)
         if rest is None:
             return self._come_back("it has taken part as often as it may", rest=1 << 20)
-        if rest or attempt is None or not attempt.wants(number, now):
+        if attempt is None:
             return self._come_back("it is resting" if rest else "not needed now", rest)
-        attempt.select(number, now)
+        now = asyncio.get_running_loop().time()
         return messages.CheckInReply(selected=self._configuration(attempt, number, now))
+
+    async def _select(self, number: int) -> tuple[Attempt | None, int | None]:
+        """Find the attempt that a client takes part in, and the rounds that it has to rest: None where for ever."""
+        attempt, now = self._attempt, asyncio.get_running_loop().time()
+        rest = self.registry.rounds_to_rest(number, self._next_round)
+        if rest != 0 or attempt is None or not attempt.wants(number, now):
+            return None, rest
+        attempt.select(number, now)
+        return attempt, 0
+
+    def _population(self) -> int:
+        """Count the clients that are about."""
+        return self.registry.population()
+
+    async def _number_of(self, peer: str) -> int | None:
+        """Look up the number of a client that has checked in."""
+        return self.registry.number_of(peer)
+
+    async def _takes_part(self, attempt: Attempt, number: int) -> bool:
+        """Say whether a client was selected."""
+        return number in attempt.participants
 
     def _ineligible(self, request: messages.CheckInRequest) -> str:
         if request.protocol != PROTOCOL:
@@ -122,7 +142,7 @@ class Coordinator:
         return ""
 
     def _come_back(self, reason: str, rest: int = 0) -> messages.CheckInReply:
-        wait = self._pacing.wait(self.registry.population(), rest)
+        wait = self._pacing.wait(self._population(), rest)
         return messages.CheckInReply(come_back=messages.ComeBack(seconds=wait, reason=reason, finished=self._finished))
 
     def _configuration(self, attempt: Attempt, number: int, now: float) -> messages.RoundConfiguration:
@@ -144,17 +164,22 @@ class Coordinator:
         if request.digest == self._offer.vocabulary.description.digest:
             artifact, send = self._offer.vocabulary, lambda chunk: None
         else:
-            artifact, send = self._parameters_for(peer, request.digest)
+            artifact, send = await self._parameters_for(peer, request.digest)
         for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
             chunk = artifact.chunk(number)
             send(chunk)
             self._limiter.carry(peer, len(chunk))
             yield chunk
 
-    def _parameters_for(self, peer: str, digest: bytes) -> tuple[ServedArtifact, Callable[[bytes], None]]:
+    async def _parameters_for(self, peer: str, digest: bytes) -> tuple[ServedArtifact, Callable[[bytes], None]]:
         """Find what a client may download, and what notes that it does."""
-        number, attempt = self.registry.number_of(peer), self._attempt
-        if attempt is None or attempt.parameters.description.digest != digest or number not in attempt.participants:
+        number, attempt = await self._number_of(peer), self._attempt
+        if (
+            number is None
+            or attempt is None
+            or attempt.parameters.description.digest != digest
+            or not await self._takes_part(attempt, number)
+        ):
             raise UnknownArtifactError("this model is not offered to this client now; check in again")
         participant = attempt.participants[number]
         most = _DOWNLOADS * attempt.parameters.description.size
@@ -172,7 +197,7 @@ class Coordinator:
         self._limiter.call(peer)
         reply = messages.UploadReply()
         reply.CopyFrom(await self._upload(peer, self._limiter.metered(peer, parts)))
-        reply.come_back_seconds = self._pacing.wait(self.registry.population())
+        reply.come_back_seconds = self._pacing.wait(self._population())
         if reply.status != messages.UploadReply.ACCEPTED:
             warn("report_refused", client=peer, status=messages.UploadReply.Status.Name(reply.status), why=reply.reason)
         return reply
@@ -181,12 +206,12 @@ class Coordinator:
         header = await read_header(parts)
         if header is None:
             return refusal(messages.UploadReply.INVALID, "an upload begins with a header")
-        number, attempt = self.registry.number_of(peer), self._attempt
+        number, attempt = await self._number_of(peer), self._attempt
         if number is None:
             return refusal(messages.UploadReply.NOT_SELECTED, "this client has not checked in")
         if attempt is None or attempt.token != header.attempt:
             return self._answer_of_the_past(number, header)
-        if number not in attempt.participants:
+        if not await self._takes_part(attempt, number):
             return refusal(messages.UploadReply.NOT_SELECTED, "this client was not selected for this round")
         return await self._receiver.receive(attempt, number, header, parts)
 

@@ -166,25 +166,23 @@ class Receiver:
         participant = attempt.participants[number]
         training = TrainingSums(header.loss, header.tokens, header.gradient_norm)  # type: ignore[arg-type]
 
-        def work() -> messages.UploadReply:
-            if attempt.closed or attempt.taken >= attempt.rules.goal:
-                return refusal(_Reply.LATE, "the round has all the reports that it wanted")
+        def work() -> tuple[messages.UploadReply, bool]:
+            if reply := attempt.claim(number, header.upload_id):
+                return reply, False
             try:
                 attempt.sum.add(Report(number, buffer.content(), header.num_examples, training))
-            except DamagedError as error:
-                return refusal(_Reply.DAMAGED, str(error))
             except WireError as error:
-                return refusal(_Reply.INVALID, str(error))
-            attempt.taken += 1
-            return _Reply(status=_Reply.ACCEPTED)
+                attempt.give_back(number)
+                return refusal(_Reply.DAMAGED if isinstance(error, DamagedError) else _Reply.INVALID, str(error)), False
+            return _Reply(status=_Reply.ACCEPTED), True
 
         try:
-            reply = await asyncio.get_running_loop().run_in_executor(self._adding, work)
+            reply, added = await asyncio.get_running_loop().run_in_executor(self._adding, work)
         finally:
             participant.adding = None
         if reply.status == _Reply.INVALID:
             return _finally_refused(attempt, number, header, reply.reason)
-        if reply.status == _Reply.ACCEPTED:
+        if added:
             attempt.accepted.append(number)
             attempt.steps += int(self._training.count_steps(header.num_examples))
             attempt.answer(number, header.upload_id, reply)

@@ -44,6 +44,16 @@ class ClientRegistry:
     def _add(self, client: _Client) -> None:
         self._clients[client.identity] = self._by_number[client.number] = client
 
+    def add(self, number: int, identity: str) -> None:
+        """Note a client that another process knows.
+
+        Args:
+          number: of the client.
+          identity: of the client.
+        """
+        if number not in self._by_number:
+            self._add(_Client(number, identity, None, 0))
+
     def check_in(self, identity: str, version: str) -> int:
         """Note a check-in.
 

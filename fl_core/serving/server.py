@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fl_core.cohorts import CohortSampler
 from fl_core.round_loop import RoundPlan
@@ -111,35 +112,61 @@ def make_coordinator(task: Task, training: DeployedTraining, state: State, out: 
     Returns:
       The coordinator.
     """
-    deployment, params = task.deployment, training.params
-    uploads = out / _UPLOADS_FOLDER
-    uploads.mkdir(exist_ok=True)
-    rules = RoundRules(
+    return Coordinator(**desk_of(task, training.params, state, out))
+
+
+def rules_of(deployment: Deployment) -> RoundRules:
+    """Collect the rules of rounds.
+
+    Args:
+      deployment: the settings.
+
+    Returns:
+      The rules.
+    """
+    return RoundRules(
         deployment.cohort_size,
         deployment.fewest_reports,
         deployment.over_selection,
         deployment.selection_seconds,
         deployment.reporting_seconds,
     )
-    round_bytes = download_bytes(params) + upload_bytes(deployment.compressor(), params) + len(task.vocabulary)
-    return Coordinator(
-        state=state,
-        registry=ClientRegistry(state, deployment.participation),
-        rules=rules,
-        offer=Offer(
+
+
+def desk_of(task: Task, like: Params, state: State, out: Path) -> dict[str, Any]:
+    """Make the parts of what answers clients.
+
+    Args:
+      task: what is trained.
+      like: parameters of the model, or their shapes.
+      state: of the run.
+      out: folder for uploads.
+
+    Returns:
+      Arguments of `Coordinator`.
+    """
+    deployment, rules = task.deployment, rules_of(task.deployment)
+    uploads = out / _UPLOADS_FOLDER
+    uploads.mkdir(exist_ok=True)
+    round_bytes = download_bytes(like) + upload_bytes(deployment.compressor(), like) + len(task.vocabulary)
+    return {
+        "state": state,
+        "registry": ClientRegistry(state, deployment.participation),
+        "rules": rules,
+        "offer": Offer(
             program_message(deployment, task.model.vocabulary_size),
             ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes),
         ),
-        receiver=Receiver(
-            params,
+        "receiver": Receiver(
+            like,
             deployment.compressor(),
             deployment.local_training(),
             deployment.length,
-            UploadBuffers(download_bytes(params) // 2, uploads),
+            UploadBuffers(download_bytes(like) // 2, uploads),
         ),
-        pacing=PaceSteering(rules.selected, deployment.check_in_seconds),
-        limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
-    )
+        "pacing": PaceSteering(rules.selected, deployment.check_in_seconds),
+        "limiter": RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
+    }
 
 
 async def _run(
@@ -158,7 +185,7 @@ async def _run(
         deployment.download_encoding,
         deployment.chunk_bytes,
     )
-    with _signals(loop, coordinator):
+    with draining_signals(coordinator.drain):
         saving = asyncio.create_task(coordinator.save_check_ins())
         try:
             over = await asyncio.to_thread(training.run, runner, observe, lambda: coordinator.draining)
@@ -193,24 +220,33 @@ def sums_of(deployment: Deployment, folder: Path) -> MakeSum:
 
 
 @contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, coordinator: Coordinator) -> Iterator[None]:
-    """Drain when asked to end; where signals cannot be caught, as in another than the main thread, do without."""
-    caught = []
+def draining_signals(drain: Callable[[], None]) -> Iterator[None]:
+    """Drain when asked to end; where signals cannot be caught, as in another than the main thread, do without.
+
+    Args:
+      drain: called, in the event loop, when the process is first asked to end.
+
+    Yields:
+      Nothing.
+    """
+    loop, caught, asked = asyncio.get_running_loop(), [], False
+
+    def ask(which: signal.Signals) -> None:
+        nonlocal asked
+        if asked:
+            # Asked twice: end now, as a crash would; nothing that was released is lost.
+            signal.signal(which, signal.SIG_DFL)
+            signal.raise_signal(which)
+        asked = True
+        event("draining", signal=which.name)
+        drain()
+
     for which in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
-            loop.add_signal_handler(which, _drain_or_interrupt, coordinator, which)
+            loop.add_signal_handler(which, ask, which)
             caught.append(which)
     try:
         yield
     finally:
         for which in caught:
             loop.remove_signal_handler(which)
-
-
-def _drain_or_interrupt(coordinator: Coordinator, which: signal.Signals) -> None:
-    if coordinator.draining:
-        # Asked twice: end now, as a crash would; nothing that was released is lost.
-        signal.signal(which, signal.SIG_DFL)
-        signal.raise_signal(which)
-    event("draining", signal=which.name)
-    coordinator.drain()

@@ -66,6 +66,7 @@ class AttemptRecord(NamedTuple):
       declined: selected clients that answered without an update.
       bytes_down: sent to clients.
       bytes_up: received from them.
+      lost: reports that were accepted, but lost with the process that had added them up.
     """
 
     token: str
@@ -80,6 +81,7 @@ class AttemptRecord(NamedTuple):
     declined: int
     bytes_down: int
     bytes_up: int
+    lost: int = 0
 
 
 class ReleaseRecord(NamedTuple):

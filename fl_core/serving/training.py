@@ -21,6 +21,7 @@ from fl_core.randomness import device_key
 from fl_core.round_loop import CohortRunner, RoundResult, run_rounds
 from fl_core.server_optimizers import ServerState, init_server
 from fl_core.serving.attempt import DrainedError
+from fl_core.serving.patience import patiently
 from fl_core.serving.settings import MAY_CHANGE, Deployment
 from fl_core.serving.state import ReleaseRecord, State, StateError
 from fl_core.training_runs.round_rows import NOT_PRIVATE, Divergence, find_divergence, round_row
@@ -149,7 +150,8 @@ class DeployedTraining:
     def _record_release(self) -> None:
         last = self._private.ledger.last_release if self._private else None
         if last is not None:
-            self._state.record_release(ReleaseRecord(last.rounds, last.digest, time.time()))
+            record = ReleaseRecord(last.rounds, last.digest, time.time())
+            patiently(lambda: self._state.record_release(record))
 
     def run(self, runner: CohortRunner, observe: Observer, stopping: Callable[[], bool]) -> bool:
         """Run rounds until the last, or until asked to stop.

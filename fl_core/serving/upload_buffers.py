@@ -4,6 +4,7 @@ So memory does not grow with the number of clients that send at the same time, n
 """
 
 import asyncio
+import contextlib
 import mmap
 import tempfile
 from pathlib import Path
@@ -63,7 +64,9 @@ class UploadBuffer:
         if self._file is None:
             self._owner.give_back(self._size)
         else:
-            self._file.close()
+            # What a full disk does not take is not wanted any more.
+            with contextlib.suppress(OSError):
+                self._file.close()
         self._memory, self._map = bytearray(), None
 
     async def write(self, data: bytes) -> bool:
@@ -84,7 +87,7 @@ class UploadBuffer:
         if self._file is None:
             self._memory[self.written : end] = data
         else:
-            await asyncio.to_thread(self._file.write, data)
+            await asyncio.to_thread(_append, self._file, data)
         self.written = end
         return True
 
@@ -100,3 +103,9 @@ class UploadBuffer:
         self._file.flush()
         self._map = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
         return memoryview(self._map)
+
+
+def _append(file: BinaryIO, data: bytes) -> None:
+    # Flushed at once, so that a full disk is noticed while the client can still be told.
+    file.write(data)
+    file.flush()

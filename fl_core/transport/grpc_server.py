@@ -46,6 +46,7 @@ class GrpcServer:
         chunk_bytes: int,
         credentials: grpc.ServerCredentials | None = None,
         identify: Identify | None = None,
+        share_port: bool = False,
     ):
         """Prepare to listen.
 
@@ -55,6 +56,7 @@ class GrpcServer:
           chunk_bytes: largest chunk in either direction; longer messages are refused unread.
           credentials: of TLS; plain text where None, which is for loopback alone.
           identify: finds out who calls; the name that a client claims where None.
+          share_port: whether other processes may listen on the same port; the operating system spreads connections.
         """
         self._handlers, self._address, self._credentials = handlers, address, credentials
         self._identify = identify or claimed_name
@@ -62,7 +64,7 @@ class GrpcServer:
             *message_limits(chunk_bytes),
             ("grpc.max_concurrent_streams", _CALLS_AT_ONCE),
             ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
-            ("grpc.so_reuseport", 0),
+            ("grpc.so_reuseport", int(share_port)),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,10 @@ import numpy as np
 from clients.example_store import ExampleStore
 from clients.network_client import Client
 from clients.settings import ClientLimits
+from fl_core.serving.events import JsonLines
 from fl_core.serving.server import Task, serve
 from fl_core.serving.settings import Deployment
+from fl_core.serving.shared_server import aggregate
 from fl_core.transport.grpc_client import GrpcChannel
 from fl_core.transport.grpc_server import GrpcServer
 from models.base import language_model
@@ -130,9 +133,10 @@ async def running(clients):
 class Server:
     """A server in this event loop; an async context manager that waits for the port, then stops the server."""
 
-    def __init__(self, what, out, port=0, linger=0.2, credentials=None, identify=None):
+    def __init__(self, what, out, port=0, linger=0.2, credentials=None, identify=None, database=None):
         self.security = credentials, identify
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
+        self.database = database
         self.coordinator = None
         self.over = None
 
@@ -150,7 +154,8 @@ class Server:
             self.coordinator = handlers
             return Listening(handlers, f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, *self.security)
 
-        self.over = asyncio.create_task(serve(self.what, self.out, listen, self.rows.append, linger=self.linger))
+        over = serve(self.what, self.out, listen, self.rows.append, self.database, self.linger)
+        self.over = asyncio.create_task(over)
         waiting = asyncio.create_task(listening.wait())
         await asyncio.wait({self.over, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -174,3 +179,16 @@ def serve_in_process(settings, out, port):
         return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes)
 
     asyncio.run(serve(task(settings), out, listen, lambda row: None))
+
+
+def aggregate_in_process(settings, out, database, port, log):
+    """Run an aggregator until its end, in a process of its own, on a port that others share."""
+    handler = logging.FileHandler(log)
+    handler.setFormatter(JsonLines())
+    logging.getLogger("fedlm").addHandler(handler)
+    logging.getLogger("fedlm").setLevel(logging.INFO)
+
+    def listen(handlers):
+        return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes, share_port=True)
+
+    asyncio.run(aggregate(task(settings), out, listen, database))

@@ -31,8 +31,20 @@ def settings():
     )
 
 
+class Seen:
+    """What clients saw: the models of each round, and how long no server answered after a kill."""
+
+    def __init__(self):
+        self.models, self.seconds_away, self.killed = defaultdict(set), [], None
+
+    def answered(self):
+        if self.killed is not None:
+            self.seconds_away.append(time.monotonic() - self.killed)
+            self.killed = None
+
+
 class Watched(GrpcChannel):
-    """Notes which models are offered for each round."""
+    """Notes what a client sees."""
 
     def __init__(self, server, name, seen):
         super().__init__(server, name)
@@ -40,8 +52,9 @@ class Watched(GrpcChannel):
 
     async def check_in(self, request):
         reply = await super().check_in(request)
+        self._seen.answered()
         if reply.HasField("selected"):
-            self._seen[reply.selected.round_number].add(reply.selected.parameters.digest)
+            self._seen.models[reply.selected.round_number].add(reply.selected.parameters.digest)
         return reply
 
 
@@ -58,14 +71,20 @@ async def run_and_kill(out, port, folder, rng, seen, kills):
         while not (out / "summary.json").exists():
             process = context.Process(target=small.serve_in_process, args=(settings(), out, port))
             process.start()
-            end = time.monotonic() + (float(rng.uniform(0, 4)) if killed < kills else 60)
+            life = float(rng.uniform(0, 4)) if killed < kills else 60
+            # One in four may die before it answers anybody.
+            starting, end = seen.killed is not None and rng.random() < 0.75, time.monotonic() + life
             while process.is_alive() and time.monotonic() < end:
+                if starting:
+                    starting, end = seen.killed is not None, time.monotonic() + life
                 await asyncio.sleep(0.01)
             assert killed < kills or not process.is_alive(), "the server does not come to its end"
             if process.is_alive():
                 os.kill(process.pid, signal.SIGKILL)
                 killed += 1
             process.join()
+            if process.exitcode and seen.killed is None:
+                seen.killed = time.monotonic()
             assert process.exitcode in (0, -signal.SIGKILL)
     return killed
 
@@ -102,10 +121,14 @@ def check(out, models):
 
 def test_a_server_that_is_killed_comes_back_and_keeps_its_promises(tmp_path, free_port):
     rng, started, kills, runs = np.random.default_rng(int(time.time() * 1e6)), time.monotonic(), 0, 0
+    seconds_away = 0.0
     while kills < KILLS:
-        folder, seen = tmp_path / str(runs), defaultdict(set)
+        folder, seen = tmp_path / str(runs), Seen()
         folder.mkdir()
         kills += asyncio.run(run_and_kill(folder / "run", free_port, folder, rng, seen, KILLS - kills))
-        check(folder / "run", seen)
+        check(folder / "run", seen.models)
+        seconds_away += sum(seen.seconds_away)
         runs += 1
-    print(f"{kills} kills in {runs} runs, {time.monotonic() - started:.0f} s")
+    print(
+        f"{kills} kills in {runs} runs, {time.monotonic() - started:.0f} s; no server answered for {seconds_away:.0f} s"
+    )

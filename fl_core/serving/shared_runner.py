@@ -1,0 +1,229 @@
+"""A `CohortRunner` whose reports are received, and added up, by aggregators: it opens rounds and merges their sums.
+
+Clients never talk to it; it and the aggregators meet in the database, see `fl_core.serving.shared_rounds`.
+"""
+
+import math
+import secrets
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fl_core.aggregation import CohortAggregate, add_aggregates, empty_aggregate
+from fl_core.errors import ConfigurationError
+from fl_core.round_loop import CohortResult, RoundPlan
+from fl_core.serving.attempt import DrainedError, RoundRules
+from fl_core.serving.events import event, warn
+from fl_core.serving.partial_sums import unpack_aggregate
+from fl_core.serving.patience import patiently
+from fl_core.serving.settings import Deployment
+from fl_core.serving.shared_records import PartialSum, Phase, SharedRound, Tally
+from fl_core.serving.shared_rounds import SharedRounds
+from fl_core.serving.state import AttemptRecord, StateError
+from fl_core.wire import WireError, pack_parameters
+from models.base import Params
+
+_POLL_SECONDS = 0.1
+_ADVANCED_EVERY = 1.0
+_DELIVERY_SECONDS = 60.0
+LEASE_SECONDS = 5.0
+"""How long an aggregator may be silent before its reports count as lost."""
+
+
+class _Merged(NamedTuple):
+    aggregate: CohortAggregate
+    steps: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+class SharedCohortRunner:
+    """Runs rounds with aggregators; used in one thread."""
+
+    def __init__(
+        self,
+        shared: SharedRounds,
+        deployment: Deployment,
+        agreement: str,
+        rules: RoundRules,
+        draining: Callable[[], bool],
+    ):
+        """Prepare; what an earlier coordinator was doing is forgotten.
+
+        Args:
+          shared: where aggregators are met.
+          deployment: the settings.
+          agreement: digest of the settings that aggregators must share.
+          rules: of rounds.
+          draining: whether no other round should begin.
+        """
+        self._shared, self._deployment, self._agreement = shared, deployment, agreement
+        self._rules, self._draining = rules, draining
+        self._watch = _Watch()
+        patiently(shared.begin)
+
+    def announce(self, plan: RoundPlan) -> None:
+        """See `fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
+
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
+        """See `fl_core.round_loop.CohortRunner.run`; whoever checks in takes part.
+
+        Raises:
+          DrainedError: the server is going down.
+        """
+        if len(plan.clients):
+            raise ConfigurationError("rounds with aggregators cannot name their clients; whoever checks in takes part")
+        content = b"".join(pack_parameters(params, self._deployment.download_encoding))
+        while (result := self._attempt(params, plan, clip_norm, content)) is None:
+            pass
+        return result
+
+    def _attempt(self, params: Params, plan: RoundPlan, clip_norm: float | None, content: bytes) -> CohortResult | None:
+        token = secrets.token_hex(16)
+        self._open(token, plan, clip_norm, content)
+        event("round_opened", round=plan.round_number, attempt=token)
+        first = self._until_over(token)
+        patiently(lambda: self._shared.advance(token, "closed", 0.0))
+        self._until_delivered(token)
+        merged = self._merge(token, params)
+        participants = patiently(lambda: self._shared.claimed(token))
+        states = patiently(lambda: self._shared.tally(token)).states
+        selected = sum(states.values())
+        shortfall, seconds = self._rules.shortfall(len(participants), selected), time.monotonic() - first
+        record = AttemptRecord(
+            token=token,
+            round_number=plan.round_number,
+            outcome="abandoned" if shortfall else "finished",
+            reason=shortfall,
+            started=time.time() - seconds,
+            seconds=seconds,
+            selected=selected,
+            reported=len(participants),
+            refused=states.get("refused", 0),
+            declined=states.get("declined", 0),
+            bytes_down=merged.bytes_down,
+            bytes_up=merged.bytes_up,
+            lost=states.get("lost", 0),
+        )
+        patiently(lambda: self._shared.finish(record, [] if shortfall else participants))
+        event(f"round_{record.outcome}", **record._asdict())
+        if shortfall:
+            return None
+        return CohortResult(merged.aggregate, merged.steps, merged.bytes_down, merged.bytes_up, selected)
+
+    def _open(self, token: str, plan: RoundPlan, clip_norm: float | None, content: bytes) -> None:
+        bound = self._deployment.participation
+        shared = SharedRound(
+            token=token,
+            round_number=plan.round_number,
+            seed=plan.seed,
+            learning_rate=float(plan.learning_rate),
+            clip_norm=None if clip_norm is None else float(clip_norm),
+            goal=self._rules.goal,
+            to_select=self._rules.selected,
+            min_separation=bound.min_separation,
+            max_participations=bound.max_participations,
+            agreement=self._agreement,
+            parameters=patiently(lambda: self._shared.put(content)),
+            phase="selecting",
+            seconds_left=self._rules.selection_seconds + self._rules.reporting_seconds,
+        )
+        patiently(lambda: self._shared.open(shared))
+
+    def _until_over(self, token: str) -> float:
+        """Wait for a round's end; returns when its first client was selected."""
+        rules, advanced = self._rules, time.monotonic()
+        first = selection_ends = math.inf
+        while True:
+            tally, now = self._look(token), time.monotonic()
+            selected = sum(tally.states.values())
+            if selected and first == math.inf:
+                first, selection_ends = now, now + rules.selection_seconds
+            if tally.phase == "reporting":
+                selection_ends = min(selection_ends, now)
+            selecting = now < selection_ends
+            left = min(selection_ends, now + rules.selection_seconds) + rules.reporting_seconds - now
+            answered = selected - tally.states.get("selected", 0)
+            if left <= 0 or rules.over(tally.states.get("claimed", 0), answered, selected, selecting):
+                return first
+            if self._draining() and not selected:
+                patiently(self._shared.begin)
+                raise DrainedError
+            phase: Phase = "selecting" if selecting else "reporting"
+            if phase != tally.phase or now - advanced > _ADVANCED_EVERY:
+                self._advance(token, phase, left)
+                advanced = now
+            time.sleep(min(_POLL_SECONDS, left))
+
+    def _advance(self, token: str, phase: Phase, left: float) -> None:
+        try:
+            self._shared.advance(token, phase, left)
+        except StateError as error:
+            warn("state_not_written", why=str(error))
+
+    def _look(self, token: str) -> Tally:
+        """Take a tally, after giving up aggregators that were silent for too long."""
+        tally = patiently(lambda: self._shared.tally(token))
+        # What has delivered its sum is not needed any more.
+        silent = set(self._watch.silent(tally.beats, time.monotonic())) - tally.delivered
+        for name in silent:
+            self._lose(name, "it was silent")
+        return patiently(lambda: self._shared.tally(token)) if silent else tally
+
+    def _lose(self, aggregator: str, why: str) -> None:
+        reports = patiently(lambda: self._shared.lose(aggregator))
+        warn("aggregator_lost", aggregator=aggregator, reports=reports, why=why)
+
+    def _until_delivered(self, token: str) -> None:
+        deadline = time.monotonic() + _DELIVERY_SECONDS
+        while waiting := (tally := self._look(token)).claims.keys() - tally.delivered:
+            if time.monotonic() > deadline:
+                for name in waiting:
+                    self._lose(name, "it did not deliver its sum")
+            time.sleep(_POLL_SECONDS / 2)
+
+    def _merge(self, token: str, params: Params) -> _Merged:
+        merged = _Merged(empty_aggregate(params))
+        for partial in patiently(lambda: self._shared.partial_sums(token)):
+            try:
+                aggregate = self._fetch(partial, params)
+            except (WireError, StateError) as error:
+                self._lose(partial.aggregator, str(error))
+                continue
+            merged = _Merged(
+                add_aggregates(merged.aggregate, aggregate),
+                merged.steps + partial.steps,
+                merged.bytes_down + partial.bytes_down,
+                merged.bytes_up + partial.bytes_up,
+            )
+        return merged
+
+    def _fetch(self, partial: PartialSum, params: Params) -> CohortAggregate:
+        return unpack_aggregate(patiently(lambda: self._shared.fetch(partial.content)), params, partial.reports)
+
+
+class _Watch:
+    """Which aggregators have fallen silent, by a clock that does not step."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, tuple[int, float]] = {}
+        self._looked = time.monotonic()
+
+    def silent(self, beats: dict[str, int], now: float) -> list[str]:
+        """Find those whose beats stand still.
+
+        Args:
+          beats: of all that live.
+          now: seconds.
+
+        Returns:
+          Their names.
+        """
+        # Where nobody looked for a while, as when the database was gone, nobody could be heard.
+        unheard = now - self._looked > LEASE_SECONDS / 2
+        before, self._looked = {} if unheard else self._heard, now
+        self._heard = {
+            name: before[name] if name in before and before[name][0] == count else (count, now)
+            for name, count in beats.items()
+        }
+        return [name for name, (_, since) in self._heard.items() if now - since > LEASE_SECONDS]

@@ -1,0 +1,146 @@
+"""A deployment's server in several processes: one coordinator, and aggregators that clients talk to.
+
+They share a database and nothing else; see `fl_core.serving.shared_rounds`.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from pathlib import Path
+
+import jax
+
+from fl_core.round_loop import RoundPlan
+from fl_core.serving.aggregator import Aggregator
+from fl_core.serving.database import Database
+from fl_core.serving.events import event
+from fl_core.serving.memory import return_freed_memory
+from fl_core.serving.program import program_message
+from fl_core.serving.server import Listen, Task, desk_of, draining_signals, rules_of
+from fl_core.serving.shared_rounds import SharedRounds
+from fl_core.serving.shared_runner import SharedCohortRunner
+from fl_core.serving.state_sql import SqlState
+from fl_core.serving.streaming_sum import StreamingSum
+from fl_core.serving.training import DeployedTraining, Observer
+from fl_core.training_runs.run_folder import RunFolder
+
+_GRACE_SECONDS = 2.0
+_LOOK_SECONDS = 0.1
+
+
+async def coordinate(task: Task, out: Path, observe: Observer, database: str) -> bool:
+    """Run the coordinator: rounds, noise, ledger and checkpoints. No client talks to it.
+
+    Args:
+      task: what is trained.
+      out: folder of the run; made where absent.
+      observe: see `fl_core.serving.training.Observer`; called in another thread.
+      database: URL of the state.
+
+    Returns:
+      Whether the run is over; else it was asked to stop.
+
+    Raises:
+      UserError: settings, folder and state do not belong together.
+    """
+    return_freed_memory()
+    draining = asyncio.Event()
+    with contextlib.ExitStack() as opened:
+        folder = opened.enter_context(RunFolder(out))
+        connections = Database(database)
+        opened.callback(connections.close)
+        state, shared = SqlState(connections), SharedRounds(connections)
+        training = DeployedTraining(
+            task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler
+        )
+        opened.enter_context(draining_signals(draining.set))
+        rules = rules_of(task.deployment)
+        runner = SharedCohortRunner(shared, task.deployment, agreement(task), rules, draining.is_set)
+        over = await asyncio.to_thread(training.run, runner, observe, draining.is_set)
+        if over:
+            shared.end_run()
+        event("run_over" if over else "drained")
+        return over
+
+
+async def aggregate(task: Task, out: Path, listen: Listen, database: str, linger: float = 0.0) -> None:
+    """Run an aggregator until the run is over or it is asked to stop.
+
+    Args:
+      task: what is trained, as the coordinator has it.
+      out: folder for uploads; made where absent.
+      listen: makes the transport.
+      database: URL of the state.
+      linger: seconds for which clients are still told that the run is over.
+
+    Raises:
+      UserError: the settings are not those of the coordinator, or the address is taken.
+    """
+    return_freed_memory()
+    out.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as opened:
+        connections = Database(database)
+        opened.callback(connections.close)
+        aggregator = make_aggregator(task, connections, out)
+        opened.enter_context(draining_signals(aggregator.drain))
+        listener = listen(aggregator)
+        await listener.start()
+        event("listening", port=listener.port)
+        tasks = [asyncio.create_task(work) for work in (aggregator.follow(), aggregator.save_check_ins())]
+        try:
+            while not aggregator.over:
+                await asyncio.wait(tasks, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                for ended in filter(asyncio.Task.done, tasks):
+                    ended.result()
+            event("drained" if aggregator.draining else "run_over")
+            if not aggregator.draining:
+                await asyncio.sleep(linger)
+        finally:
+            for one in tasks:
+                one.cancel()
+            await listener.stop(_GRACE_SECONDS)
+
+
+def make_aggregator(task: Task, database: Database, out: Path) -> Aggregator:
+    """Put together what answers clients; call it in the event loop.
+
+    Args:
+      task: what is trained.
+      database: of the run.
+      out: folder for uploads.
+
+    Returns:
+      The aggregator.
+    """
+    deployment = task.deployment
+    like = jax.eval_shape(task.model.init, jax.random.key(0))
+
+    def new_sum(plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
+        rules = deployment.aggregation_rules()
+        return StreamingSum(like, deployment.compressor(), rules, clip_norm, plan.upload_key())
+
+    return Aggregator(
+        shared=SharedRounds(database),
+        agreement=agreement(task),
+        new_sum=new_sum,
+        deployment=deployment,
+        **desk_of(task, like, SqlState(database), out),
+    )
+
+
+def agreement(task: Task) -> str:
+    """Digest what coordinator and aggregators must have in common.
+
+    Args:
+      task: what is trained.
+
+    Returns:
+      SHA-256 in hex.
+    """
+    deployment = task.deployment
+    program = program_message(deployment, task.model.vocabulary_size).SerializeToString(deterministic=True)
+    rest = repr((deployment.aggregation_rules(), deployment.download_encoding))
+    digest = hashlib.sha256(program)
+    for part in (task.vocabulary, rest.encode()):
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()

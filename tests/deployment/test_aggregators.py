@@ -1,0 +1,162 @@
+"""Several processes receive reports and add them up; the coordinator merges their sums, each once or not at all."""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import small_deployment as small
+from sqlalchemy import text
+from test_loopback import final_parameters, simulate
+
+from clients.settings import Conditions
+from fl_core.cohorts import UniformSampler
+from fl_core.serving import shared_runner
+from fl_core.serving.database import Database
+from fl_core.serving.shared_rounds import SharedRounds
+from fl_core.serving.shared_server import aggregate, coordinate
+from fl_core.serving.state_sql import sqlite_url
+from fl_core.transport.grpc_server import GrpcServer
+
+
+def register_clients(url):
+    """Give the clients the numbers that the simulation knows them by."""
+    database = Database(url)
+    SharedRounds(database).number_clients([f"client{one}" for one in range(small.CLIENTS)])
+    database.close()
+
+
+def rows_of(url, query):
+    database = Database(url)
+    with database.reading() as connection:
+        rows = connection.execute(text(query)).fetchall()
+    database.close()
+    return rows
+
+
+@contextlib.asynccontextmanager
+async def aggregators_here(count, settings, folder, url, port):
+    """Run aggregators in this process, all on one port."""
+
+    def listen(handlers):
+        return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes, share_port=True)
+
+    tasks = [
+        asyncio.create_task(aggregate(small.task(settings), folder / f"aggregator{one}", listen, url, 0.5))
+        for one in range(count)
+    ]
+    try:
+        yield tasks
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path, free_port, database_url):
+    everyone = {"cohort_size": small.CLIENTS, "minimum_reports": small.CLIENTS, "over_selection": 1.0}
+    settings = small.deployment(**small.PRIVACY | everyone | {"min_separation": 1}, rounds=2, upload_bits=32)
+    out, url = tmp_path / "run", database_url
+    register_clients(url)
+
+    async def deploy():
+        rows = []
+        clients = [small.make_client(free_port, tmp_path, one) for one in range(small.CLIENTS)]
+        here = aggregators_here(3, settings, tmp_path, url, free_port)
+        async with asyncio.timeout(120), here, small.running(clients):
+            assert await coordinate(small.task(settings), out, rows.append, url)
+        return rows
+
+    rows = asyncio.run(deploy())
+    sampler = UniformSampler(small.CLIENTS, small.CLIENTS, settings.seed)
+    expected = simulate(settings, sampler, tmp_path / "simulation")
+    compare(out, expected)
+    assert [row["clients"] for row in rows] == [small.CLIENTS] * 2
+    assert rows[-1]["steps"] == expected.cohort.steps
+    assert rows[-1]["bytes_up"] == expected.cohort.bytes_up
+
+
+def compare(out, expected):
+    found = jax.tree_util.tree_leaves(final_parameters(out, True))
+    for a, b in zip(found, jax.tree_util.tree_leaves(expected.state.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+class Named:
+    """Names the clients that took part in each round of a run."""
+
+    def __init__(self, url):
+        self._rounds = rows_of(url, "select round_number, client from participations order by client")
+
+    def sample(self, round_number):
+        return np.array([client for number, client in self._rounds if number == round_number], np.int64)
+
+
+async def kill_one(url, processes, gate):
+    """Kill an aggregator that holds reports of a round that waits for others; returns how many it held."""
+    query = "select aggregator, count(*) from selections where state = 'claimed' group by aggregator order by 2"
+    held = []
+    while sum(count for _, count in held) < small.CLIENTS // 2:
+        await asyncio.sleep(0.05)
+        held = rows_of(url, query)
+    name, count = held[-1]
+    (process,) = [one for one, log in processes.items() if f'"{name}"' in log.read_text()]
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    gate.set()
+    return count
+
+
+def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends(tmp_path, free_port, monkeypatch):
+    monkeypatch.setattr(shared_runner, "LEASE_SECONDS", 2.5)
+    everyone = {"cohort_size": small.CLIENTS, "minimum_reports": 2, "over_selection": 1.0, "min_separation": 1}
+    patience = {"selection_seconds": 60.0, "reporting_seconds": 60.0}
+    settings = small.deployment(**small.PRIVACY | everyone | patience, rounds=2, upload_bits=32)
+    out, url, gate = tmp_path / "run", sqlite_url(tmp_path / "state.db"), threading.Event()
+    register_clients(url)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["small_deployment"])
+    processes, patient = {}, ThreadPoolExecutor(small.CLIENTS)
+    for one in range(3):
+        log = tmp_path / f"aggregator{one}.log"
+        words = (settings, tmp_path / f"aggregator{one}", url, free_port, log)
+        process = context.Process(target=small.aggregate_in_process, args=words)
+        process.start()
+        processes[process] = log
+
+    def idle():
+        # Training waits for the kill; what is asked in the event loop does not.
+        return threading.current_thread() is threading.main_thread() or gate.wait(60)
+
+    def make(one):
+        waits = {"conditions": Conditions(idle=idle), "workers": patient} if one % 2 else {}
+        return small.make_client(free_port, tmp_path, one, **waits)
+
+    async def deploy():
+        rows, clients = [], [make(one) for one in range(small.CLIENTS)]
+        async with asyncio.timeout(180), small.running(clients):
+            while len(rows_of(url, "select name from aggregators")) < len(processes):
+                await asyncio.sleep(0.1)
+            killing = asyncio.create_task(kill_one(url, processes, gate))
+            assert await coordinate(small.task(settings), out, rows.append, url)
+            return rows, await killing
+
+    try:
+        rows, held = asyncio.run(deploy())
+        for process in processes:
+            process.join(20)
+        assert sorted(process.exitcode for process in processes) == [-signal.SIGKILL, 0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    attempts = rows_of(url, "select outcome, selected, reported, lost, refused, declined from attempts order by number")
+    assert attempts[0] == ("finished", small.CLIENTS, small.CLIENTS - held, held, 0, 0)
+    assert attempts[1:] == [("finished", small.CLIENTS, small.CLIENTS, 0, 0, 0)]
+    assert [row["clients"] for row in rows] == [small.CLIENTS - held, small.CLIENTS]
+    # What was released is the sum of the reports of those who took part, each of them once.
+    compare(out, simulate(settings, Named(url), tmp_path / "simulation"))

@@ -1,0 +1,163 @@
+"""The server's state: the same promises in SQLite and in PostgreSQL."""
+
+import threading
+
+import pytest
+import sqlalchemy as sql
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from fl_core.serving.database import Database
+from fl_core.serving.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError
+from fl_core.serving.state_sql import SqlState
+from fl_core.serving.tables import TABLES
+
+ATTEMPT = AttemptRecord("aa", 0, "finished", "", 1e9, 2.5, 3, 2, 0, 1, 5_000_000_000, 6_000_000_000)
+
+
+def seen(*numbers, check_ins=1):
+    return [SeenClient(number, f"client{number}", "0.1", check_ins, 1e9) for number in numbers]
+
+
+@pytest.fixture
+def state(database_url):
+    opened = SqlState(database_url)
+    yield opened
+    opened.close()
+
+
+def test_what_was_recorded_is_there_for_the_next_process(database_url):
+    first = SqlState(database_url)
+    first.claim("run")
+    first.record_check_ins(seen(0, 1, 2))
+    first.record_check_ins(seen(1, 3, check_ins=4))
+    first.record_attempt(ATTEMPT, [0, 2])
+    abandoned = ATTEMPT._replace(token="bb", round_number=1, outcome="abandoned", reason="too few")
+    first.record_attempt(abandoned, [])
+    first.record_attempt(ATTEMPT._replace(token="cc", round_number=1), [2])
+    first.record_release(ReleaseRecord(1, "digest", 1e9))
+    first.record_release(ReleaseRecord(1, "digest", 2e9))
+    first.close()
+    again = SqlState(database_url)
+    again.claim("run")
+    assert again.clients() == [
+        ClientRecord(0, "client0", 0, 1),
+        ClientRecord(1, "client1", None, 0),
+        ClientRecord(2, "client2", 1, 2),
+        ClientRecord(3, "client3", None, 0),
+    ]
+    assert again.finished_rounds() == 2
+    assert again.attempts(2) == [abandoned, ATTEMPT._replace(token="cc", round_number=1)]
+    again.close()
+
+
+def test_a_state_belongs_to_one_run(state):
+    state.claim("run")
+    with pytest.raises(StateError, match="another run"):
+        state.claim("other")
+
+
+def test_an_attempt_that_is_recorded_again_counts_once(state):
+    state.record_check_ins(seen(0))
+    state.record_attempt(ATTEMPT, [0])
+    state.record_attempt(ATTEMPT, [0])
+    assert state.attempts(5) == [ATTEMPT]
+
+
+def test_an_attempt_whose_client_is_unknown_leaves_nothing_behind(state):
+    state.record_check_ins(seen(0))
+    with pytest.raises(StateError):
+        state.record_attempt(ATTEMPT, [0, 7])
+    assert state.finished_rounds() == 0
+    assert state.clients()[0].participations == 0
+
+
+def test_rounds_that_run_again_are_forgotten(state):
+    state.record_check_ins(seen(0))
+    state.record_attempt(ATTEMPT, [0])
+    state.record_attempt(ATTEMPT._replace(token="bb", round_number=1), [0])
+    state.forget_rounds(1)
+    assert state.finished_rounds() == 1
+    assert state.clients() == [ClientRecord(0, "client0", 0, 1)]
+    assert [attempt.outcome for attempt in state.attempts(2)] == ["finished", "abandoned"]
+
+
+def test_many_check_ins_are_recorded_together(state):
+    state.record_check_ins(seen(*range(1200)))
+    state.record_check_ins(seen(*range(1300)))
+    assert len(state.clients()) == 1300
+
+
+def test_the_steps_lead_to_the_tables(database_url):
+    database = Database(database_url)
+    with database.reading() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), TABLES) == []
+    database.close()
+
+
+def test_several_processes_may_open_a_new_database_at_once(database_url):
+    opened, errors = [], []
+
+    def open_it():
+        try:
+            opened.append(Database(database_url))
+        except StateError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    for database in opened:
+        database.close()
+
+
+def test_a_database_of_a_newer_version_is_refused(database_url):
+    database = Database(database_url)
+    with database.writing() as connection:
+        connection.execute(sql.text("UPDATE alembic_version SET version_num = '9999'"))
+    database.close()
+    with pytest.raises(StateError, match=r"a newer version of fedlm wrote this database .*9999"):
+        Database(database_url)
+
+
+def test_of_two_that_read_and_then_write_one_waits(database_url):
+    database = Database(database_url)
+    state = SqlState(database_url)
+    state.record_check_ins(seen(0))
+    reached, results = threading.Barrier(2), []
+
+    def count_up():
+        reached.wait()
+        for _ in range(20):
+            with database.writing() as connection:
+                found = connection.scalar(sql.text("SELECT check_ins FROM clients"))
+                connection.execute(sql.text("UPDATE clients SET check_ins = :more"), {"more": found + 1})
+        results.append(True)
+
+    threads = [threading.Thread(target=count_up) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.reading() as connection:
+        assert (results, connection.scalar(sql.text("SELECT check_ins FROM clients"))) == ([True, True], 41)
+    database.close()
+    state.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("secret", "is not the URL of a database"),
+        ("mysql://u:secret@host/x", "not supported"),
+        ("sqlite:////nowhere/at/all.db", "cannot be opened"),
+        ("postgresql://u:secret@127.0.0.1:1/x", "cannot be opened"),
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_named_without_its_password(url, words):
+    with pytest.raises(StateError, match=words) as raised:
+        Database(url)
+    assert "secret" not in str(raised.value)
