@@ -14,6 +14,7 @@ COMMANDS = {
     "simulate": "train one model in simulated cross-device rounds",
     "compare": "compare models over learning rates and seeds, and write a report",
     "serve": "train one model with clients that dial in",
+    "status": "say how a running server stands",
     "client": "take part in a deployment with text that stays on this device",
     "account": "state what a private run promises, or has spent, and plot mechanisms side by side",
     "evaluate": "score a run on each client of a split, and what training on does for it",

@@ -4,13 +4,18 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from fedlm.options import add_configuration, settings_of
 from fl_core.errors import ConfigurationError
 from fl_core.serving.settings import Deployment
+
+if TYPE_CHECKING:
+    from fl_core.serving.operations.measured import Metrics
+    from fl_core.serving.operations.overview import Overview
+    from fl_core.serving.server import Show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,9 @@ class ServeCommand(Deployment):
     database: str | None = None
     """Where rounds, check-ins and participation are kept: a URL as SQLAlchemy has it; SQLite in the run's folder where
     it is not given."""
+    operator_address: str | None = None
+    """Where operators look: a page, `/status.json` and `/metrics` for Prometheus, over HTTP; nowhere where it is not
+    given."""
     linger_seconds: float = 30.0
     """How long clients are still told that the run is over, before the server ends."""
 
@@ -60,6 +68,8 @@ def main(argv: list[str]) -> int:
     if not command.insecure:
         raise ConfigurationError("there are no keys; give --insecure to speak plain text on loopback")
     loopback_only(command.address)
+    if command.operator_address is not None:
+        loopback_only(command.operator_address)
     _log_to_stderr(JsonLines())
     run = serve(
         _task(command),
@@ -68,9 +78,24 @@ def main(argv: list[str]) -> int:
         lambda row: event("round_released", **row),
         command.database,
         command.linger_seconds,
+        _operators(command),
     )
     asyncio.run(run)
     return 0
+
+
+def _operators(command: ServeCommand) -> "Show | None":
+    from fl_core.serving.operations.listener import OperatorApplication, OperatorListener
+
+    address = command.operator_address
+    if address is None:
+        return None
+
+    def show(overview: "Overview", metrics: "Metrics") -> OperatorListener:
+        metrics.registry.register(overview)
+        return OperatorListener(OperatorApplication(overview.read, metrics.registry), address)
+
+    return show
 
 
 def _log_to_stderr(form: logging.Formatter) -> None:

@@ -14,6 +14,8 @@ from fl_core.serving.attempt import RoundRules
 from fl_core.serving.coordinator import Coordinator, DrainedError, Offer
 from fl_core.serving.events import event
 from fl_core.serving.network_runner import NetworkCohortRunner
+from fl_core.serving.operations.measured import MeasuredHandlers, Metrics
+from fl_core.serving.operations.overview import Overview
 from fl_core.serving.pacing import PaceSteering
 from fl_core.serving.program import program_message
 from fl_core.serving.receiving import Receiver
@@ -75,9 +77,18 @@ class Listener(Protocol):
 Listen = Callable[[Handlers], Listener]
 """Makes what carries calls to handlers."""
 
+Show = Callable[[Overview, Metrics], Listener]
+"""Makes what shows operators how the server stands."""
+
 
 async def serve(
-    task: Task, out: Path, listen: Listen, observe: Observer, database: str | None = None, linger: float = 0.0
+    task: Task,
+    out: Path,
+    listen: Listen,
+    observe: Observer,
+    database: str | None = None,
+    linger: float = 0.0,
+    show: Show | None = None,
 ) -> bool:
     """Run a deployment's server.
 
@@ -88,6 +99,7 @@ async def serve(
       observe: see `fl_core.serving.training.Observer`; called in another thread.
       database: URL of the state; SQLite in the folder where None.
       linger: seconds for which clients are still told that the run is over.
+      show: makes the operators' listener; there is none where None.
 
     Returns:
       Whether the run is over; else it was asked to stop.
@@ -103,13 +115,21 @@ async def serve(
             task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler
         )
         coordinator = make_coordinator(task, training, state, out)
-        listener = listen(coordinator)
-        await listener.start()
-        event("listening", port=listener.port)
-        try:
+        async with contextlib.AsyncExitStack() as listening:
+            handlers: Handlers = coordinator
+            if show is not None:
+                metrics = Metrics()
+                handlers = MeasuredHandlers(coordinator, metrics)
+                overview = Overview(task.deployment, coordinator, training, state)
+                await _listen(listening, show(overview, metrics), "operators")
+            await _listen(listening, listen(handlers), "clients")
             return await _run(task.deployment, coordinator, training, observe, linger)
-        finally:
-            await listener.stop(_GRACE_SECONDS)
+
+
+async def _listen(listening: contextlib.AsyncExitStack, listener: Listener, whom: str) -> None:
+    await listener.start()
+    listening.push_async_callback(listener.stop, _GRACE_SECONDS)
+    event("listening", to=whom, port=listener.port)
 
 
 def make_coordinator(task: Task, training: DeployedTraining, state: State, out: Path) -> Coordinator:

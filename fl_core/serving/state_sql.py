@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
-from fl_core.serving.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError
+from fl_core.serving.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError, Totals
 
 DATABASE_FILE = "state.db"
 _BUSY_SECONDS = 30
@@ -171,6 +171,15 @@ class SqlState:
         query = sql.select(*columns).order_by(_attempts.c.number.desc()).limit(last)
         with self._engine.connect() as connection:
             return [AttemptRecord(*row) for row in connection.execute(query)][::-1]
+
+    def totals(self) -> Totals:
+        """See `State.totals`."""
+        summed = [sql.func.coalesce(sql.func.sum(_attempts.c[name]), 0) for name in Totals._fields[2:]]
+        outcomes = [
+            sql.func.count().filter(_attempts.c.outcome == outcome).label(outcome) for outcome in Totals._fields[:2]
+        ]
+        with self._engine.connect() as connection:
+            return Totals(*map(int, connection.execute(sql.select(*outcomes, *summed)).one()))
 
     def close(self) -> None:
         """See `State.close`."""

@@ -102,6 +102,8 @@ async def running(clients):
 class Server:
     """A server in this event loop; an async context manager that waits for the port, then stops the server."""
 
+    show = None
+
     def __init__(self, what, out, port=0, linger=0.2):
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
         self.coordinator = None
@@ -118,10 +120,12 @@ class Server:
                 listening.set()
 
         def listen(handlers):
-            self.coordinator = handlers
+            self.coordinator = getattr(handlers, "inner", handlers)
             return Listening(handlers, f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes)
 
-        self.over = asyncio.create_task(serve(self.what, self.out, listen, self.rows.append, linger=self.linger))
+        self.over = asyncio.create_task(
+            serve(self.what, self.out, listen, self.rows.append, linger=self.linger, show=self.show)
+        )
         waiting = asyncio.create_task(listening.wait())
         await asyncio.wait({self.over, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
