@@ -16,6 +16,7 @@ COMMANDS = {
     "serve": "train one model with clients that dial in",
     "status": "say how a running server stands",
     "client": "take part in a deployment with text that stays on this device",
+    "keys": "make the certificates by which a deployment's server and clients know each other",
     "account": "state what a private run promises, or has spent, and plot mechanisms side by side",
     "evaluate": "score a run on each client of a split, and what training on does for it",
 }

@@ -24,10 +24,14 @@ class ClientCommand:
     """Host and port of the server."""
     data: Path
     """JSON Lines file of this device's text."""
-    name: str
-    """What this client calls itself; always the same, since the server counts by it how often a client takes part."""
+    credentials: Path | None = None
+    """Folder of this client's certificate and key, from `fedlm keys enrol` or `fedlm keys client`; the certificate's
+    name is the client's identity."""
     insecure: bool = False
     """Speak plain text; to a server on loopback alone."""
+    name: str | None = None
+    """What this client calls itself where it is insecure; always the same, since the server counts by it how often a
+    client takes part."""
     max_examples: int | None = None
     """Keep the newest so many examples, and forget the others; all where it is not given."""
     max_age_days: float | None = None
@@ -49,23 +53,40 @@ def main(argv: list[str]) -> int:
     from clients.example_store import ExampleStore, Retention
     from clients.network_client import Client
     from clients.settings import ClientLimits
-    from fl_core.serving.server import loopback_only
     from fl_core.transport.grpc_client import GrpcChannel
 
-    if not command.insecure:
-        raise ConfigurationError("there are no keys; give --insecure to speak plain text to a server on loopback")
-    loopback_only(command.server)
+    name, credentials = _identity(command)
     store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
     store.forget()
     client = Client(
-        lambda: GrpcChannel(command.server, command.name),
+        lambda: GrpcChannel(command.server, name, credentials),
         store,
         _read_vocabulary,
         limits=ClientLimits(models=command.models),
-        notice=lambda words: print(f"fedlm client {command.name}: {words}", file=sys.stderr, flush=True),
+        notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
     )
     client.run()
     return 0
+
+
+def _identity(command: ClientCommand) -> tuple[str, Any]:
+    """Find out who this client is, and what it dials with; refuse to speak plain text where others could listen."""
+    from fl_core.transport.credentials import CLIENT, loopback_only, read_credentials
+
+    if command.insecure:
+        loopback_only(command.server)
+        if command.name is None or command.credentials is not None:
+            raise ConfigurationError("insecure needs a name, and does without credentials")
+        return command.name, None
+    if command.credentials is None:
+        raise ConfigurationError(
+            "there are no credentials; get them with `fedlm keys enrol` and give their folder as --credentials, or "
+            "give --insecure to speak plain text to a server on loopback"
+        )
+    if command.name is not None:
+        raise ConfigurationError("name does nothing beside credentials, since the certificate has one; leave it out")
+    credentials = read_credentials(command.credentials, CLIENT)
+    return credentials.name, credentials.for_client()
 
 
 def _read_vocabulary(content: bytes) -> Any:

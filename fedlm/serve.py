@@ -39,14 +39,21 @@ class ServeCommand(Deployment):
     """Held-out examples to score on; always the same ones."""
     address: str = "127.0.0.1:8470"
     """Where to listen: host and port; port 0 takes a free one."""
+    keys: Path | None = None
+    """Folder of the server's credentials and the list of revoked clients, as `fedlm keys` makes it. Clients need a
+    certificate of the same authority (mutual TLS), and its name is their identity."""
+    enrolment_address: str | None = None
+    """Where devices get a certificate for a one-time token: host and port. The folder of keys must have the
+    authority's own key."""
     insecure: bool = False
     """Speak plain text, and believe the name that a client gives itself; on loopback alone."""
     database: str | None = None
     """Where rounds, check-ins and participation are kept: a URL as SQLAlchemy has it; SQLite in the run's folder where
     it is not given."""
     operator_address: str | None = None
-    """Where operators look: a page, `/status.json` and `/metrics` for Prometheus, over HTTP; nowhere where it is not
-    given."""
+    """Where operators look: host and port of a page, `/status.json` and `/metrics` for Prometheus; nowhere where it is
+    not given. With keys over HTTPS and with the token of `fedlm keys operator`; insecure over HTTP, for whoever can log
+    in to this machine."""
     linger_seconds: float = 30.0
     """How long clients are still told that the run is over, before the server ends."""
 
@@ -62,38 +69,71 @@ def main(argv: list[str]) -> int:
     """
     command = tyro.cli(ServeCommand, args=add_configuration(argv, ServeCommand), prog="fedlm serve")
     from fl_core.serving.events import JsonLines, event
-    from fl_core.serving.server import loopback_only, serve
-    from fl_core.transport.grpc_server import GrpcServer
+    from fl_core.serving.server import serve
 
-    if not command.insecure:
-        raise ConfigurationError("there are no keys; give --insecure to speak plain text on loopback")
-    loopback_only(command.address)
-    if command.operator_address is not None:
-        loopback_only(command.operator_address)
+    listen, show = _listen(command), _show(command)
     _log_to_stderr(JsonLines())
     run = serve(
         _task(command),
         command.out,
-        lambda handlers: GrpcServer(handlers, command.address, command.chunk_bytes),
+        listen,
         lambda row: event("round_released", **row),
         command.database,
         command.linger_seconds,
-        _operators(command),
+        show,
     )
     asyncio.run(run)
     return 0
 
 
-def _operators(command: ServeCommand) -> "Show | None":
-    from fl_core.serving.operations.listener import OperatorApplication, OperatorListener
+def _listen(command: ServeCommand) -> Any:
+    """Choose what listens, and refuse what would let anybody in."""
+    from fl_core.serving.keys import Authority
+    from fl_core.serving.listeners import Listeners
+    from fl_core.transport.credentials import SERVER, CertifiedNames, loopback_only, read_credentials
+    from fl_core.transport.grpc_enrolment import EnrolmentServer
+    from fl_core.transport.grpc_server import GrpcServer
+
+    if command.insecure:
+        if command.keys is not None or command.enrolment_address is not None:
+            raise ConfigurationError("insecure does without keys and enrolment_address; leave it, or those, out")
+        loopback_only(command.address)
+        return lambda handlers: GrpcServer(handlers, command.address, command.chunk_bytes)
+    if command.keys is None:
+        raise ConfigurationError(
+            "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
+            "speak plain text on loopback"
+        )
+    credentials, identify = read_credentials(command.keys, SERVER), CertifiedNames(command.keys)
+    enrol = None if command.enrolment_address is None else Authority(command.keys).enrol
+
+    def listen(handlers: Any) -> Listeners:
+        calls = GrpcServer(handlers, command.address, command.chunk_bytes, credentials.for_server(), identify)
+        if enrol is None or command.enrolment_address is None:
+            return Listeners(calls)
+        return Listeners(calls, EnrolmentServer(enrol, command.enrolment_address, credentials.for_enrolment()))
+
+    return listen
+
+
+def _show(command: ServeCommand) -> "Show | None":
+    """Choose how operators are shown the server, if at all."""
+    from fl_core.serving.operations.listener import OperatorApplication, OperatorListener, token_needed
+    from fl_core.serving.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
+    from fl_core.transport.credentials import loopback_only, server_tls
 
     address = command.operator_address
     if address is None:
         return None
+    tls = admit = None
+    if command.keys is None:
+        loopback_only(address)
+    else:
+        tls, admit = server_tls(command.keys), token_needed(OperatorAccess(command.keys / OPERATOR_TOKEN_FILE))
 
     def show(overview: "Overview", metrics: "Metrics") -> OperatorListener:
         metrics.registry.register(overview)
-        return OperatorListener(OperatorApplication(overview.read, metrics.registry), address)
+        return OperatorListener(OperatorApplication(overview.read, metrics.registry, admit), address, tls)
 
     return show
 

@@ -1,13 +1,16 @@
 """`fedlm status`: how a running server stands, for terminals."""
 
+import http.client
 import json
 import math
+import ssl
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -19,6 +22,9 @@ from rich.text import Text
 
 from fedlm.options import add_configuration
 from fl_core.errors import ConfigurationError
+from fl_core.serving.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
+from fl_core.transport.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
+from fl_core.transport.credentials import loopback_only
 
 _SECONDS = 10.0
 
@@ -30,8 +36,10 @@ class StatusCommand:
     The same as the operators' page shows; `fedlm serve --operator-address` switches both on.
     """
 
-    server: str = "http://127.0.0.1:8471"
-    """Address of the operators' listener."""
+    server: str = "127.0.0.1:8471"
+    """Host and port of the operators' listener."""
+    keys: Path | None = None
+    """Folder with `ca.pem` and `operator.token`, as `fedlm keys` makes it; for a server with keys."""
     watch: bool = False
     """Go on, once a second, until interrupted."""
     json: bool = False
@@ -63,25 +71,39 @@ def main(argv: list[str]) -> int:
 
 
 def _statuses(command: StatusCommand) -> Iterator[dict[str, Any]]:
-    yield _fetch(command)
+    fetch = _fetch(command)
+    yield fetch()
     while command.watch:
         time.sleep(1.0)
-        yield _fetch(command)
+        yield fetch()
 
 
-def _fetch(command: StatusCommand) -> dict[str, Any]:
-    url = command.server.rstrip("/") + "/status.json"
-    if not url.startswith(("http://", "https://")):
-        raise ConfigurationError(f"the server is {command.server!r}; expected a URL such as http://127.0.0.1:8471")
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url), timeout=_SECONDS) as answer:
-            return json.loads(answer.read())
-    except (OSError, ValueError) as error:
-        why = getattr(error, "reason", error)
-        raise ConfigurationError(
-            f"{url}: no server tells its status there ({why}); is it running, and was it started with "
-            "--operator-address?"
-        ) from error
+def _fetch(command: StatusCommand) -> Callable[[], dict[str, Any]]:
+    headers, tls, scheme = {}, None, "http"
+    if command.keys is None:
+        loopback_only(command.server)
+    else:
+        token = OperatorAccess(command.keys / OPERATOR_TOKEN_FILE).token()
+        headers["Authorization"], scheme = f"Bearer {token}", "https"
+        tls = ssl.create_default_context(
+            cadata=certificate_pem(read_certificate(command.keys / AUTHORITY_FILE)).decode()
+        )
+    url = f"{scheme}://{command.server}/status.json"
+
+    def fetch() -> dict[str, Any]:
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(url, headers=headers), None, _SECONDS, context=tls
+            ) as got:
+                return json.loads(got.read())
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            why = getattr(error, "reason", error)
+            raise ConfigurationError(
+                f"{url}: no server tells its status there ({why}); is it running, was it started with "
+                "--operator-address, and are --keys those of this server (without, where it has none)?"
+            ) from error
+
+    return fetch
 
 
 def describe(status: dict[str, Any]) -> Group:

@@ -87,6 +87,7 @@ def contribution(
     training: TrainingSums,
     rules: AggregationRules,
     clip_norm: jax.typing.ArrayLike | None = None,
+    norm: jax.Array | None = None,
 ) -> CohortAggregate:
     """Turn one client's update, as the server decompressed it, into what it adds to the aggregate.
 
@@ -96,12 +97,13 @@ def contribution(
       training: what the client says of its training.
       rules: weighting and clipping.
       clip_norm: scalar, in place of the rules' where it is given.
+      norm: the L2 norm of `delta`, where it is known already.
 
     Returns:
       The aggregate of this client alone. An update with any value that is not finite is counted as dropped
       and adds nothing.
     """
-    norm = global_norm(delta)
+    norm = global_norm(delta) if norm is None else norm
     # A sum of squares may overflow where every value is finite; such an update is as useless.
     accepted = jnp.isfinite(norm) & jnp.isfinite(training.loss)
     weight = jnp.where(accepted, num_examples if rules.weighting == "examples" else 1.0, 0.0)

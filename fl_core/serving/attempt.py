@@ -97,12 +97,14 @@ class Participant:
       upload_id: that this answer was to.
       receiving: the task that receives its upload now.
       adding: the task that adds its report, once that is whole; nothing cancels it.
+      bytes_down: sent to it.
     """
 
     receipt: messages.UploadReply | None = None
     upload_id: bytes = b""
     receiving: asyncio.Task | None = None
     adding: asyncio.Task | None = None
+    bytes_down: int = 0
 
 
 @dataclass

@@ -7,7 +7,7 @@ database) runs in threads beside it. Nothing that a client does, or leaves out, 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from fl_core.aggregation import CohortAggregate
@@ -17,7 +17,7 @@ from fl_core.serving.events import event, warn
 from fl_core.serving.pacing import PaceSteering
 from fl_core.serving.receiving import Receiver, read_header, refusal
 from fl_core.serving.registry import ClientRegistry
-from fl_core.serving.state import AttemptRecord, State
+from fl_core.serving.state import AttemptRecord, State, StateError
 from fl_core.serving.streaming_sum import StreamingSum
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.artifacts import ServedArtifact
@@ -25,6 +25,8 @@ from fl_core.transport.interface import PROTOCOL, UnknownArtifactError
 
 _CHECK_INS_SAVED_EVERY = 1.0
 _REMEMBERED_ATTEMPTS = 4
+_DOWNLOADS = 3
+_SAVING_SECONDS, _SAVED_AGAIN_AFTER = 60.0, 1.0
 _LONGEST_VERSION = 64
 
 
@@ -141,19 +143,30 @@ class Coordinator:
 
     async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator[bytes]:
         """See `fl_core.transport.interface.Handlers.download`."""
-        attempt = self._attempt
-        for chunk in self._artifact(peer, request.digest, attempt).chunks(request.first_chunk):
-            if attempt is not None:
-                attempt.bytes_down += len(chunk)
+        if request.digest == self._offer.vocabulary.description.digest:
+            artifact, send = self._offer.vocabulary, lambda chunk: None
+        else:
+            artifact, send = self._parameters_for(peer, request.digest)
+        for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
+            chunk = artifact.chunk(number)
+            send(chunk)
             yield chunk
 
-    def _artifact(self, peer: str, digest: bytes, attempt: Attempt | None) -> ServedArtifact:
-        if digest == self._offer.vocabulary.description.digest:
-            return self._offer.vocabulary
-        number = self.registry.number_of(peer)
+    def _parameters_for(self, peer: str, digest: bytes) -> tuple[ServedArtifact, Callable[[bytes], None]]:
+        """Find what a client may download, and what notes that it does."""
+        number, attempt = self.registry.number_of(peer), self._attempt
         if attempt is None or attempt.parameters.description.digest != digest or number not in attempt.participants:
             raise UnknownArtifactError("this model is not offered to this client now; check in again")
-        return attempt.parameters
+        participant = attempt.participants[number]
+        most = _DOWNLOADS * attempt.parameters.description.size
+
+        def send(chunk: bytes) -> None:
+            if participant.bytes_down > most:
+                raise UnknownArtifactError("this client has downloaded this model too often")
+            participant.bytes_down += len(chunk)
+            attempt.bytes_down += len(chunk)
+
+        return attempt.parameters, send
 
     async def upload(self, peer: str, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
         """See `fl_core.transport.interface.Handlers.upload`."""
@@ -214,7 +227,7 @@ class Coordinator:
         seconds = loop.time() - attempt.opened
         self._pacing.round_took(seconds)
         record = _record(attempt, started, seconds)
-        await self._save(attempt, record)
+        await self._save(attempt, record, loop.time() + _SAVING_SECONDS)
         event(f"round_{record.outcome}", **record._asdict())
         if record.outcome == "abandoned":
             return None
@@ -247,12 +260,21 @@ class Coordinator:
         # What is being added now belongs to the sum; what waits for its turn finds the attempt closed.
         await self._receiver.idle()
 
-    async def _save(self, attempt: Attempt, record: AttemptRecord) -> None:
-        async with self._saving:
-            # Who takes part must be in the state before that it took part.
-            await self._save_check_ins()
-            participants = attempt.accepted if record.outcome == "finished" else []
-            await asyncio.to_thread(self._state.record_attempt, record, participants)
+    async def _save(self, attempt: Attempt, record: AttemptRecord, deadline: float) -> None:
+        """Write an attempt and its participants; wait a while for a database that is busy or gone."""
+        participants = attempt.accepted if record.outcome == "finished" else []
+        while True:
+            try:
+                async with self._saving:
+                    # Who takes part must be in the state before that it took part.
+                    await self._save_check_ins()
+                    await asyncio.to_thread(self._state.record_attempt, record, participants)
+                return
+            except StateError as error:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                warn("attempt_not_saved", why=str(error))
+                await asyncio.sleep(_SAVED_AGAIN_AFTER)
 
     async def _save_check_ins(self) -> None:
         seen = self.registry.unsaved()
@@ -269,7 +291,7 @@ class Coordinator:
             try:
                 async with self._saving:
                     await self._save_check_ins()
-            except Exception as error:
+            except StateError as error:
                 # They are kept, and written with the next ones.
                 warn("check_ins_not_saved", why=str(error))
 

@@ -37,6 +37,7 @@ class NetworkCohortRunner:
         self._coordinator, self._loop = coordinator, loop
         self._compressor, self._rules = compressor, rules
         self._encoding, self._chunk_bytes = encoding, chunk_bytes
+        self._compiled = False
 
     def announce(self, plan: RoundPlan) -> None:
         """See `fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
@@ -47,14 +48,22 @@ class NetworkCohortRunner:
         Raises:
           DrainedError: the server is going down.
         """
+        if not self._compiled:
+            self._sum(params, plan, clip_norm).compile()
+            self._compiled = True
         parameters = ServedArtifact(pack_parameters(params, self._encoding), self._encoding, self._chunk_bytes)
         collected = None
-        while collected is None:
-            total = StreamingSum(params, self._compressor, self._rules, clip_norm, plan.upload_key())
-            collected = self._collect(plan, parameters, total)
+        try:
+            while collected is None:
+                collected = self._collect(plan, parameters, self._sum(params, plan, clip_norm))
+        finally:
+            parameters.withdraw()
         return CohortResult(
             collected.aggregate, collected.steps, collected.bytes_down, collected.bytes_up, collected.selected
         )
+
+    def _sum(self, params: Params, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
+        return StreamingSum(params, self._compressor, self._rules, clip_norm, plan.upload_key())
 
     def _collect(self, plan: RoundPlan, parameters: ServedArtifact, total: StreamingSum) -> Collected | None:
         attempt = self._coordinator.collect(plan, parameters, total)

@@ -8,7 +8,7 @@ for some rounds is asked back after about so many.
 import random
 
 _MARGIN = 2.0
-_LONGEST = 3600.0
+_LONGEST = 6 * 3600.0
 _WEIGHT_OF_LATEST = 0.3
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fl_core.privacy.participation import BoundedParticipation
 from fl_core.serving.state import SeenClient, State
 
-_RECENT_SECONDS = 3600.0
+_RECENT_SECONDS = 24 * 3600.0
 
 
 class _Client:
@@ -119,7 +119,7 @@ class ClientRegistry:
         return sum(seen >= oldest for seen in list(self._recent.values()))
 
     def population(self) -> int:
-        """Count the clients that have checked in within the last hour."""
+        """Count the clients that have checked in within the last day."""
         oldest = time.monotonic() - _RECENT_SECONDS
         while self._recent:
             first = next(iter(self._recent))

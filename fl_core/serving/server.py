@@ -6,13 +6,12 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from fl_core.cohorts import CohortSampler
-from fl_core.errors import ConfigurationError
 from fl_core.serving.attempt import RoundRules
 from fl_core.serving.coordinator import Coordinator, DrainedError, Offer
 from fl_core.serving.events import event
+from fl_core.serving.listeners import Listener
 from fl_core.serving.network_runner import NetworkCohortRunner
 from fl_core.serving.operations.measured import MeasuredHandlers, Metrics
 from fl_core.serving.operations.overview import Overview
@@ -54,24 +53,6 @@ class Task:
     fingerprint: str
     score: Score | None = None
     sampler: CohortSampler | None = None
-
-
-class Listener(Protocol):
-    """What carries calls to handlers; `fl_core.transport.grpc_server.GrpcServer` is one.
-
-    Attributes:
-      port: that it listens on, once started.
-    """
-
-    port: int
-
-    async def start(self) -> None:
-        """Begin to listen."""
-        ...
-
-    async def stop(self, grace: float) -> None:
-        """Take no new call, and end those that last longer than a grace in seconds."""
-        ...
 
 
 Listen = Callable[[Handlers], Listener]
@@ -226,20 +207,3 @@ def _drain_or_interrupt(coordinator: Coordinator, which: signal.Signals) -> None
         signal.raise_signal(which)
     event("draining", signal=which.name)
     coordinator.drain()
-
-
-def loopback_only(address: str) -> None:
-    """Refuse to speak plain text where others could listen.
-
-    Args:
-      address: host and port to listen on.
-
-    Raises:
-      ConfigurationError: the host is not loopback.
-    """
-    host = address.rsplit(":", 1)[0].strip("[]")
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        raise ConfigurationError(
-            f"the address is {address}, and there are no credentials: plain text is for loopback alone. Give keys, or "
-            "listen on 127.0.0.1"
-        )

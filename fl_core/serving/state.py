@@ -13,7 +13,7 @@ Outcome = Literal["finished", "abandoned"]
 
 
 class StateError(UserError):
-    """The state does not belong to this run, or is an older copy."""
+    """The state does not belong to this run, is an older copy, or cannot be read or written."""
 
 
 class ClientRecord(NamedTuple):
@@ -117,7 +117,10 @@ class ReleaseRecord(NamedTuple):
 
 
 class State(Protocol):
-    """Durable: when a method that records returns, what it recorded survives a crash. Safe to call from any thread."""
+    """Durable: when a method that records returns, what it recorded survives a crash.
+
+    Safe to call from any thread. Every method raises `StateError` where the database is busy or gone.
+    """
 
     def claim(self, run: str) -> None:
         """Make sure that this state is that of a run, or make it so where it is new.
@@ -146,7 +149,7 @@ class State(Protocol):
         """Record an attempt at a round and, in the same transaction, who took part.
 
         Args:
-          attempt: which is over.
+          attempt: which is over; nothing happens where it is recorded already.
           participants: numbers of the clients whose updates count; none where it was abandoned.
         """
         ...

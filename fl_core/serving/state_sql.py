@@ -1,6 +1,7 @@
 """The server's state in a database, through SQLAlchemy: SQLite in the run's folder, or any other by its URL."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,21 @@ class SqlState:
                 "there, and may this process write it?"
             ) from error
 
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """Begin a transaction that is committed at the end."""
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except sql.exc.SQLAlchemyError as error:
+            raise StateError(
+                f"{self._url.render_as_string()}: the state cannot be read or written ({_first_line(error)}); is the "
+                "database there, and does its disk have room?"
+            ) from error
+
     def claim(self, run: str) -> None:
         """See `State.claim`."""
-        with self._engine.begin() as connection:
+        with self._connection() as connection:
             found = connection.scalars(sql.select(_runs.c.run)).all()
             if not found:
                 connection.execute(sql.insert(_runs).values(run=run))
@@ -106,7 +119,7 @@ class SqlState:
             .outerjoin(taken, _clients.c.number == taken.c.client)
             .order_by(_clients.c.number)
         )
-        with self._engine.connect() as connection:
+        with self._connection() as connection:
             return [ClientRecord(*row) for row in connection.execute(query)]
 
     def record_check_ins(self, seen: Sequence[SeenClient]) -> None:
@@ -122,7 +135,7 @@ class SqlState:
                 last_seen=sql.bindparam("seen"),
             )
         )
-        with self._engine.begin() as connection:
+        with self._connection() as connection:
             known = _known(connection, [one.number for one in seen])
             new = [one._asdict() for one in seen if one.number not in known]
             old = [
@@ -137,7 +150,10 @@ class SqlState:
 
     def record_attempt(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
         """See `State.record_attempt`."""
-        with self._engine.begin() as connection:
+        with self._connection() as connection:
+            # The first try may have been committed although its connection broke.
+            if connection.scalar(sql.select(_attempts.c.number).where(_attempts.c.token == attempt.token)) is not None:
+                return
             connection.execute(sql.insert(_attempts).values(**attempt._asdict()))
             rows = [{"round_number": attempt.round_number, "client": client} for client in participants]
             if rows:
@@ -146,7 +162,7 @@ class SqlState:
     def finished_rounds(self) -> int:
         """See `State.finished_rounds`."""
         query = sql.select(sql.func.max(_attempts.c.round_number)).where(_attempts.c.outcome == "finished")
-        with self._engine.connect() as connection:
+        with self._connection() as connection:
             last = connection.scalar(query)
         return 0 if last is None else last + 1
 
@@ -154,13 +170,13 @@ class SqlState:
         """See `State.forget_rounds`."""
         again = (_attempts.c.round_number >= first) & (_attempts.c.outcome == "finished")
         undone = {"outcome": "abandoned", "reason": "the server stopped before anything of it was released"}
-        with self._engine.begin() as connection:
+        with self._connection() as connection:
             connection.execute(sql.delete(_participations).where(_participations.c.round_number >= first))
             connection.execute(sql.update(_attempts).where(again).values(**undone))
 
     def record_release(self, release: ReleaseRecord) -> None:
         """See `State.record_release`."""
-        with self._engine.begin() as connection:
+        with self._connection() as connection:
             there = connection.scalar(sql.select(_releases.c.rounds).where(_releases.c.rounds == release.rounds))
             if there is None:
                 connection.execute(sql.insert(_releases).values(**release._asdict()))
@@ -169,7 +185,7 @@ class SqlState:
         """See `State.attempts`."""
         columns = [_attempts.c[name] for name in AttemptRecord._fields]
         query = sql.select(*columns).order_by(_attempts.c.number.desc()).limit(last)
-        with self._engine.connect() as connection:
+        with self._connection() as connection:
             return [AttemptRecord(*row) for row in connection.execute(query)][::-1]
 
     def totals(self) -> Totals:

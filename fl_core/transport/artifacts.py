@@ -41,21 +41,25 @@ class ServedArtifact:
         )
         self.description.digest = _digest(self.description)
 
-    def chunks(self, first: int) -> list[bytes]:
-        """List the serialized chunks from one on.
+    def chunk(self, number: int) -> bytes:
+        """Take one chunk.
 
         Args:
-          first: its number.
+          number: counted from 0.
 
         Returns:
-          `Chunk` messages.
+          The `Chunk` message, serialized.
 
         Raises:
-          UnknownArtifactError: there is no such chunk.
+          UnknownArtifactError: there is no such chunk, or none any more.
         """
-        if first >= len(self._chunks):
-            raise UnknownArtifactError(f"chunk {first} of an artifact that has {len(self._chunks)}")
-        return self._chunks[first:]
+        if number >= len(self._chunks):
+            raise UnknownArtifactError(f"there is no chunk {number} of this download now")
+        return self._chunks[number]
+
+    def withdraw(self) -> None:
+        """Forget the content, also where a slow client is still fetching it."""
+        self._chunks = []
 
 
 class ArtifactAssembly:

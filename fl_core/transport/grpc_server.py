@@ -11,7 +11,7 @@ from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, message_limits
 from fl_core.transport.interface import Handlers, RefusedError, UnknownArtifactError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("fedlm.transport")
 _LONGEST_NAME = 128
 
 Identify = Callable[[grpc.aio.ServicerContext], str]

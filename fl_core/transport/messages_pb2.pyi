@@ -184,3 +184,17 @@ class UploadReply(_message.Message):
     reason: str
     come_back_seconds: float
     def __init__(self, status: _Optional[_Union[UploadReply.Status, str]] = ..., reason: _Optional[str] = ..., come_back_seconds: _Optional[float] = ...) -> None: ...
+
+class EnrolRequest(_message.Message):
+    __slots__ = ("token", "request")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    request: bytes
+    def __init__(self, token: _Optional[str] = ..., request: _Optional[bytes] = ...) -> None: ...
+
+class EnrolReply(_message.Message):
+    __slots__ = ("certificate",)
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...

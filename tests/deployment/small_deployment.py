@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from clients.example_store import ExampleStore
@@ -13,13 +16,15 @@ from fl_core.serving.server import Task, serve
 from fl_core.serving.settings import Deployment
 from fl_core.transport.grpc_client import GrpcChannel
 from fl_core.transport.grpc_server import GrpcServer
-from models.registry import create_model
+from models.base import language_model
+from models.registry import ModelEntry, create_model
 
+MODEL = "small_deployment:BIGRAM"
 VOCABULARY, LENGTH, CLIENTS = 40, 6, 20
-IMPATIENT = ClientLimits(first_backoff=0.05, longest_backoff=0.5, recheck_seconds=0.1)
+IMPATIENT = ClientLimits((MODEL,), first_backoff=0.05, longest_backoff=0.5, recheck_seconds=0.1)
 
 SETTINGS = {
-    "model": "cifg_tiny",
+    "model": MODEL,
     "length": LENGTH,
     "rounds": 3,
     "cohort_size": 8,
@@ -36,13 +41,36 @@ SETTINGS = {
 PRIVACY = {
     "privacy": "tree",
     "noise_multiplier": 0.5,
-    "update_clip_norm": 0.3,
+    "update_clip_norm": 0.05,
     "delta": 1e-3,
     "noise_seed": "experiment",
     "min_separation": 2,
     "server_optimizer": "fedavgm",
     "server_learning_rate": 0.5,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class BigramConfig:
+    vocabulary_size: int = VOCABULARY
+    embedding: int = 8
+
+
+def bigram(name, config):
+    """Predicts a token from the one before: compiled in a moment."""
+    shape = (config.vocabulary_size, config.embedding)
+
+    def init(key):
+        first, second = jax.random.split(key)
+        return {"table": 0.1 * jax.random.normal(first, shape), "head": 0.1 * jax.random.normal(second, shape[::-1])}
+
+    def apply(params, tokens):
+        return jnp.take(params["table"], tokens, axis=0) @ params["head"]
+
+    return language_model(name, config.vocabulary_size, init, apply)
+
+
+BIGRAM = ModelEntry(bigram, BigramConfig())
 
 
 def deployment(**changes):
@@ -140,3 +168,12 @@ class Server:
                 await asyncio.wait_for(asyncio.shield(self.over), 30)
         if self.over.done():
             self.over.result()
+
+
+def serve_in_process(settings, out, port):
+    """Run a server until its end, in a process of its own."""
+
+    def listen(handlers):
+        return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes)
+
+    asyncio.run(serve(task(settings), out, listen, lambda row: None))

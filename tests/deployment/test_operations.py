@@ -5,6 +5,8 @@ import dataclasses
 import json
 import re
 import shutil
+import socket
+import ssl
 import subprocess
 import urllib.error
 import urllib.request
@@ -13,10 +15,14 @@ from pathlib import Path
 import pytest
 import small_deployment as small
 from PIL import Image
+from prometheus_client import CollectorRegistry
 
-from fedlm.status import main as show_status
-from fl_core.serving.operations.listener import OperatorApplication, OperatorListener
+from fedlm.cli import main as fedlm
+from fl_core.serving.keys import Authority
+from fl_core.serving.operations.listener import OperatorApplication, OperatorListener, token_needed
 from fl_core.serving.operations.overview import curves
+from fl_core.serving.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
+from fl_core.transport.credentials import server_tls
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
@@ -113,7 +119,6 @@ def test_the_page_in_a_browser(tmp_path):
     dom, picture = asyncio.run(operated(tmp_path, look))
     text = re.sub(r"<script.*?</script>|<style.*?</style>", "", dom, flags=re.DOTALL)
     for words in (
-        "cifg_tiny: ",
         " of 3 rounds done",
         "NOT PRIVATE",
         "the run adds no noise",
@@ -139,7 +144,7 @@ def browse(url, folder: Path):
 
 def test_the_terminal_shows_the_same(tmp_path, capsys):
     async def look(server):
-        return await asyncio.to_thread(show_status, ["--server", server.url])
+        return await asyncio.to_thread(fedlm, ["status", "--server", server.url.removeprefix("http://")])
 
     assert asyncio.run(operated(tmp_path, look)) == 0
     shown = capsys.readouterr().out
@@ -148,55 +153,79 @@ def test_the_terminal_shows_the_same(tmp_path, capsys):
 
 
 def test_where_no_server_is_the_terminal_says_so():
-    from fedlm.cli import main
-
-    assert main(["status", "--server", "http://127.0.0.1:1"]) == 2
+    assert fedlm(["status", "--server", "127.0.0.1:1"]) == 2
 
 
-def listening(act, admit=None):
-    """Serve a made-up status, and give its URL to a function in another thread."""
+def listening(act, admit=None, tls=None):
+    """Serve a made-up status, and give its address to a function in another thread."""
 
     async def run():
-        from prometheus_client import CollectorRegistry
-
-        application = OperatorApplication(lambda: {"words": "</script><b>"}, CollectorRegistry(), admit)
-        listener = OperatorListener(application, "127.0.0.1:0")
+        application = OperatorApplication(lambda: dict(STATUS), CollectorRegistry(), admit)
+        listener = OperatorListener(application, "127.0.0.1:0", tls)
         await listener.start()
         try:
-            return await asyncio.to_thread(act, f"http://127.0.0.1:{listener.port}")
+            return await asyncio.to_thread(act, f"127.0.0.1:{listener.port}")
         finally:
             await listener.stop(0)
 
     return asyncio.run(run())
 
 
+STATUS = {
+    "run": {"model": "</script><b>", "rounds": 3, "released": 1, "doing": "collecting"},
+    "clients": {"within_an_hour": 1, "known": 1},
+    "round": None,
+    "curves": {},
+    "totals": dict.fromkeys(("finished", "abandoned", "reported", "selected", "bytes_down", "bytes_up"), 0),
+    "privacy": None,
+}
+
+
+def refused(url, data=None, headers=None, tls=None):
+    """The status of an answer that is no success."""
+    request = urllib.request.Request(url, data, headers or {})
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=10, context=tls)
+    with caught.value as answer:
+        assert b"</script>" not in answer.read()
+        return answer.code
+
+
 def test_other_requests_are_refused():
-    def act(url):
-        statuses = []
-        for path, data in (("/nothing", None), ("/status.json", b"posted"), ("/metrics", b"posted")):
-            with pytest.raises(urllib.error.HTTPError) as caught:
-                urllib.request.urlopen(url + path, data=data, timeout=10)
-            statuses.append(caught.value.code)
-            caught.value.close()
-        return statuses
+    def act(address):
+        paths = (("/nothing", None), ("/status.json", b"posted"), ("/metrics", b"posted"))
+        return [refused(f"http://{address}{path}", data) for path, data in paths]
 
     assert listening(act) == [404, 405, 405]
 
 
-def test_nothing_is_shown_to_who_is_not_admitted():
-    refusal = ("401 Unauthorized", [("Content-Type", "text/plain")], b"no\n")
+def test_with_keys_operators_need_the_token_and_the_authority(tmp_path, capsys):
+    keys, elsewhere = tmp_path / "keys", tmp_path / "elsewhere"
+    for folder in (keys, elsewhere):
+        Authority.create(folder, 2)
+        Authority(folder).make_server(("127.0.0.1",), 2)
+        write_operator_token(folder / OPERATOR_TOKEN_FILE)
+    access = OperatorAccess(keys / OPERATOR_TOKEN_FILE)
+    trust = ssl.create_default_context(cafile=keys / "ca.pem")
 
-    def act(url):
+    def act(address):
         for path in ("/", "/status.json", "/metrics", "/nothing"):
-            with pytest.raises(urllib.error.HTTPError, match="401") as caught:
-                urllib.request.urlopen(url + path, timeout=10)
-            assert caught.value.read() == b"no\n"
+            assert refused(f"https://{address}{path}", tls=trust) == 401
+            wrong = {"Authorization": "Bearer " + OperatorAccess(elsewhere / OPERATOR_TOKEN_FILE).token()}
+            assert refused(f"https://{address}{path}", headers=wrong, tls=trust) == 401
+        with socket.create_connection(address.split(":")):
+            # A connection that says nothing keeps nobody else waiting.
+            shown = fedlm(["status", "--server", address, "--keys", str(keys)])
+        return shown, fedlm(["status", "--server", address, "--keys", str(elsewhere)])
 
-    listening(act, lambda environ: refusal)
+    assert listening(act, token_needed(access), server_tls(keys)) == (0, 2)
+    found = capsys.readouterr()
+    assert "1 of 3 rounds done" in found.out
+    assert "CERTIFICATE_VERIFY_FAILED" in found.err
 
 
 def test_the_status_cannot_end_its_script():
-    page = listening(lambda url: fetch(url + "/"))
+    page = listening(lambda address: fetch(f"http://{address}/"))
     assert "</script><b>" not in page
     assert "\\u003c/script>\\u003cb>" in page
 

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from fl_core.errors import ConfigurationError
 from fl_core.serving.events import warn
+from fl_core.serving.operator_access import CHALLENGE, OperatorAccess
 
 Answer = tuple[str, list[tuple[str, str]], bytes]
 """Status, headers and body of an answer."""
@@ -30,6 +31,25 @@ _KEEP_NOTHING = [
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
 ]
+
+
+def token_needed(access: OperatorAccess) -> Admit:
+    """Admit whoever has the operators' token.
+
+    Args:
+      access: that knows it.
+
+    Returns:
+      What to give to `OperatorApplication`.
+    """
+
+    def admit(environ: WSGIEnvironment) -> Answer | None:
+        if access.allows(environ.get("HTTP_AUTHORIZATION")):
+            return None
+        warn("operator_refused", address=environ.get("REMOTE_ADDR"))
+        return "401 Unauthorized", [*_PLAIN, ("WWW-Authenticate", CHALLENGE)], b"the operators' token is needed\n"
+
+    return admit
 
 
 class OperatorApplication:

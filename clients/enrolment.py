@@ -1,0 +1,40 @@
+"""How a device gets its credentials: it makes a key that never leaves it, and a one-time token gets the certificate."""
+
+import asyncio
+from pathlib import Path
+
+from fl_core.atomic_files import create_privately
+from fl_core.errors import ConfigurationError
+from fl_core.transport.certificates import certificate_pem, key_pem, make_request, new_key, read_certificate, read_key
+from fl_core.transport.credentials import write_credentials
+from fl_core.transport.grpc_enrolment import enrol
+
+_UNUSED_KEY = "enrolment.key"
+
+
+def enrol_device(server: str, authority: Path, token: str, folder: Path) -> None:
+    """Ask a server for a certificate, and write the device's credentials.
+
+    A try that broke off can be repeated with the same token and folder, whether or not the server had answered it.
+
+    Args:
+      server: host and port of its enrolment.
+      authority: PEM file of the certificate that signed the server's.
+      token: that the operator gave.
+      folder: for the credentials; made where absent.
+
+    Raises:
+      KeysError: the server cannot be reached, is another one, or refuses.
+      ConfigurationError: the folder has credentials already.
+    """
+    if (folder / "client.pem").exists():
+        raise ConfigurationError(f"{folder}: has credentials already; give another folder, or remove it to enrol again")
+    believed = certificate_pem(read_certificate(authority))
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / _UNUSED_KEY
+    if not path.exists():
+        create_privately(path, key_pem(new_key()))
+    key = read_key(path)
+    certificate = asyncio.run(enrol(server, believed, token, make_request(key)))
+    write_credentials(folder, believed, certificate, key_pem(key))
+    path.unlink()

@@ -1,0 +1,328 @@
+"""What becomes of reports, and that nothing a client does keeps a round past its deadline. No network."""
+
+import asyncio
+import contextlib
+import time
+
+import jax
+import numpy as np
+import pytest
+import small_deployment as small
+
+from clients.local_training import train_locally
+from clients.round_work import plan_of, program_of
+from fl_core.round_loop import RoundPlan
+from fl_core.serving.coordinator import DrainedError
+from fl_core.serving.program import program_message
+from fl_core.serving.server import make_coordinator
+from fl_core.serving.state_sql import SqlState, sqlite_url
+from fl_core.serving.streaming_sum import StreamingSum
+from fl_core.serving.training import DeployedTraining
+from fl_core.training_runs.run_folder import RunFolder
+from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.artifacts import ArtifactAssembly, ServedArtifact
+from fl_core.transport.interface import PROTOCOL, UnknownArtifactError
+from fl_core.wire import pack_parameters, unpack_parameters
+
+Status = messages.UploadReply.Status
+DEFAULTS = {
+    "cohort_size": 2,
+    "minimum_reports": 1,
+    "over_selection": 2.0,
+    "selection_seconds": 0.5,
+    "reporting_seconds": 0.5,
+    "upload_bits": 8,
+}
+
+
+class Round:
+    """One attempt at a round, and the clients that talk to it."""
+
+    def __init__(self, coordinator, state, settings, params):
+        self.coordinator, self.state, self.settings, self.params = coordinator, state, settings, params
+        self.collecting = None
+
+    def compile(self):
+        """Let no round of a test wait for the compiler."""
+        program = program_message(self.settings, small.VOCABULARY)
+        self.report(messages.RoundConfiguration(program=program, learning_rate=1.0))
+        self.sum(0).compile()
+
+    def plan(self, number):
+        return RoundPlan(number, np.zeros(0, np.int64), self.settings.seed, self.settings.client_learning_rate)
+
+    def sum(self, number):
+        rules, key = self.settings.aggregation_rules(), self.plan(number).upload_key()
+        return StreamingSum(self.params, self.settings.compressor(), rules, None, key)
+
+    async def open(self, number=0):
+        parameters = ServedArtifact(pack_parameters(self.params), "float32", self.settings.chunk_bytes)
+        collecting = self.coordinator.collect(self.plan(number), parameters, self.sum(number))
+        self.collecting = asyncio.create_task(collecting)
+        await asyncio.sleep(0)
+        return self
+
+    async def check_in(self, name):
+        request = messages.CheckInRequest(protocol=PROTOCOL, client_version="test")
+        return await self.coordinator.check_in(name, request)
+
+    async def select(self, name):
+        reply = await self.check_in(name)
+        assert reply.WhichOneof("answer") == "selected", reply
+        return reply.selected
+
+    def report(self, configuration, client=3):
+        """The header and the bytes of an honest upload."""
+        program = program_of(configuration.program, small.IMPATIENT)
+        plan = plan_of(configuration)
+        report = train_locally(program, self.params, small.examples_of(client), plan, configuration.client_index)
+        header = messages.UploadHeader(attempt=configuration.attempt, upload_id=b"1", outcome="TRAINED")
+        header.size, header.num_examples = len(report.upload), report.num_examples
+        header.loss, header.tokens, header.gradient_norm = map(float, report.training)
+        return header, report.upload
+
+    async def send(self, name, header, content=b"", chunk=100_000, pause=0.0):
+        async def parts():
+            if header is not None:
+                yield messages.UploadPart(header=header)
+            for start in range(0, len(content), chunk):
+                await asyncio.sleep(pause)
+                yield messages.UploadPart(data=content[start : start + chunk])
+
+        return await self.coordinator.upload(name, parts())
+
+
+def in_round(tmp_path, scenario, **changes):
+    """Run a scenario with an open round of a new deployment."""
+
+    async def go():
+        settings = small.deployment(**DEFAULTS | changes)
+        out = tmp_path / "run"
+        with RunFolder(out) as folder, contextlib.closing(SqlState(sqlite_url(out / "state.db"))) as state:
+            what = small.task(settings)
+            training = DeployedTraining(settings, what.model, "numbers", folder, state)
+            coordinator = make_coordinator(what, training, state, out)
+            round_ = Round(coordinator, state, settings, jax.device_get(training.params))
+            round_.compile()
+            async with asyncio.timeout(30):
+                await scenario(await round_.open())
+
+    asyncio.run(go())
+
+
+def test_reports_count_once_and_those_that_come_too_late_not_at_all(tmp_path):
+    async def scenario(round_):
+        a, b, c = [await round_.select(name) for name in "abc"]
+        header, content = round_.report(a)
+        assert (await round_.send("a", header, content)).status == Status.ACCEPTED
+        # The acknowledgement was lost: the same upload again.
+        assert (await round_.send("a", header, content)).status == Status.ACCEPTED
+        header.upload_id = b"2"
+        assert (await round_.send("a", header, content)).status == Status.INVALID
+        last = round_.report(b)
+        replies = await asyncio.gather(round_.send("b", *last), round_.send("b", *last))
+        assert {reply.status for reply in replies} <= {Status.ACCEPTED, Status.DAMAGED}
+        collected = await round_.collecting
+        assert float(collected.aggregate.clients) == 2
+        assert round_.state.attempts(9)[-1].reported == 2
+        assert (await round_.send("b", *last)).status == Status.ACCEPTED, "a retry after the round was refused"
+        assert (await round_.send("c", *round_.report(c))).status == Status.LATE
+        last[0].attempt = b"another"
+        assert (await round_.send("b", *last)).status == Status.STALE
+        assert (await round_.send("d", *last)).status == Status.NOT_SELECTED
+
+    in_round(tmp_path, scenario)
+
+
+def broken(round_, configuration):
+    """Uploads that must not count, each with the answer that it gets."""
+    header, content = round_.report(configuration)
+
+    def changed(data=content, **fields):
+        other = messages.UploadHeader()
+        other.CopyFrom(header)
+        for name, value in fields.items():
+            setattr(other, name, value)
+        return other, data
+
+    damaged = bytearray(content)
+    damaged[20] ^= 1
+    yield None, b"", Status.INVALID
+    yield *changed(size=10_000_000_000), Status.INVALID
+    yield *changed(content[:-1]), Status.DAMAGED
+    yield *changed(content + b"x"), Status.DAMAGED
+    yield *changed(bytes(damaged)), Status.DAMAGED
+    yield *changed(b""), Status.DAMAGED
+    yield *changed(num_examples=0), Status.INVALID
+    yield *changed(loss=float("nan")), Status.INVALID
+    yield *changed(tokens=1e9), Status.INVALID
+    yield *changed(outcome=0), Status.INVALID
+    yield *changed(outcome=77), Status.INVALID
+    yield *changed(upload_id=b""), Status.INVALID
+    yield *changed(upload_id=b"x" * 1000), Status.INVALID
+    yield *changed(attempt=b""), Status.STALE
+
+
+def test_what_is_not_a_report_is_refused_with_a_reason(tmp_path):
+    async def scenario(round_):
+        honest = await round_.select("honest")
+        cases = len(list(broken(round_, honest)))
+        for number in range(cases):
+            name = f"client{number}"
+            configuration = await round_.select(name)
+            header, content, status = list(broken(round_, configuration))[number]
+            reply = await round_.send(name, header, content)
+            assert reply.status == status, (number, reply)
+            assert reply.reason
+        assert (await round_.send("honest", *round_.report(honest))).status == Status.ACCEPTED
+        collected = await round_.collecting
+        assert float(collected.aggregate.clients) == 1
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(collected.aggregate.delta))
+
+    in_round(tmp_path, scenario, cohort_size=1, over_selection=20.0, selection_seconds=20.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_numbers_that_cannot_be_added_are_refused(tmp_path, value):
+    async def scenario(round_):
+        from fl_core.wire import pack_update
+
+        hostile, honest = await round_.select("hostile"), await round_.select("honest")
+        header, _ = round_.report(hostile)
+        update = jax.tree_util.tree_map(lambda leaf: np.full(leaf.size, value, np.float32), round_.params)
+        leaves = jax.tree_util.tree_leaves(update)
+        content = pack_update(round_.settings.compressor(), leaves, round_.params)
+        assert (await round_.send("hostile", header, content)).status == Status.INVALID
+        assert (await round_.send("honest", *round_.report(honest))).status == Status.ACCEPTED
+        collected = await round_.collecting
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(collected.aggregate.delta))
+
+    in_round(tmp_path, scenario, upload_bits=32)
+
+
+def test_deadlines_hold_whatever_clients_do(tmp_path):
+    async def scenario(round_):
+        started = time.monotonic()
+        slow, stalled, honest = [await round_.select(name) for name in ("slow", "stalled", "honest")]
+        dripping = asyncio.create_task(round_.send("slow", *round_.report(slow), chunk=1, pause=0.01))
+        stalling = asyncio.create_task(round_.send("stalled", *round_.report(stalled), chunk=100, pause=3600))
+        assert (await round_.send("honest", *round_.report(honest))).status == Status.ACCEPTED
+        started_late = time.monotonic() - started
+        collected = await round_.collecting
+        took = time.monotonic() - started
+        assert 1.0 - 0.05 <= took < 2.0, f"the round took {took} s, of which {started_late} s were the test's own"
+        assert (await dripping).status == (await stalling).status == Status.LATE
+        assert float(collected.aggregate.clients) == 1
+
+    in_round(tmp_path, scenario, cohort_size=3)
+
+
+def test_a_round_short_of_reports_is_abandoned_and_nothing_of_it_counts(tmp_path):
+    async def scenario(round_):
+        a, _ = await round_.select("a"), await round_.select("b")
+        assert (await round_.send("a", *round_.report(a))).status == Status.ACCEPTED
+        assert await round_.collecting is None
+        (attempt,) = round_.state.attempts(9)
+        assert attempt.outcome == "abandoned"
+        assert "1 of 2 selected clients reported" in attempt.reason
+        assert round_.state.finished_rounds() == 0
+        assert {client.participations for client in round_.state.clients()} == {0}
+        # The same client may take part in the next attempt.
+        await round_.open()
+        await round_.select("a")
+        round_.collecting.cancel()
+
+    in_round(tmp_path, scenario, minimum_reports=2)
+
+
+def test_clients_that_do_not_train_free_their_places_at_once(tmp_path):
+    async def scenario(round_):
+        started = time.monotonic()
+        configurations = [await round_.select(name) for name in "abcd"]
+        for name, configuration, outcome in zip("abc", configurations, (2, 3, 4), strict=False):
+            header = messages.UploadHeader(attempt=configuration.attempt, upload_id=b"1", outcome=outcome)
+            assert (await round_.send(name, header)).status == Status.ACCEPTED
+        assert (await round_.send("d", *round_.report(configurations[3]))).status == Status.ACCEPTED
+        collected = await round_.collecting
+        assert time.monotonic() - started < 5, "the round waited for clients that had answered"
+        assert float(collected.aggregate.clients) == 2, "training that diverged counts as dropped"
+        assert float(collected.aggregate.dropped) == 1
+        assert round_.state.attempts(9)[-1].declined == 3
+
+    in_round(tmp_path, scenario, selection_seconds=20.0, reporting_seconds=20.0)
+
+
+def test_min_separation_and_max_participations_are_enforced(tmp_path):
+    async def scenario(round_):
+        for number in range(5):
+            answers = {}
+            for name in ("a", f"other{number}"):
+                reply = await round_.check_in(name)
+                answers[name] = reply.WhichOneof("answer")
+                if answers[name] == "selected":
+                    assert (await round_.send(name, *round_.report(reply.selected))).status == Status.ACCEPTED
+            assert (answers["a"] == "selected") == (number in (0, 2)), f"round {number}"
+            await round_.collecting
+            await round_.open(number + 1)
+        round_.collecting.cancel()
+
+    in_round(tmp_path, scenario, min_separation=2, max_participations=2)
+
+
+def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_off(tmp_path):
+    async def scenario(round_):
+        configuration = await round_.select("a")
+        description, assembly = configuration.parameters, ArtifactAssembly(configuration.parameters, 1 << 20)
+
+        async def fetch(name, count):
+            request = messages.DownloadRequest(digest=description.digest, first_chunk=assembly.next_chunk)
+            async for chunk in round_.coordinator.download(name, request):
+                assembly.add(messages.Chunk.FromString(chunk))
+                count -= 1
+                if not count:
+                    return
+
+        with pytest.raises(UnknownArtifactError):
+            await fetch("nobody", 1)
+        await fetch("a", 1)
+        assert assembly.next_chunk == 1
+        await fetch("a", 100)
+        assert assembly.complete
+        params = unpack_parameters(assembly.content, "float32", round_.params)
+        jax.tree_util.tree_map(np.testing.assert_array_equal, params, round_.params)
+        for _ in range(2):
+            assembly = ArtifactAssembly(description, 1 << 20)
+            await fetch("a", 100)
+        assembly = ArtifactAssembly(description, 1 << 20)
+        with pytest.raises(UnknownArtifactError, match="too often"):
+            await fetch("a", 100)
+        round_.collecting.cancel()
+
+    in_round(tmp_path, scenario, chunk_bytes=4096, selection_seconds=20.0)
+
+
+def test_a_server_that_goes_down_opens_no_round_but_ends_the_one_under_way(tmp_path):
+    async def scenario(round_):
+        configuration = await round_.select("a")
+        round_.coordinator.drain()
+        assert (await round_.send("a", *round_.report(configuration))).status == Status.ACCEPTED
+        assert await round_.collecting is not None
+        await round_.open(1)
+        with pytest.raises(DrainedError):
+            await round_.collecting
+
+    in_round(tmp_path, scenario, cohort_size=1, over_selection=1.0)
+
+
+def test_a_client_of_another_protocol_or_without_the_model_is_turned_away(tmp_path):
+    async def scenario(round_):
+        for request in (
+            messages.CheckInRequest(protocol=PROTOCOL + 1),
+            messages.CheckInRequest(protocol=PROTOCOL, models=["another"]),
+        ):
+            reply = await round_.coordinator.check_in("a", request)
+            assert reply.come_back.reason
+            assert reply.come_back.seconds > 0
+        round_.collecting.cancel()
+
+    in_round(tmp_path, scenario)

@@ -1,0 +1,31 @@
+import asyncio
+
+from fl_core.serving.upload_buffers import UploadBuffers
+
+
+def fill(buffers, pieces, size):
+    async def go():
+        with buffers.open(size) as buffer:
+            fitted = [await buffer.write(piece) for piece in pieces]
+            return fitted, buffer.complete, bytes(buffer.content()) if buffer.complete else None
+
+    return asyncio.run(go())
+
+
+def test_memory_beyond_the_budget_is_on_disk_and_both_hold_the_same(tmp_path):
+    buffers = UploadBuffers(10, tmp_path)
+    with buffers.open(8) as first:
+        assert first._file is None
+        with buffers.open(8) as second:
+            assert second._file is not None
+            assert list(tmp_path.iterdir()) == [], "a file with a name would outlive a crash"
+        assert fill(buffers, [b"abc", b"defgh"], 8) == ([True, True], True, b"abcdefgh")
+    assert fill(buffers, [b"abc", b"defgh"], 8) == ([True, True], True, b"abcdefgh")
+    with buffers.open(10) as whole:
+        assert whole._file is None, "the budget did not come back"
+
+
+def test_more_than_was_declared_does_not_fit(tmp_path):
+    for budget in (0, 100):
+        assert fill(UploadBuffers(budget, tmp_path), [b"abc", b"d"], 3) == ([True, False], True, b"abc")
+        assert fill(UploadBuffers(budget, tmp_path), [b"abc"], 4) == ([True], False, None)
