@@ -193,6 +193,8 @@ def run_rounds(
                 state = init_server(optimization.server, state.params)
         asked = len(plan.clients) if cohort.asked is None else cohort.asked
         yield RoundResult(plan.round_number, state, cohort, asked, mean)
+        # The next round needs the memory.
+        del cohort, mean
         plan = following
 
 

@@ -7,6 +7,7 @@ model's tensors in that order and nothing else: who asks for it knows their shap
 
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Literal
 
 import jax
@@ -106,20 +107,18 @@ def download_bytes(params: Params) -> int:
     return 4 * sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
 
 
-def pack_parameters(params: Params, encoding: DownloadEncoding = "float32") -> bytearray:
+def pack_parameters(params: Params, encoding: DownloadEncoding = "float32") -> Iterator[memoryview]:
     """Serialize a model for its download.
 
     Args:
       params: float32 arrays.
       encoding: how values travel; bfloat16 rounds them.
 
-    Returns:
-      The bytes.
+    Yields:
+      The bytes of each tensor.
     """
-    content = bytearray()
     for leaf in jax.tree_util.tree_leaves(params):
-        content += np.ascontiguousarray(leaf, _DOWNLOAD_TYPES[encoding]).reshape(-1).view(np.uint8).data
-    return content
+        yield np.ascontiguousarray(leaf, _DOWNLOAD_TYPES[encoding]).reshape(-1).view(np.uint8).data
 
 
 def unpack_parameters(content: Buffer, encoding: str, like: Params) -> Params:

@@ -12,6 +12,7 @@ from fl_core.serving.attempt import RoundRules
 from fl_core.serving.coordinator import Coordinator, DrainedError, Offer
 from fl_core.serving.events import event
 from fl_core.serving.listeners import Listener
+from fl_core.serving.memory import return_freed_memory
 from fl_core.serving.network_runner import NetworkCohortRunner
 from fl_core.serving.operations.measured import MeasuredHandlers, Metrics
 from fl_core.serving.operations.overview import Overview
@@ -88,6 +89,7 @@ async def serve(
     Raises:
       UserError: settings, folder and state do not belong together, or the address is taken.
     """
+    return_freed_memory()
     with contextlib.ExitStack() as opened:
         folder = opened.enter_context(RunFolder(out))
         state = SqlState(database or sqlite_url(out / DATABASE_FILE))
@@ -141,14 +143,14 @@ def make_coordinator(task: Task, training: DeployedTraining, state: State, out: 
         rules=rules,
         offer=Offer(
             program_message(deployment, task.model.vocabulary_size),
-            ServedArtifact(task.vocabulary, "tokenizer", deployment.chunk_bytes),
+            ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes),
         ),
         receiver=Receiver(
             params,
             deployment.compressor(),
             deployment.local_training(),
             deployment.length,
-            UploadBuffers(download_bytes(params), uploads),
+            UploadBuffers(download_bytes(params) // 2, uploads),
         ),
         pacing=PaceSteering(rules.selected, deployment.check_in_seconds),
     )

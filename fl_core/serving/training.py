@@ -7,7 +7,7 @@ With privacy every round's model is in a checkpoint, and in the ledger, before a
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ from fl_core.round_loop import CohortRunner, RoundResult, run_rounds
 from fl_core.server_optimizers import ServerState, init_server
 from fl_core.serving.settings import MAY_CHANGE, Deployment
 from fl_core.serving.state import ReleaseRecord, State, StateError
-from fl_core.training_runs.round_rows import NOT_PRIVATE, find_divergence, round_row
+from fl_core.training_runs.round_rows import NOT_PRIVATE, Divergence, find_divergence, round_row
 from fl_core.training_runs.run_folder import RunFolder
 from models.base import Model, Params
 
@@ -80,6 +80,7 @@ class DeployedTraining:
         self._about: dict[str, Any] = {"experiment": deployment.as_json(), "vocabulary": vocabulary, "run": name}
         state.claim(name)
         fresh = init_server(deployment.server_config(), model.init(device_key(deployment.seed, "init")))
+        self._divergence: Divergence | None = None
         self._private: PrivateRun | None = None
         self._privacy: PrivacyState | None = None
         resume = self._resume if deployment.privacy == "none" else self._resume_privately
@@ -172,32 +173,33 @@ class DeployedTraining:
           Whether the run is over.
         """
         server, first, end = self._resumed
-        divergence = find_divergence(self._folder.rows)
-        rounds = range(first, first if divergence else end)
+        self._divergence = find_divergence(self._folder.rows)
+        rounds = range(first, first if self._divergence else end)
         optimization = self._deployment.optimization()
         private = self._private.rounds if self._private else None
         results = run_rounds(server, rounds, runner, self._sampler, optimization, private, self._privacy)
-        for result, row in self._rows(results):
-            server = result.state
-            self._resumed = _Resumed(server, result.round_number + 1, end)
-            divergence = find_divergence([*self._folder.rows, row])
-            last = result.round_number + 1 == end or divergence is not None or stopping()
-            self._publish(result, row, last, observe)
+        del server
+        self._round_began = time.monotonic()
+        # No name may hold on to a round's sums while the next is collected.
+        for last in map(lambda result: self._end_round(result, observe, stopping), results):
             if last:
                 break
-        over = divergence is not None or self._resumed.first >= end
+        over = self._divergence is not None or self._resumed.first >= end
         if over:
-            self._summarise(server, divergence.reason if divergence else None)
+            self._summarise()
         return over
 
-    def _rows(self, results: Iterator[RoundResult]) -> Iterator[tuple[RoundResult, dict[str, Any]]]:
-        started = time.monotonic()
-        for result in results:
-            row, done = round_row(result), result.round_number + 1
-            if self._score is not None and done % self._deployment.evaluate_every == 0:
-                row |= self._score(result.state.params)
-            started, row["seconds"] = time.monotonic(), time.monotonic() - started
-            yield result, row
+    def _end_round(self, result: RoundResult, observe: Observer, stopping: Callable[[], bool]) -> bool:
+        """Make a round's model durable; returns whether it is the last."""
+        row, done = round_row(result), result.round_number + 1
+        if self._score is not None and done % self._deployment.evaluate_every == 0:
+            row |= self._score(result.state.params)
+        self._round_began, row["seconds"] = time.monotonic(), time.monotonic() - self._round_began
+        self._resumed = self._resumed._replace(server=result.state, first=done)
+        self._divergence = find_divergence([*self._folder.rows, row])
+        last = done == self._resumed.end or self._divergence is not None or stopping()
+        self._publish(result, row, last, observe)
+        return last
 
     def _publish(self, result: RoundResult, row: dict[str, Any], last: bool, observe: Observer) -> None:
         done = result.round_number + 1
@@ -214,13 +216,13 @@ class DeployedTraining:
             self._record_release()
         observe(self._folder.rows[-1])
 
-    def _summarise(self, server: ServerState, diverged: str | None) -> None:
+    def _summarise(self) -> None:
         privacy = self._private.statement() if self._private else {"privacy": NOT_PRIVATE}
         summary = {
-            "status": "diverged" if diverged else "finished",
-            "diverged_because": diverged,
+            "status": "diverged" if self._divergence else "finished",
+            "diverged_because": self._divergence.reason if self._divergence else None,
             "rounds": len(self._folder.rows),
-            "parameters_sha256": parameters_digest(server.params),
+            "parameters_sha256": parameters_digest(self.params),
             **privacy,
             **self._about,
         }

@@ -6,10 +6,12 @@ the artifact's digest is over its sizes and all chunks' digests.
 
 import hashlib
 import struct
+from collections.abc import Iterable, Iterator
 
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.interface import TransportError, UnknownArtifactError
 
+Buffer = bytes | bytearray | memoryview
 _SIZES = struct.Struct("<QI")
 
 
@@ -20,24 +22,22 @@ class ServedArtifact:
       description: what a client needs to know to fetch it.
     """
 
-    def __init__(self, content: bytes | bytearray | memoryview, encoding: str, chunk_bytes: int):
+    def __init__(self, content: Iterable[Buffer], encoding: str, chunk_bytes: int):
         """Cut content into chunks.
 
         Args:
-          content: at least one byte.
+          content: at least one byte, in pieces of any size.
           encoding: what the bytes are.
           chunk_bytes: of every chunk but the last.
         """
-        view = memoryview(content)
-        pieces = [view[start : start + chunk_bytes] for start in range(0, len(view), chunk_bytes)]
-        self._chunks = [
-            messages.Chunk(number=number, data=bytes(piece)).SerializeToString() for number, piece in enumerate(pieces)
-        ]
+        self._chunks: list[bytes] = []
+        digests, size = [], 0
+        for number, data in enumerate(_chunks(content, chunk_bytes)):
+            self._chunks.append(messages.Chunk(number=number, data=data).SerializeToString())
+            digests.append(hashlib.sha256(data).digest())
+            size += len(data)
         self.description = messages.Artifact(
-            encoding=encoding,
-            size=len(view),
-            chunk_bytes=chunk_bytes,
-            chunk_digests=[hashlib.sha256(piece).digest() for piece in pieces],
+            encoding=encoding, size=size, chunk_bytes=chunk_bytes, chunk_digests=digests
         )
         self.description.digest = _digest(self.description)
 
@@ -115,6 +115,21 @@ class ArtifactAssembly:
             raise TransportError(f"chunk {number} of a download was damaged on the way")
         self.content[number * step : number * step + len(chunk.data)] = chunk.data
         self._received += 1
+
+
+def _chunks(pieces: Iterable[Buffer], size: int) -> Iterator[bytes]:
+    """Cut pieces, laid end to end, into chunks of one size; the last may be shorter."""
+    chunk = bytearray()
+    for piece in pieces:
+        view = memoryview(piece)
+        while len(view):
+            taken, view = view[: size - len(chunk)], view[size - len(chunk) :]
+            chunk += taken
+            if len(chunk) == size:
+                yield bytes(chunk)
+                chunk.clear()
+    if chunk:
+        yield bytes(chunk)
 
 
 def _digest(description: messages.Artifact) -> bytes:

@@ -41,7 +41,7 @@ SETTINGS = {
 PRIVACY = {
     "privacy": "tree",
     "noise_multiplier": 0.5,
-    "update_clip_norm": 0.05,
+    "update_clip_norm": 0.1,
     "delta": 1e-3,
     "noise_seed": "experiment",
     "min_separation": 2,
@@ -53,7 +53,7 @@ PRIVACY = {
 @dataclasses.dataclass(frozen=True)
 class BigramConfig:
     vocabulary_size: int = VOCABULARY
-    embedding: int = 8
+    embedding: int = 32
 
 
 def bigram(name, config):

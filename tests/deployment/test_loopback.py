@@ -82,7 +82,7 @@ def test_a_private_deployment_equals_its_simulation(tmp_path):
     settings = small.deployment(**small.PRIVACY, rounds=5, upload_bits=32)
     sampler = MinSeparationSampler(small.CLIENTS, settings.cohort_size, settings.seed, settings.participation)
     rows = compare(settings, sampler, tmp_path, tolerance=1e-6)
-    assert all(0 < row["clients_clipped"] < row["clients"] for row in rows)
+    assert 0 < sum(row["clients_clipped"] for row in rows) < sum(row["clients"] for row in rows)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["privacy"].startswith("NOT PRIVATE: the noise follows from the experiment's seed")
 

@@ -7,7 +7,7 @@ from fl_core.transport.artifacts import ArtifactAssembly, ServedArtifact
 from fl_core.transport.interface import TransportError, UnknownArtifactError
 
 CONTENT = bytes(range(256)) * 10
-SERVED = ServedArtifact(CONTENT, "test", 1000)
+SERVED = ServedArtifact([CONTENT[:700], CONTENT[700:]], "test", 1000)
 
 
 def chunk(number):
@@ -16,7 +16,7 @@ def chunk(number):
 
 @pytest.mark.parametrize("size", [1, 999, 1000, 1001, 2560])
 def test_content_arrives_as_it_was(size):
-    served = ServedArtifact(CONTENT[:size], "test", 1000)
+    served = ServedArtifact([CONTENT[:size]], "test", 1000)
     assembly = ArtifactAssembly(served.description, 10_000)
     for number in range(-(-size // 1000)):
         assert not assembly.complete
@@ -27,8 +27,11 @@ def test_content_arrives_as_it_was(size):
 
 
 def test_the_digest_is_of_content_and_encoding_alone():
-    assert ServedArtifact(CONTENT, "test", 1000).description == SERVED.description
-    others = [ServedArtifact(CONTENT, "other", 1000), ServedArtifact(CONTENT[:-1], "test", 1000)]
+    assert ServedArtifact([CONTENT[:700], CONTENT[700:]], "test", 1000).description == SERVED.description
+    others = [
+        ServedArtifact([CONTENT[:700], CONTENT[700:]], "other", 1000),
+        ServedArtifact([CONTENT[:-1]], "test", 1000),
+    ]
     assert all(other.description.digest != SERVED.description.digest for other in others)
 
 
@@ -57,7 +60,7 @@ def test_a_description_that_contradicts_itself_is_refused(changes):
 
 
 def test_what_is_withdrawn_cannot_be_fetched():
-    served = ServedArtifact(CONTENT, "test", 1000)
+    served = ServedArtifact([CONTENT[:700], CONTENT[700:]], "test", 1000)
     assert served.description.chunk_digests[0] == hashlib.sha256(CONTENT[:1000]).digest()
     served.withdraw()
     with pytest.raises(UnknownArtifactError):

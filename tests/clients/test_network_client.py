@@ -1,0 +1,175 @@
+"""What a client does when things go wrong, against a server that is a few lines of Python."""
+
+import asyncio
+
+import jax
+import numpy as np
+import pytest
+import small_deployment as small
+
+from clients.example_store import ExampleStore
+from clients.network_client import Client
+from clients.settings import ClientLimits, Conditions
+from fl_core.errors import ConfigurationError
+from fl_core.serving.program import program_message
+from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.artifacts import ServedArtifact
+from fl_core.transport.interface import RefusedError, TransportError
+from fl_core.wire import pack_parameters, upload_bytes
+
+Reply, Outcome = messages.UploadReply, messages.UploadHeader.Outcome
+SETTINGS = small.deployment(chunk_bytes=4096)
+PARAMS = jax.device_get(small.task(SETTINGS).model.init(jax.random.key(0)))
+QUICK = ClientLimits((small.MODEL,), first_backoff=0.001, longest_backoff=0.002, recheck_seconds=0.001)
+
+
+class FakeServer:
+    """Selects its client for so many rounds; a `Channel` whose calls fail as a test wants."""
+
+    def __init__(self, rounds=1, **program):
+        self.rounds, self.headers, self.uploads, self.asked_from, self.check_ins = rounds, [], [], [], 0
+        self.faults = {"check_in": [], "download": [], "upload": []}
+        self.parameters = ServedArtifact(pack_parameters(PARAMS), "float32", 4096)
+        self.vocabulary = ServedArtifact([b'{"kind": "numbers"}'], "tokenizer", 4096)
+        self.program = program_message(SETTINGS, small.VOCABULARY)
+        for name, value in program.items():
+            setattr(self.program, name, value)
+        self.seconds = 10.0
+
+    def fault(self, call):
+        return self.faults[call].pop(0) if self.faults[call] else None
+
+    async def check_in(self, request):
+        self.check_ins += 1
+        if fault := self.fault("check_in"):
+            raise fault
+        if len(self.headers) >= self.rounds:
+            return messages.CheckInReply(come_back=messages.ComeBack(finished=True))
+        selected = messages.RoundConfiguration(
+            attempt=b"attempt",
+            learning_rate=0.1,
+            client_index=2,
+            program=self.program,
+            parameters=self.parameters.description,
+            vocabulary=self.vocabulary.description,
+            seconds=self.seconds,
+        )
+        return messages.CheckInReply(selected=selected)
+
+    async def download(self, request):
+        artifact = self.vocabulary
+        if request.digest == self.parameters.description.digest:
+            artifact = self.parameters
+            self.asked_from.append(request.first_chunk)
+        for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
+            if artifact is self.parameters and number == 1 and (fault := self.fault("download")):
+                raise fault
+            yield messages.Chunk.FromString(artifact.chunk(number))
+
+    async def upload(self, parts):
+        received = [part async for part in parts]
+        header, fault = received[0].header, self.fault("upload")
+        if isinstance(fault, Exception):
+            raise fault
+        self.uploads.append((header.upload_id, b"".join(part.data for part in received[1:])))
+        if fault is not None:
+            return Reply(status=fault)
+        self.headers.append(header)
+        return Reply(status=Reply.ACCEPTED)
+
+    async def close(self):
+        pass
+
+
+def run(server, tmp_path, store=None, **others):
+    others = {"limits": QUICK} | others
+    client = Client(lambda: server, store or small.store_of(tmp_path, 3), small.read_vocabulary, **others)
+
+    async def go():
+        async with asyncio.timeout(20):
+            await client.run_async()
+
+    asyncio.run(go())
+    return client
+
+
+def test_a_download_goes_on_where_it_broke_off(tmp_path):
+    server = FakeServer()
+    server.faults["download"] = [TransportError("gone")]
+    run(server, tmp_path)
+    assert server.asked_from == [0, 1]
+    assert server.headers[0].outcome == Outcome.Value("TRAINED")
+
+
+def test_the_same_upload_is_sent_again_under_the_same_id(tmp_path):
+    server = FakeServer()
+    server.faults["upload"] = [Reply.DAMAGED, TransportError("acknowledgement lost"), Reply.DAMAGED]
+    run(server, tmp_path)
+    assert len(server.uploads) == 3
+    assert len(set(server.uploads)) == 1
+    assert len(server.uploads[0][1]) == upload_bytes(SETTINGS.compressor(), PARAMS) == server.headers[0].size
+
+
+def test_an_unreachable_server_is_tried_again_and_again(tmp_path):
+    server = FakeServer()
+    server.faults["check_in"] = [TransportError("down")] * 5
+    run(server, tmp_path)
+    assert server.check_ins == 7
+
+
+def test_a_server_that_refuses_the_client_ends_it(tmp_path):
+    server = FakeServer()
+    server.faults["check_in"] = [RefusedError("revoked")]
+    with pytest.raises(ConfigurationError, match="revoked"):
+        run(server, tmp_path)
+
+
+def test_nothing_is_sent_while_the_device_may_not_train(tmp_path):
+    server, answers = FakeServer(), iter([False] * 5 + [True] * 1000)
+    run(server, tmp_path, conditions=Conditions(charging=lambda: next(answers)))
+    assert server.check_ins == 2
+
+
+def outcome_of(server, tmp_path, **others):
+    run(server, tmp_path, **others)
+    (header,) = server.headers
+    assert header.outcome == Outcome.Value("TRAINED") or server.uploads == [(header.upload_id, b"")]
+    return Outcome.Name(header.outcome)
+
+
+def test_a_client_says_why_it_has_no_update(tmp_path):
+    met = iter([True, True, False] + [True] * 1000)
+    unplugged = Conditions(idle=lambda: next(met))
+    assert outcome_of(FakeServer(), tmp_path, conditions=unplugged) == "NOT_ALLOWED"
+    slow = ClientLimits((small.MODEL,), max_training_seconds=1e-9)
+    assert outcome_of(FakeServer(), tmp_path, limits=slow) == "TOO_SLOW"
+    assert outcome_of(FakeServer(), tmp_path, store=ExampleStore(tmp_path / "none.jsonl")) == "NO_EXAMPLES"
+
+
+def test_what_a_client_does_not_allow_is_not_done(tmp_path):
+    with pytest.raises(ConfigurationError, match="does not allow"):
+        run(FakeServer(model="os:system"), tmp_path)
+    with pytest.raises(ConfigurationError, match="does not allow"):
+        run(FakeServer(model="os:system"), tmp_path, limits=ClientLimits())
+    with pytest.raises(ConfigurationError, match="batch_size"):
+        run(FakeServer(batch_size=0), tmp_path)
+
+
+def test_nothing_is_compiled_or_encoded_again_in_later_rounds(tmp_path):
+    from fl_core import local_sgd
+
+    run(FakeServer(rounds=1), tmp_path)
+    compiled, encoded = local_sgd._step._cache_size(), []
+
+    def read_vocabulary(content):
+        how = small.read_vocabulary(content)
+        return lambda texts: encoded.append(len(texts)) or how(texts)
+
+    server = FakeServer(rounds=4)
+    client = Client(lambda: server, small.store_of(tmp_path, 4), read_vocabulary, limits=QUICK)
+    asyncio.run(client.run_async())
+    assert local_sgd._step._cache_size() == compiled
+    assert len(encoded) == 1
+    # The same model, the same seed and round: the same update.
+    assert len({content for _, content in server.uploads}) == 1
+    assert np.isfinite(server.headers[0].loss)
