@@ -7,6 +7,7 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 
 import json
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -43,6 +44,14 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data") / "store"
     import_text("made up", InMemoryText(clients), out, ImportSettings(vocabulary_size=120), workers=1)
     return out
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,8 +8,9 @@ anything that was made of the model leave the process. After an interruption
   the run goes on from the checkpoint before, and a fresh secret begins fresh noise;
 - rounds after the last intent never left the process, and are run again.
 
-Where noise follows from a public seed there is nothing to keep, and the run must be repeatable: an intent without its
-checkpoint is carried out again, with the same noise.
+Where noise follows from a public seed there is nothing to keep, and a simulation must be repeatable: an intent without
+its checkpoint is carried out again, with the same noise. The rounds of a deployment cannot be repeated, so there it
+counts as released too.
 
 So no two outputs that anyone could have seen carry the same noise over different sums.
 """
@@ -71,18 +72,19 @@ class Releases:
       ledger: the ledger.
     """
 
-    def __init__(self, directory: Path, new_secret: Callable[[int], bytes] | None = None):
+    def __init__(self, directory: Path, new_secret: Callable[[int], bytes] | None = None, repeatable: bool = True):
         """Open the folder; it is made where absent.
 
         Args:
           directory: only for this, and only readable by whom may know the noise.
           new_secret: makes the secret of a generation, counted from 0, for noise that is repeatable and hides nothing;
             secrets come from the operating system's entropy where None.
+          repeatable: whether rounds that are run again with the same noise come to the same sums.
         """
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
         self._new_secret = new_secret or (lambda generation: fresh_secret())
-        self._repeatable = new_secret is not None
+        self._repeatable = repeatable and new_secret is not None
         self.ledger = PrivacyLedger(directory / LEDGER_FILE)
 
     def resume(self, plan: PrivacyPlan, delta: float, about: dict[str, Any], checkpoints: StoredCheckpoints) -> Resumed:

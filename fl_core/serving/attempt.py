@@ -12,6 +12,10 @@ from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.artifacts import ServedArtifact
 
 
+class DrainedError(Exception):
+    """The server is going down, and no round was under way that could still count."""
+
+
 @dataclass(frozen=True)
 class RoundRules:
     """When a round is over, and when it counts.

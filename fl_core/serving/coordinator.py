@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fl_core.aggregation import CohortAggregate
 from fl_core.round_loop import RoundPlan
-from fl_core.serving.attempt import Attempt, Participant, Progress, RoundRules
+from fl_core.serving.attempt import Attempt, DrainedError, Participant, Progress, RoundRules
 from fl_core.serving.events import event, warn
 from fl_core.serving.pacing import PaceSteering
 from fl_core.serving.receiving import Receiver, read_header, refusal
@@ -28,10 +28,6 @@ _REMEMBERED_ATTEMPTS = 4
 _DOWNLOADS = 3
 _SAVING_SECONDS, _SAVED_AGAIN_AFTER = 60.0, 1.0
 _LONGEST_VERSION = 64
-
-
-class DrainedError(Exception):
-    """The server is going down, and no round was under way that could still count."""
 
 
 class Collected(NamedTuple):

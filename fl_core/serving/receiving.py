@@ -120,15 +120,16 @@ class Receiver:
             return "" if known else f"outcome {header.outcome} is not known"
         if header.size != self._size:
             return f"the upload is declared to have {header.size} bytes, but an update of this model has {self._size}"
-        if not 1 <= header.num_examples <= _MOST_EXAMPLES:
-            return f"num_examples is {header.num_examples}, expected 1 to {_MOST_EXAMPLES}"
+        most = _MOST_EXAMPLES if self._training.max_examples is None else self._training.max_examples
+        if not 1 <= header.num_examples <= most:
+            return f"num_examples is {header.num_examples}, expected 1 to {most}"
         steps = int(self._training.count_steps(header.num_examples))
         sums = {"loss": header.loss, "tokens": header.tokens, "gradient_norm": header.gradient_norm}
         for name, value in sums.items():
             if not (math.isfinite(value) and value >= 0):
                 return f"{name} is {value}, expected a finite number that is not negative"
-        most = steps * self._training.batch_size * self._length
-        return f"tokens is {header.tokens:g}, expected at most {most}" if header.tokens > most else ""
+        tokens = steps * self._training.batch_size * self._length
+        return f"tokens is {header.tokens:g}, expected at most {tokens}" if header.tokens > tokens else ""
 
     async def _decline(self, attempt: Attempt, number: int, header: messages.UploadHeader) -> messages.UploadReply:
         if header.outcome == messages.UploadHeader.NOT_FINITE:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fl_core.cohorts import CohortSampler
 from fl_core.serving.attempt import RoundRules
-from fl_core.serving.coordinator import Coordinator, DrainedError, Offer
+from fl_core.serving.coordinator import Coordinator, Offer
 from fl_core.serving.events import event
 from fl_core.serving.listeners import Listener
 from fl_core.serving.memory import return_freed_memory
@@ -176,8 +176,6 @@ async def _run(
         saving = asyncio.create_task(coordinator.save_check_ins())
         try:
             over = await asyncio.to_thread(training.run, runner, observe, lambda: coordinator.draining)
-        except DrainedError:
-            over = False
         finally:
             saving.cancel()
         event("run_over" if over else "drained")

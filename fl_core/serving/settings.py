@@ -51,7 +51,7 @@ class Deployment(TrainingSettings):
     chunk_bytes: int = 1 << 20
     """Bytes of a chunk of a download."""
     evaluate_every: int = 10
-    """Score the held-out clients every so many rounds, where there are any."""
+    """Score the held-out clients every so many rounds and after the last, where there are any."""
     checkpoint_every: int = 10
     """Save a checkpoint every so many rounds, and after the last. With privacy every round is saved, since every model
     leaves the server."""

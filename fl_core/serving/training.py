@@ -20,6 +20,7 @@ from fl_core.privacy.settings import PRIVACY_FOLDER
 from fl_core.randomness import device_key
 from fl_core.round_loop import CohortRunner, RoundResult, run_rounds
 from fl_core.server_optimizers import ServerState, init_server
+from fl_core.serving.attempt import DrainedError
 from fl_core.serving.settings import MAY_CHANGE, Deployment
 from fl_core.serving.state import ReleaseRecord, State, StateError
 from fl_core.training_runs.round_rows import NOT_PRIVATE, Divergence, find_divergence, round_row
@@ -127,7 +128,7 @@ class DeployedTraining:
             known_plan(self._folder.directory),
         )
         seed = settings.seed if settings.noise_seed == "experiment" else None
-        self._private = PrivateRun(aggregation, settings.delta, seed, self._folder, self._about)
+        self._private = PrivateRun(aggregation, settings.delta, seed, self._folder, self._about, repeatable=False)
         server, self._privacy, first = self._private.resume(fresh, self._check)
         return _Resumed(server, first, self._private.end)
 
@@ -181,9 +182,12 @@ class DeployedTraining:
         del server
         self._round_began = time.monotonic()
         # No name may hold on to a round's sums while the next is collected.
-        for last in map(lambda result: self._end_round(result, observe, stopping), results):
-            if last:
-                break
+        try:
+            for last in map(lambda result: self._end_round(result, observe, stopping), results):
+                if last:
+                    break
+        except DrainedError:
+            self._save_without_privacy()
         over = self._divergence is not None or self._resumed.first >= end
         if over:
             self._summarise()
@@ -192,12 +196,13 @@ class DeployedTraining:
     def _end_round(self, result: RoundResult, observe: Observer, stopping: Callable[[], bool]) -> bool:
         """Make a round's model durable; returns whether it is the last."""
         row, done = round_row(result), result.round_number + 1
-        if self._score is not None and done % self._deployment.evaluate_every == 0:
+        end = self._resumed.end
+        if self._score is not None and (done % self._deployment.evaluate_every == 0 or done == end):
             row |= self._score(result.state.params)
         self._round_began, row["seconds"] = time.monotonic(), time.monotonic() - self._round_began
         self._resumed = self._resumed._replace(server=result.state, first=done)
         self._divergence = find_divergence([*self._folder.rows, row])
-        last = done == self._resumed.end or self._divergence is not None or stopping()
+        last = done == end or self._divergence is not None or stopping()
         self._publish(result, row, last, observe)
         return last
 
@@ -206,7 +211,7 @@ class DeployedTraining:
         if self._private is None:
             self._folder.append(row)
             if last or done % self._deployment.checkpoint_every == 0:
-                self._folder.save(done, result.state, self._about)
+                self._save_without_privacy()
         else:
             from fl_core.training_runs.private_run import private_row
 
@@ -215,6 +220,11 @@ class DeployedTraining:
             self._private.publish(done, result.state, result.private)
             self._record_release()
         observe(self._folder.rows[-1])
+
+    def _save_without_privacy(self) -> None:
+        """Save the newest model; with privacy it is saved already."""
+        if self._private is None and self._resumed.first:
+            self._folder.save(self._resumed.first, self._resumed.server, self._about)
 
     def _summarise(self) -> None:
         privacy = self._private.statement() if self._private else {"privacy": NOT_PRIVATE}

@@ -52,6 +52,7 @@ class PrivateRun:
         seed: int | None,
         folder: RunFolder,
         about: dict[str, Any],
+        repeatable: bool = True,
     ):
         """Prepare to begin, or to go on; nothing is written yet.
 
@@ -61,10 +62,12 @@ class PrivateRun:
           seed: the root seed that noise follows from, or None for the operating system's entropy.
           folder: of the run.
           about: facts that are saved with each checkpoint.
+          repeatable: whether rounds that are run again with the same noise come to the same sums.
         """
         self._aggregation, self._delta, self._folder, self._about = aggregation, delta, folder, about
         self._secret = seed is None
-        self._releases = Releases(folder.directory / PRIVACY_FOLDER, None if seed is None else _secrets_of(seed))
+        new_secret = None if seed is None else _secrets_of(seed)
+        self._releases = Releases(folder.directory / PRIVACY_FOLDER, new_secret, repeatable)
         self._unpublished: list[dict[str, Any]] = []
 
     def resume(

@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import sqlite3
 import time
 from collections import defaultdict
@@ -32,12 +31,6 @@ def settings():
     )
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 class Watched(GrpcChannel):
     """Notes which models are offered for each round."""
 
@@ -52,11 +45,11 @@ class Watched(GrpcChannel):
         return reply
 
 
-async def run_and_kill(out, folder, rng, seen, kills):
+async def run_and_kill(out, port, folder, rng, seen, kills):
     """Kill the server up to so many times while clients carry on; returns how often."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["small_deployment"])
-    clients, port, killed = [], free_port(), 0
+    clients, killed = [], 0
     for one in range(CLIENTS):
         client = small.make_client(port, folder, one)
         client._dial = lambda name=f"client{one}": Watched(f"127.0.0.1:{port}", name, seen)
@@ -107,12 +100,12 @@ def check(out, models):
     assert {rounds - 1 for rounds in releases} == set(recorded) <= {number for number, _ in finished}
 
 
-def test_a_server_that_is_killed_comes_back_and_keeps_its_promises(tmp_path):
+def test_a_server_that_is_killed_comes_back_and_keeps_its_promises(tmp_path, free_port):
     rng, started, kills, runs = np.random.default_rng(int(time.time() * 1e6)), time.monotonic(), 0, 0
     while kills < KILLS:
         folder, seen = tmp_path / str(runs), defaultdict(set)
         folder.mkdir()
-        kills += asyncio.run(run_and_kill(folder / "run", folder, rng, seen, KILLS - kills))
+        kills += asyncio.run(run_and_kill(folder / "run", free_port, folder, rng, seen, KILLS - kills))
         check(folder / "run", seen)
         runs += 1
     print(f"{kills} kills in {runs} runs, {time.monotonic() - started:.0f} s")

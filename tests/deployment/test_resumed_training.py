@@ -1,0 +1,113 @@
+"""Where a deployment goes on after it was stopped; its clients are random numbers, and there is no network."""
+
+import contextlib
+import json
+import os
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import small_deployment as small
+
+from fl_core.aggregation import empty_aggregate
+from fl_core.checkpoints import Checkpoints
+from fl_core.errors import CheckpointError
+from fl_core.privacy.ledger import PrivacyLedger
+from fl_core.round_loop import CohortResult
+from fl_core.serving.attempt import DrainedError
+from fl_core.serving.state import AttemptRecord, SeenClient, StateError
+from fl_core.serving.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fl_core.serving.training import DeployedTraining
+from fl_core.training_runs.run_folder import RunFolder
+
+
+class RandomSums:
+    """A `CohortRunner` that never comes to the same sums twice, and drains after so many rounds."""
+
+    def __init__(self, state, drain_after=99):
+        self.rng, self.state, self.left, self.rounds = np.random.default_rng(), state, drain_after, []
+
+    def announce(self, plan):
+        pass
+
+    def run(self, params, plan, clip_norm=None):
+        if not self.left:
+            raise DrainedError
+        self.left -= 1
+        self.rounds.append(plan.round_number)
+        token = os.urandom(8).hex()
+        attempt = AttemptRecord(token, plan.round_number, "finished", "", 0.0, 1.0, 1, 1, 0, 0, 1, 1)
+        self.state.record_attempt(attempt, [plan.round_number])
+        aggregate = jax.tree_util.tree_map(
+            lambda leaf: self.rng.normal(size=leaf.shape).astype(np.float32), empty_aggregate(params)
+        )
+        one = np.float32(1)
+        return CohortResult(aggregate._replace(weight=one, clients=one, dropped=np.float32(0)), 1, 1, 1)
+
+
+def go_on(out, settings, drain_after=99):
+    """Run until the end or until drained; returns which rounds were run."""
+    with RunFolder(out) as folder, contextlib.closing(SqlState(sqlite_url(out / DATABASE_FILE))) as state:
+        state.record_check_ins([SeenClient(one, f"client{one}", "", 1, 0.0) for one in range(20)])
+        training = DeployedTraining(settings, small.task(settings).model, "numbers", folder, state)
+        runner = RandomSums(state, drain_after)
+        over = training.run(runner, lambda row: None, lambda: False)
+        assert over == (drain_after == 99)
+    return runner.rounds
+
+
+def test_a_drained_run_loses_no_round(tmp_path):
+    settings = small.deployment(rounds=7, checkpoint_every=100)
+    assert go_on(tmp_path, settings, drain_after=3) == [0, 1, 2]
+    assert go_on(tmp_path, settings, drain_after=0) == []
+    assert go_on(tmp_path, settings) == [3, 4, 5, 6]
+    assert json.loads((tmp_path / "summary.json").read_text())["rounds"] == 7
+
+
+@pytest.mark.parametrize("noise_seed", ["entropy", "experiment"])
+def test_a_model_that_was_lost_while_it_was_written_counts_as_released(tmp_path, noise_seed, monkeypatch):
+    settings = small.deployment(**small.PRIVACY | {"noise_seed": noise_seed}, rounds=6)
+    real = Checkpoints.save
+
+    def save(self, rounds, state, about):
+        if rounds == 3:
+            raise OSError("no space left on device")
+        real(self, rounds, state, about)
+
+    monkeypatch.setattr(Checkpoints, "save", save)
+    with pytest.raises(OSError, match="no space"):
+        go_on(tmp_path, settings)
+    monkeypatch.setattr(Checkpoints, "save", real)
+    assert go_on(tmp_path, settings)[0] == 3
+    ledger = PrivacyLedger(tmp_path / "privacy/ledger.jsonl")
+    assert [first for first, _ in ledger.generations] == [0, 3]
+    with contextlib.closing(SqlState(sqlite_url(tmp_path / DATABASE_FILE))) as state:
+        took_part = {client.number for client in state.clients() if client.participations}
+    assert took_part == {0, 1, 2, *range(3, ledger.last_release.rounds)}, (
+        "who took part in the lost round was forgotten"
+    )
+
+
+def test_a_database_that_is_an_older_copy_is_refused(tmp_path):
+    settings = small.deployment(**small.PRIVACY | {"noise_seed": "entropy"}, rounds=6)
+    go_on(tmp_path, settings, drain_after=2)
+    shutil.copy(tmp_path / DATABASE_FILE, tmp_path / "copy")
+    go_on(tmp_path, settings, drain_after=2)
+    (tmp_path / "copy").replace(tmp_path / DATABASE_FILE)
+    with pytest.raises(StateError, match="released 4 rounds, but its database knows of 2"):
+        go_on(tmp_path, settings)
+    (tmp_path / DATABASE_FILE).unlink()
+    with pytest.raises(StateError, match="knows of 0"):
+        go_on(tmp_path, settings)
+
+
+def test_a_folder_of_other_settings_or_without_its_privacy_is_refused(tmp_path):
+    settings = small.deployment(**small.PRIVACY, rounds=6)
+    go_on(tmp_path, settings, drain_after=2)
+    with pytest.raises(CheckpointError, match="client_learning_rate was"):
+        go_on(tmp_path, small.deployment(**small.PRIVACY, rounds=6, client_learning_rate=0.4))
+    with pytest.raises(CheckpointError, match="private run"):
+        go_on(tmp_path, small.deployment(rounds=6))
+    with pytest.raises(CheckpointError, match="another privacy plan"):
+        go_on(tmp_path, small.deployment(**small.PRIVACY, rounds=8))
