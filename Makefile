@@ -67,6 +67,8 @@ bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.simulation.scaling
 	$(BIN)/python -m benchmarks.simulation.profile_round
 	$(BIN)/python -m benchmarks.privacy.noise_cost
+	$(BIN)/python -m benchmarks.deployment.rounds
+	$(BIN)/python -m benchmarks.deployment.check_ins
 
 clean:
 	rm -rf $(VENV) $(REFERENCE_VENV) $(PEERS)/.venv runs
