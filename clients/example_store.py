@@ -1,6 +1,7 @@
 """A device's own text: a JSON Lines file that is appended to, forgets what is old, and never leaves the device."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -64,11 +65,12 @@ class ExampleStore:
         """
         added = time.time() if now is None else now
         lines = [json.dumps({"text": text, "added": added}, ensure_ascii=False) + "\n" for text in texts]
-        whole = not self._path.exists() or self._path.read_bytes()[-1:] in (b"", b"\n")
-        with self._path.open("a", encoding="utf-8") as file:
+        with self._path.open("a+b") as file:
             # A line that a crash cut off stays a line of its own, and is reported.
-            file.write(("" if whole else "\n") + "".join(lines))
-        self.forget(added)
+            whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
+            file.write(("" if whole else "\n").encode() + "".join(lines).encode())
+        if self._retention != Retention():
+            self.forget(added)
 
     def forget(self, now: float | None = None) -> int:
         """Remove what retention does not keep from the disk.

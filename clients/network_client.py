@@ -4,6 +4,7 @@ What leaves the device is the messages of `fl_core/transport/messages.proto` and
 """
 
 import asyncio
+import contextlib
 import random
 import secrets
 import time
@@ -81,16 +82,20 @@ class Client:
         self._encoders: dict[bytes, Encode] = {}
         self._warm: _Warm | None = None
         self._download: ArtifactAssembly | None = None
-        self._stopped = False
         self._failures = 0
+        self._stopped = False
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def run(self) -> None:
         """Take part until the run is over; see `run_async`."""
         asyncio.run(self.run_async())
 
     def stop(self) -> None:
-        """Check in no more; call it from any thread."""
+        """Check in no more; a round under way goes on to its end. Call it from any thread."""
         self._stopped = True
+        if self._running is not None:
+            loop, stop = self._running
+            loop.call_soon_threadsafe(stop.set)
 
     async def run_async(self) -> None:
         """Take part until the run is over, or `stop` was called.
@@ -98,18 +103,21 @@ class Client:
         Raises:
           ConfigurationError: the server turns this client away, or asks for what it does not allow.
         """
-        channel = self._dial()
+        channel, stop = self._dial(), asyncio.Event()
+        self._running = asyncio.get_running_loop(), stop
         try:
             while not self._stopped:
                 wait = await self._once(channel)
                 if wait is None:
                     return
-                await asyncio.sleep(wait)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), wait)
         except RefusedError as error:
             raise ConfigurationError(f"the server turns this client away: {error}") from error
         except (UnknownModelError, WireError) as error:
             raise ConfigurationError(f"the server asks for what this client cannot do: {error}") from error
         finally:
+            self._running = None
             await channel.close()
 
     async def _once(self, channel: Channel) -> float | None:

@@ -4,16 +4,17 @@ import contextlib
 import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-_LARGE = 4 << 20
+_LARGE, _HELD = 8 << 20, 128 << 20
 
 
 def return_freed_memory() -> None:
     """Keep the C library from hoarding what large arrays leave behind; only glibc needs it, others stay as they are.
 
     By default glibc learns from the sizes that are freed and keeps arrays of that size in its heap, whose holes then
-    add up to several models. With fixed limits every large array is a mapping of its own.
+    add up to several models. With fixed limits every large array is a mapping of its own, and smaller ones, such as
+    chunks, stay for the next.
     """
     with contextlib.suppress(OSError, AttributeError):
         tune = ctypes.CDLL(None).mallopt
-        for what, value in ((_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _LARGE), (_ARENA_MAX, 2)):
+        for what, value in ((_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _HELD), (_ARENA_MAX, 2)):
             tune(what, value)

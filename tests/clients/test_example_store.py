@@ -62,3 +62,11 @@ def test_a_line_that_is_no_example_is_named(path, line):
 def test_retention_of_nothing_is_refused(limits):
     with pytest.raises(ConfigurationError):
         Retention(**limits)
+
+
+def test_a_line_that_was_cut_off_does_not_swallow_the_next(path):
+    path.write_text('{"text": "whole"}\n{"text": "cut o')
+    ExampleStore(path).append(["next"])
+    assert path.read_text().splitlines()[2].startswith('{"text": "next"')
+    with pytest.raises(DataError, match="line 2"):
+        ExampleStore(path).texts()

@@ -173,3 +173,22 @@ def test_nothing_is_compiled_or_encoded_again_in_later_rounds(tmp_path):
     # The same model, the same seed and round: the same update.
     assert len({content for _, content in server.uploads}) == 1
     assert np.isfinite(server.headers[0].loss)
+
+
+def test_a_client_that_is_told_to_stop_does_so_at_once(tmp_path):
+    class Patient(FakeServer):
+        async def check_in(self, request):
+            self.check_ins += 1
+            return messages.CheckInReply(come_back=messages.ComeBack(seconds=3600))
+
+    async def go():
+        server = Patient()
+        client = Client(lambda: server, small.store_of(tmp_path, 3), small.read_vocabulary, limits=QUICK)
+        running = asyncio.create_task(client.run_async())
+        while not server.check_ins:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(client.stop)
+        async with asyncio.timeout(5):
+            await running
+
+    asyncio.run(go())
