@@ -15,6 +15,7 @@ from fl_core.round_loop import RoundPlan
 from fl_core.serving.attempt import Attempt, DrainedError, Participant, Progress, RoundRules
 from fl_core.serving.events import event, warn
 from fl_core.serving.pacing import PaceSteering
+from fl_core.serving.rate_limits import RateLimiter
 from fl_core.serving.receiving import Receiver, read_header, refusal
 from fl_core.serving.registry import ClientRegistry
 from fl_core.serving.state import AttemptRecord, State, StateError
@@ -75,6 +76,7 @@ class Coordinator:
         offer: Offer,
         receiver: Receiver,
         pacing: PaceSteering,
+        limiter: RateLimiter,
     ):
         """Prepare; nothing is selected before `collect`.
 
@@ -85,10 +87,11 @@ class Coordinator:
           offer: what clients run.
           receiver: takes their reports in.
           pacing: when clients come back.
+          limiter: keeps any one of them from asking too much.
         """
         self.registry = registry
         self._state, self._rules, self._offer, self._pacing = state, rules, offer, pacing
-        self._receiver = receiver
+        self._receiver, self._limiter = receiver, limiter
         self._attempt: Attempt | None = None
         self._latest: Progress | None = None
         self._past: OrderedDict[bytes, dict[int, Participant]] = OrderedDict()
@@ -98,10 +101,11 @@ class Coordinator:
 
     async def check_in(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
         """See `fl_core.transport.interface.Handlers.check_in`."""
+        self._limiter.call(peer)
         if reason := self._ineligible(request):
             warn("check_in_refused", client=peer, reason=reason)
             return self._come_back(reason)
-        number = self.registry.check_in(peer, request.client_version[:_LONGEST_VERSION])
+        number = self.registry.check_in(peer, _cleaned(request.client_version))
         attempt, now = self._attempt, asyncio.get_running_loop().time()
         if attempt is not None:
             attempt.checked_in.add(number)
@@ -139,6 +143,7 @@ class Coordinator:
 
     async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator[bytes]:
         """See `fl_core.transport.interface.Handlers.download`."""
+        self._limiter.call(peer)
         if request.digest == self._offer.vocabulary.description.digest:
             artifact, send = self._offer.vocabulary, lambda chunk: None
         else:
@@ -146,6 +151,7 @@ class Coordinator:
         for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
             chunk = artifact.chunk(number)
             send(chunk)
+            self._limiter.carry(peer, len(chunk))
             yield chunk
 
     def _parameters_for(self, peer: str, digest: bytes) -> tuple[ServedArtifact, Callable[[bytes], None]]:
@@ -166,8 +172,9 @@ class Coordinator:
 
     async def upload(self, peer: str, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
         """See `fl_core.transport.interface.Handlers.upload`."""
+        self._limiter.call(peer)
         reply = messages.UploadReply()
-        reply.CopyFrom(await self._upload(peer, parts))
+        reply.CopyFrom(await self._upload(peer, self._limiter.metered(peer, parts)))
         reply.come_back_seconds = self._pacing.wait(self.registry.population())
         if reply.status != messages.UploadReply.ACCEPTED:
             warn("report_refused", client=peer, status=messages.UploadReply.Status.Name(reply.status), why=reply.reason)
@@ -230,7 +237,11 @@ class Coordinator:
         self.registry.took_part(attempt.accepted, plan.round_number)
         self._next_round = plan.round_number + 1
         return Collected(
-            total.aggregate, len(attempt.participants), attempt.steps, attempt.bytes_down, attempt.bytes_up
+            await asyncio.to_thread(total.finish),
+            len(attempt.participants),
+            attempt.steps,
+            attempt.bytes_down,
+            attempt.bytes_up,
         )
 
     async def _until_finished(self, attempt: Attempt) -> None:
@@ -319,6 +330,11 @@ class Coordinator:
     def finish(self) -> None:
         """Tell all clients that the run is over."""
         self._finished = True
+
+
+def _cleaned(version: str) -> str:
+    # It goes to a database and to logs, some of which do not take every character.
+    return "".join(character for character in version[:_LONGEST_VERSION] if character.isprintable())
 
 
 def _record(attempt: Attempt, started: float, seconds: float) -> AttemptRecord:

@@ -1,15 +1,17 @@
 """A `CohortRunner` whose clients dial in: what the round loop of a deployment trains with."""
 
 import asyncio
+from collections.abc import Callable
 
-from fl_core.aggregation import AggregationRules
-from fl_core.compression import Compressor
 from fl_core.round_loop import CohortResult, RoundPlan
 from fl_core.serving.coordinator import Collected, Coordinator
 from fl_core.serving.streaming_sum import StreamingSum
 from fl_core.transport.artifacts import ServedArtifact
 from fl_core.wire import DownloadEncoding, pack_parameters
 from models.base import Params
+
+MakeSum = Callable[[Params, RoundPlan, float | None], StreamingSum]
+"""From the parameters, the round's plan and its clip norm (None for that of the rules) to the sum of no report."""
 
 
 class NetworkCohortRunner:
@@ -19,8 +21,7 @@ class NetworkCohortRunner:
         self,
         coordinator: Coordinator,
         loop: asyncio.AbstractEventLoop,
-        compressor: Compressor,
-        rules: AggregationRules,
+        make_sum: MakeSum,
         encoding: DownloadEncoding = "float32",
         chunk_bytes: int = 1 << 20,
     ):
@@ -29,13 +30,12 @@ class NetworkCohortRunner:
         Args:
           coordinator: that clients talk to.
           loop: that it runs in.
-          compressor: how updates travel.
-          rules: how they are screened, clipped and weighed.
+          make_sum: see `MakeSum`.
           encoding: how the model travels.
           chunk_bytes: of the chunks of its download.
         """
         self._coordinator, self._loop = coordinator, loop
-        self._compressor, self._rules = compressor, rules
+        self._make_sum = make_sum
         self._encoding, self._chunk_bytes = encoding, chunk_bytes
         self._compiled = False
 
@@ -49,21 +49,18 @@ class NetworkCohortRunner:
           DrainedError: the server is going down.
         """
         if not self._compiled:
-            self._sum(params, plan, clip_norm).compile()
+            self._make_sum(params, plan, clip_norm).compile()
             self._compiled = True
         parameters = ServedArtifact(pack_parameters(params, self._encoding), self._encoding, self._chunk_bytes)
         collected = None
         try:
             while collected is None:
-                collected = self._collect(plan, parameters, self._sum(params, plan, clip_norm))
+                collected = self._collect(plan, parameters, self._make_sum(params, plan, clip_norm))
         finally:
             parameters.withdraw()
         return CohortResult(
             collected.aggregate, collected.steps, collected.bytes_down, collected.bytes_up, collected.selected
         )
-
-    def _sum(self, params: Params, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
-        return StreamingSum(params, self._compressor, self._rules, clip_norm, plan.upload_key())
 
     def _collect(self, plan: RoundPlan, parameters: ServedArtifact, total: StreamingSum) -> Collected | None:
         attempt = self._coordinator.collect(plan, parameters, total)

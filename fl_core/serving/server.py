@@ -8,28 +8,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fl_core.cohorts import CohortSampler
+from fl_core.round_loop import RoundPlan
 from fl_core.serving.attempt import RoundRules
 from fl_core.serving.coordinator import Coordinator, Offer
 from fl_core.serving.events import event
 from fl_core.serving.listeners import Listener
 from fl_core.serving.memory import return_freed_memory
-from fl_core.serving.network_runner import NetworkCohortRunner
+from fl_core.serving.network_runner import MakeSum, NetworkCohortRunner
 from fl_core.serving.operations.measured import MeasuredHandlers, Metrics
 from fl_core.serving.operations.overview import Overview
 from fl_core.serving.pacing import PaceSteering
 from fl_core.serving.program import program_message
+from fl_core.serving.rate_limits import RateLimiter, RateLimits
 from fl_core.serving.receiving import Receiver
 from fl_core.serving.registry import ClientRegistry
+from fl_core.serving.robust_sums import RobustSum
 from fl_core.serving.settings import Deployment
 from fl_core.serving.state import State
 from fl_core.serving.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fl_core.serving.streaming_sum import StreamingSum
 from fl_core.serving.training import DeployedTraining, Observer, Score
 from fl_core.serving.upload_buffers import UploadBuffers
 from fl_core.training_runs.run_folder import RunFolder
 from fl_core.transport.artifacts import ServedArtifact
 from fl_core.transport.interface import Handlers
-from fl_core.wire import download_bytes
-from models.base import Model
+from fl_core.wire import download_bytes, upload_bytes
+from models.base import Model, Params
 
 _UPLOADS_FOLDER = "uploads"
 _GRACE_SECONDS = 2.0
@@ -106,7 +110,7 @@ async def serve(
                 overview = Overview(task.deployment, coordinator, training, state)
                 await _listen(listening, show(overview, metrics), "operators")
             await _listen(listening, listen(handlers), "clients")
-            return await _run(task.deployment, coordinator, training, observe, linger)
+            return await _run(task.deployment, coordinator, training, out, observe, linger)
 
 
 async def _listen(listening: contextlib.AsyncExitStack, listener: Listener, whom: str) -> None:
@@ -137,6 +141,7 @@ def make_coordinator(task: Task, training: DeployedTraining, state: State, out: 
         deployment.selection_seconds,
         deployment.reporting_seconds,
     )
+    round_bytes = download_bytes(params) + upload_bytes(deployment.compressor(), params) + len(task.vocabulary)
     return Coordinator(
         state=state,
         registry=ClientRegistry(state, deployment.participation),
@@ -153,6 +158,7 @@ def make_coordinator(task: Task, training: DeployedTraining, state: State, out: 
             UploadBuffers(download_bytes(params) // 2, uploads),
         ),
         pacing=PaceSteering(rules.selected, deployment.check_in_seconds),
+        limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
     )
 
 
@@ -160,6 +166,7 @@ async def _run(
     deployment: Deployment,
     coordinator: Coordinator,
     training: DeployedTraining,
+    out: Path,
     observe: Observer,
     linger: float,
 ) -> bool:
@@ -167,8 +174,7 @@ async def _run(
     runner = NetworkCohortRunner(
         coordinator,
         loop,
-        deployment.compressor(),
-        deployment.aggregation_rules(),
+        sums_of(deployment, out / _UPLOADS_FOLDER),
         deployment.download_encoding,
         deployment.chunk_bytes,
     )
@@ -183,6 +189,27 @@ async def _run(
             coordinator.finish()
             await asyncio.sleep(linger)
     return over
+
+
+def sums_of(deployment: Deployment, folder: Path) -> MakeSum:
+    """Choose how the reports of a round become one.
+
+    Args:
+      deployment: the settings.
+      folder: for what must wait until a round's end.
+
+    Returns:
+      See `MakeSum`.
+    """
+    compressor, rules, rule = deployment.compressor(), deployment.aggregation_rules(), deployment.robust_rule()
+
+    def make(params: Params, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
+        if rule.name == "mean":
+            return StreamingSum(params, compressor, rules, clip_norm, plan.upload_key())
+        most = len(plan.clients) or deployment.cohort_size
+        return RobustSum(params, compressor, rules, clip_norm, plan.upload_key(), rule, folder, most)
+
+    return make
 
 
 @contextlib.contextmanager

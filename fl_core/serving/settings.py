@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fl_core.aggregation import AggregationRules
 from fl_core.errors import ConfigurationError
 from fl_core.privacy.participation import BoundedParticipation
 from fl_core.round_loop import FederatedOptimization
+from fl_core.serving.robust_sums import RobustName, RobustRule
 from fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
 from fl_core.wire import DownloadEncoding
 
@@ -44,6 +46,14 @@ class Deployment(TrainingSettings):
     """Rounds from one that a client takes part in to the next that it may, at least; 1 allows adjacent rounds."""
     max_participations: int | None = None
     """Rounds that a client may take part in at most."""
+    aggregation: RobustName = "mean"
+    """How the updates of a round become one. mean: they are added as they come and forgotten. median, trimmed_mean: of
+    each parameter by itself, so that a few dishonest clients cannot lead it astray (Yin et al. 2018). All clients count
+    the same, and the server keeps every update until the round's end: cohort-size x 4 bytes a parameter in a file
+    in the run's folder, besides 8 bytes a parameter of memory. Not with privacy, whose noise is made for sums; there,
+    and with the mean, update-clip-norm bounds what one client can do."""
+    trimmed_part: float = 0.1
+    """Part of the updates that trimmed_mean leaves out at each end."""
     check_in_seconds: float = 10.0
     """How soon a client that is not needed now is asked back at the earliest."""
     download_encoding: DownloadEncoding = "float32"
@@ -76,12 +86,38 @@ class Deployment(TrainingSettings):
         if not 1 << 12 <= self.chunk_bytes <= 1 << 22:
             raise ConfigurationError(f"chunk_bytes is {self.chunk_bytes}, but must lie between 4096 and 4194304")
         _ = self.participation
+        self._check_aggregation()
         self.check_privacy("min_separation", self.update_clip_norm, self.weighting, audited=False)
         if self.privacy != "none" and self.delta is None:
             raise ConfigurationError(
                 "privacy needs delta in a deployment, since it is not known how many clients there will be; give one "
                 "well below 1 / the number of clients"
             )
+
+    def _check_aggregation(self) -> None:
+        rule = self.robust_rule()
+        if rule.name != "trimmed_mean" and self.trimmed_part != RobustRule().trimmed_part:
+            raise ConfigurationError(f"trimmed_part does nothing with the aggregation {rule.name}; leave it out")
+        if rule.name == "mean":
+            return
+        if self.privacy != "none":
+            raise ConfigurationError(
+                f"aggregation is {rule.name}, but privacy is {self.privacy}, whose guarantee is for sums; leave one out"
+            )
+        if self.weighting == "examples":
+            raise ConfigurationError(
+                f"weighting is examples, but with the aggregation {rule.name} all clients count the same, since "
+                "nothing bounds what one says that it has; give weighting uniform, or leave it out"
+            )
+
+    def robust_rule(self) -> RobustRule:
+        """Collect how updates become one."""
+        return RobustRule(self.aggregation, self.trimmed_part)
+
+    def aggregation_rules(self) -> AggregationRules:
+        """See `TrainingSettings.aggregation_rules`."""
+        rules = super().aggregation_rules()
+        return rules if self.aggregation == "mean" else AggregationRules("uniform", rules.clip_norm)
 
     @property
     def fewest_reports(self) -> int:

@@ -88,6 +88,10 @@ class StreamingSum:
         )
         return bool(accepted)
 
+    def finish(self) -> CohortAggregate:
+        """Give the sum of all that was added; nothing is added after this."""
+        return self.aggregate
+
     def add_unusable(self) -> None:
         """Count a client whose training gave no finite update."""
         counted = self.aggregate

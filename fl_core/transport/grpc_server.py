@@ -1,18 +1,32 @@
 """The server's end of the gRPC transport."""
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 from fl_core.errors import ConfigurationError
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, message_limits
-from fl_core.transport.interface import Handlers, RefusedError, UnknownArtifactError
+from fl_core.transport.interface import (
+    Handlers,
+    MalformedError,
+    RefusedError,
+    TooManyCallsError,
+    UnknownArtifactError,
+)
 
 log = logging.getLogger("fedlm.transport")
 _LONGEST_NAME = 128
+_CALLS_AT_ONCE = 16
+_HANDSHAKE_SECONDS = 10
+_STALLED_SECONDS = 60.0
+_HELD_SECONDS, _MOST_HELD = 1.0, 4096
+_Message = TypeVar("_Message", bound=Message)
 
 Identify = Callable[[grpc.aio.ServicerContext], str]
 """From a call to the identity of its client; raises `RefusedError` where there is none."""
@@ -46,6 +60,8 @@ class GrpcServer:
         self._identify = identify or claimed_name
         options = [
             *message_limits(chunk_bytes),
+            ("grpc.max_concurrent_streams", _CALLS_AT_ONCE),
+            ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
             ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
@@ -53,25 +69,20 @@ class GrpcServer:
         ]
         self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers([self._routes()])
-        self.port = 0
+        self.port, self._held = 0, 0
 
     def _routes(self) -> grpc.GenericRpcHandler:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
+                # Requests are parsed below, where a client is known and what is no message can be answered.
                 CHECK_IN: grpc.unary_unary_rpc_method_handler(
-                    self._check_in,
-                    request_deserializer=messages.CheckInRequest.FromString,
-                    response_serializer=messages.CheckInReply.SerializeToString,
+                    self._check_in, response_serializer=messages.CheckInReply.SerializeToString
                 ),
                 # Chunks are serialized once, not once a client.
-                DOWNLOAD: grpc.unary_stream_rpc_method_handler(
-                    self._download, request_deserializer=messages.DownloadRequest.FromString
-                ),
+                DOWNLOAD: grpc.unary_stream_rpc_method_handler(self._download),
                 UPLOAD: grpc.stream_unary_rpc_method_handler(
-                    self._upload,
-                    request_deserializer=messages.UploadPart.FromString,
-                    response_serializer=messages.UploadReply.SerializeToString,
+                    self._upload, response_serializer=messages.UploadReply.SerializeToString
                 ),
             },
         )
@@ -101,35 +112,72 @@ class GrpcServer:
         """
         await self._server.stop(grace)
 
-    async def _check_in(
-        self, request: messages.CheckInRequest, context: grpc.aio.ServicerContext
-    ) -> messages.CheckInReply:
-        peer = await self._peer(context)
-        return await self._handlers.check_in(peer, request)
+    async def _check_in(self, content: bytes, context: grpc.aio.ServicerContext) -> messages.CheckInReply:
+        async with self._call(context) as peer:
+            return await self._handlers.check_in(peer, _parse(messages.CheckInRequest, content))
 
-    async def _download(
-        self, request: messages.DownloadRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[bytes]:
-        peer = await self._peer(context)
+    async def _download(self, content: bytes, context: grpc.aio.ServicerContext) -> None:
+        async with self._call(context) as peer:
+            async for chunk in self._handlers.download(peer, _parse(messages.DownloadRequest, content)):
+                try:
+                    async with asyncio.timeout(_STALLED_SECONDS):
+                        await context.write(chunk)
+                except TimeoutError:
+                    raise RefusedError(f"nothing was read for {_STALLED_SECONDS:g} seconds") from None
+
+    async def _upload(self, parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> messages.UploadReply:
+        async with self._call(context) as peer:
+            return await self._handlers.upload(peer, _parse_all(parts))
+
+    @contextlib.asynccontextmanager
+    async def _call(self, context: grpc.aio.ServicerContext) -> AsyncIterator[str]:
+        """Find out who calls, and turn refusals into the statuses of gRPC."""
+        peer = ""
         try:
-            async for chunk in self._handlers.download(peer, request):
-                yield chunk
+            try:
+                peer = self._identify(context)
+            except RefusedError as error:
+                await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, peer, error)
+            yield peer
+        except RefusedError as error:
+            await self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, peer, error)
+        except MalformedError as error:
+            await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, peer, error)
         except UnknownArtifactError as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except TooManyCallsError as error:
+            await self._hold()
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
-    async def _upload(
-        self, parts: AsyncIterator[messages.UploadPart], context: grpc.aio.ServicerContext
-    ) -> messages.UploadReply:
-        peer = await self._peer(context)
-        return await self._handlers.upload(peer, parts)
+    async def _refuse(
+        self, context: grpc.aio.ServicerContext, status: grpc.StatusCode, peer: str, error: Exception
+    ) -> None:
+        facts = {"client": peer, "address": context.peer(), "why": str(error)}
+        log.warning("call_refused", extra={"fields": facts})
+        await context.abort(status, str(error))
 
-    async def _peer(self, context: grpc.aio.ServicerContext) -> str:
-        try:
-            return self._identify(context)
-        except RefusedError as error:
-            log.warning("call refused: %s", error)
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-            raise
+    async def _hold(self) -> None:
+        """Answer late whoever asks too much: with few calls at once on a connection, its rate is bounded too."""
+        if self._held < _MOST_HELD:
+            self._held += 1
+            try:
+                await asyncio.sleep(_HELD_SECONDS)
+            finally:
+                self._held -= 1
+
+
+def _parse(kind: type[_Message], content: bytes) -> _Message:
+    message = kind()
+    try:
+        message.ParseFromString(content)
+    except DecodeError as error:
+        raise MalformedError(f"{len(content)} bytes that are no {kind.__name__}") from error
+    return message
+
+
+async def _parse_all(parts: AsyncIterator[bytes]) -> AsyncIterator[messages.UploadPart]:
+    async for part in parts:
+        yield _parse(messages.UploadPart, part)
 
 
 def claimed_name(context: Any) -> str:

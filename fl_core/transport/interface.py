@@ -1,6 +1,7 @@
 """What a transport must do, whichever it is: carry three calls from clients to the server's handlers.
 
-Clients dial in and the server never does. Messages are those of `messages.proto`, whatever carries them.
+Clients dial in and the server never does. Messages are those of `messages.proto`, whatever carries them. Every handler
+may raise `RefusedError` or `TooManyCallsError`.
 """
 
 from collections.abc import AsyncIterator
@@ -18,6 +19,14 @@ class TransportError(Exception):
 
 class RefusedError(Exception):
     """The server refuses the call itself: who calls, or what was sent; trying again does not help."""
+
+
+class TooManyCallsError(Exception):
+    """A client asks for more than its share; later it may ask again."""
+
+
+class MalformedError(Exception):
+    """Bytes are not a message of this protocol."""
 
 
 class UnknownArtifactError(Exception):
@@ -59,7 +68,7 @@ class Handlers(Protocol):
 
         Args:
           peer: identity of the client.
-          parts: a header, then the upload's bytes in order.
+          parts: a header, then the upload's bytes in order; reading them raises `MalformedError` where they are none.
 
         Returns:
           Whether it counts, and if not, why.

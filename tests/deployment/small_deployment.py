@@ -106,9 +106,9 @@ def task(settings, sampler=None):
     return Task(settings, model, b'{"kind": "numbers"}', "numbers", sampler=sampler)
 
 
-def make_client(port, folder, number, **others):
+def make_client(port, folder, number, credentials=None, **others):
     name = f"client{number}"
-    dial = lambda: GrpcChannel(f"127.0.0.1:{port}", name)  # noqa: E731
+    dial = lambda: GrpcChannel(f"127.0.0.1:{port}", name, credentials)  # noqa: E731
     return Client(dial, store_of(folder, number), read_vocabulary, limits=others.pop("limits", IMPATIENT), **others)
 
 
@@ -132,7 +132,8 @@ class Server:
 
     show = None
 
-    def __init__(self, what, out, port=0, linger=0.2):
+    def __init__(self, what, out, port=0, linger=0.2, credentials=None, identify=None):
+        self.security = credentials, identify
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
         self.coordinator = None
         self.over = None
@@ -149,7 +150,7 @@ class Server:
 
         def listen(handlers):
             self.coordinator = getattr(handlers, "inner", handlers)
-            return Listening(handlers, f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes)
+            return Listening(handlers, f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, *self.security)
 
         self.over = asyncio.create_task(
             serve(self.what, self.out, listen, self.rows.append, linger=self.linger, show=self.show)

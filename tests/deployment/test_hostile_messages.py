@@ -1,0 +1,124 @@
+"""Fuzzing the handlers: whatever arrives, the answer is a status, and the sum stays that of what was accepted."""
+
+import asyncio
+import zlib
+
+import jax
+import numpy as np
+import small_deployment as small
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_reports import in_round
+
+from fl_core.local_sgd import global_norm
+from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.interface import PROTOCOL, TooManyCallsError, UnknownArtifactError
+
+Status = messages.UploadReply.Status
+PRIVATE = small.PRIVACY | {"cohort_size": 1000, "minimum_reports": 1, "over_selection": 50.0}
+PATIENT = {"selection_seconds": 60.0, "reporting_seconds": 60.0}
+COUNTS = st.one_of(st.integers(0, 40), st.integers(0, 2**64 - 1))
+NUMBERS = st.one_of(st.floats(0, 50), st.floats())
+
+
+def bytes_like(message):
+    """Bytes at random, or those of a message with some of them changed or cut off."""
+    content = message.SerializeToString()
+    changed = st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)).map(
+        lambda change: content[: change[0]] + bytes([change[1]]) + content[change[0] + 1 :]
+    )
+    return st.one_of(st.binary(max_size=60), changed, st.integers(0, len(content)).map(lambda end: content[:end]))
+
+
+def headers(attempt, size):
+    return st.builds(
+        messages.UploadHeader,
+        attempt=st.one_of(st.just(attempt), st.binary(max_size=20)),
+        upload_id=st.one_of(st.just(b"1"), st.binary(max_size=80)),
+        outcome=st.one_of(st.just(1), st.integers(-(2**31), 2**31 - 1)),
+        size=st.one_of(st.just(size), COUNTS),
+        num_examples=COUNTS,
+        loss=NUMBERS,
+        tokens=NUMBERS,
+        gradient_norm=NUMBERS,
+    )
+
+
+def contents(honest):
+    """Uploads: an honest one, with bytes of its numbers changed under a right checksum, or too short, or too long."""
+
+    def change(places):
+        content = bytearray(honest)
+        for place, value in places:
+            content[8 + place % (len(content) - 12)] = value
+        return bytes(content[:-4]) + np.uint32(zlib.crc32(content[:-4])).tobytes()
+
+    places = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=12)
+    # The first eight bytes of a tensor are its two floats.
+    floats = st.lists(st.tuples(st.integers(0, 7), st.sampled_from([0, 0x7F, 0x80, 0xFF])), max_size=8)
+    return st.one_of(places.map(change), floats.map(change), st.binary(max_size=30).map(lambda more: honest + more))
+
+
+def test_no_message_breaks_a_handler_or_the_sum(tmp_path):
+    async def scenario(round_):
+        loop, numbers, accepted = asyncio.get_running_loop(), iter(range(10**9)), []
+        configuration = await round_.select("honest")
+        header, content = round_.report(configuration)
+        known = messages.CheckInRequest(protocol=PROTOCOL, client_version="1.0", models=["a"])
+        ask = messages.DownloadRequest(digest=configuration.parameters.digest, first_chunk=1)
+
+        def wait_for(call):
+            return asyncio.run_coroutine_threadsafe(call, loop).result(10)
+
+        @given(bytes_like(known))
+        @settings(max_examples=40, deadline=None)
+        def check_in(sent):
+            try:
+                request = messages.CheckInRequest.FromString(sent)
+            except DecodeError:
+                return
+            reply = wait_for(round_.coordinator.check_in(f"client{next(numbers)}", request))
+            assert reply.WhichOneof("answer")
+
+        async def fetch(request):
+            return [chunk async for chunk in round_.coordinator.download("honest", request)]
+
+        @given(bytes_like(ask), st.integers(0, 2**32 - 1))
+        @settings(max_examples=25, deadline=None)
+        def download(sent, first):
+            for make in (lambda: messages.DownloadRequest.FromString(sent), lambda: _from(ask, first)):
+                try:
+                    wait_for(fetch(make()))
+                except (DecodeError, UnknownArtifactError, TooManyCallsError):
+                    continue
+
+        @given(headers(configuration.attempt, len(content)), contents(content), st.booleans())
+        @settings(max_examples=60, deadline=None)
+        def upload(sent, body, honestly_declared):
+            name = f"uploader{next(numbers)}"
+            attempt = wait_for(round_.select(name)).attempt
+            assert attempt == configuration.attempt
+            if honestly_declared:
+                sent = messages.UploadHeader(**{field.name: value for field, value in header.ListFields()})
+            reply = wait_for(round_.send(name, sent, body))
+            assert reply.status in Status.values()
+            assert reply.status != Status.STATUS_UNSPECIFIED
+            if reply.status == Status.ACCEPTED and sent.outcome == messages.UploadHeader.TRAINED:
+                accepted.append(name)
+
+        for fuzz in (check_in, download, upload):
+            await asyncio.to_thread(fuzz)
+        assert (await round_.send("honest", header, content)).status == Status.ACCEPTED
+        round_.coordinator.drain()
+        total = round_.coordinator._attempt.sum.aggregate
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(total))
+        assert int(total.weight) == int(total.clients - total.dropped) == len(accepted) + 1
+        assert float(global_norm(total.delta)) <= (len(accepted) + 1) * round_.settings.update_clip_norm * 1.001
+        assert len(accepted) > 5, "the fuzzing reaches the sum"
+
+    in_round(tmp_path, scenario, **PRIVATE, **PATIENT)
+
+
+def _from(ask, first):
+    return messages.DownloadRequest(digest=ask.digest, first_chunk=first)
