@@ -185,18 +185,21 @@ class VirtualLink:
         device = self._device
         device.check_reachable()
         cut = device.cut("upload", 1.0)
-        reply = await self._inner.upload(self._slowed(parts))
+        # A device trains before it calls; the server waits for no header that long.
+        header = await anext(parts)
+        await device.train(header.header.num_examples)
+        reply = await self._inner.upload(self._slowed(header, parts))
         if cut:
             device.drop()
         device.tally.answers[messages.UploadReply.Status.Name(reply.status).lower()] += 1
         return reply
 
-    async def _slowed(self, parts: AsyncIterator[messages.UploadPart]) -> AsyncIterator[messages.UploadPart]:
-        device, sent, size = self._device, 0, 0
+    async def _slowed(
+        self, header: messages.UploadPart, parts: AsyncIterator[messages.UploadPart]
+    ) -> AsyncIterator[messages.UploadPart]:
+        device, sent, size = self._device, 0, header.header.size
+        yield header
         async for part in parts:
-            if part.WhichOneof("part") == "header":
-                size = part.header.size
-                await device.train(part.header.num_examples)
             await device.transfer(len(part.data))
             sent += len(part.data)
             if device.cut("upload", sent / max(size, 1)):

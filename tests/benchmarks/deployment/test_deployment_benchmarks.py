@@ -11,13 +11,13 @@ SHAPE = Shape("tiny", 2_000, 4, 3)
 
 
 def test_rounds_are_timed_against_two_other_servers():
-    found = measure(SHAPE, passes=2)
+    found = measure(SHAPE, passes=1)
     down, up = sizes_of(SHAPE)
     assert down == 8_000
     assert 2_000 < up < 2_100
     assert (found["bytes_down"], found["bytes_up"]) == (4 * down, 3 * up)
     for contestant in found["contestants"].values():
-        assert len(contestant["seconds"]) == 2
+        assert len(contestant["seconds"]) == 1
         assert min(contestant["seconds"]) > 0
     assert found["over_raw"]["fedlm"]["least"] <= found["over_raw"]["fedlm"]["greatest"]
     assert plot_rounds({"rounds": [found]}).axes
