@@ -135,7 +135,10 @@ def describe(status: dict[str, Any]) -> Group:
 
 
 def _round_lines(found: dict[str, Any]) -> list[Any]:
-    state = f"open, {found['seconds_left']:.0f} s left at most" if found["open"] else "over"
+    left = found["seconds_left"]
+    state = (
+        "over" if not found["open"] else "waits for a client" if left is None else f"open, {left:.0f} s left at most"
+    )
     funnel = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     most = max(found["checked_in"], found["selected"], found["goal"], 1)
     for stage in ("checked_in", "selected", "reported", "dropped"):

@@ -11,6 +11,8 @@ from fl_core.serving.streaming_sum import StreamingSum
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.artifacts import ServedArtifact
 
+_LONGEST_WAIT = 3600.0
+
 
 class DrainedError(Exception):
     """The server is going down, and no round was under way that could still count."""
@@ -24,7 +26,7 @@ class RoundRules:
       goal: reports that it waits for.
       minimum: reports without which it is abandoned.
       over_selection: clients selected for each report waited for.
-      selection_seconds: how long it takes clients in at most.
+      selection_seconds: how long it takes clients in at most, from the first one on.
       reporting_seconds: how long it waits for reports after that.
     """
 
@@ -58,8 +60,8 @@ class Progress(NamedTuple):
       round_number: of the round, counted from 0.
       open: whether reports are still taken.
       selecting: whether clients are still taken in.
-      seconds: since it was opened.
-      seconds_left: until reports are refused.
+      seconds: since it was opened, or, once a client is selected, since the first was.
+      seconds_left: until reports are refused at the latest; None while it waits for its first client.
       goal: reports waited for.
       minimum: reports without which it does not count.
       wanted: clients to select.
@@ -75,7 +77,7 @@ class Progress(NamedTuple):
     open: bool
     selecting: bool
     seconds: float
-    seconds_left: float
+    seconds_left: float | None
     goal: int
     minimum: int
     wanted: int
@@ -120,11 +122,12 @@ class Attempt:
       rules: when it is over.
       parameters: what its clients download.
       sum: of the reports so far; of one worker thread alone.
-      opened: when, by the loop's clock.
+      opened: when it was opened, then when its first client was selected, by the loop's clock.
       token: its name, which nobody can guess.
       participants: by number.
       checked_in: numbers of the clients that have checked in since it was opened.
-      selection_ends: when no client is taken in any more; brought forward when enough are.
+      selection_ends: when no client is taken in any more; brought forward when enough are. Without any client an
+        attempt waits for ever.
       taken: reports added, or being added now.
       closed: whether reports are refused from now on.
       accepted: numbers of the clients whose reports count.
@@ -144,7 +147,7 @@ class Attempt:
     token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     participants: dict[int, Participant] = field(default_factory=dict)
     checked_in: set[int] = field(default_factory=set)
-    selection_ends: float = 0.0
+    selection_ends: float = math.inf
     accepted: list[int] = field(default_factory=list)
     declined: int = 0
     refused: int = 0
@@ -156,7 +159,6 @@ class Attempt:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.selection_ends = self.opened + self.rules.selection_seconds
         self._named = {int(client) for client in self.plan.clients}
 
     @property
@@ -189,6 +191,9 @@ class Attempt:
           client: its number; the attempt `wants` it.
           now: by the loop's clock.
         """
+        if not self.participants:
+            self.opened, self.selection_ends = now, now + self.rules.selection_seconds
+            self.changed.set()
         self.participants.setdefault(client, Participant())
         if len(self.participants) - self.declined - self.refused >= self.rules.selected:
             self.selection_ends = min(self.selection_ends, now)
@@ -231,7 +236,7 @@ class Attempt:
         Returns:
           Seconds.
         """
-        return (self.selection_ends if now < self.selection_ends else self.deadline) - now
+        return min((self.selection_ends if now < self.selection_ends else self.deadline) - now, _LONGEST_WAIT)
 
     def progress(self, now: float) -> Progress:
         """Say how far it is.
@@ -248,7 +253,7 @@ class Attempt:
             open=not self.closed,
             selecting=not self.closed and now < self.selection_ends,
             seconds=now - self.opened,
-            seconds_left=0.0 if self.closed else max(self.deadline - now, 0.0),
+            seconds_left=None if math.isinf(self.deadline) else max(self.deadline - now, 0.0),
             goal=self.rules.goal,
             minimum=self.rules.minimum,
             wanted=self.rules.selected,

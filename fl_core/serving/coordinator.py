@@ -216,7 +216,7 @@ class Coordinator:
         Raises:
           DrainedError: the server is going down, and nobody was selected yet.
         """
-        loop, started = asyncio.get_running_loop(), time.time()
+        loop = asyncio.get_running_loop()
         rules = self._rules.for_cohort(len(plan.clients)) if len(plan.clients) else self._rules
         attempt = Attempt(plan, rules, parameters, total, loop.time())
         self._next_round, self._attempt = plan.round_number, attempt
@@ -229,7 +229,7 @@ class Coordinator:
             self._latest = attempt.progress(loop.time())
         seconds = loop.time() - attempt.opened
         self._pacing.round_took(seconds)
-        record = _record(attempt, started, seconds)
+        record = _record(attempt, time.time() - seconds, seconds)
         await self._save(attempt, record, loop.time() + _SAVING_SECONDS)
         event(f"round_{record.outcome}", **record._asdict())
         if record.outcome == "abandoned":

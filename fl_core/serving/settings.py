@@ -39,7 +39,7 @@ class Deployment(TrainingSettings):
     over_selection: float = 1.3
     """Clients selected for each report waited for, since some will not answer."""
     selection_seconds: float = 60.0
-    """How long a round takes clients in at most."""
+    """How long a round takes clients in at most, from the first one on."""
     reporting_seconds: float = 600.0
     """How long a round waits for reports after it has selected its clients."""
     min_separation: int = 1

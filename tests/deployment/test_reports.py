@@ -235,6 +235,19 @@ def test_a_round_short_of_reports_is_abandoned_and_nothing_of_it_counts(tmp_path
     in_round(tmp_path, scenario, minimum_reports=2)
 
 
+def test_a_round_waits_for_its_first_client_as_long_as_it_takes(tmp_path):
+    async def scenario(round_):
+        await asyncio.sleep(0.6)
+        assert not round_.collecting.done()
+        assert round_.state.attempts(9) == []
+        a = await round_.select("a")
+        assert (await round_.send("a", *round_.report(a))).status == Status.ACCEPTED
+        assert await round_.collecting is not None
+        assert round_.state.attempts(9)[-1].seconds < 0.55
+
+    in_round(tmp_path, scenario, selection_seconds=0.2, reporting_seconds=0.3)
+
+
 def test_clients_that_do_not_train_free_their_places_at_once(tmp_path):
     async def scenario(round_):
         started = time.monotonic()
