@@ -88,9 +88,14 @@ def naive_rounds(connection: Connection, port: int, shape: Shape, up: int) -> No
     """The same with `benchmarks.deployment.servers.naive`."""
     update = bytes(up)
 
+    async def sent() -> Any:
+        for start in range(0, up, CHUNK):
+            yield update[start : start + CHUNK]
+
     async def take_part(channel: grpc.aio.Channel) -> bool:
-        await channel.unary_unary(f"/{NAIVE}/{FETCH}")(b"")
-        await channel.unary_unary(f"/{NAIVE}/{SEND}")(update)
+        async for _ in channel.unary_stream(f"/{NAIVE}/{FETCH}")(b""):
+            pass
+        await channel.stream_unary(f"/{NAIVE}/{SEND}")(sent())
         return True
 
     async def run() -> None:
