@@ -154,10 +154,11 @@ class GrpcServer:
     ) -> None:
         facts = {"client": peer, "address": context.peer(), "why": str(error)}
         log.warning("call_refused", extra={"fields": facts})
+        await self._hold()
         await context.abort(status, str(error))
 
     async def _hold(self) -> None:
-        """Answer late whoever asks too much: with few calls at once on a connection, its rate is bounded too."""
+        """Answer late who is refused: with few calls at once on a connection, that bounds its rate and log lines."""
         if self._held < _MOST_HELD:
             self._held += 1
             try:

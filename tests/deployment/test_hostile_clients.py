@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import small_deployment as small
 
+from fl_core.checkpoints import Checkpoints
 from fl_core.serving.keys import Authority
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.credentials import CLIENT, SERVER, CertifiedNames, Credentials, read_credentials
+from fl_core.transport.grpc_client import GrpcChannel
 from fl_core.transport.grpc_names import CHECK_IN, DOWNLOAD, SERVICE, UPLOAD
 from fl_core.transport.interface import PROTOCOL
 from fl_core.wire import upload_bytes
@@ -250,7 +252,7 @@ def test_hostile_clients_are_refused_and_logged_while_honest_ones_finish(tmp_pat
             selected, shared = asyncio.Event(), credentials("flood")
             dripping = asyncio.create_task(drip(await attacker("drip"), selected))
             await selected.wait()
-            background = {asyncio.create_task(flood([await attacker("flood", shared) for _ in range(8)]))}
+            background = {asyncio.create_task(flood([await attacker("flood", shared) for _ in range(4)]))}
             honest = [
                 small.make_client(server.port, tmp_path, one, credentials(f"client{one}").for_client())
                 for one in range(HONEST)
@@ -289,3 +291,42 @@ def test_hostile_clients_are_refused_and_logged_while_honest_ones_finish(tmp_pat
     handshakes = capfd.readouterr().err
     assert "PEER_DID_NOT_RETURN_A_CERTIFICATE" in handshakes
     assert "certificate signature failure" in handshakes or "CERTIFICATE_VERIFY_FAILED" in handshakes
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "median"])
+def test_one_liar_moves_the_mean_but_not_the_median(tmp_path, aggregation):
+    settings = small.deployment(
+        rounds=1,
+        cohort_size=HONEST,
+        minimum_reports=HONEST,
+        over_selection=1.0,
+        aggregation=aggregation,
+        weighting="uniform",
+        server_optimizer="fedavg",
+        server_learning_rate=1.0,
+    )
+
+    async def lie(channel):
+        request = messages.CheckInRequest(protocol=PROTOCOL)
+        while (reply := await channel.check_in(request)).WhichOneof("answer") != "selected":
+            await asyncio.sleep(0.05)
+
+        async def parts():
+            for part in parts_of(header_of(reply.selected), content_of(smallest=1e6, step=1.0)):
+                yield messages.UploadPart.FromString(part)
+
+        assert (await channel.upload(parts())).status == Status.ACCEPTED
+        await channel.close()
+
+    async def go():
+        async with asyncio.timeout(60), small.Server(small.task(settings), tmp_path / "run") as server:
+            await lie(GrpcChannel(f"127.0.0.1:{server.port}", "liar"))
+            async with small.running([small.make_client(server.port, tmp_path, one) for one in range(HONEST - 1)]):
+                assert await server.over
+
+    asyncio.run(go())
+    with Checkpoints(tmp_path / "run" / "checkpoints") as checkpoints:
+        found = jax.tree_util.tree_leaves(checkpoints.restore_arrays(1)["params"])
+    largest = max(float(np.abs(leaf).max()) for leaf in found)
+    assert largest < 5 if aggregation == "median" else largest > 1e5
+    assert not list((tmp_path / "run" / "uploads").iterdir())

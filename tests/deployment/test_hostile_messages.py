@@ -109,6 +109,12 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path):
 
         for fuzz in (check_in, download, upload):
             await asyncio.to_thread(fuzz)
+        strange = messages.CheckInRequest(protocol=PROTOCOL, client_version="1\0\x1b[31m\n" + 1000 * "2")
+        await round_.coordinator.check_in("strange", strange)
+        # Not every database, and no terminal, takes every character.
+        assert all(
+            one.version.isprintable() and len(one.version) <= 64 for one in round_.coordinator.registry.unsaved()
+        )
         assert (await round_.send("honest", header, content)).status == Status.ACCEPTED
         round_.coordinator.drain()
         total = round_.coordinator._attempt.sum.aggregate

@@ -95,3 +95,44 @@ def test_plain_text_is_for_loopback_and_has_to_be_asked_for(tmp_path, small_stor
     options = ["--model", "cifg_tiny", "--out", str(tmp_path / "run"), "--vocabulary", str(small_store)]
     assert main(["serve", *options, *words]) == 2
     assert "plain text" in capsys.readouterr().err
+
+
+def test_a_device_enrols_takes_part_and_is_revoked(tmp_path, small_store, start, capsys):
+    keys, mine = tmp_path / "keys", tmp_path / "mine"
+    folder = ("--folder", str(keys))
+    for words in (("ca",), ("server",), ("token", "alice")):
+        assert main(["keys", *words, *folder]) == 0
+    token = capsys.readouterr().out.splitlines()[-1]
+    config = tmp_path / "serve.toml"
+    config.write_text(SETTINGS.format(port=0).replace("insecure = true", "").replace("rounds = 3", "rounds = 500"))
+    secure = ("--keys", keys, "--enrolment-address", "127.0.0.1:0")
+    server = start("serve", "--config", config, "--out", tmp_path / "run", "--vocabulary", small_store, *secure)
+    enrolment = wait_for(server, "enrolment_listening")["port"]
+    enrol = ["keys", "enrol", "--server", f"127.0.0.1:{enrolment}", "--ca", str(keys / "ca.pem"), "--token", token]
+    assert main([*enrol, "--out", str(mine)]) == 0
+    assert main([*enrol, "--out", str(tmp_path / "thief")]) == 2
+    assert "the token of alice was used by another device" in capsys.readouterr().err
+    assert not (tmp_path / "thief" / "client.pem").exists()
+    data = tmp_path / "mine.jsonl"
+    data.write_text("".join(json.dumps({"text": f"the server reads a list {n}"}) + "\n" for n in range(5)))
+    port = wait_for(server, "listening")["port"]
+    client = start("client", "--server", f"127.0.0.1:{port}", "--data", data, "--credentials", mine)
+    wait_for(server, "round_released")
+    assert main(["keys", "revoke", "alice", *folder]) == 0
+    assert client.wait(60) == 2
+    assert "turns this client away: UNAUTHENTICATED: the certificate of alice was revoked" in open(client.log).read()  # noqa: SIM115
+    assert wait_for(server, "call_refused")["why"] == "the certificate of alice was revoked"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--insecure", "--server", "fl.example.org:1", "--name", "a"), "plain text is for loopback alone"),
+        (("--server", "127.0.0.1:1"), "there are no credentials"),
+        (("--insecure", "--server", "127.0.0.1:1"), "insecure needs a name"),
+        (("--server", "127.0.0.1:1", "--credentials", "nowhere"), "nowhere/ca.pem: no certificate"),
+    ],
+)
+def test_a_client_without_credentials_talks_to_loopback_alone(tmp_path, words, why, capsys):
+    assert main(["client", "--data", str(tmp_path / "mine.jsonl"), *words]) == 2
+    assert why in capsys.readouterr().err
