@@ -69,6 +69,8 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.privacy.noise_cost
 	$(BIN)/python -m benchmarks.privacy.memorization --data $(DATA)
 	$(BIN)/python -m benchmarks.clipping.against_peers
+	$(BIN)/python -m benchmarks.deployment.rounds
+	$(BIN)/python -m benchmarks.deployment.check_ins
 
 clean:
 	rm -rf $(VENV) $(REFERENCE_VENV) $(PEERS)/.venv runs

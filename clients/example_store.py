@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fl_core.atomic_files import write_atomically
 from fl_core.errors import ConfigurationError, DataError
@@ -30,6 +30,18 @@ class Retention:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigurationError(f"{name} is {value}, but must be positive (or left out)")
+
+
+class Examples(Protocol):
+    """Where a client's examples come from; `ExampleStore` is one."""
+
+    def texts(self) -> list[str]:
+        """Read what may be trained on."""
+        ...
+
+    def version(self) -> tuple[int, int]:
+        """Tell whether anything was added or removed since: equal versions mean equal content."""
+        ...
 
 
 class ExampleStore:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from clients.example_store import ExampleStore
+from clients.example_store import Examples
 from clients.local_training import ClientProgram, ClientReport, train_locally
 from clients.round_work import Encode, ReadVocabulary, encode, plan_of, program_of
 from clients.settings import ClientLimits, Conditions
@@ -59,7 +59,7 @@ class Client:
     def __init__(
         self,
         dial: Callable[[], Channel],
-        examples: ExampleStore,
+        examples: Examples,
         read_vocabulary: ReadVocabulary,
         conditions: Conditions = Conditions(),  # noqa: B008
         limits: ClientLimits = ClientLimits(),  # noqa: B008
@@ -158,6 +158,8 @@ class Client:
             outcome = ended.outcome
         header = _header(configuration, outcome, report)
         parts = _parts(header, report.upload if report else b"", configuration.parameters.chunk_bytes)
+        if not self._limits.keep_model:
+            self._download = None
         reply = await self._send(channel, parts, deadline)
         self._notice(f"round {configuration.round_number}: {_Reply.Status.Name(reply.status)} {reply.reason}".strip())
         return reply.come_back_seconds

@@ -35,6 +35,8 @@ class ClientLimits:
       max_batches: local steps in a round, whatever the server asks for.
       max_training_seconds: of a round's training.
       largest_download: bytes.
+      keep_model: whether the latest model stays in memory between rounds, and need not be downloaded again where the
+        same one is offered again.
       first_backoff: seconds, about the first wait after a failure; each further one doubles it.
       longest_backoff: seconds, about the longest.
       recheck_seconds: between looks at conditions that are not met.
@@ -44,11 +46,12 @@ class ClientLimits:
     max_batches: int = 10_000
     max_training_seconds: float = 3600.0
     largest_download: int = 1 << 30
+    keep_model: bool = True
     first_backoff: float = 0.5
     longest_backoff: float = 60.0
     recheck_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if name != "models" and not getattr(self, name) > 0:
+            if name not in ("models", "keep_model") and not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be positive")

@@ -16,6 +16,8 @@ COMMANDS = {
     "compare": "compare models over learning rates and seeds, and write a report",
     "pretrain": "train one model centrally, with DP-SGD or DP-Adam",
     "serve": "train one model with clients that dial in",
+    "status": "say how a running server stands",
+    "fleet": "run many virtual clients of a server",
     "client": "take part in a deployment with text that stays on this device",
     "keys": "make the certificates by which a deployment's server and clients know each other",
     "account": "state what a private run promises, or has spent, and plot mechanisms side by side",

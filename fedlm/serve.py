@@ -5,13 +5,18 @@ import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from fedlm.options import add_configuration, settings_of
 from fl_core.errors import ConfigurationError
 from fl_core.serving.settings import Deployment
+
+if TYPE_CHECKING:
+    from fl_core.serving.operations.measured import Metrics
+    from fl_core.serving.operations.overview import Overview
+    from fl_core.serving.server import Show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,10 @@ class ServeCommand(Deployment):
     """What this process does. `all`: everything. To grow past one process, run one `coordinator`, which no client
     talks to, and several `aggregator`s, which select clients, send them the model and add up their reports: all with
     the same configuration and --database, each with an --out of its own. Aggregators on one machine share --address."""
+    operator_address: str | None = None
+    """Where operators look: host and port of a page, `/status.json` and `/metrics` for Prometheus; nowhere where it is
+    not given. With keys over HTTPS and with the token of `fedlm keys operator`; insecure over HTTP, for whoever can log
+    in to this machine. Only with the role all."""
     linger_seconds: float = 30.0
     """How long clients are still told that the run is over, before the server ends."""
 
@@ -70,19 +79,18 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError(
             f"role is {command.role}, which needs a database that its processes share; give --database"
         )
-    if command.role != "all" and command.aggregation != "mean":
-        raise ConfigurationError(
-            f"aggregation is {command.aggregation}, which needs all reports in one process; leave role out"
-        )
+    for name, given in (("aggregation", command.aggregation != "mean"), ("operator_address", command.operator_address)):
+        if command.role != "all" and given:
+            raise ConfigurationError(f"{name} needs all of the server in one process; leave it, or role, out")
     if command.role == "aggregator" and command.address.rsplit(":", 1)[-1] == "0":
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
-    listen = None if command.role == "coordinator" else _listen(command)
+    listen, show = None if command.role == "coordinator" else _listen(command), _show(command)
     _log_to_stderr(JsonLines())
-    asyncio.run(_server(command, listen))
+    asyncio.run(_server(command, listen, show))
     return 0
 
 
-def _server(command: ServeCommand, listen: Any) -> Coroutine[Any, Any, Any]:
+def _server(command: ServeCommand, listen: Any, show: Any) -> Coroutine[Any, Any, Any]:
     from fl_core.serving.events import event
     from fl_core.serving.server import serve
     from fl_core.serving.shared_server import aggregate, coordinate
@@ -92,7 +100,7 @@ def _server(command: ServeCommand, listen: Any) -> Coroutine[Any, Any, Any]:
 
     task, linger = _task(command), command.linger_seconds
     if command.role == "all":
-        return serve(task, command.out, listen, observe, command.database, linger)
+        return serve(task, command.out, listen, observe, command.database, linger, show)
     assert command.database is not None
     if command.role == "coordinator":
         return coordinate(task, command.out, observe, command.database)
@@ -130,6 +138,28 @@ def _listen(command: ServeCommand) -> Any:
         return Listeners(calls, EnrolmentServer(enrol, command.enrolment_address, credentials.for_enrolment()))
 
     return listen
+
+
+def _show(command: ServeCommand) -> "Show | None":
+    """Choose how operators are shown the server, if at all."""
+    from fl_core.serving.operations.listener import OperatorApplication, OperatorListener, token_needed
+    from fl_core.serving.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
+    from fl_core.transport.credentials import loopback_only, server_tls
+
+    address = command.operator_address
+    if address is None:
+        return None
+    tls = admit = None
+    if command.keys is None:
+        loopback_only(address)
+    else:
+        tls, admit = server_tls(command.keys), token_needed(OperatorAccess(command.keys / OPERATOR_TOKEN_FILE))
+
+    def show(overview: "Overview", metrics: "Metrics") -> OperatorListener:
+        metrics.registry.register(overview)
+        return OperatorListener(OperatorApplication(overview.read, metrics.registry, admit), address, tls)
+
+    return show
 
 
 def _log_to_stderr(form: logging.Formatter) -> None:

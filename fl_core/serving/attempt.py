@@ -4,6 +4,7 @@ import asyncio
 import math
 import secrets
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fl_core.round_loop import RoundPlan
 from fl_core.serving.streaming_sum import StreamingSum
@@ -82,6 +83,47 @@ class RoundRules:
         return f"{reported} of {selected} selected clients reported, but a round needs {self.minimum}"
 
 
+class Progress(NamedTuple):
+    """How far an attempt is, in numbers.
+
+    Attributes:
+      round_number: of the round, counted from 0.
+      open: whether reports are still taken.
+      selecting: whether clients are still taken in.
+      seconds: since it was opened, or, once a client is selected, since the first was.
+      seconds_left: until reports are refused at the latest; None while it waits for its first client.
+      goal: reports waited for.
+      minimum: reports without which it does not count.
+      wanted: clients to select.
+      checked_in: clients that have checked in meanwhile.
+      selected: clients of these that were selected.
+      reported: clients of these whose reports count.
+      dropped: selected clients whose reports do not, or will not, count.
+      bytes_down: sent to its clients.
+      bytes_up: of uploads that arrived whole.
+    """
+
+    round_number: int
+    open: bool
+    selecting: bool
+    seconds: float
+    seconds_left: float | None
+    goal: int
+    minimum: int
+    wanted: int
+    checked_in: int
+    selected: int
+    reported: int
+    dropped: int
+    bytes_down: int
+    bytes_up: int
+
+    @property
+    def working(self) -> int:
+        """Selected clients that may still report."""
+        return self.selected - self.reported - self.dropped
+
+
 @dataclass
 class Participant:
     """A selected client.
@@ -113,6 +155,7 @@ class Attempt:
       opened: when it was opened, then when its first client was selected, by the loop's clock.
       token: its name, which nobody can guess.
       participants: by number.
+      checked_in: numbers of the clients that have checked in since it was opened.
       selection_ends: when no client is taken in any more; brought forward when enough are. Without any client an
         attempt waits for ever.
       taken: reports added, or being added now.
@@ -133,6 +176,7 @@ class Attempt:
     opened: float
     token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     participants: dict[int, Participant] = field(default_factory=dict)
+    checked_in: set[int] = field(default_factory=set)
     selection_ends: float = math.inf
     accepted: list[int] = field(default_factory=list)
     declined: int = 0
@@ -247,6 +291,33 @@ class Attempt:
           Seconds.
         """
         return min((self.selection_ends if now < self.selection_ends else self.deadline) - now, _LONGEST_WAIT)
+
+    def progress(self, now: float) -> Progress:
+        """Say how far it is.
+
+        Args:
+          now: by the loop's clock.
+
+        Returns:
+          Numbers that do not change any more.
+        """
+        selected, reported = len(self.participants), len(self.accepted)
+        return Progress(
+            round_number=self.plan.round_number,
+            open=not self.closed,
+            selecting=not self.closed and now < self.selection_ends,
+            seconds=now - self.opened,
+            seconds_left=None if math.isinf(self.deadline) else max(self.deadline - now, 0.0),
+            goal=self.rules.goal,
+            minimum=self.rules.minimum,
+            wanted=self.rules.selected,
+            checked_in=len(self.checked_in),
+            selected=selected,
+            reported=reported,
+            dropped=selected - reported if self.closed else self.declined + self.refused,
+            bytes_down=self.bytes_down,
+            bytes_up=self.bytes_up,
+        )
 
     def shortfall(self) -> str:
         """Say why the attempt cannot count; empty where it can."""

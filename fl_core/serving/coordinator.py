@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fl_core.aggregation import CohortAggregate
 from fl_core.round_loop import RoundPlan
-from fl_core.serving.attempt import Attempt, DrainedError, Participant, RoundRules
+from fl_core.serving.attempt import Attempt, DrainedError, Participant, Progress, RoundRules
 from fl_core.serving.events import event, warn
 from fl_core.serving.pacing import PaceSteering
 from fl_core.serving.rate_limits import RateLimiter
@@ -93,8 +93,9 @@ class Coordinator:
         self._state, self._rules, self._offer, self._pacing = state, rules, offer, pacing
         self._receiver, self._limiter = receiver, limiter
         self._attempt: Attempt | None = None
+        self._latest: Progress | None = None
         self._past: OrderedDict[bytes, dict[int, Participant]] = OrderedDict()
-        self._saving = asyncio.Lock()
+        self._saving, self._clock = asyncio.Lock(), asyncio.get_running_loop().time
         self._draining, self._finished = asyncio.Event(), False
         self._next_round = 0
 
@@ -105,6 +106,8 @@ class Coordinator:
             warn("check_in_refused", client=peer, reason=reason)
             return self._come_back(reason)
         number = self.registry.check_in(peer, _cleaned(request.client_version))
+        if self._attempt is not None:
+            self._attempt.checked_in.add(number)
         attempt, rest = await self._select(number)
         if rest is None:
             return self._come_back("it has taken part as often as it may", rest=1 << 20)
@@ -248,6 +251,7 @@ class Coordinator:
         finally:
             self._attempt = None
             await self._close(attempt)
+            self._latest = attempt.progress(loop.time())
         seconds = loop.time() - attempt.opened
         self._pacing.round_took(seconds)
         record = _record(attempt, time.time() - seconds, seconds)
@@ -333,6 +337,20 @@ class Coordinator:
     def draining(self) -> bool:
         """Whether the server is going down."""
         return self._draining.is_set()
+
+    def progress(self) -> Progress | None:
+        """Say how far the attempt is that is open, or was last; from any thread.
+
+        Returns:
+          None before the first.
+        """
+        attempt = self._attempt
+        return self._latest if attempt is None else attempt.progress(self._clock())
+
+    @property
+    def finished(self) -> bool:
+        """Whether clients are told that the run is over."""
+        return self._finished
 
     def finish(self) -> None:
         """Tell all clients that the run is over."""

@@ -117,6 +117,17 @@ class ClientRegistry:
             client = self._by_number[number]
             client.last_round, client.participations = round_number, client.participations + 1
 
+    @property
+    def known(self) -> int:
+        """How many clients have ever checked in; from any thread."""
+        return len(self._clients)
+
+    @property
+    def recent(self) -> int:
+        """What `population` counts; from any thread."""
+        oldest = time.monotonic() - _RECENT_SECONDS
+        return sum(seen >= oldest for seen in list(self._recent.values()))
+
     def population(self) -> int:
         """Count the clients that have checked in within the last day."""
         oldest = time.monotonic() - _RECENT_SECONDS

@@ -16,6 +16,8 @@ from fl_core.serving.events import event
 from fl_core.serving.listeners import Listener
 from fl_core.serving.memory import return_freed_memory
 from fl_core.serving.network_runner import MakeSum, NetworkCohortRunner
+from fl_core.serving.operations.measured import MeasuredHandlers, Metrics
+from fl_core.serving.operations.overview import Overview
 from fl_core.serving.pacing import PaceSteering
 from fl_core.serving.program import program_message
 from fl_core.serving.rate_limits import RateLimiter, RateLimits
@@ -62,9 +64,18 @@ class Task:
 Listen = Callable[[Handlers], Listener]
 """Makes what carries calls to handlers."""
 
+Show = Callable[[Overview, Metrics], Listener]
+"""Makes what shows operators how the server stands."""
+
 
 async def serve(
-    task: Task, out: Path, listen: Listen, observe: Observer, database: str | None = None, linger: float = 0.0
+    task: Task,
+    out: Path,
+    listen: Listen,
+    observe: Observer,
+    database: str | None = None,
+    linger: float = 0.0,
+    show: Show | None = None,
 ) -> bool:
     """Run a deployment's server.
 
@@ -75,6 +86,7 @@ async def serve(
       observe: see `fl_core.serving.training.Observer`; called in another thread.
       database: URL of the state; SQLite in the folder where None.
       linger: seconds for which clients are still told that the run is over.
+      show: makes the operators' listener; there is none where None.
 
     Returns:
       Whether the run is over; else it was asked to stop.
@@ -91,13 +103,21 @@ async def serve(
             task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler
         )
         coordinator = make_coordinator(task, training, state, out)
-        listener = listen(coordinator)
-        await listener.start()
-        event("listening", port=listener.port)
-        try:
+        async with contextlib.AsyncExitStack() as listening:
+            handlers: Handlers = coordinator
+            if show is not None:
+                metrics = Metrics()
+                handlers = MeasuredHandlers(coordinator, metrics)
+                overview = Overview(task.deployment, coordinator, training, state)
+                await _listen(listening, show(overview, metrics), "operators")
+            await _listen(listening, listen(handlers), "clients")
             return await _run(task.deployment, coordinator, training, out, observe, linger)
-        finally:
-            await listener.stop(_GRACE_SECONDS)
+
+
+async def _listen(listening: contextlib.AsyncExitStack, listener: Listener, whom: str) -> None:
+    await listener.start()
+    listening.push_async_callback(listener.stop, _GRACE_SECONDS)
+    event("listening", to=whom, port=listener.port)
 
 
 def make_coordinator(task: Task, training: DeployedTraining, state: State, out: Path) -> Coordinator:

@@ -84,6 +84,26 @@ class AttemptRecord(NamedTuple):
     lost: int = 0
 
 
+class Totals(NamedTuple):
+    """Sums over all attempts that are over.
+
+    Attributes:
+      finished: attempts that count.
+      abandoned: attempts that do not.
+      selected: clients that were selected.
+      reported: reports that were added.
+      bytes_down: sent to clients.
+      bytes_up: received from them.
+    """
+
+    finished: int
+    abandoned: int
+    selected: int
+    reported: int
+    bytes_down: int
+    bytes_up: int
+
+
 class ReleaseRecord(NamedTuple):
     """A model that was made durable.
 
@@ -162,6 +182,10 @@ class State(Protocol):
         Args:
           last: how many at most.
         """
+        ...
+
+    def totals(self) -> Totals:
+        """Sum all attempts up."""
         ...
 
     def close(self) -> None:

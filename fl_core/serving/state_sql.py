@@ -7,7 +7,7 @@ import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
 from fl_core.serving.database import Database
-from fl_core.serving.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError
+from fl_core.serving.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError, Totals
 from fl_core.serving.tables import ATTEMPTS, CLIENTS, PARTICIPATIONS, RELEASES, RUNS
 
 DATABASE_FILE = "state.db"
@@ -118,6 +118,15 @@ class SqlState:
         query = sql.select(*columns).order_by(ATTEMPTS.c.number.desc()).limit(last)
         with self._database.reading() as connection:
             return [AttemptRecord(*row) for row in connection.execute(query)][::-1]
+
+    def totals(self) -> Totals:
+        """See `State.totals`."""
+        summed = [sql.func.coalesce(sql.func.sum(ATTEMPTS.c[name]), 0) for name in Totals._fields[2:]]
+        outcomes = [
+            sql.func.count().filter(ATTEMPTS.c.outcome == outcome).label(outcome) for outcome in Totals._fields[:2]
+        ]
+        with self._database.reading() as connection:
+            return Totals(*map(int, connection.execute(sql.select(*outcomes, *summed)).one()))
 
     def close(self) -> None:
         """See `State.close`."""

@@ -30,6 +30,7 @@ from models.base import Model, Params
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
+    from fl_core.privacy.ledger import PrivacyLedger
     from fl_core.privacy.private_rounds import PrivacyState
     from fl_core.training_runs.private_run import PrivateRun
 
@@ -92,6 +93,16 @@ class DeployedTraining:
     def params(self) -> Params:
         """The newest parameters that may be seen."""
         return self._resumed.server.params
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics rows of released rounds so far; another thread may add some."""
+        return self._folder.rows
+
+    @property
+    def ledger(self) -> "PrivacyLedger | None":
+        """The record of releases; None without privacy."""
+        return self._private.ledger if self._private else None
 
     def _resume(self, fresh: ServerState) -> _Resumed:
         if (self._folder.directory / PRIVACY_FOLDER / LEDGER_FILE).exists():

@@ -133,6 +133,8 @@ async def running(clients):
 class Server:
     """A server in this event loop; an async context manager that waits for the port, then stops the server."""
 
+    show = None
+
     def __init__(self, what, out, port=0, linger=0.2, credentials=None, identify=None, database=None):
         self.security = credentials, identify
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
@@ -151,10 +153,10 @@ class Server:
                 listening.set()
 
         def listen(handlers):
-            self.coordinator = handlers
+            self.coordinator = getattr(handlers, "inner", handlers)
             return Listening(handlers, f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, *self.security)
 
-        over = serve(self.what, self.out, listen, self.rows.append, self.database, self.linger)
+        over = serve(self.what, self.out, listen, self.rows.append, self.database, self.linger, self.show)
         self.over = asyncio.create_task(over)
         waiting = asyncio.create_task(listening.wait())
         await asyncio.wait({self.over, waiting}, return_when=asyncio.FIRST_COMPLETED)

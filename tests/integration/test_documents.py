@@ -1,5 +1,6 @@
 """What the documents tell people to type is typed here."""
 
+import contextlib
 import json
 import os
 import re
@@ -86,6 +87,49 @@ def test_the_pretraining_page_works_as_it_is_written(workplace):
         )
         assert result.returncode == 0, f"{line}\n{result.stderr}"
     assert "extract" in result.stdout
+
+
+def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "JAX_NUM_CPU_DEVICES": "1",
+    }
+    written = ("8470", "8471", "8472")
+    commands = blocks("docs/deployment.md", "sh")
+    assert len(commands) >= 5
+    for command in commands:
+        for port, free in zip(written, free_ports(len(written)), strict=True):
+            command = command.replace(f":{port}", f":{free}")
+        result = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=workplace,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        logs = "".join(path.read_text() for path in workplace.glob("*.log"))
+        assert result.returncode == 0, f"{command}\n{result.stderr}\n{logs}"
+    summary = json.loads((workplace / "runs" / "deployment" / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("finished", 3)
+    assert summary["privacy_guarantee"]["epsilon"] > 0
+
+
+@pytest.fixture(scope="module")
+def free_ports():
+    """The same free ports for every command of a page."""
+    found = {}
+
+    def ports(count):
+        if not found:
+            with contextlib.ExitStack() as stack:
+                for number in range(count):
+                    listener = stack.enter_context(socket.socket())
+                    listener.bind(("127.0.0.1", 0))
+                    found[number] = listener.getsockname()[1]
+        return found.values()
+
+    return ports
 
 
 def fitting(block):

@@ -1,0 +1,196 @@
+"""The load: clients that train nothing, and do as little else as they can, so that the server is what is measured."""
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import grpc
+
+from benchmarks.deployment.servers import FETCH, LOOPBACK, NAIVE, SEND, UNLIMITED, receive
+from benchmarks.deployment.shapes import CHUNK, Shape
+from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, message_limits
+from fl_core.transport.interface import PROTOCOL
+
+_CHECK_IN = messages.CheckInRequest(protocol=PROTOCOL, client_version="load").SerializeToString()
+_WIDE = [*message_limits(CHUNK), ("grpc.use_local_subchannel_pool", 1)]
+
+
+class _Calls:
+    """A client's calls, with messages as bytes."""
+
+    def __init__(self, port: int, name: str, channel: grpc.aio.Channel | None = None):
+        self.channel = channel or grpc.aio.insecure_channel(f"{LOOPBACK}:{port}", _WIDE)
+        self._metadata = ((CLIENT_NAME, name),)
+        self._check_in = self.channel.unary_unary(
+            f"/{SERVICE}/{CHECK_IN}", response_deserializer=messages.CheckInReply.FromString
+        )
+        self._download = self.channel.unary_stream(f"/{SERVICE}/{DOWNLOAD}")
+        self._upload = self.channel.stream_unary(
+            f"/{SERVICE}/{UPLOAD}", response_deserializer=messages.UploadReply.FromString
+        )
+
+    async def check_in(self) -> messages.CheckInReply:
+        return await self._check_in(_CHECK_IN, metadata=self._metadata)
+
+    async def download(self, digest: bytes) -> int:
+        size, request = 0, messages.DownloadRequest(digest=digest).SerializeToString()
+        async for chunk in self._download(request, metadata=self._metadata):
+            size += len(chunk)
+        return size
+
+    async def upload(self, header: messages.UploadHeader, parts: list[bytes]) -> messages.UploadReply:
+        async def sent() -> Any:
+            yield messages.UploadPart(header=header).SerializeToString()
+            for part in parts:
+                yield part
+
+        return await self._upload(sent(), metadata=self._metadata)
+
+
+def fedlm_rounds(connection: Connection, port: int, shape: Shape, upload: bytes) -> None:
+    """Take part in a round for each request; answers with its seconds, counted from the first check-in."""
+    pieces = [upload[start : start + CHUNK] for start in range(0, len(upload), CHUNK)]
+    parts = [messages.UploadPart(data=piece).SerializeToString() for piece in pieces]
+
+    async def take_part(calls: _Calls) -> bool:
+        while (reply := await calls.check_in()).WhichOneof("answer") != "selected":
+            await asyncio.sleep(0.05)
+        round_ = reply.selected
+        await calls.download(round_.parameters.digest)
+        header = messages.UploadHeader(
+            attempt=round_.attempt,
+            upload_id=secrets.token_bytes(16),
+            outcome=messages.UploadHeader.TRAINED,
+            size=len(upload),
+            num_examples=1,
+            loss=1.0,
+            tokens=1.0,
+            gradient_norm=1.0,
+        )
+        return (await calls.upload(header, parts)).status == messages.UploadReply.ACCEPTED
+
+    async def run() -> None:
+        clients = [_Calls(port, f"client{number}") for number in range(shape.selected)]
+        await asyncio.gather(*(client.channel.channel_ready() for client in clients))
+        await _answer_rounds(connection, shape, lambda: [take_part(client) for client in clients])
+
+    asyncio.run(run())
+
+
+def naive_rounds(connection: Connection, port: int, shape: Shape, up: int) -> None:
+    """The same with `benchmarks.deployment.servers.naive`."""
+    update = bytes(up)
+
+    async def sent() -> Any:
+        for start in range(0, up, CHUNK):
+            yield update[start : start + CHUNK]
+
+    async def take_part(channel: grpc.aio.Channel) -> bool:
+        async for _ in channel.unary_stream(f"/{NAIVE}/{FETCH}")(b""):
+            pass
+        await channel.stream_unary(f"/{NAIVE}/{SEND}")(sent())
+        return True
+
+    async def run() -> None:
+        options = [*UNLIMITED, ("grpc.use_local_subchannel_pool", 1)]
+        channels = [grpc.aio.insecure_channel(f"{LOOPBACK}:{port}", options) for _ in range(shape.selected)]
+        await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        await _answer_rounds(connection, shape, lambda: [take_part(channel) for channel in channels])
+
+    asyncio.run(run())
+
+
+async def _answer_rounds(connection: Connection, shape: Shape, begin: Callable[[], list]) -> None:
+    connection.send("ready")
+    while await asyncio.to_thread(connection.recv):
+        started, accepted = time.perf_counter(), 0
+        tasks = [asyncio.ensure_future(one) for one in begin()]
+        for one in asyncio.as_completed(tasks):
+            accepted += await one
+            if accepted == shape.goal:
+                break
+        seconds = time.perf_counter() - started
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connection.send({"seconds": seconds, "accepted": accepted})
+
+
+def raw_rounds(connection: Connection, port: int, shape: Shape, down: int, up: int) -> None:
+    """The same with `benchmarks.deployment.servers.raw`."""
+    update = memoryview(bytes(up))
+    connection.send("ready")
+    while connection.recv():
+        done = threading.Semaphore(0)
+
+        def take_part(client: socket.socket, done: threading.Semaphore = done) -> None:
+            with contextlib.suppress(OSError):
+                client.sendall(b"g")
+                if receive(client, down):
+                    client.sendall(update)
+                    if client.recv(1):
+                        done.release()
+
+        clients = [socket.create_connection((LOOPBACK, port)) for _ in range(shape.selected)]
+        started = time.perf_counter()
+        threads = [threading.Thread(target=take_part, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for _ in range(shape.goal):
+            done.acquire()
+        seconds = time.perf_counter() - started
+        for client in clients:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+            client.close()
+        for thread in threads:
+            thread.join()
+        connection.send({"seconds": seconds, "accepted": shape.goal})
+
+
+def check_ins(connection: Connection, port: int, connections: int, identities: int) -> None:
+    """Check in; a request is (seconds, check-ins a second or None for as many as go, at once) and the answer latencies.
+
+    Every connection has a call under way at most, and calls go by turns in the names of all identities.
+    """
+
+    async def run() -> None:
+        channels = [grpc.aio.insecure_channel(f"{LOOPBACK}:{port}", _WIDE) for _ in range(connections)]
+        for start in range(0, connections, 200):
+            await asyncio.gather(*(channel.channel_ready() for channel in channels[start : start + 200]))
+        calls = [
+            [_Calls(port, f"idle{number}", channel) for number in range(first, identities, connections)]
+            for first, channel in enumerate(channels)
+        ]
+        connection.send("ready")
+        while request := await asyncio.to_thread(connection.recv):
+            seconds, rate = request
+            connection.send(await _check_in_for(calls, seconds, rate))
+
+    asyncio.run(run())
+
+
+async def _check_in_for(calls: list[list[_Calls]], seconds: float, rate: float | None) -> dict[str, Any]:
+    latencies: list[float] = []
+    started = time.perf_counter()
+
+    async def keep_checking_in(number: int, of_connection: list[_Calls]) -> None:
+        turn, every = 0, 0.0 if rate is None else len(calls) / rate
+        begin = started + every * number / len(calls)
+        while (planned := begin + every * turn) < started + seconds and time.perf_counter() < started + seconds:
+            if rate is not None:
+                await asyncio.sleep(max(0.0, planned - time.perf_counter()))
+            called = time.perf_counter()
+            await of_connection[turn % len(of_connection)].check_in()
+            latencies.append(time.perf_counter() - called)
+            turn += 1
+
+    await asyncio.gather(*(keep_checking_in(number, found) for number, found in enumerate(calls)))
+    return {"seconds": time.perf_counter() - started, "latencies": latencies}

@@ -1,0 +1,103 @@
+"""Many virtual clients in one process, over connections of their own, for load tests and demonstrations.
+
+They are `clients.network_client.Client`s and share compiled programs; only their devices are made up.
+"""
+
+import asyncio
+import dataclasses
+import os
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from clients.example_store import Examples
+from clients.network_client import Client
+from clients.population import Population
+from clients.round_work import ReadVocabulary
+from clients.settings import ClientLimits
+from clients.virtual_device import Tally, VirtualDevice, VirtualLink
+from fl_core.transport.interface import Channel
+
+_ARRIVALS_A_SECOND = 200
+_LONGEST_RECHECK = 30.0
+
+
+class Fleet:
+    """Virtual clients of one server.
+
+    Attributes:
+      devices: one a client.
+      tally: what they have done.
+    """
+
+    def __init__(
+        self,
+        clients: int,
+        population: Population,
+        dial: Callable[[int], Channel],
+        examples: Callable[[int], Examples],
+        read_vocabulary: ReadVocabulary,
+        clock: Callable[[], float] = time.time,
+        limits: ClientLimits = ClientLimits(),  # noqa: B008
+    ):
+        """Make them; nothing is sent before `run`.
+
+        Args:
+          clients: how many.
+          population: that their devices are of.
+          dial: from a client's number to its connection; called in the event loop.
+          examples: from a client's number to its text.
+          read_vocabulary: makes the tokenizer of what the server sends.
+          clock: seconds; see `clients.population.Population.expected_availability`.
+          limits: of each client; none keeps a model between rounds, since they share this machine's memory.
+        """
+        self.tally = Tally()
+        self.devices = [VirtualDevice(population, number, self.tally, clock) for number in range(clients)]
+        self._dial, self._examples, self._read = dial, examples, read_vocabulary
+        recheck = min(population.stay_seconds / 2, _LONGEST_RECHECK)
+        self._limits = dataclasses.replace(limits, keep_model=False, recheck_seconds=recheck)
+        self._arriving = random.Random(population.seed)
+
+    def available(self) -> int:
+        """Count the devices that are there now."""
+        return sum(device.available() for device in self.devices)
+
+    async def run(self, seconds: float | None = None) -> bool:
+        """Take part until the server says that the run is over.
+
+        Args:
+          seconds: after which to stop all the same; None for never.
+
+        Returns:
+          Whether the run is over.
+
+        Raises:
+          ConfigurationError: the server turns a client away.
+        """
+        with ThreadPoolExecutor(os.cpu_count(), "training") as workers:
+            tasks = [asyncio.create_task(self._take_part(device, workers)) for device in self.devices]
+            try:
+                done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                return bool(done)
+            finally:
+                for device, task in zip(self.devices, tasks, strict=True):
+                    device.gone = True
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                workers.shutdown(cancel_futures=True)
+
+    async def _take_part(self, device: VirtualDevice, workers: ThreadPoolExecutor) -> None:
+        # People do not all come in the same instant.
+        await asyncio.sleep(self._arriving.uniform(0, len(self.devices) / _ARRIVALS_A_SECOND))
+        client = Client(
+            lambda: VirtualLink(self._dial(device.number), device),
+            self._examples(device.number),
+            self._read,
+            conditions=device.conditions(),
+            limits=self._limits,
+            workers=workers,
+        )
+        await client.run_async()

@@ -1,0 +1,180 @@
+"""A model of people's devices: when they are there, whether they go away, how fast they and their links are, and how
+much text is on them. Everything is a function of the seed, the client's number and the time, and of nothing else.
+
+The defaults follow what is published of a large deployment (Bonawitz et al. 2019, "Towards federated learning at scale:
+system design", sections 2.3 and 9): four times as many devices at night as by day, and a tenth at most dropping out.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from fl_core.errors import ConfigurationError
+
+_TRAITS, _PRESENCE, _DROPPING, _EXAMPLES = range(4)
+_PEAK = 2 / 24
+_TIME_ZONES = 3 / 24
+
+
+class Traits(NamedTuple):
+    """What stays the same of a device.
+
+    Attributes:
+      shift: its time zone, in days ahead of the clock.
+      link: bytes a second, in either direction.
+      speed: examples a second that it trains on.
+    """
+
+    shift: float
+    link: float
+    speed: float
+
+
+class Dropout(NamedTuple):
+    """How a selected device goes away.
+
+    Attributes:
+      during: what is cut off.
+      share: of that which still passes, from 0 to 1.
+      away: seconds until it is back.
+    """
+
+    during: Literal["download", "upload"]
+    share: float
+    away: float
+
+
+@dataclass(frozen=True)
+class Population:
+    """Settings of a population."""
+
+    seed: int = 0
+    """Another seed makes other devices."""
+    availability: float = 0.5
+    """Share of the time that a device is idle, charging and on a free network, over whole days."""
+    diurnal: float = 0.6
+    """How much availability follows the day: by this part more of it at two at night, and less at two in the afternoon;
+    0 for not at all."""
+    day_seconds: float = 86_400.0
+    """Length of a day; a shorter one shows in minutes what days would."""
+    stay_seconds: float = 900.0
+    """For how long a device stays as it is, there or not."""
+    dropout: float = 0.08
+    """Share of selected devices that go away before they have reported."""
+    away_seconds: float = 300.0
+    """For how long they do, on average."""
+    link_bytes: float = 1e6
+    """Bytes a second of the middle device's link; infinite for no limit."""
+    link_spread: float = 1.0
+    """Standard deviation of the natural logarithm of links' speeds."""
+    speeds: tuple[float, ...] = (200.0, 50.0, 10.0)
+    """Examples a second that each class of devices trains on, whatever this machine does; infinite for no limit."""
+    speed_shares: tuple[float, ...] = (0.3, 0.5, 0.2)
+    """Share of the devices in each class."""
+    examples: float | None = None
+    """Examples on the middle device; those that the data has where it is not given."""
+    examples_tail: float = 1.2
+    """Exponent of their Pareto distribution: a device has more than m times the middle one's with probability m to the
+    minus this, halved."""
+
+    def __post_init__(self) -> None:
+        for name in ("availability", "diurnal", "dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must lie between 0 and 1")
+        at_night = self.availability * (1 + self.diurnal)
+        if at_night > 1:
+            raise ConfigurationError(
+                f"availability {self.availability} with diurnal {self.diurnal} makes {at_night:g} at night, but must "
+                "make 1 at most"
+            )
+        for name in ("day_seconds", "stay_seconds", "away_seconds", "link_bytes", "examples_tail"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be positive")
+        if self.link_spread < 0 or not math.isfinite(self.link_spread):
+            raise ConfigurationError(f"link_spread is {self.link_spread}, but must be finite and not negative")
+        if self.examples is not None and not self.examples >= 1:
+            raise ConfigurationError(f"examples is {self.examples}, but must be at least 1")
+        if len(self.speeds) != len(self.speed_shares) or not all(speed > 0 for speed in self.speeds):
+            raise ConfigurationError("speeds and speed_shares must be equally many, and speeds positive")
+        if min(self.speed_shares) < 0 or not math.isclose(sum(self.speed_shares), 1, abs_tol=1e-6):
+            raise ConfigurationError(f"speed_shares are {self.speed_shares}, but must not be negative, and sum to 1")
+        if self.seed < 0:
+            raise ConfigurationError(f"seed is {self.seed}, but must not be negative")
+
+    def traits(self, client: int) -> Traits:
+        """Draw what stays the same of a device.
+
+        Args:
+          client: its number.
+
+        Returns:
+          Its traits.
+        """
+        rng = self._rng(_TRAITS, client)
+        shift = rng.uniform(-_TIME_ZONES, _TIME_ZONES)
+        link = self.link_bytes * math.exp(self.link_spread * rng.standard_normal())
+        return Traits(shift, link, float(rng.choice(self.speeds, p=self.speed_shares)))
+
+    def expected_availability(self, time: float, shift: float) -> float:
+        """Say how likely a device is there.
+
+        Args:
+          time: in seconds; a day begins at each multiple of `day_seconds`, on the clock of a device without shift.
+          shift: see `Traits`.
+
+        Returns:
+          The probability.
+        """
+        of_day = time / self.day_seconds + shift
+        return self.availability * (1 + self.diurnal * math.cos(2 * math.pi * (of_day - _PEAK)))
+
+    def is_available(self, client: int, time: float, shift: float) -> bool:
+        """Say whether a device is there.
+
+        Args:
+          client: its number.
+          time: see `expected_availability`; the answer is the same for `stay_seconds`.
+          shift: see `Traits`.
+
+        Returns:
+          Whether it is.
+        """
+        slot = math.floor(time / self.stay_seconds)
+        expected = self.expected_availability((slot + 0.5) * self.stay_seconds, shift)
+        return self._rng(_PRESENCE, client, slot).random() < expected
+
+    def dropout_of(self, client: int, participation: int) -> Dropout | None:
+        """Draw whether, and how, a selected device goes away.
+
+        Args:
+          client: its number.
+          participation: how often it was selected before.
+
+        Returns:
+          How; None where it stays.
+        """
+        rng = self._rng(_DROPPING, client, participation)
+        if rng.random() >= self.dropout:
+            return None
+        during: Literal["download", "upload"] = "download" if rng.random() < 0.5 else "upload"
+        return Dropout(during, rng.random(), rng.exponential(self.away_seconds))
+
+    def examples_of(self, client: int) -> int | None:
+        """Draw how many examples a device has.
+
+        Args:
+          client: its number.
+
+        Returns:
+          The number, at least 1; None where the data decides.
+        """
+        if self.examples is None:
+            return None
+        # A Pareto variable above x_m has the median x_m 2^(1 / tail).
+        pareto = (2 * (1 - self._rng(_EXAMPLES, client).random())) ** (-1 / self.examples_tail)
+        return max(1, round(self.examples * min(pareto, 1e6)))
+
+    def _rng(self, *names: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, *names])

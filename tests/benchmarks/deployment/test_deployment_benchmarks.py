@@ -1,0 +1,31 @@
+"""The measurements of deployments run, at sizes that say nothing."""
+
+import pytest
+
+from benchmarks.deployment.check_ins import measure_idle, plot
+from benchmarks.deployment.rounds import measure
+from benchmarks.deployment.rounds import plot as plot_rounds
+from benchmarks.deployment.shapes import Shape, sizes_of
+
+SHAPE = Shape("tiny", 2_000, 4, 3)
+
+
+def test_rounds_are_timed_against_two_other_servers():
+    found = measure(SHAPE, passes=1)
+    down, up = sizes_of(SHAPE)
+    assert down == 8_000
+    assert 2_000 < up < 2_100
+    assert (found["bytes_down"], found["bytes_up"]) == (4 * down, 3 * up)
+    for contestant in found["contestants"].values():
+        assert len(contestant["seconds"]) == 1
+        assert min(contestant["seconds"]) > 0
+    assert found["over_raw"]["fedlm"]["least"] <= found["over_raw"]["fedlm"]["greatest"]
+    assert plot_rounds({"rounds": [found]}).axes
+
+
+def test_check_ins_are_timed():
+    found = measure_idle(0.5, clients=20, rate=100.0)
+    assert 20 <= found["check_ins"] <= 51
+    assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["greatest_ms"]
+    assert found["server_cores"] == pytest.approx(0.5, abs=0.5)
+    assert plot({"one": found["distribution"], "two": [1.0], "three": [2.0]}).axes

@@ -1,0 +1,68 @@
+"""`fedlm fleet` against a server in another process's place: many clients, over real connections, learn."""
+
+import asyncio
+import json
+
+import small_deployment as small
+
+from fedlm.cli import main as fedlm
+from fl_core.serving.server import Task
+from models.registry import create_model
+from simulations.datasets.store import TokenStore
+
+PERFECT = "--availability 1 --diurnal 0 --link-bytes inf --speeds 1e9 1e9 1e9 --stay-seconds 1 --dropout 0".split()
+
+
+def run_fleet(tmp_path, store, words, clients=24):
+    """Run a deployment on a store's vocabulary with a fleet; returns the server's rows."""
+    tokenizer = TokenStore.open(store).tokenizer
+    settings = small.deployment(rounds=4, cohort_size=6, minimum_reports=6, over_selection=2.0)
+    model = create_model(settings.model, tokenizer.vocabulary_size)
+    task = Task(settings, model, (store / "tokenizer.json").read_bytes(), tokenizer.fingerprint)
+
+    async def run():
+        async with asyncio.timeout(90), small.Server(task, tmp_path / "run", linger=5.0) as server:
+            address = ["--server", f"127.0.0.1:{server.port}", "--insecure", "--clients", str(clients), "--json"]
+            address += ["--models", settings.model]
+            assert await asyncio.to_thread(fedlm, ["fleet", *address, *words]) == 0
+            assert await server.over
+        return server.rows
+
+    return asyncio.run(run())
+
+
+def test_a_fleet_trains_on_a_store(tmp_path, small_store, capsys):
+    dropping = [*PERFECT[:-1], "0.3", "--away-seconds", "0.2"]
+    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *dropping])
+    assert [row["clients"] for row in rows] == [6] * 4
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["over"]
+    assert (summary["clients"], summary["rounds"]) == (24, 4)
+    assert summary["answers"]["accepted"] == 24
+    assert summary["selected"] >= 24
+    assert summary["dropped"] > 0
+    assert summary["bytes_up"] >= sum(row["bytes_up"] for row in rows)
+
+
+def test_a_fleet_trains_on_json_lines_of_a_few_people(tmp_path, small_store, capsys):
+    path = tmp_path / "people.jsonl"
+    lines = [{"user": f"u{number % 3}", "text": "the server reads a file"} for number in range(9)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ["--data", str(path), *PERFECT, "--examples", "8", "--examples-tail", "50"]
+    rows = run_fleet(tmp_path, small_store, words)
+    # Three examples a person are not enough: others lend theirs.
+    assert 6 * 8 <= rows[0]["examples"] <= 6 * 10
+
+
+def test_mistakes(tmp_path, small_store, capsys):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    for words, message in (
+        (["--data", str(small_store), "--server", "127.0.0.1:1"], "--keys"),
+        (["--data", str(small_store), "--server", "example.org:1", "--insecure"], "loopback"),
+        (["--data", str(empty), "--server", "127.0.0.1:1", "--insecure"], "no text"),
+        (["--data", str(small_store), "--server", "127.0.0.1:1", "--insecure", "--dropout", "2"], "dropout"),
+    ):
+        assert fedlm(["fleet", *words]) == 2
+        assert message in capsys.readouterr().err

@@ -1,0 +1,239 @@
+"""What operators see of a server: its page in a real browser, its JSON, its metrics, and nothing of any client's."""
+
+import asyncio
+import dataclasses
+import json
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import small_deployment as small
+from PIL import Image
+from prometheus_client import CollectorRegistry
+
+from fedlm.cli import main as fedlm
+from fl_core.serving.keys import Authority
+from fl_core.serving.operations.listener import OperatorApplication, OperatorListener, token_needed
+from fl_core.serving.operations.overview import curves
+from fl_core.serving.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
+from fl_core.transport.credentials import server_tls
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+FLAGS += " --disable-component-update --disable-sync --hide-scrollbars"
+
+
+class Operated(small.Server):
+    """A server that operators look at."""
+
+    def show(self, overview, metrics):
+        metrics.registry.register(overview)
+        self.operators = OperatorListener(OperatorApplication(overview.read, metrics.registry), "127.0.0.1:0")
+        return self.operators
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.operators.port}"
+
+    def get(self, path):
+        return asyncio.to_thread(fetch, self.url + path)
+
+
+def fetch(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read().decode()
+
+
+def scored(params):
+    return {"heldout_loss": 3.25, "heldout_accuracy": 0.125}
+
+
+async def operated(tmp_path, look, **changes):
+    """Run two rounds, look while the third waits for clients that are away, and let it end."""
+    settings = small.deployment(rounds=3, evaluate_every=1, **changes)
+    task = small.task(settings)
+    server = Operated(dataclasses.replace(task, score=scored), tmp_path / "run")
+    async with asyncio.timeout(60), server:
+        async with small.running(all_clients(server, tmp_path)):
+            while len(server.rows) < 2:
+                await asyncio.sleep(0.05)
+        seen = await look(server)
+        async with small.running(all_clients(server, tmp_path)):
+            assert await server.over
+    return seen
+
+
+def all_clients(server, folder):
+    return [small.make_client(server.port, folder, one) for one in range(server.what.deployment.cohort_size)]
+
+
+def test_the_status_counts_what_happened(tmp_path):
+    async def look(server):
+        return json.loads(await server.get("/status.json")), await server.get("/metrics"), await server.get("/")
+
+    privacy = small.PRIVACY | {"noise_seed": "secret", "min_separation": 1, "max_participations": 3}
+    status, metrics, page = asyncio.run(operated(tmp_path, look, **privacy))
+    assert status["run"]["released"] >= 2
+    assert status["run"]["rounds"] == 3
+    first = status["attempts"][0]
+    assert (first["outcome"], first["selected"], first["reported"]) == ("finished", 8, 8)
+    assert status["totals"]["reported"] == sum(one["reported"] for one in status["attempts"])
+    assert status["totals"]["bytes_up"] == sum(one["bytes_up"] for one in status["attempts"]) > 0
+    assert status["clients"] == {"known": 8, "within_an_hour": 8}
+    found = status["round"]
+    assert found["goal"] == 8
+    assert 8 >= found["checked_in"] >= found["selected"] >= found["reported"] + found["dropped"]
+    assert found["working"] == found["selected"] - found["reported"] - found["dropped"]
+    assert status["curves"]["heldout_accuracy"][0] == [1, 0.125]
+    spent = status["privacy"]
+    assert spent["private"]
+    assert 0 < spent["epsilon_spent"] <= spent["epsilon_budget"]
+    assert (spent["delta"], spent["rounds_planned"]) == (1e-3, 3)
+    assert "client" in spent["unit"]
+    assert "zero-out" in spent["adjacency"]
+    values = dict(re.findall(r"^(\w+(?:{[^}]*})?) ([0-9.e+-]+)$", metrics, re.MULTILINE))
+    assert float(values['fedlm_check_ins_total{answer="selected"}']) >= 16
+    assert float(values['fedlm_reports_total{answer="accepted"}']) >= 16
+    assert float(values['fedlm_attempts_total{outcome="finished"}']) >= 2
+    assert float(values['fedlm_transferred_bytes_total{way="up"}']) >= status["totals"]["bytes_up"]
+    assert float(values["fedlm_heldout_accuracy"]) == 0.125
+    assert float(values['fedlm_epsilon{of="spent"}']) == pytest.approx(spent["epsilon_spent"])
+    assert float(values["fedlm_check_in_seconds_count"]) >= 16
+    assert float(values["process_resident_memory_bytes"]) > 1e6
+    for text in (json.dumps(status), metrics, page):
+        assert "client0" not in text
+    assert not re.search(r"(src|href)=\"(?!data:)|url\(|https?://(?!www\.w3\.org)", page)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_the_page_in_a_browser(tmp_path):
+    async def look(server):
+        return await asyncio.to_thread(browse, server.url + "/", tmp_path)
+
+    dom, picture = asyncio.run(operated(tmp_path, look))
+    text = re.sub(r"<script.*?</script>|<style.*?</style>", "", dom, flags=re.DOTALL)
+    for words in (
+        " of 3 rounds done",
+        "NOT PRIVATE",
+        "the run adds no noise",
+        "checked in",
+        "12.5 %",
+        "3.25",
+    ):
+        assert words in text
+    assert len(re.findall("<polyline", text)) == 3
+    colours = {colour for _, colour in Image.open(picture).convert("RGB").getcolors(1 << 24)}
+    # Bars and curves are drawn, not only words: the blue, the orange and the green of the page.
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00), (0x00, 0x9E, 0x73)} <= colours
+
+
+def browse(url, folder: Path):
+    """Load a page; returns its elements after its script has run, and a picture."""
+    picture = folder / "page.png"
+    command = [CHROMIUM, *FLAGS.split(), f"--user-data-dir={folder / 'browser'}", "--window-size=1200,1250"]
+    subprocess.run([*command, f"--screenshot={picture}", url], check=True, capture_output=True, timeout=60)
+    dom = subprocess.run([*command, "--dump-dom", url], check=True, capture_output=True, text=True, timeout=60).stdout
+    return dom, picture
+
+
+def test_the_terminal_shows_the_same(tmp_path, capsys):
+    async def look(server):
+        return await asyncio.to_thread(fedlm, ["status", "--server", server.url.removeprefix("http://")])
+
+    assert asyncio.run(operated(tmp_path, look)) == 0
+    shown = capsys.readouterr().out
+    for words in ("of 3 rounds done", "8 checked in within an hour", "waits for 8 reports", "NOT PRIVATE"):
+        assert words in shown
+
+
+def test_where_no_server_is_the_terminal_says_so():
+    assert fedlm(["status", "--server", "127.0.0.1:1"]) == 2
+
+
+def listening(act, admit=None, tls=None):
+    """Serve a made-up status, and give its address to a function in another thread."""
+
+    async def run():
+        application = OperatorApplication(lambda: dict(STATUS), CollectorRegistry(), admit)
+        listener = OperatorListener(application, "127.0.0.1:0", tls)
+        await listener.start()
+        try:
+            return await asyncio.to_thread(act, f"127.0.0.1:{listener.port}")
+        finally:
+            await listener.stop(0)
+
+    return asyncio.run(run())
+
+
+STATUS = {
+    "run": {"model": "</script><b>", "rounds": 3, "released": 1, "doing": "collecting"},
+    "clients": {"within_an_hour": 1, "known": 1},
+    "round": None,
+    "curves": {},
+    "totals": dict.fromkeys(("finished", "abandoned", "reported", "selected", "bytes_down", "bytes_up"), 0),
+    "privacy": None,
+}
+
+
+def refused(url, data=None, headers=None, tls=None):
+    """The status of an answer that is no success."""
+    request = urllib.request.Request(url, data, headers or {})
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=10, context=tls)
+    with caught.value as answer:
+        assert b"</script>" not in answer.read()
+        return answer.code
+
+
+def test_other_requests_are_refused():
+    def act(address):
+        paths = (("/nothing", None), ("/status.json", b"posted"), ("/metrics", b"posted"))
+        return [refused(f"http://{address}{path}", data) for path, data in paths]
+
+    assert listening(act) == [404, 405, 405]
+
+
+def test_with_keys_operators_need_the_token_and_the_authority(tmp_path, capsys):
+    keys, elsewhere = tmp_path / "keys", tmp_path / "elsewhere"
+    for folder in (keys, elsewhere):
+        Authority.create(folder, 2)
+        Authority(folder).make_server(("127.0.0.1",), 2)
+        write_operator_token(folder / OPERATOR_TOKEN_FILE)
+    access = OperatorAccess(keys / OPERATOR_TOKEN_FILE)
+    trust = ssl.create_default_context(cafile=keys / "ca.pem")
+
+    def act(address):
+        for path in ("/", "/status.json", "/metrics", "/nothing"):
+            assert refused(f"https://{address}{path}", tls=trust) == 401
+            wrong = {"Authorization": "Bearer " + OperatorAccess(elsewhere / OPERATOR_TOKEN_FILE).token()}
+            assert refused(f"https://{address}{path}", headers=wrong, tls=trust) == 401
+        with socket.create_connection(address.split(":")):
+            # A connection that says nothing keeps nobody else waiting.
+            shown = fedlm(["status", "--server", address, "--keys", str(keys)])
+        return shown, fedlm(["status", "--server", address, "--keys", str(elsewhere)])
+
+    assert listening(act, token_needed(access), server_tls(keys)) == (0, 2)
+    found = capsys.readouterr()
+    assert "1 of 3 rounds done" in found.out
+    assert "CERTIFICATE_VERIFY_FAILED" in found.err
+
+
+def test_the_status_cannot_end_its_script():
+    page = listening(lambda address: fetch(f"http://{address}/"))
+    assert "</script><b>" not in page
+    assert "\\u003c/script>\\u003cb>" in page
+
+
+def test_curves_are_thinned_and_end_where_the_run_does():
+    rows = [{"round": number, "train_loss": 1.0 / (1 + number)} for number in range(3001)]
+    found = curves(rows)
+    assert list(found) == ["train_loss"]
+    assert len(found["train_loss"]) <= 400
+    assert found["train_loss"][-1] == [3001, 1.0 / 3001]
+    assert curves([]) == {}
