@@ -179,7 +179,7 @@ PLOT = ["plot", "--rounds", "8", "--epsilon", "1", "--delta", "1e-6", "--out"]
         ([*DPSGD, "--noise-multiplier", "1", "--truncated-batch-size", "60"], "does nothing with poisson sampling"),
         ([*DPSGD[:-1], "0", "--epsilon", "2"], "delta is 0.0"),
         ([*DPSGD[:-1], "0", "--noise-multiplier", "2"], "delta is 0.0"),
-        ([*DPSGD, "--epsilon", "0"], "epsilon is 0.0"),
+        ([*DPSGD, "--epsilon", "0"], "the target is 0.0"),
         ([*DPSGD, "--epsilon", "2", "--batch-size", "3000"], "batch_size is 3000"),
         (["gaussian", *BOUNDED, "--noise-multiplier", "2", "--delta", "0"], "delta is 0.0"),
         (["gaussian", *BOUNDED, "--epsilon", "2", "--delta", "1"], "delta is 1.0"),
