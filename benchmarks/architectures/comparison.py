@@ -35,6 +35,9 @@ MODELS = ("cifg_tiny", "si_cifg_tiny", "transformer_tiny", "si_transformer_tiny"
 UPLOAD_BITS = (2, 4, 32)
 PRODUCTION = {"client_learning_rate": 0.7, "server_learning_rate": 0.02, "client_gradient_clip": None}
 """Rates of the published runs on production data (Ro et al. 2024, table 3), where nothing was clipped."""
+ARMS: dict[str, dict[str, Any]] = {f"{bits}-bit uploads": {"upload_bits": bits} for bits in UPLOAD_BITS}
+ARMS["production setting"] = PRODUCTION
+"""Settings of the runs beside the grid, by name."""
 CURVES = ("update_norm", "gradient_norm", "train_loss")
 
 
@@ -48,6 +51,7 @@ def main() -> None:
     parser.add_argument("--client-rates", type=float, nargs="+", default=[0.5, 1.0, 2.0])
     parser.add_argument("--server-rates", type=float, nargs="+", default=[0.005, 0.01, 0.02])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS), help="what runs beside the grid")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where numbers and plots go")
     arguments = parser.parse_args()
     console = Console()
@@ -67,7 +71,7 @@ def main() -> None:
         out = arguments.out / data.name
         results = run_grid(comparison, out, console)
         models = model_results(results)
-        arms = run_arms(comparison, models, out, console)
+        arms = run_arms({name: ARMS[name] for name in arguments.arms}, comparison, models, out, console)
         record = {
             "machine": describe_machine(),
             "data": data.name,
@@ -90,11 +94,16 @@ def run_grid(comparison: Comparison, out: Path, console: Console) -> list[CellRe
 
 
 def run_arms(
-    comparison: Comparison, models: Sequence[ModelResult], out: Path, console: Console
+    arms: dict[str, dict[str, Any]],
+    comparison: Comparison,
+    models: Sequence[ModelResult],
+    out: Path,
+    console: Console,
 ) -> dict[str, list[Group]]:
     """Run what is compared beside the grid.
 
     Args:
+      arms: of `ARMS`.
       comparison: the grid's settings.
       models: what the grid found.
       out: folder of all runs.
@@ -103,15 +112,13 @@ def run_arms(
     Returns:
       For each arm a group a model.
     """
-    changes: dict[str, dict[str, Any]] = {f"{bits}-bit uploads": {"upload_bits": bits} for bits in UPLOAD_BITS}
-    changes["production setting"] = PRODUCTION
     cells = {
         name: [
             Cell(dataclasses.replace(base, **change), out / "arms" / name.replace(" ", "-") / model.model / str(seed))
             for model in models
             for seed, base in selected_experiments(comparison, model)
         ]
-        for name, change in changes.items()
+        for name, change in arms.items()
     }
     every = [cell for arm in cells.values() for cell in arm]
     failures = run_cells(every, default_workers(), progress_lines(console))

@@ -1,50 +1,39 @@
 """One central training run from beginning to end: resume, steps, scores, checkpoints, summary."""
 
 import json
-import math
-import platform
 import time
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
-import numpy as np
 
 from fl_core.aggregation import norm_quantiles
 from fl_core.atomic_files import write_atomically
 from fl_core.checkpoints import parameters_digest
-from fl_core.clipping.methods import Clipping, method_for
-from fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fl_core.errors import CheckpointError
 from fl_core.privacy.noise_source import noise_key
-from fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
+from fl_core.privacy.plan import LEDGER_FILE
 from fl_core.privacy.settings import PRIVACY_FOLDER
 from fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fl_core.randomness import device_key
-from fl_core.scores import DEFINITIONS, Scores, evaluate
+from fl_core.scores import evaluate
 from fl_core.training_runs.metrics_log import finite_row
 from fl_core.training_runs.round_rows import NOT_PRIVATE, named_scores
 from fl_core.training_runs.run_folder import RunFolder
-from models.base import Batch, Model, parameter_count
-from models.masked_language import MaskedBatch
-from models.precision import Precision, precision_scope, resolve_precision, with_precision
-from models.registry import create_model
-from simulations.datasets.store import TokenStore
-from simulations.federated_data import StoredData
-from simulations.initial_parameters import InitialParameters, read_parameters
-from simulations.memorization.inserted_canaries import canaries_of, with_canaries
+from models.precision import precision_scope
 from simulations.pretraining.evaluation import scored_batches
 from simulations.pretraining.flops import peak_flops, training_flops_per_token
 from simulations.pretraining.masking import MaskedWords
 from simulations.pretraining.optimizers import OPTIMIZERS, learning_rates
 from simulations.pretraining.pipeline import LogicalBatch, logical_batches
-from simulations.pretraining.private_steps import PrivateSteps, Standing, plan_privacy, private_batches
+from simulations.pretraining.preparing import PreparedPretraining, prepare_pretraining
+from simulations.pretraining.private_steps import PrivateSteps, Standing, private_batches
+from simulations.pretraining.records import check_same_settings, finished_summary, summarise
 from simulations.pretraining.sampling import Batches, ShuffledBatches
 from simulations.pretraining.settings import Pretraining
 from simulations.pretraining.trainer import StepReport, StepRules, Trainer, TrainState
-from simulations.pretraining.units import Units, open_units
 
 _QUANTILES = {"gradient_norm_p10": 0.1, "gradient_norm_p50": 0.5, "gradient_norm_p90": 0.9}
-_MAY_CHANGE = ("data", "cache", "init_from", "microbatch_size", "sharding", "clipping")
 _MICROBATCH_ON_CPU, _MICROBATCH = 4, 32
 
 
@@ -88,42 +77,6 @@ class Silence:
         """See `Observer.noticed`."""
 
 
-class PreparedPretraining(NamedTuple):
-    """A run whose settings and data have been found to fit.
-
-    Attributes:
-      settings: of the run.
-      model: with the data's vocabulary, in the policy's precision.
-      precision: the resolved policy.
-      units: that are trained on.
-      heldout: the held-out clients.
-      test: the test clients.
-      vocabulary: fingerprint of the data's tokenizer.
-      contents: fingerprint of the data.
-      vocabulary_size: of the data.
-      initial: parameters of an earlier run to begin with, where the settings name one.
-      plan: of its privacy; None without.
-      delta: at which epsilon is stated.
-      clipping: of gradients; None without privacy.
-      notice: what a user should know before it begins.
-    """
-
-    settings: Pretraining
-    model: Model
-    precision: Precision
-    units: Units
-    heldout: StoredData
-    test: StoredData
-    vocabulary: str
-    contents: str
-    vocabulary_size: int
-    initial: InitialParameters | None
-    plan: PrivacyPlan | None
-    delta: float
-    clipping: Clipping | None
-    notice: str | None
-
-
 def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None = None) -> dict[str, Any]:
     """Train a model, or the rest of it where `out` holds an unfinished run.
 
@@ -150,7 +103,7 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
     prepared = together(lambda: prepare_pretraining(settings))
     if prepared.notice and is_first():
         observer.noticed(prepared.notice)
-    finished = gather(together(lambda: _finished(prepared, out)))[0]
+    finished = gather(together(lambda: finished_summary(prepared, out)))[0]
     if finished is not None:
         return finished
     with precision_scope(prepared.precision), RunFolder(out, counter="step") as folder:
@@ -160,77 +113,6 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
         if is_first():
             write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     return gather(summary)[0]
-
-
-def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
-    """Open a run's data and build its model.
-
-    Args:
-      settings: what is to be run.
-
-    Returns:
-      What `run_pretraining` works with.
-
-    Raises:
-      UserError: settings or data do not fit.
-    """
-    create_model(settings.model)
-    precision = resolve_precision(settings.precision, jax.default_backend())
-    store = TokenStore.open(settings.data)
-    model = with_precision(create_model(settings.model, store.vocabulary_size), precision)
-    units = open_units(
-        store,
-        "train",
-        settings.length,
-        settings.unit,
-        settings.packing,
-        settings.sequences_per_unit,
-        settings.seed,
-        settings.cache or settings.data / "cache",
-    )
-    if canaries := canaries_of(settings.as_json(), store.vocabulary_size):
-        units = with_canaries(units, canaries)
-    splits = {name: StoredData(store.split(name), settings.length) for name in ("heldout", "test")}
-    for name, split in splits.items():
-        if not split.num_examples.sum():
-            raise DataError(f"{settings.data}: split {name} has no example; import data with more clients")
-    if settings.batch_size > units.count:
-        raise ConfigurationError(f"batch_size is {settings.batch_size}, but there are only {units.count} units")
-    delta = settings.delta or units.count**-1.1
-    private = settings.privacy != "none"
-    clipping, notice = _clipping(settings, model)
-    return PreparedPretraining(
-        settings=settings,
-        model=model,
-        precision=precision,
-        units=units,
-        **splits,
-        vocabulary=store.fingerprint,
-        contents=store.contents,
-        vocabulary_size=store.vocabulary_size,
-        initial=None if settings.init_from is None else read_parameters(settings.init_from, store.fingerprint),
-        plan=plan_privacy(settings, units, delta) if private else None,
-        delta=delta,
-        clipping=clipping,
-        notice=notice,
-    )
-
-
-def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping | None, str | None]:
-    """Choose how gradients are clipped, and refuse a model that cannot read sequences of this length."""
-    shape = (2, settings.length + (model.objective == "causal"))
-    tokens, weight = jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct((2,), np.float32)
-    batch: Any = Batch(tokens, weight) if model.objective == "causal" else MaskedBatch(tokens, tokens, weight)  # type: ignore[arg-type]
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    try:
-        jax.eval_shape(model.loss, params, batch)
-    except ValueError as error:
-        what = f"the model {settings.model} cannot be used with length {settings.length}"
-        raise ConfigurationError(f"{what}: {str(error).splitlines()[0]}") from error
-    if settings.privacy == "none":
-        return None, None
-    method, notice = method_for(settings.clipping, model, params, batch)
-    return Clipping(method, settings.clip_norm, settings.clip_function), notice
 
 
 class _Training:
@@ -428,83 +310,10 @@ class _Training:
         return {"tokens_per_second": rate, "mfu": used / (peak * jax.device_count()) if peak else None}
 
     def summarise(self, state: TrainState) -> dict[str, Any]:
-        """Make the summary of the run."""
+        """Score the test clients and make the summary."""
         prepared, settings = self._prepared, self._prepared.settings
         batches = scored_batches(prepared.model, prepared.test, settings.length, settings.test_examples)
-        test: Scores = evaluate(prepared.model, self._trainer.whole_params(state), batches)  # type: ignore[arg-type]
-        rows = self._folder.rows
-        heldout: dict[str, Any] = next((row for row in reversed(rows) if "heldout_loss" in row), {})
-        if not self._diverged and not math.isfinite(test.loss):
-            self._diverged = "the test loss is not a finite number"
-        plan = prepared.plan
+        test = evaluate(prepared.model, self._trainer.whole_params(state), batches)  # type: ignore[arg-type]
         privacy = {"privacy": NOT_PRIVATE} if self._private is None else self._private.statement()
-        return {
-            "status": "diverged" if self._diverged else "finished",
-            "diverged_because": self._diverged,
-            **named_scores(test, "test"),
-            **{name: value for name, value in heldout.items() if name.startswith("heldout_")},
-            "steps": max((row["step"] + 1 for row in rows), default=0),
-            "parameters": parameter_count(prepared.model),
-            "parameters_sha256": parameters_digest(self._trainer.whole(state).params),
-            "objective": prepared.model.objective,
-            "training_seconds": round(sum(row["seconds"] for row in rows), 3),
-            "tokens": sum(row["tokens"] for row in rows),
-            **privacy,
-            "delta": prepared.delta if plan else None,
-            "noise_batch_ratio": plan.noise_multiplier / settings.batch_size if plan else None,
-            "clipping_method": prepared.clipping.method if prepared.clipping else None,
-            "units": prepared.units.describe(),
-            "initial_parameters": prepared.initial.about() if prepared.initial else None,
-            "metrics": DEFINITIONS,
-            "pretraining": settings.as_json(),
-            "vocabulary_sha256": prepared.vocabulary,
-            "machine": {
-                "platform": jax.default_backend(),
-                "devices": jax.device_count(),
-                "processes": jax.process_count(),
-                "precision": prepared.precision,
-                "jax": jax.__version__,
-                "python": platform.python_version(),
-                "system": f"{platform.system()} {platform.machine()}",
-            },
-        }
-
-
-def check_same_settings(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Refuse to go on with a run of other settings or data.
-
-    Args:
-      found: the facts saved with its checkpoint.
-      wanted: those of the run that is asked for.
-
-    Raises:
-      CheckpointError: they differ in what may not change.
-    """
-    old, new = found["pretraining"], wanted["pretraining"]
-    changed = [name for name in new if name not in _MAY_CHANGE and old.get(name) != new[name]]
-    if changed:
-        what = "; ".join(f"{name} was {old.get(name)} and is now {new[name]}" for name in changed)
-        raise CheckpointError(
-            f"the --out folder holds a run with other settings: {what}. Give the same settings to go on with it, or "
-            "another --out to begin a new one"
-        )
-    for name, what in (("vocabulary", "vocabulary"), ("contents", "content"), ("initial_parameters_sha256", "start")):
-        if found.get(name) != wanted[name]:
-            raise CheckpointError(
-                f"the --out folder holds a run on data, or first parameters, with another {what}; give those that it "
-                "was begun with, or another --out"
-            )
-
-
-def _finished(prepared: PreparedPretraining, out: Path) -> dict[str, Any] | None:
-    path = out / "summary.json"
-    if not is_first() or not path.exists():
-        return None
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        old, new = summary["pretraining"], prepared.settings.as_json()
-        same = all(old.get(name) == value for name, value in new.items() if name not in _MAY_CHANGE)
-        same &= summary["vocabulary_sha256"] == prepared.vocabulary
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: not a summary of ours ({error}); remove it, or give another --out") from error
-    return summary if same else None
+        params = self._trainer.whole(state).params
+        return summarise(prepared, params, self._folder.rows, test, self._diverged, privacy)

@@ -1,0 +1,128 @@
+"""A central training run whose settings and data have been found to fit."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fl_core.clipping.methods import Clipping, method_for
+from fl_core.errors import ConfigurationError, DataError
+from fl_core.privacy.plan import PrivacyPlan
+from models.base import Batch, Model
+from models.masked_language import MaskedBatch
+from models.precision import Precision, resolve_precision, with_precision
+from models.registry import create_model
+from simulations.datasets.store import TokenStore
+from simulations.federated_data import StoredData
+from simulations.initial_parameters import InitialParameters, read_parameters
+from simulations.memorization.inserted_canaries import canaries_of, with_canaries
+from simulations.pretraining.private_steps import plan_privacy
+from simulations.pretraining.settings import Pretraining
+from simulations.pretraining.units import Units, open_units
+
+
+class PreparedPretraining(NamedTuple):
+    """A run whose settings and data have been found to fit.
+
+    Attributes:
+      settings: of the run.
+      model: with the data's vocabulary, in the policy's precision.
+      precision: the resolved policy.
+      units: that are trained on.
+      heldout: the held-out clients.
+      test: the test clients.
+      vocabulary: fingerprint of the data's tokenizer.
+      contents: fingerprint of the data.
+      vocabulary_size: of the data.
+      initial: parameters of an earlier run to begin with, where the settings name one.
+      plan: of its privacy; None without.
+      delta: at which epsilon is stated.
+      clipping: of gradients; None without privacy.
+      notice: what a user should know before it begins.
+    """
+
+    settings: Pretraining
+    model: Model
+    precision: Precision
+    units: Units
+    heldout: StoredData
+    test: StoredData
+    vocabulary: str
+    contents: str
+    vocabulary_size: int
+    initial: InitialParameters | None
+    plan: PrivacyPlan | None
+    delta: float
+    clipping: Clipping | None
+    notice: str | None
+
+
+def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
+    """Open a run's data and build its model.
+
+    Args:
+      settings: what is to be run.
+
+    Returns:
+      What `run_pretraining` works with.
+
+    Raises:
+      UserError: settings or data do not fit.
+    """
+    create_model(settings.model)
+    precision = resolve_precision(settings.precision, jax.default_backend())
+    store = TokenStore.open(settings.data)
+    model = with_precision(create_model(settings.model, store.vocabulary_size), precision)
+    units = open_units(
+        store,
+        "train",
+        settings.length,
+        settings.unit,
+        settings.packing,
+        settings.sequences_per_unit,
+        settings.seed,
+        settings.cache or settings.data / "cache",
+    )
+    if canaries := canaries_of(settings.as_json(), store.vocabulary_size):
+        units = with_canaries(units, canaries)
+    splits = {name: StoredData(store.split(name), settings.length) for name in ("heldout", "test")}
+    for name, split in splits.items():
+        if not split.num_examples.sum():
+            raise DataError(f"{settings.data}: split {name} has no example; import data with more clients")
+    if settings.batch_size > units.count:
+        raise ConfigurationError(f"batch_size is {settings.batch_size}, but there are only {units.count} units")
+    delta = settings.delta or units.count**-1.1
+    private = settings.privacy != "none"
+    clipping, notice = _clipping(settings, model)
+    return PreparedPretraining(
+        settings=settings,
+        model=model,
+        precision=precision,
+        units=units,
+        **splits,
+        vocabulary=store.fingerprint,
+        contents=store.contents,
+        vocabulary_size=store.vocabulary_size,
+        initial=None if settings.init_from is None else read_parameters(settings.init_from, store.fingerprint),
+        plan=plan_privacy(settings, units, delta) if private else None,
+        delta=delta,
+        clipping=clipping,
+        notice=notice,
+    )
+
+
+def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping | None, str | None]:
+    """Choose how gradients are clipped, and refuse a model that cannot read sequences of this length."""
+    shape = (2, settings.length + (model.objective == "causal"))
+    tokens, weight = jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct((2,), np.float32)
+    batch: Any = Batch(tokens, weight) if model.objective == "causal" else MaskedBatch(tokens, tokens, weight)  # type: ignore[arg-type]
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    try:
+        jax.eval_shape(model.loss, params, batch)
+    except ValueError as error:
+        what = f"the model {settings.model} cannot be used with length {settings.length}"
+        raise ConfigurationError(f"{what}: {str(error).splitlines()[0]}") from error
+    if settings.privacy == "none":
+        return None, None
+    method, notice = method_for(settings.clipping, model, params, batch)
+    return Clipping(method, settings.clip_norm, settings.clip_function), notice
