@@ -306,12 +306,13 @@ def _ledger(kind: str, command: LedgerCommand) -> dict[str, Any]:
         raise ConfigurationError(f"{command.path}: neither a ledger nor the folder of a private run; give one of these")
     ledger = PrivacyLedger(path)
     statement = ledger.spent(command.delta).as_json()
-    if ledger.about.get("experiment", {}).get("noise_seed") == "experiment":
+    settings = ledger.about.get("experiment") or ledger.about.get("pretraining") or {}
+    if settings.get("noise_seed") == "experiment":
         statement |= _NOT_PRIVATE
     return statement | {
         "planned_rounds": ledger.plan.rounds,
         "interrupted_generations": len(ledger.generations) - 1,
-        "clip_norm": ledger.about.get("experiment", {}).get("update_clip_norm"),
+        "clip_norm": settings.get("update_clip_norm", settings.get("clip_norm")),
     }
 
 

@@ -53,8 +53,12 @@ def whole(small_store, tmp_path_factory):
     return summary, out, output
 
 
-def test_says_what_it_promises_and_what_not(whole):
+def test_says_what_it_promises_and_what_not(whole, capsys):
+    from fedlm.cli import main
+
     summary, out, output = whole
+    assert main(["account", "ledger", str(out)]) == 0
+    assert "NOT PRIVATE" in capsys.readouterr().out
     assert summary["privacy"].startswith("NOT PRIVATE")
     assert "NOT PRIVATE" in output
     assert summary["steps"] == 6
