@@ -136,9 +136,12 @@ def test_a_private_run_spends_no_more_than_planned_and_starts_a_simulation(small
         ({"sequences_per_unit": 3}, "sequences_per_unit"),
     ],
 )
-def test_mistakes_are_one_line(small_store, tmp_path, capsys, changes, expected):
+def test_mistakes_are_one_line(small_store, tmp_path, capsys, monkeypatch, changes, expected):
+    from fedlm import pretrain
     from fedlm.cli import main
 
+    # The devices of this process are chosen already.
+    monkeypatch.setattr(pretrain, "join_processes", lambda group, devices: None)
     settings = SETTINGS | {"data": small_store, "out": tmp_path}
     settings |= {name.replace("_", "-"): value for name, value in changes.items()}
     del settings["devices"]

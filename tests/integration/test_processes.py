@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from fl_core.training_runs.metrics_log import read_rows
 
@@ -136,7 +137,7 @@ def test_when_a_process_is_killed_the_other_ends_and_the_run_can_be_resumed(smal
 def test_processes_with_other_settings_or_data_all_end_with_a_message(small_store, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
-    for file in small_store.iterdir():
+    for file in filter(Path.is_file, small_store.iterdir()):
         (other / file.name).write_bytes(file.read_bytes())
     header = json.loads((other / "store.json").read_text())
     header["splits"]["train"]["tokens"] += 1

@@ -58,6 +58,8 @@ def test_the_command_measures_and_draws(monkeypatch, tmp_path):
     words = (
         "--models transformer_tiny --shapes 2x4 --microbatches 1 --passes 1 --vocabulary 32 --kinds plain bookkeeping"
     )
+    # The devices of this process are chosen already.
+    monkeypatch.setattr(against_peers, "CORES", jax.device_count())
     monkeypatch.setattr(sys, "argv", ["against_peers", *words.split(), "--without-peers", "--results", str(tmp_path)])
     against_peers.main()
     (case,) = json.loads((tmp_path / "against_peers.json").read_text())["cases"]
