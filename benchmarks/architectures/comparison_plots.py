@@ -107,12 +107,14 @@ def draw_uploads(axes: Axes, record: Record) -> None:
             errors.append((found["std"] or 0) / reference)
         axes.bar(places, 100 * np.array(values), width, yerr=100 * np.array(errors), capsize=3, label=arm)
     axes.axhline(0, color="black", linewidth=0.8)
-    axes.set_yscale("symlog", linthresh=10)
+    if any(abs(top) > 300 for top in axes.get_ylim()):
+        axes.set_yscale("symlog", linthresh=10)
+    axes.margins(y=0.25)
     axes.set_xticks(range(len(models)), [title(name) for name in models])
     axes.set_ylabel("per cent")
     axes.set_title("Test perplexity against 8-bit uploads, selected rates", loc="left")
     if arms:
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="upper left", ncols=len(arms))
 
 
 def draw_norms(axes: Axes, record: Record, name_of_norm: str, heading: str) -> None:
