@@ -90,7 +90,7 @@ def plot(cases: list[dict[str, Any]]) -> Figure:
         panel.set_visible(index < len(cases))
     for index, case in enumerate(cases):
         _draw(panels[index], case, kinds, labelled=index % columns == 0)
-    figure.suptitle("Time of a gradient step, each in its best setting, in fedlm's non-private ones: less is better")
+    figure.suptitle("Time of a gradient step over fedlm's non-private one (less is better)", fontsize=11)
     return figure
 
 
