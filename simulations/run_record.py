@@ -71,15 +71,27 @@ def summarise(
         "experiment": as_json(experiment),
         "vocabulary_sha256": vocabulary,
         "cohort_file": cohort_file._asdict() if cohort_file else None,
-        "machine": {
-            "platform": jax.default_backend(),
-            "devices": jax.device_count(),
-            "processes": jax.process_count(),
-            "precision": precision,
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.machine()}",
-        },
+        "machine": describe_devices(precision),
+    }
+
+
+def describe_devices(precision: str) -> dict[str, Any]:
+    """Say what a run was computed on.
+
+    Args:
+      precision: the resolved policy.
+
+    Returns:
+      A JSON-able dictionary.
+    """
+    return {
+        "platform": jax.default_backend(),
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "precision": precision,
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
     }
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_core.randomness import host_rng
+from models.masked_language import mask_id
 from models.special_tokens import PAD_ID, SPECIAL_TOKENS
 
 CHOSEN_SHARE = 0.15
@@ -38,7 +39,7 @@ class MaskedWords:
     @property
     def mask_id(self) -> int:
         """The id of [MASK]."""
-        return self.vocabulary_size
+        return mask_id(self.vocabulary_size)
 
     def __call__(
         self, step: int, indices: NDArray[np.int64], tokens: NDArray[np.int32]

@@ -2,11 +2,8 @@
 
 import json
 import math
-import platform
 from pathlib import Path
 from typing import Any
-
-import jax
 
 from fl_core.checkpoints import parameters_digest
 from fl_core.errors import CheckpointError
@@ -15,6 +12,7 @@ from fl_core.scores import DEFINITIONS, Scores
 from fl_core.training_runs.round_rows import named_scores
 from models.base import Params, parameter_count
 from simulations.pretraining.preparing import PreparedPretraining
+from simulations.run_record import describe_devices
 
 _MAY_CHANGE = ("data", "cache", "init_from", "microbatch_size", "sharding", "clipping")
 
@@ -65,15 +63,7 @@ def summarise(
         "metrics": DEFINITIONS,
         "pretraining": settings.as_json(),
         "vocabulary_sha256": prepared.vocabulary,
-        "machine": {
-            "platform": jax.default_backend(),
-            "devices": jax.device_count(),
-            "processes": jax.process_count(),
-            "precision": prepared.precision,
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.machine()}",
-        },
+        "machine": describe_devices(prepared.precision),
     }
 
 
