@@ -5,6 +5,9 @@ beginning, so that what it read is still so when it writes, whichever processes 
 """
 
 import contextlib
+import random
+import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,8 +161,22 @@ def _set_up_sqlite(connection: Any, record: Any) -> None:
     # Transactions begin where SQLAlchemy says so, not where the driver guesses.
     connection.isolation_level = None
     # With `synchronous` FULL a committed transaction survives a loss of power, not only of the process.
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+    _write_ahead(connection)
+
+
+def _write_ahead(connection: Any) -> None:
+    """Let readers go on beside a writer; the file remembers it, so only the first connection of all sets it."""
+    # SQLite does not wait for its busy time here: of two that change the mode at once, one is refused immediately.
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.005, 0.05))
 
 
 def _begin_sqlite(connection: Connection) -> None:

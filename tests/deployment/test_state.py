@@ -1,5 +1,6 @@
 """The server's state: the same promises in SQLite and in PostgreSQL."""
 
+import sqlite3
 import threading
 
 import pytest
@@ -112,6 +113,18 @@ def test_several_processes_may_open_a_new_database_at_once(database_url):
     assert not errors
     for database in opened:
         database.close()
+
+
+def test_a_file_that_another_is_opening_is_waited_for(tmp_path):
+    file = tmp_path / "state.db"
+    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE anything (number)")
+    other.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.5, other.execute, ["ROLLBACK"])
+    release.start()
+    Database(f"sqlite:///{file}").close()
+    release.join()
+    other.close()
 
 
 def test_a_database_of_a_newer_version_is_refused(database_url):
