@@ -86,7 +86,7 @@ class CohortRunner(Protocol):
           clip_norm: of this round, where it moves from round to round; that of the runner's rules where None.
 
         Returns:
-          The aggregate and what it cost.
+          The aggregate, whose `delta` the caller uses up, and what it cost.
         """
         ...
 
@@ -105,9 +105,9 @@ class RoundResult(NamedTuple):
     Attributes:
       round_number: counted from 0.
       state: of the server after the round.
-      cohort: what the cohort gave back.
+      cohort: what the cohort gave back, but for the sum of its updates, which the server's step has used up.
       cohort_size: how many clients were asked.
-      private: the noised mean that the server stepped with; None in a run without privacy.
+      private: what is known of the noised mean that the server stepped with; None in a run without privacy.
     """
 
     round_number: int
@@ -184,11 +184,14 @@ def run_rounds(
         rate, mean = optimization.server_rate(plan.round_number), None
         if private is None or privacy is None:
             cohort = runner.run(state.params, plan)
-            state = _apply_aggregate(optimization.server, state, cohort.aggregate, rate)
+            delta, cohort = _take_delta(cohort)
+            state = _apply_aggregate(optimization.server, state, delta, cohort.aggregate, rate)
         else:
             cohort = runner.run(state.params, plan, float(privacy.clip_norm))
             mean = private.apply(privacy, cohort.aggregate, plan.round_number)
+            _, cohort = _take_delta(cohort)
             state, privacy = _apply_mean(optimization.server, state, mean.delta, rate), mean.state
+            mean = mean._replace(delta={})
             if private.aggregation.restart_optimizer and private.aggregation.ends_tree(plan.round_number):
                 state = init_server(optimization.server, state.params)
         asked = len(plan.clients) if cohort.asked is None else cohort.asked
@@ -198,16 +201,21 @@ def run_rounds(
         plan = following
 
 
-@functools.partial(jax.jit, static_argnums=0)
+def _take_delta(cohort: CohortResult) -> tuple[Params, CohortResult]:
+    return cohort.aggregate.delta, cohort._replace(aggregate=cohort.aggregate._replace(delta={}))
+
+
+# Sums are as large as models: their memory is used again for what is made of them.
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _apply_mean(
     config: ServerOptimizerConfig, state: ServerState, mean: Params, learning_rate: jax.Array
 ) -> ServerState:
     return server_step(config, state, mean, learning_rate)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _apply_aggregate(
-    config: ServerOptimizerConfig, state: ServerState, aggregate: CohortAggregate, learning_rate: jax.Array
+    config: ServerOptimizerConfig, state: ServerState, delta: Params, aggregate: CohortAggregate, rate: jax.Array
 ) -> ServerState:
-    stepped = server_step(config, state, mean_delta(aggregate), learning_rate)
+    stepped = server_step(config, state, mean_delta(aggregate._replace(delta=delta)), rate)
     return jax.tree_util.tree_map(lambda new, old: jnp.where(aggregate.weight > 0, new, old), stepped, state)

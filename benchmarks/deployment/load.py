@@ -15,11 +15,11 @@ import grpc
 from benchmarks.deployment.servers import FETCH, LOOPBACK, NAIVE, SEND, UNLIMITED, receive
 from benchmarks.deployment.shapes import CHUNK, Shape
 from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, message_limits
+from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, flow_options, message_limits
 from fl_core.transport.interface import PROTOCOL
 
 _CHECK_IN = messages.CheckInRequest(protocol=PROTOCOL, client_version="load").SerializeToString()
-_WIDE = [*message_limits(CHUNK), ("grpc.use_local_subchannel_pool", 1)]
+_WIDE = [*message_limits(CHUNK), *flow_options(), ("grpc.use_local_subchannel_pool", 1)]
 
 
 class _Calls:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fl_core.serving.settings import Deployment
     from models.base import Model
 
-BITS, CHUNK = 8, 1 << 20
+BITS, CHUNK = 8, 1 << 19
 
 
 class Shape(NamedTuple):

@@ -20,13 +20,14 @@ from fl_core.serving.receiving import Receiver, read_header, refusal
 from fl_core.serving.registry import ClientRegistry
 from fl_core.serving.state import AttemptRecord, State, StateError
 from fl_core.serving.streaming_sum import StreamingSum
+from fl_core.serving.transfers import Turns
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.artifacts import ServedArtifact
 from fl_core.transport.interface import PROTOCOL, UnknownArtifactError
 
 _CHECK_INS_SAVED_EVERY = 1.0
 _REMEMBERED_ATTEMPTS = 4
-_DOWNLOADS = 3
+_DOWNLOADS, _DOWNLOADS_AT_ONCE = 3, 4
 _SAVING_SECONDS, _SAVED_AGAIN_AFTER = 60.0, 1.0
 _LONGEST_VERSION = 64
 
@@ -91,7 +92,7 @@ class Coordinator:
         """
         self.registry = registry
         self._state, self._rules, self._offer, self._pacing = state, rules, offer, pacing
-        self._receiver, self._limiter = receiver, limiter
+        self._receiver, self._limiter, self._downloads = receiver, limiter, Turns(_DOWNLOADS_AT_ONCE)
         self._attempt: Attempt | None = None
         self._latest: Progress | None = None
         self._past: OrderedDict[bytes, dict[int, Participant]] = OrderedDict()
@@ -168,11 +169,14 @@ class Coordinator:
             artifact, send = self._offer.vocabulary, lambda chunk: None
         else:
             artifact, send = await self._parameters_for(peer, request.digest)
-        for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
-            chunk = artifact.chunk(number)
-            send(chunk)
-            self._limiter.carry(peer, len(chunk))
-            yield chunk
+        with self._downloads.transfer() as transfer:
+            for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
+                await transfer.turn()
+                chunk = artifact.chunk(number)
+                send(chunk)
+                self._limiter.carry(peer, len(chunk))
+                yield chunk
+                transfer.moved(len(chunk))
 
     async def _parameters_for(self, peer: str, digest: bytes) -> tuple[ServedArtifact, Callable[[bytes], None]]:
         """Find what a client may download, and what notes that it does."""

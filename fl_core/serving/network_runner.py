@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from fl_core.round_loop import CohortResult, RoundPlan
 from fl_core.serving.coordinator import Collected, Coordinator
+from fl_core.serving.memory import trim
 from fl_core.serving.streaming_sum import StreamingSum
 from fl_core.transport.artifacts import ServedArtifact
 from fl_core.wire import DownloadEncoding, pack_parameters
@@ -23,7 +24,7 @@ class NetworkCohortRunner:
         loop: asyncio.AbstractEventLoop,
         make_sum: MakeSum,
         encoding: DownloadEncoding = "float32",
-        chunk_bytes: int = 1 << 20,
+        chunk_bytes: int = 1 << 19,
     ):
         """Bind the round loop to the coordinator.
 
@@ -58,6 +59,7 @@ class NetworkCohortRunner:
                 collected = self._collect(plan, parameters, self._make_sum(params, plan, clip_norm))
         finally:
             parameters.withdraw()
+            trim()
         return CohortResult(
             collected.aggregate, collected.steps, collected.bytes_down, collected.bytes_up, collected.selected
         )

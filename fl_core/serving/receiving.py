@@ -13,12 +13,14 @@ from fl_core.local_sgd import LocalTraining, TrainingSums
 from fl_core.serving.attempt import Attempt
 from fl_core.serving.events import warn
 from fl_core.serving.streaming_sum import Report
+from fl_core.serving.transfers import Transfer, Turns
 from fl_core.serving.upload_buffers import UploadBuffer, UploadBuffers
 from fl_core.transport import messages_pb2 as messages
 from fl_core.wire import DamagedError, WireError, upload_bytes
 from models.base import Params
 
 _HEADER_SECONDS = 10.0
+_UPLOADS_AT_ONCE = 4
 _MOST_EXAMPLES = 10_000_000
 _LONGEST_ID = 64
 _MOST_LOSS = 1e4
@@ -43,6 +45,7 @@ class Receiver:
         """
         self._size, self._training, self._length = upload_bytes(compressor, like), training, length
         self._buffers, self._adding = buffers, ThreadPoolExecutor(1, "reports")
+        self._turns = Turns(_UPLOADS_AT_ONCE)
 
     async def receive(
         self, attempt: Attempt, number: int, header: messages.UploadHeader, parts: AsyncIterator[messages.UploadPart]
@@ -95,23 +98,25 @@ class Receiver:
             return _finally_refused(attempt, number, header, reason)
         if header.outcome != messages.UploadHeader.TRAINED:
             return await self._decline(attempt, number, header)
-        if attempt.taken >= attempt.rules.goal:
-            return refusal(_Reply.LATE, "the round has all the reports that it wanted")
-        try:
-            buffer = self._buffers.open(self._size)
-        except OSError as error:
-            return _no_room(error)
-        with buffer:
-            if reply := await self._fill(buffer, parts):
-                return reply
-            attempt.bytes_up += buffer.written
-            adding = participant.adding = asyncio.create_task(self._add(attempt, number, header, buffer))
+        with self._turns.transfer() as transfer:
+            await transfer.turn()
+            if attempt.taken >= attempt.rules.goal:
+                return refusal(_Reply.LATE, "the round has all the reports that it wanted")
             try:
-                return await asyncio.shield(adding)
-            except asyncio.CancelledError:
-                # The client has gone, or the round is over; what is being added needs its bytes until it is.
-                await asyncio.wait({adding})
-                raise
+                buffer = self._buffers.open(self._size)
+            except OSError as error:
+                return _no_room(error)
+            with buffer:
+                if reply := await self._fill(buffer, parts, transfer):
+                    return reply
+                attempt.bytes_up += buffer.written
+                adding = participant.adding = asyncio.create_task(self._add(attempt, number, header, buffer))
+                try:
+                    return await asyncio.shield(adding)
+                except asyncio.CancelledError:
+                    # The client has gone, or the round is over; what is being added needs its bytes until it is.
+                    await asyncio.wait({adding})
+                    raise
 
     def _contradiction(self, header: messages.UploadHeader) -> str:
         """Say what is wrong with a header; empty where nothing is."""
@@ -145,9 +150,10 @@ class Receiver:
         return reply
 
     async def _fill(
-        self, buffer: UploadBuffer, parts: AsyncIterator[messages.UploadPart]
+        self, buffer: UploadBuffer, parts: AsyncIterator[messages.UploadPart], transfer: Transfer
     ) -> messages.UploadReply | None:
         async for part in parts:
+            transfer.moved(len(part.data))
             if part.WhichOneof("part") != "data" or not part.data:
                 return refusal(_Reply.DAMAGED, "something else than data follows the header")
             try:
@@ -156,6 +162,7 @@ class Receiver:
                 return _no_room(error)
             if not fitted:
                 return refusal(_Reply.DAMAGED, f"more than the {self._size} bytes that were declared")
+            await transfer.turn()
         if not buffer.complete:
             return refusal(_Reply.DAMAGED, f"{buffer.written} bytes arrived of the {self._size} that were declared")
         return None

@@ -58,7 +58,7 @@ class Deployment(TrainingSettings):
     """How soon a client that is not needed now is asked back at the earliest."""
     download_encoding: DownloadEncoding = "float32"
     """How the model travels to clients: float32, or bfloat16 for half the bytes and rounded parameters."""
-    chunk_bytes: int = 1 << 20
+    chunk_bytes: int = 1 << 19
     """Bytes of a chunk of a download."""
     evaluate_every: int = 10
     """Score the held-out clients every so many rounds and after the last, where there are any."""

@@ -6,7 +6,7 @@ from typing import NoReturn
 import grpc
 
 from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, message_limits
+from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, flow_options, message_limits
 from fl_core.transport.interface import RefusedError, TransportError, UnknownArtifactError
 
 LARGEST_CHUNK = 4 << 20
@@ -31,6 +31,7 @@ class GrpcChannel:
         """
         options = [
             *message_limits(LARGEST_CHUNK),
+            *flow_options(),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             # The client's own backoff decides when to dial again.

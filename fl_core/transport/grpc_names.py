@@ -6,6 +6,23 @@ CLIENT_NAME = "fedlm-client"
 """Metadata by which a client names itself where it has no certificate."""
 
 _OVERHEAD = 1 << 16
+_WINDOW, _FRAME = 1 << 18, 1 << 20
+
+
+def flow_options() -> list[tuple[str, int]]:
+    """Make the options that bound what a connection holds of messages that nobody has read yet.
+
+    Left alone, gRPC measures the connection and lets its buffers grow with it: on a fast one, to megabytes for each of
+    a server's clients.
+
+    Returns:
+      Options of a gRPC server or channel.
+    """
+    return [
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _WINDOW),
+        ("grpc.http2.max_frame_size", _FRAME),
+    ]
 
 
 def message_limits(chunk_bytes: int) -> list[tuple[str, int]]:

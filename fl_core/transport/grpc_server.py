@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from fl_core.errors import ConfigurationError
 from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, message_limits
+from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, flow_options, message_limits
 from fl_core.transport.interface import (
     Handlers,
     MalformedError,
@@ -62,6 +62,7 @@ class GrpcServer:
         self._identify = identify or claimed_name
         options = [
             *message_limits(chunk_bytes),
+            *flow_options(),
             ("grpc.max_concurrent_streams", _CALLS_AT_ONCE),
             ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
             ("grpc.so_reuseport", int(share_port)),
