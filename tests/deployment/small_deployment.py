@@ -13,10 +13,10 @@ import numpy as np
 from clients.example_store import ExampleStore
 from clients.network_client import Client
 from clients.settings import ClientLimits
-from fl_core.serving.events import JsonLines
+from fl_core.serving.events import JsonLines, event
 from fl_core.serving.server import Task, serve
 from fl_core.serving.settings import Deployment
-from fl_core.serving.shared_server import aggregate
+from fl_core.serving.shared_server import aggregate, coordinate
 from fl_core.transport.grpc_client import GrpcChannel
 from fl_core.transport.grpc_server import GrpcServer
 from models.base import language_model
@@ -174,21 +174,38 @@ class Server:
             self.over.result()
 
 
-def serve_in_process(settings, out, port):
+def log_to(path):
+    """Write the log of this process's server to a file."""
+    handler, logger = logging.FileHandler(path), logging.getLogger("fedlm")
+    handler.setFormatter(JsonLines())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def log_release(row):
+    event("round_released", round=row["round"])
+
+
+def serve_in_process(settings, out, port, log):
     """Run a server until its end, in a process of its own."""
+    log_to(log)
 
     def listen(handlers):
         return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes)
 
-    asyncio.run(serve(task(settings), out, listen, lambda row: None))
+    asyncio.run(serve(task(settings), out, listen, log_release))
+
+
+def coordinate_in_process(settings, out, database, log):
+    """Run a coordinator until its end, in a process of its own."""
+    log_to(log)
+    asyncio.run(coordinate(task(settings), out, log_release, database))
 
 
 def aggregate_in_process(settings, out, database, port, log):
     """Run an aggregator until its end, in a process of its own, on a port that others share."""
-    handler = logging.FileHandler(log)
-    handler.setFormatter(JsonLines())
-    logging.getLogger("fedlm").addHandler(handler)
-    logging.getLogger("fedlm").setLevel(logging.INFO)
+    log_to(log)
 
     def listen(handlers):
         return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes, share_port=True)
