@@ -1,6 +1,12 @@
 """Checkpoints of a federated run, by orbax: each is written beside the others and renamed into place when whole."""
 
+import contextlib
 import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +14,12 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from fl_core.atomic_files import sync_to_disk
+from fl_core.atomic_files import disk_errors, sync_to_disk
 from fl_core.errors import CheckpointError
 from models.base import Params
+
+_UNFINISHED = "*.orbax-checkpoint-tmp"
+_TRIES, _TRIED_AGAIN_AFTER = 20, 0.1
 
 
 class Checkpoints:
@@ -64,16 +73,39 @@ class Checkpoints:
           rounds: how many rounds are finished.
           state: after them.
           about: JSON-able facts that tell whose checkpoint it is.
+
+        Raises:
+          DiskError: it cannot be written; nothing of it stays.
         """
         if rounds in self._manager.all_steps():
             return
+        # What an interrupted process left behind would lie there for ever.
+        self._clear_unfinished()
         arrays = jax.tree_util.tree_map(np.asarray, jax.device_get(state))
         items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
-        self._manager.save(rounds, args=items)
-        self._manager.wait_until_finished()
-        for path in (self._directory / str(rounds)).rglob("*"):
-            sync_to_disk(path)
-        sync_to_disk(self._directory)
+        with disk_errors(self._directory / str(rounds)), self._nothing_unfinished(), _tensorstore_errors():
+            self._manager.save(rounds, args=items)
+            self._manager.wait_until_finished()
+            for path in (self._directory / str(rounds)).rglob("*"):
+                sync_to_disk(path)
+            sync_to_disk(self._directory)
+
+    @contextlib.contextmanager
+    def _nothing_unfinished(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._clear_unfinished()
+            raise
+
+    def _clear_unfinished(self) -> None:
+        for _ in range(_TRIES):
+            for path in self._directory.glob(_UNFINISHED):
+                shutil.rmtree(path, ignore_errors=True)
+            if not any(self._directory.glob(_UNFINISHED)):
+                break
+            # A thread of orbax has not noticed yet that another has failed, and goes on writing.
+            time.sleep(_TRIED_AGAIN_AFTER)
 
     def restore_about(self, rounds: int) -> dict[str, Any]:
         """Read the facts that were saved with a checkpoint.
@@ -149,6 +181,18 @@ def parameters_digest(params: Params) -> str:
     for leaf in jax.tree_util.tree_leaves(jax.device_get(params)):
         digest.update(np.ascontiguousarray(leaf).tobytes())
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _tensorstore_errors() -> Iterator[None]:
+    """Turn what tensorstore makes of an error of the operating system into that error again."""
+    try:
+        yield
+    except ValueError as error:
+        found = re.search(r"\[os_error_code='(\d+)'\]", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
 
 
 def _first_line(error: Exception) -> str:
