@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import multiprocessing
 import os
 import signal
 import time
@@ -44,9 +43,10 @@ def rows_of(url, query):
 
 class Seen:
     """What clients saw: the models of each round, who was selected and who reported in each attempt, and how long
-    nobody answered after a kill."""
+    nobody answered after a kill, or, where others answer too, nobody was selected."""
 
-    def __init__(self):
+    def __init__(self, others_answer=False):
+        self.others_answer = others_answer
         self.models, self.seconds_away, self.killed = defaultdict(set), [], None
         self.selected, self.reported = Counter(), Counter()
 
@@ -77,8 +77,10 @@ class Watched(GrpcChannel):
 
     async def check_in(self, request):
         reply = await super().check_in(request)
-        self._seen.answered()
-        if reply.HasField("selected"):
+        selected = reply.HasField("selected")
+        if selected or not self._seen.others_answer:
+            self._seen.answered()
+        if selected:
             self._attempt = reply.selected.attempt.hex()
             self._seen.selected[self._attempt] += 1
             self._seen.models[reply.selected.round_number].add(reply.selected.parameters.digest)
@@ -95,10 +97,7 @@ class Life:
 
     def __init__(self, serve, words, log):
         self._log = log
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["small_deployment"])
-        self.process = context.Process(target=serve, args=(*words, log))
-        self.process.start()
+        self.process = small.in_process(serve, *words, log)
 
     def events(self):
         lines = self._log.read_text().splitlines() if self._log.exists() else []
@@ -184,6 +183,27 @@ async def run_and_kill(serve, words, out, seen, rng, kills):
     return fell
 
 
+def run_until_killed(folder, most, run_once):
+    """Run deployments until there were so many kills, and print how many fell where.
+
+    Args:
+      folder: of which each run gets a folder.
+      most: kills.
+      run_once: from the run's folder, a random generator and the kills that are left to where they fell and what was
+        seen.
+    """
+    rng, started = np.random.default_rng(int(time.time() * 1e6)), time.monotonic()
+    fell, runs, seconds_away = Counter(), 0, 0.0
+    while fell.total() < most:
+        runs += 1
+        one = folder / str(runs)
+        one.mkdir()
+        found, seen = run_once(one, rng, most - fell.total())
+        fell, seconds_away = fell + found, seconds_away + sum(seen.seconds_away)
+        print(f"{fell.total()} kills in {runs} runs, {time.monotonic() - started:.0f} s", end="; ")
+        print(f"{seconds_away:.0f} s were lost; {dict(fell)}", flush=True)
+
+
 def check(out, url, settings, models):
     """Check what a private run promises, once it is over.
 
@@ -209,6 +229,10 @@ def check(out, url, settings, models):
     finished = rows_of(url, "select round_number, reported from attempts where outcome = 'finished'")
     assert len(finished) == len({number for number, _ in finished}), "a round counted twice"
     assert sum(reported for _, reported in finished) == sum(map(len, took_part.values()))
-    recorded = [json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    recorded = [row["round"] for row in rows]
     assert recorded == sorted(set(recorded))
+    assert [row["clients"] for row in rows] == [
+        sum(number in rounds for rounds in took_part.values()) for number in recorded
+    ]
     assert {rounds - 1 for rounds in releases} == set(recorded) <= {number for number, _ in finished}

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import multiprocessing
 
 import jax
 import jax.numpy as jnp
@@ -172,6 +173,30 @@ class Server:
                 await asyncio.wait_for(asyncio.shield(self.over), 30)
         if self.over.done():
             self.over.result()
+
+
+def in_process(target, *words):
+    """Begin to run a function of a module in a process of its own."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["small_deployment"])
+    process = context.Process(target=target, args=words)
+    process.start()
+    return process
+
+
+@contextlib.contextmanager
+def aggregator_processes(count, settings, folder, url, port):
+    """Run aggregators in processes of their own, all on one port; yields their logs by process."""
+    processes = {}
+    try:
+        for one in range(count):
+            log = folder / f"aggregator{one}.log"
+            processes[in_process(aggregate_in_process, settings, log.with_suffix(""), url, port, log)] = log
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 def log_to(path):

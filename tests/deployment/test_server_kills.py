@@ -1,38 +1,54 @@
 """Killing the server of a private deployment: it comes back, and what it promised holds.
 
-`FEDLM_SERVER_KILLS` sets how many kills there are; the default keeps the suite quick.
+`FEDLM_SERVER_KILLS` sets how many kills there are, and `FEDLM_COORDINATOR_KILLS` those of the coordinator of several
+processes; the defaults keep the suite quick.
 """
 
 import asyncio
 import os
-import time
-from collections import Counter
 
 import kills
-import numpy as np
 import small_deployment as small
 
 from fl_core.serving.state_sql import DATABASE_FILE, sqlite_url
 
-KILLS = int(os.environ.get("FEDLM_SERVER_KILLS", "3"))
-
-
-async def run_once(folder, port, rng, most):
-    """Run a deployment from its beginning to its end; returns where kills fell, and how long nobody answered."""
-    settings, out, seen = small.deployment(**kills.SETTINGS), folder / "run", kills.Seen()
-    async with small.running(seen.clients(port, folder)):
-        fell = await kills.run_and_kill(small.serve_in_process, (settings, out, port), out, seen, rng, most)
-    kills.check(out, sqlite_url(out / DATABASE_FILE), settings, seen.models)
-    return fell, sum(seen.seconds_away)
+SERVER_KILLS = int(os.environ.get("FEDLM_SERVER_KILLS", "3"))
+COORDINATOR_KILLS = int(os.environ.get("FEDLM_COORDINATOR_KILLS", "3"))
 
 
 def test_a_server_that_is_killed_comes_back_and_keeps_its_promises(tmp_path, free_port):
-    rng, started = np.random.default_rng(int(time.time() * 1e6)), time.monotonic()
-    fell, runs, seconds_away = Counter(), 0, 0.0
-    while fell.total() < KILLS:
-        folder = tmp_path / str(runs)
-        folder.mkdir()
-        found, away = asyncio.run(run_once(folder, free_port, rng, KILLS - fell.total()))
-        fell, runs, seconds_away = fell + found, runs + 1, seconds_away + away
-        print(f"{fell.total()} kills in {runs} runs, {time.monotonic() - started:.0f} s", end="; ", flush=True)
-        print(f"no server answered for {seconds_away:.0f} s; {dict(fell)}", flush=True)
+    settings = small.deployment(**kills.SETTINGS)
+
+    async def deploy(folder, seen, rng, most):
+        async with small.running(seen.clients(free_port, folder)):
+            words = settings, folder / "run", free_port
+            return await kills.run_and_kill(small.serve_in_process, words, folder / "run", seen, rng, most)
+
+    def run_once(folder, rng, most):
+        seen = kills.Seen()
+        fell = asyncio.run(deploy(folder, seen, rng, most))
+        kills.check(folder / "run", sqlite_url(folder / "run" / DATABASE_FILE), settings, seen.models)
+        return fell, seen
+
+    kills.run_until_killed(tmp_path, SERVER_KILLS, run_once)
+
+
+def test_a_coordinator_that_is_killed_comes_back_while_aggregators_and_clients_carry_on(tmp_path, free_port):
+    settings = small.deployment(**kills.SETTINGS | {"rounds": 6})
+
+    async def deploy(folder, url, seen, rng, most):
+        async with small.running(seen.clients(free_port, folder)):
+            words = settings, folder / "run", url
+            return await kills.run_and_kill(small.coordinate_in_process, words, folder / "run", seen, rng, most)
+
+    def run_once(folder, rng, most):
+        url, seen = sqlite_url(folder / "state.db"), kills.Seen(others_answer=True)
+        with small.aggregator_processes(3, settings, folder, url, free_port) as processes:
+            fell = asyncio.run(deploy(folder, url, seen, rng, most))
+            for process in processes:
+                process.join(20)
+            assert [process.exitcode for process in processes] == [0, 0, 0], "an aggregator did not carry on"
+        kills.check(folder / "run", url, settings, seen.models)
+        return fell, seen
+
+    kills.run_until_killed(tmp_path, COORDINATOR_KILLS, run_once)
