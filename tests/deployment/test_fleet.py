@@ -31,7 +31,8 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None):
         async with asyncio.timeout(90), server:
             address = ["--server", f"127.0.0.1:{server.port}", "--clients", str(clients), "--json"]
             address += ["--keys", str(keys)] if keys else ["--insecure"]
-            address += ["--models", settings.model]
+            # Where the run does not come to its end, the fleet does.
+            address += ["--models", settings.model, "--seconds", "80"]
             assert await asyncio.to_thread(fedlm, ["fleet", *address, *words]) == 0
             assert await server.over
         return server.rows
