@@ -15,11 +15,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from fl_core.atomic_files import disk_errors, sync_to_disk
-from fl_core.errors import CheckpointError
+from fl_core.errors import CheckpointError, DiskError
 from models.base import Params
 
 _UNFINISHED = "*.orbax-checkpoint-tmp"
-_TRIES, _TRIED_AGAIN_AFTER = 20, 0.1
+_TRIES, _TRIED_AGAIN_AFTER = 5, 0.1
+_ROOM_BESIDE = 1 << 18
+"""Bytes for what a checkpoint has beside its arrays, and for the records that are written with it."""
 
 
 class Checkpoints:
@@ -82,6 +84,7 @@ class Checkpoints:
         # What an interrupted process left behind would lie there for ever.
         self._clear_unfinished()
         arrays = jax.tree_util.tree_map(np.asarray, jax.device_get(state))
+        self.check_room(arrays)
         items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
         with disk_errors(self._directory / str(rounds)), self._nothing_unfinished(), _tensorstore_errors():
             self._manager.save(rounds, args=items)
@@ -95,17 +98,32 @@ class Checkpoints:
         try:
             yield
         except Exception:
-            self._clear_unfinished()
+            # Threads of orbax that have not noticed yet that another has failed go on writing for a moment.
+            for _ in range(_TRIES):
+                self._clear_unfinished()
+                time.sleep(_TRIED_AGAIN_AFTER)
             raise
 
     def _clear_unfinished(self) -> None:
-        for _ in range(_TRIES):
-            for path in self._directory.glob(_UNFINISHED):
-                shutil.rmtree(path, ignore_errors=True)
-            if not any(self._directory.glob(_UNFINISHED)):
-                break
-            # A thread of orbax has not noticed yet that another has failed, and goes on writing.
-            time.sleep(_TRIED_AGAIN_AFTER)
+        for path in self._directory.glob(_UNFINISHED):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def check_room(self, state: Any) -> None:
+        """Make sure that the disk has room for a checkpoint, before anything depends on its being written.
+
+        Args:
+          state: pytree of NumPy arrays that it would hold.
+
+        Raises:
+          DiskError: the disk has too little left.
+        """
+        needed = sum(np.asarray(leaf).nbytes for leaf in jax.tree_util.tree_leaves(state)) + _ROOM_BESIDE
+        left = shutil.disk_usage(self._directory).free
+        if left < needed:
+            raise DiskError(
+                f"{self._directory}: a checkpoint needs {needed} bytes, but the disk has {left} left. Make room, then "
+                "give the same command again."
+            )
 
     def restore_about(self, rounds: int) -> dict[str, Any]:
         """Read the facts that were saved with a checkpoint.

@@ -5,6 +5,8 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
+from types import SimpleNamespace
 
 import kills
 import pytest
@@ -90,6 +92,13 @@ def files(monkeypatch, name):
 
 
 @contextlib.contextmanager
+def no_room(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=50_000))
+        yield
+
+
+@contextlib.contextmanager
 def database(out):
     with largest_file(out.joinpath(DATABASE_FILE + "-wal").stat().st_size):
         yield
@@ -97,12 +106,15 @@ def database(out):
 
 # Threads of orbax that learn of the failure late find their event loop closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("what", ["intent", "release", "checkpoint", "metrics.jsonl", "database", "summary.json"])
+@pytest.mark.parametrize(
+    "what", ["room", "intent", "release", "checkpoint", "metrics.jsonl", "database", "summary.json"]
+)
 def test_the_file_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, monkeypatch, what):
     monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(coordinator, "_SAVING_SECONDS", 0.5)
     settings, out, seen = small.deployment(**kills.SETTINGS | {"rounds": ROUNDS}), tmp_path / "run", kills.Seen()
     filled, file = {
+        "room": lambda: (no_room(monkeypatch), "checkpoints"),
         "intent": lambda: (appends(monkeypatch, "ledger.jsonl", b'"intent"'), "privacy/ledger.jsonl"),
         "release": lambda: (appends(monkeypatch, "ledger.jsonl", b'"release"'), "privacy/ledger.jsonl"),
         "checkpoint": lambda: (checkpoints(monkeypatch), "checkpoints/3"),
@@ -129,6 +141,9 @@ def test_the_file_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, monk
     assert not (out / "summary.json").exists()
 
     asyncio.run(run(small.Server(small.task(settings), out), seen, tmp_path, contextlib.nullcontext()))
+    # Only where a checkpoint was begun may somebody have seen something of it, so that noise begins anew.
+    kinds = {record["kind"] for record in PrivacyLedger(out / "privacy/ledger.jsonl").records}
+    assert ("restart" in kinds) == (what == "checkpoint")
     kills.check(out, sqlite_url(out / DATABASE_FILE), settings, seen.models)
 
 
