@@ -128,7 +128,9 @@ class Life:
             if aim == "reported":
                 before = len(seen.reported)
                 await self.until(lambda: len(seen.reported) > before and seen.reports == 1)
-        return await self.until(lambda: False, float(rng.uniform(0, AIMS[aim])))
+        # What matters is decided soon after an event.
+        part = rng.uniform() if aim == "anything" else rng.uniform() ** 3
+        return await self.until(lambda: False, AIMS[aim] * part)
 
     def kill(self):
         if self.process.is_alive():
