@@ -3,7 +3,31 @@
 import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+
+from fl_core.errors import DiskError
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into one that says what to do.
+
+    Args:
+      path: what is being written.
+
+    Yields:
+      Nothing.
+
+    Raises:
+      DiskError: in place of any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(
+            f"{path}: cannot be written: {error}. Make room or permit writing there, then give the same command again."
+        ) from error
 
 
 def write_atomically(path: Path, content: str | bytes, private: bool = False) -> None:
@@ -13,13 +37,22 @@ def write_atomically(path: Path, content: str | bytes, private: bool = False) ->
       path: where the content goes.
       content: text, written as UTF-8, or bytes.
       private: let nobody but its owner read it, at any moment.
+
+    Raises:
+      DiskError: it cannot be written, and is as it was.
     """
     beside = path.with_name(path.name + ".partial")
-    if private:
-        # One that a crash left behind may have been made for others to read.
-        beside.unlink(missing_ok=True)
-    _write(beside, content, os.O_TRUNC, 0o600 if private else 0o666)
-    beside.replace(path)
+    with disk_errors(path):
+        if private:
+            # One that a crash left behind may have been made for others to read.
+            beside.unlink(missing_ok=True)
+        try:
+            _write(beside, content, os.O_TRUNC, 0o600 if private else 0o666)
+            beside.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise
 
 
 def create_privately(path: Path, content: str | bytes) -> None:
@@ -47,6 +80,32 @@ def _write(path: Path, content: str | bytes, flags: int, mode: int) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def append_whole(descriptor: int, content: bytes, end: int) -> int:
+    """Write at the end of a file all of something, or nothing; it is not synced.
+
+    Args:
+      descriptor: of the file, open for writing.
+      content: what to write.
+      end: where the file's content ends; what lies beyond is dropped.
+
+    Returns:
+      Where it ends now.
+
+    Raises:
+      OSError: the disk refuses.
+    """
+    os.ftruncate(descriptor, end)
+    written = 0
+    try:
+        # A disk that fills up may take a part of what it is given, without an error.
+        while written < len(content):
+            written += os.pwrite(descriptor, content[written:], end + written)
+    except OSError:
+        os.ftruncate(descriptor, end)
+        raise
+    return end + written
 
 
 def sync_to_disk(path: Path) -> None:

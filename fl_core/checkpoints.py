@@ -1,6 +1,12 @@
 """Checkpoints of a federated run, by orbax: each is written beside the others and renamed into place when whole."""
 
+import contextlib
 import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +14,14 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from fl_core.atomic_files import sync_to_disk
-from fl_core.errors import CheckpointError
+from fl_core.atomic_files import disk_errors, sync_to_disk
+from fl_core.errors import CheckpointError, DiskError
 from models.base import Params
+
+_UNFINISHED = "*.orbax-checkpoint-tmp"
+_TRIES, _TRIED_AGAIN_AFTER = 5, 0.1
+_ROOM_BESIDE = 1 << 18
+"""Bytes for what a checkpoint has beside its arrays, and for the records that are written with it."""
 
 
 class Checkpoints:
@@ -64,16 +75,55 @@ class Checkpoints:
           rounds: how many rounds are finished.
           state: after them.
           about: JSON-able facts that tell whose checkpoint it is.
+
+        Raises:
+          DiskError: it cannot be written; nothing of it stays.
         """
         if rounds in self._manager.all_steps():
             return
+        # What an interrupted process left behind would lie there for ever.
+        self._clear_unfinished()
         arrays = jax.tree_util.tree_map(np.asarray, jax.device_get(state))
+        self.check_room(arrays)
         items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
-        self._manager.save(rounds, args=items)
-        self._manager.wait_until_finished()
-        for path in (self._directory / str(rounds)).rglob("*"):
-            sync_to_disk(path)
-        sync_to_disk(self._directory)
+        with disk_errors(self._directory / str(rounds)), self._nothing_unfinished(), _tensorstore_errors():
+            self._manager.save(rounds, args=items)
+            self._manager.wait_until_finished()
+            for path in (self._directory / str(rounds)).rglob("*"):
+                sync_to_disk(path)
+            sync_to_disk(self._directory)
+
+    @contextlib.contextmanager
+    def _nothing_unfinished(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            # Threads of orbax that have not noticed yet that another has failed go on writing for a moment.
+            for _ in range(_TRIES):
+                self._clear_unfinished()
+                time.sleep(_TRIED_AGAIN_AFTER)
+            raise
+
+    def _clear_unfinished(self) -> None:
+        for path in self._directory.glob(_UNFINISHED):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def check_room(self, state: Any) -> None:
+        """Make sure that the disk has room for a checkpoint, before anything depends on its being written.
+
+        Args:
+          state: pytree of NumPy arrays that it would hold.
+
+        Raises:
+          DiskError: the disk has too little left.
+        """
+        needed = sum(np.asarray(leaf).nbytes for leaf in jax.tree_util.tree_leaves(state)) + _ROOM_BESIDE
+        left = shutil.disk_usage(self._directory).free
+        if left < needed:
+            raise DiskError(
+                f"{self._directory}: a checkpoint needs {needed} bytes, but the disk has {left} left. Make room, then "
+                "give the same command again."
+            )
 
     def restore_about(self, rounds: int) -> dict[str, Any]:
         """Read the facts that were saved with a checkpoint.
@@ -149,6 +199,18 @@ def parameters_digest(params: Params) -> str:
     for leaf in jax.tree_util.tree_leaves(jax.device_get(params)):
         digest.update(np.ascontiguousarray(leaf).tobytes())
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _tensorstore_errors() -> Iterator[None]:
+    """Turn what tensorstore makes of an error of the operating system into that error again."""
+    try:
+        yield
+    except ValueError as error:
+        found = re.search(r"\[os_error_code='(\d+)'\]", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -17,6 +17,10 @@ class DataError(UserError):
     """An input file or a data store is missing, damaged or of the wrong kind."""
 
 
+class DiskError(UserError):
+    """A file cannot be written: the disk is full, or writing there is not permitted."""
+
+
 class CheckpointError(UserError):
     """A checkpoint is missing, damaged or belongs to another run."""
 

@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fl_core.atomic_files import sync_to_disk
+from fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
 from fl_core.errors import CheckpointError
 from fl_core.privacy.accounting import Guarantee, account
 from fl_core.privacy.plan import PrivacyPlan
@@ -160,17 +160,17 @@ class PrivacyLedger:
         _check_order(self._path, self.records, record)
         line = (json.dumps(record) + "\n").encode()
         new = not self._path.exists()
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
-        try:
-            # What follows the last whole record is the beginning of one that was never synced.
-            os.ftruncate(descriptor, self._length)
-            os.pwrite(descriptor, line, self._length)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if new:
-            sync_to_disk(self._path.parent)
-        self._length += len(line)
+        with disk_errors(self._path):
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                # What follows the last whole record is the beginning of one that was never synced.
+                end = append_whole(descriptor, line, self._length)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if new:
+                sync_to_disk(self._path.parent)
+        self._length = end
         self.records.append(record)
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fl_core.atomic_files import sync_to_disk
+from fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
 from fl_core.errors import CheckpointError
 from fl_core.privacy.accounting import sensitivity_squared
 from fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
@@ -195,14 +195,15 @@ class Releases:
     def _make_secret(self, generation: int) -> bytes:
         """Write a secret before the ledger mentions it. One that was written, but not mentioned, has made no noise."""
         secret, path = self._new_secret(generation), self._secret_path(generation)
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(descriptor, secret)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        sync_to_disk(self._directory)
+        with disk_errors(path):
+            path.unlink(missing_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                append_whole(descriptor, secret, 0)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            sync_to_disk(self._directory)
         return secret
 
     def _read_secret(self, generation: int) -> bytes:

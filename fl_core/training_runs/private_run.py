@@ -146,9 +146,14 @@ class PrivateRun:
 
         Returns:
           The rows, which may be shown from now on.
+
+        Raises:
+          DiskError: the model cannot be made durable.
         """
         checkpoint = jax.device_get(PrivateCheckpoint(server, self.rounds.durable(mean.state)))
         about = self._about | {"rows": self._unpublished}
+        # Once the ledger has the intent these rounds count as released, whether their checkpoint fits the disk or not.
+        self._folder.check_room(checkpoint)
         write = lambda: self._folder.save(done, checkpoint, about)  # noqa: E731
         self._releases.save(done, parameters_digest(checkpoint), write)
         rows, self._unpublished = self._unpublished, []

@@ -122,6 +122,11 @@ class RunFolder:
         else:
             self.rows.append(finite_row(row))
 
+    def check_room(self, state: Any) -> None:
+        """Make sure that there is room for a checkpoint; see `fl_core.checkpoints.Checkpoints.check_room`."""
+        if self._checkpoints is not None:
+            self._checkpoints.check_room(state)
+
     def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
         """Save a checkpoint; see `fl_core.checkpoints.Checkpoints.save`.
 

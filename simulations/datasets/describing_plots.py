@@ -14,7 +14,6 @@ from fl_core.atomic_files import write_atomically
 from simulations.datasets.describing import TRUNCATION_LENGTHS, coverage_by_rank, truncated_share
 from simulations.datasets.store import TokenStore
 from simulations.datasets.store_counts import SplitCounts
-from simulations.datasets.store_writer import disk_errors
 from simulations.reporting.plot_style import FAMILIES, GRID, INK, MUTED, new_figure, to_png
 
 WIDTH, HEIGHT = 10.0, 7.2
@@ -34,11 +33,9 @@ def write_plot(path: Path, store: TokenStore, counts: Mapping[str, SplitCounts])
       counts: of its splits.
 
     Raises:
-      DataError: the file cannot be written.
+      DiskError: the file cannot be written.
     """
-    content = to_png(draw_store(store, counts))
-    with disk_errors(path):
-        write_atomically(path, content)
+    write_atomically(path, to_png(draw_store(store, counts)))
 
 
 def draw_store(store: TokenStore, counts: Mapping[str, SplitCounts]) -> Figure:

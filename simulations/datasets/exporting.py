@@ -5,14 +5,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl_core.atomic_files import sync_to_disk
+from fl_core.atomic_files import disk_errors, sync_to_disk
 from fl_core.errors import ConfigurationError, DataError
 from fl_core.training_runs.run_lock import run_lock
 from simulations.datasets.exports.base import Export, ExportSettings
 from simulations.datasets.exports.registry import EXPORTS
 from simulations.datasets.sources.base import Progress
 from simulations.datasets.store import TokenStore
-from simulations.datasets.store_writer import disk_errors
 
 
 @dataclass(frozen=True)

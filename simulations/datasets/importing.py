@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_core.atomic_files import write_atomically
+from fl_core.atomic_files import disk_errors, write_atomically
 from fl_core.errors import ConfigurationError
 from fl_core.training_runs.run_lock import run_lock
 from simulations.datasets.client_text import SkippedCounts
@@ -43,7 +43,7 @@ from simulations.datasets.sources.base import Part, Progress, Reading, ReadPart,
 from simulations.datasets.split_rule import SplitRule
 from simulations.datasets.splits import SPLITS
 from simulations.datasets.store_format import TOKENIZER_FILE, StoreHeader, read_header, split_file
-from simulations.datasets.store_writer import SplitWriter, StoreWriter, disk_errors
+from simulations.datasets.store_writer import SplitWriter, StoreWriter
 from simulations.datasets.tokenization import Tokenizer, TokenizerSettings, count_words
 from simulations.datasets.worker_pool import WorkerPool
 from simulations.workers import cpu_cores

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from fl_core.atomic_files import sync_to_disk
+from fl_core.atomic_files import disk_errors, sync_to_disk
 from fl_core.errors import DataError
 from simulations.datasets.client_text import SkippedCounts
 from simulations.datasets.splits import SPLITS
@@ -52,7 +52,8 @@ class StoreWriter:
       batch_bytes: bytes of tokens after which a record batch is closed.
 
     Raises:
-      DataError: there is something at `path` that may not be replaced, or the disk refuses.
+      DataError: there is something at `path` that may not be replaced.
+      DiskError: the disk refuses.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class StoreWriter:
           sequences: the token ids of each example, integers `[k]`, without BOS and EOS, not truncated.
 
         Raises:
-          DataError: the client is there already, or the disk refuses.
+          DataError: the client is there already.
+          DiskError: the disk refuses.
           ValueError: the split does not exist, or a token is outside the vocabulary.
         """
         if split not in self._splits:
@@ -123,7 +125,8 @@ class StoreWriter:
           path: of the file.
 
         Raises:
-          DataError: a client is there already, the file is damaged, or the disk refuses.
+          DataError: a client is there already, or the file is damaged.
+          DiskError: the disk refuses.
         """
         with disk_errors(self.path), pa.memory_map(str(path)) as file:
             for batch in _batches(path, file, self._tokenizer.vocabulary_size):
@@ -301,24 +304,6 @@ def _batches(path: Path, file: pa.MemoryMappedFile, vocabulary_size: int) -> Ite
             yield reader.get_batch(index)
     except pa.ArrowInvalid as error:
         raise DataError(f"{path}: cannot be read ({error}), expected an Arrow file.") from error
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system into one that says what to do.
-
-    Args:
-      path: what is being written.
-
-    Raises:
-      DataError: in place of any OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written: {error}. Make room or permit writing there, then give the same command again."
-        ) from error
 
 
 def _offsets(lengths: Sequence[int]) -> np.ndarray:

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_core.atomic_files import sync_to_disk, write_atomically
+from fl_core.atomic_files import disk_errors, sync_to_disk, write_atomically
 from fl_core.errors import DataError
 from fl_core.training_runs.run_lock import run_lock
 from models.special_tokens import BOS_ID, EOS_ID
 from simulations.datasets.store import ClientSplit, TokenStore
 from simulations.datasets.store_format import token_dtype
-from simulations.datasets.store_writer import disk_errors
 
 _LAYOUT = 1  # of the files; those of another release are not read
 _PATIENCE = 24 * 3600.0
@@ -70,7 +69,8 @@ def open_stream(store: TokenStore, split: str, cache: Path) -> TokenStream:
       The stream.
 
     Raises:
-      DataError: the split does not exist, is empty or damaged, or the cache cannot be written.
+      DataError: the split does not exist, is empty or damaged.
+      DiskError: the cache cannot be written.
       ConfigurationError: another process has been writing the same for a day.
     """
     clients = store.split(split)

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import multiprocessing
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,10 @@ import numpy as np
 from clients.example_store import ExampleStore
 from clients.network_client import Client
 from clients.settings import ClientLimits
-from fl_core.serving.events import JsonLines
+from fl_core.serving.events import JsonLines, event
 from fl_core.serving.server import Task, serve
 from fl_core.serving.settings import Deployment
-from fl_core.serving.shared_server import aggregate
+from fl_core.serving.shared_server import aggregate, coordinate
 from fl_core.transport.grpc_client import GrpcChannel
 from fl_core.transport.grpc_server import GrpcServer
 from models.base import language_model
@@ -174,21 +175,62 @@ class Server:
             self.over.result()
 
 
-def serve_in_process(settings, out, port):
+def in_process(target, *words):
+    """Begin to run a function of a module in a process of its own."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["small_deployment"])
+    process = context.Process(target=target, args=words)
+    process.start()
+    return process
+
+
+@contextlib.contextmanager
+def aggregator_processes(count, settings, folder, url, port):
+    """Run aggregators in processes of their own, all on one port; yields their logs by process."""
+    processes = {}
+    try:
+        for one in range(count):
+            log = folder / f"aggregator{one}.log"
+            processes[in_process(aggregate_in_process, settings, log.with_suffix(""), url, port, log)] = log
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def log_to(path):
+    """Write the log of this process's server to a file."""
+    handler, logger = logging.FileHandler(path), logging.getLogger("fedlm")
+    handler.setFormatter(JsonLines())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def log_release(row):
+    event("round_released", round=row["round"])
+
+
+def serve_in_process(settings, out, port, log):
     """Run a server until its end, in a process of its own."""
+    log_to(log)
 
     def listen(handlers):
         return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes)
 
-    asyncio.run(serve(task(settings), out, listen, lambda row: None))
+    asyncio.run(serve(task(settings), out, listen, log_release))
+
+
+def coordinate_in_process(settings, out, database, log):
+    """Run a coordinator until its end, in a process of its own."""
+    log_to(log)
+    asyncio.run(coordinate(task(settings), out, log_release, database))
 
 
 def aggregate_in_process(settings, out, database, port, log):
     """Run an aggregator until its end, in a process of its own, on a port that others share."""
-    handler = logging.FileHandler(log)
-    handler.setFormatter(JsonLines())
-    logging.getLogger("fedlm").addHandler(handler)
-    logging.getLogger("fedlm").setLevel(logging.INFO)
+    log_to(log)
 
     def listen(handlers):
         return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes, share_port=True)

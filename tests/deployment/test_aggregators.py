@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import signal
 import threading
@@ -11,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import small_deployment as small
-from sqlalchemy import text
+from kills import rows_of
 from test_loopback import final_parameters, simulate
 
 from clients.settings import Conditions
@@ -29,14 +28,6 @@ def register_clients(url):
     database = Database(url)
     SharedRounds(database).number_clients([f"client{one}" for one in range(small.CLIENTS)])
     database.close()
-
-
-def rows_of(url, query):
-    database = Database(url)
-    with database.reading() as connection:
-        rows = connection.execute(text(query)).fetchall()
-    database.close()
-    return rows
 
 
 @contextlib.asynccontextmanager
@@ -119,15 +110,7 @@ def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends
     settings = small.deployment(**small.PRIVACY | everyone | patience, rounds=2, upload_bits=32)
     out, url, gate = tmp_path / "run", sqlite_url(tmp_path / "state.db"), threading.Event()
     register_clients(url)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["small_deployment"])
-    processes, patient = {}, ThreadPoolExecutor(small.CLIENTS)
-    for one in range(3):
-        log = tmp_path / f"aggregator{one}.log"
-        words = (settings, tmp_path / f"aggregator{one}", url, free_port, log)
-        process = context.Process(target=small.aggregate_in_process, args=words)
-        process.start()
-        processes[process] = log
+    patient = ThreadPoolExecutor(small.CLIENTS)
 
     def idle():
         # Training waits for the kill; what is asked in the event loop does not.
@@ -137,7 +120,7 @@ def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends
         waits = {"conditions": Conditions(idle=idle), "workers": patient} if one % 2 else {}
         return small.make_client(free_port, tmp_path, one, **waits)
 
-    async def deploy():
+    async def deploy(processes):
         rows, clients = [], [make(one) for one in range(small.CLIENTS)]
         async with asyncio.timeout(180), small.running(clients):
             while len(rows_of(url, "select name from aggregators")) < len(processes):
@@ -146,14 +129,11 @@ def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends
             assert await coordinate(small.task(settings), out, rows.append, url)
             return rows, await killing
 
-    try:
-        rows, held = asyncio.run(deploy())
+    with small.aggregator_processes(3, settings, tmp_path, url, free_port) as processes:
+        rows, held = asyncio.run(deploy(processes))
         for process in processes:
             process.join(20)
         assert sorted(process.exitcode for process in processes) == [-signal.SIGKILL, 0, 0]
-    finally:
-        for process in processes:
-            process.kill()
     attempts = rows_of(url, "select outcome, selected, reported, lost, refused, declined from attempts order by number")
     assert attempts[0] == ("finished", small.CLIENTS, small.CLIENTS - held, held, 0, 0)
     assert attempts[1:] == [("finished", small.CLIENTS, small.CLIENTS, 0, 0, 0)]

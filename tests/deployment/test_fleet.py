@@ -4,26 +4,35 @@ import asyncio
 import json
 
 import small_deployment as small
+from kills import rows_of
 
 from fedlm.cli import main as fedlm
+from fl_core.serving.keys import Authority
 from fl_core.serving.server import Task
+from fl_core.serving.state_sql import DATABASE_FILE, sqlite_url
+from fl_core.transport.credentials import SERVER, CertifiedNames, read_credentials
 from models.registry import create_model
 from simulations.datasets.store import TokenStore
 
 PERFECT = "--availability 1 --diurnal 0 --link-bytes inf --speeds 1e9 1e9 1e9 --stay-seconds 1 --dropout 0".split()
 
 
-def run_fleet(tmp_path, store, words, clients=24):
-    """Run a deployment on a store's vocabulary with a fleet; returns the server's rows."""
+def run_fleet(tmp_path, store, words, clients=24, keys=None):
+    """Run a deployment on a store's vocabulary with a fleet, in plain text without keys; returns the server's rows."""
     tokenizer = TokenStore.open(store).tokenizer
     settings = small.deployment(rounds=4, cohort_size=6, minimum_reports=6, over_selection=2.0)
     model = create_model(settings.model, tokenizer.vocabulary_size)
     task = Task(settings, model, (store / "tokenizer.json").read_bytes(), tokenizer.fingerprint)
 
+    security = (read_credentials(keys, SERVER).for_server(), CertifiedNames(keys)) if keys else (None, None)
+    server = small.Server(task, tmp_path / "run", 0, 5.0, *security)
+
     async def run():
-        async with asyncio.timeout(90), small.Server(task, tmp_path / "run", linger=5.0) as server:
-            address = ["--server", f"127.0.0.1:{server.port}", "--insecure", "--clients", str(clients), "--json"]
-            address += ["--models", settings.model]
+        async with asyncio.timeout(90), server:
+            address = ["--server", f"127.0.0.1:{server.port}", "--clients", str(clients), "--json"]
+            address += ["--keys", str(keys)] if keys else ["--insecure"]
+            # Where the run does not come to its end, the fleet does.
+            address += ["--models", settings.model, "--seconds", "80"]
             assert await asyncio.to_thread(fedlm, ["fleet", *address, *words]) == 0
             assert await server.over
         return server.rows
@@ -43,6 +52,18 @@ def test_a_fleet_trains_on_a_store(tmp_path, small_store, capsys):
     assert summary["selected"] >= 24
     assert summary["dropped"] > 0
     assert summary["bytes_up"] >= sum(row["bytes_up"] for row in rows)
+
+
+def test_with_keys_each_of_a_fleet_has_a_certificate_of_its_own(tmp_path, small_store, capsys):
+    keys = tmp_path / "keys"
+    Authority.create(keys).make_server(["127.0.0.1"])
+    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *PERFECT], clients=8, keys=keys)
+    assert [row["clients"] for row in rows] == [6] * 4
+    names = {f"fleet{number}" for number in range(8)}
+    assert {one.name for one in Authority(keys).issued()} == names
+    found = rows_of(sqlite_url(tmp_path / "run" / DATABASE_FILE), "select identity from clients")
+    assert {identity for (identity,) in found} == names
+    assert json.loads(capsys.readouterr().out)["answers"]["accepted"] == 24
 
 
 def test_a_fleet_trains_on_json_lines_of_a_few_people(tmp_path, small_store, capsys):

@@ -16,6 +16,7 @@ import pytest
 import small_deployment as small
 from PIL import Image
 from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 
 from fedlm.cli import main as fedlm
 from fl_core.serving.keys import Authority
@@ -24,6 +25,7 @@ from fl_core.serving.operations.overview import curves
 from fl_core.serving.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
 from fl_core.transport.credentials import server_tls
 
+DEPLOYMENT = Path(__file__).parents[2] / "docs/deployment.md"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 FLAGS += " --disable-component-update --disable-sync --hide-scrollbars"
@@ -97,18 +99,33 @@ def test_the_status_counts_what_happened(tmp_path):
     assert (spent["delta"], spent["rounds_planned"]) == (1e-3, 3)
     assert "client" in spent["unit"]
     assert "zero-out" in spent["adjacency"]
-    values = dict(re.findall(r"^(\w+(?:{[^}]*})?) ([0-9.e+-]+)$", metrics, re.MULTILINE))
-    assert float(values['fedlm_check_ins_total{answer="selected"}']) >= 16
-    assert float(values['fedlm_reports_total{answer="accepted"}']) >= 16
-    assert float(values['fedlm_attempts_total{outcome="finished"}']) >= 2
-    assert float(values['fedlm_transferred_bytes_total{way="up"}']) >= status["totals"]["bytes_up"]
-    assert float(values["fedlm_heldout_accuracy"]) == 0.125
-    assert float(values['fedlm_epsilon{of="spent"}']) == pytest.approx(spent["epsilon_spent"])
-    assert float(values["fedlm_check_in_seconds_count"]) >= 16
-    assert float(values["process_resident_memory_bytes"]) > 1e6
+    check_metrics(metrics, status)
     for text in (json.dumps(status), metrics, page):
         assert "client0" not in text
     assert not re.search(r"(src|href)=\"(?!data:)|url\(|https?://(?!www\.w3\.org)", page)
+
+
+def check_metrics(text, status):
+    """Check what Prometheus would read, and that what the documentation says to watch is there."""
+    families = list(text_string_to_metric_families(text))
+    assert all(family.documentation and family.type != "unknown" for family in families)
+    values = {selector(one.name, one.labels): one.value for family in families for one in family.samples}
+    assert values['fedlm_check_ins_total{answer="selected"}'] >= 16
+    assert values['fedlm_reports_total{answer="accepted"}'] >= 16
+    assert values['fedlm_attempts_total{outcome="finished"}'] >= 2
+    assert values['fedlm_transferred_bytes_total{way="up"}'] >= status["totals"]["bytes_up"]
+    assert values["fedlm_heldout_accuracy"] == 0.125
+    assert values['fedlm_epsilon{of="spent"}'] == pytest.approx(status["privacy"]["epsilon_spent"])
+    assert values["fedlm_check_in_seconds_count"] >= 16
+    assert values["process_resident_memory_bytes"] > 1e6
+    promised = set(re.findall(r"fedlm_\w+(?:{[^}]*})?", DEPLOYMENT.read_text()))
+    assert len(promised) >= 4
+    assert promised <= values.keys() | {family.name for family in families}
+
+
+def selector(name, labels):
+    inside = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name}{{{inside}}}" if inside else name
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")

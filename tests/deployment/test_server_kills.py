@@ -1,134 +1,54 @@
-"""Killing the server of a private deployment at random instants: it comes back, and what it promised holds.
+"""Killing the server of a private deployment: it comes back, and what it promised holds.
 
-`FEDLM_SERVER_KILLS` sets how many kills there are; the default keeps the suite quick.
+`FEDLM_SERVER_KILLS` sets how many kills there are, and `FEDLM_COORDINATOR_KILLS` those of the coordinator of several
+processes; the defaults keep the suite quick.
 """
 
 import asyncio
-import json
-import multiprocessing
 import os
-import signal
-import sqlite3
-import time
-from collections import defaultdict
 
-import numpy as np
+import kills
 import small_deployment as small
 
-from fl_core.privacy.accounting import account
-from fl_core.privacy.ledger import PrivacyLedger
-from fl_core.serving.state_sql import DATABASE_FILE
-from fl_core.transport.grpc_client import GrpcChannel
+from fl_core.serving.state_sql import DATABASE_FILE, sqlite_url
 
-KILLS = int(os.environ.get("FEDLM_SERVER_KILLS", "3"))
-PRIVACY = small.PRIVACY | {"noise_seed": "entropy", "min_separation": 3, "max_participations": 4}
-ROUNDS, CLIENTS = 12, 10
-
-
-def settings():
-    return small.deployment(
-        **PRIVACY, rounds=ROUNDS, cohort_size=2, minimum_reports=2, over_selection=1.5, reporting_seconds=5.0
-    )
-
-
-class Seen:
-    """What clients saw: the models of each round, and how long no server answered after a kill."""
-
-    def __init__(self):
-        self.models, self.seconds_away, self.killed = defaultdict(set), [], None
-
-    def answered(self):
-        if self.killed is not None:
-            self.seconds_away.append(time.monotonic() - self.killed)
-            self.killed = None
-
-
-class Watched(GrpcChannel):
-    """Notes what a client sees."""
-
-    def __init__(self, server, name, seen):
-        super().__init__(server, name)
-        self._seen = seen
-
-    async def check_in(self, request):
-        reply = await super().check_in(request)
-        self._seen.answered()
-        if reply.HasField("selected"):
-            self._seen.models[reply.selected.round_number].add(reply.selected.parameters.digest)
-        return reply
-
-
-async def run_and_kill(out, port, folder, rng, seen, kills):
-    """Kill the server up to so many times while clients carry on; returns how often."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["small_deployment"])
-    clients, killed = [], 0
-    for one in range(CLIENTS):
-        client = small.make_client(port, folder, one)
-        client._dial = lambda name=f"client{one}": Watched(f"127.0.0.1:{port}", name, seen)
-        clients.append(client)
-    async with small.running(clients):
-        while not (out / "summary.json").exists():
-            process = context.Process(target=small.serve_in_process, args=(settings(), out, port))
-            process.start()
-            life = float(rng.uniform(0, 4)) if killed < kills else 60
-            # One in four may die before it answers anybody.
-            starting, end = seen.killed is not None and rng.random() < 0.75, time.monotonic() + life
-            while process.is_alive() and time.monotonic() < end:
-                if starting:
-                    starting, end = seen.killed is not None, time.monotonic() + life
-                await asyncio.sleep(0.01)
-            assert killed < kills or not process.is_alive(), "the server does not come to its end"
-            if process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
-                killed += 1
-            process.join()
-            if process.exitcode and seen.killed is None:
-                seen.killed = time.monotonic()
-            assert process.exitcode in (0, -signal.SIGKILL)
-    return killed
-
-
-def rows_of(out, query):
-    connection = sqlite3.connect(out / DATABASE_FILE)
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
-
-
-def check(out, models):
-    assert all(len(digests) == 1 for digests in models.values()), "two models went out with the noise of one round"
-    ledger = PrivacyLedger(out / "privacy/ledger.jsonl")
-    releases = [record["rounds"] for record in ledger.records if record["kind"] == "release"]
-    assert releases == sorted(set(releases))
-    assert {rounds for (rounds,) in rows_of(out, "select rounds from releases")} <= set(releases)
-    assert ledger.spent().epsilon <= account(ledger.plan, settings().delta).epsilon * (1 + 1e-6)
-
-    took_part = defaultdict(list)
-    for number, client in rows_of(out, "select round_number, client from participations order by round_number"):
-        took_part[client].append(number)
-    for rounds in took_part.values():
-        assert min(np.diff(rounds), default=3) >= 3, "a client took part again too soon"
-        assert len(rounds) <= 4
-    finished = rows_of(out, "select round_number, reported from attempts where outcome = 'finished'")
-    assert len(finished) == len({number for number, _ in finished}), "a round counted twice"
-    assert sum(reported for _, reported in finished) == sum(map(len, took_part.values()))
-    recorded = [json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert recorded == sorted(set(recorded))
-    assert {rounds - 1 for rounds in releases} == set(recorded) <= {number for number, _ in finished}
+SERVER_KILLS = int(os.environ.get("FEDLM_SERVER_KILLS", "3"))
+COORDINATOR_KILLS = int(os.environ.get("FEDLM_COORDINATOR_KILLS", "3"))
 
 
 def test_a_server_that_is_killed_comes_back_and_keeps_its_promises(tmp_path, free_port):
-    rng, started, kills, runs = np.random.default_rng(int(time.time() * 1e6)), time.monotonic(), 0, 0
-    seconds_away = 0.0
-    while kills < KILLS:
-        folder, seen = tmp_path / str(runs), Seen()
-        folder.mkdir()
-        kills += asyncio.run(run_and_kill(folder / "run", free_port, folder, rng, seen, KILLS - kills))
-        check(folder / "run", seen.models)
-        seconds_away += sum(seen.seconds_away)
-        runs += 1
-    print(
-        f"{kills} kills in {runs} runs, {time.monotonic() - started:.0f} s; no server answered for {seconds_away:.0f} s"
-    )
+    settings = small.deployment(**kills.SETTINGS)
+
+    async def deploy(folder, seen, rng, most):
+        async with small.running(seen.clients(free_port, folder)):
+            words = settings, folder / "run", free_port
+            return await kills.run_and_kill(small.serve_in_process, words, folder / "run", seen, rng, most)
+
+    def run_once(folder, rng, most):
+        seen = kills.Seen()
+        fell = asyncio.run(deploy(folder, seen, rng, most))
+        kills.check(folder / "run", sqlite_url(folder / "run" / DATABASE_FILE), settings, seen.models)
+        return fell, seen
+
+    kills.run_until_killed(tmp_path, SERVER_KILLS, run_once)
+
+
+def test_a_coordinator_that_is_killed_comes_back_while_aggregators_and_clients_carry_on(tmp_path, free_port):
+    settings = small.deployment(**kills.SETTINGS | {"rounds": 6})
+
+    async def deploy(folder, url, seen, rng, most):
+        async with small.running(seen.clients(free_port, folder)):
+            words = settings, folder / "run", url
+            return await kills.run_and_kill(small.coordinate_in_process, words, folder / "run", seen, rng, most)
+
+    def run_once(folder, rng, most):
+        url, seen = sqlite_url(folder / "state.db"), kills.Seen(others_answer=True)
+        with small.aggregator_processes(3, settings, folder, url, free_port) as processes:
+            fell = asyncio.run(deploy(folder, url, seen, rng, most))
+            for process in processes:
+                process.join(20)
+            assert [process.exitcode for process in processes] == [0, 0, 0], "an aggregator did not carry on"
+        kills.check(folder / "run", url, settings, seen.models)
+        return fell, seen
+
+    kills.run_until_killed(tmp_path, COORDINATOR_KILLS, run_once)

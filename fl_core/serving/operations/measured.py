@@ -43,6 +43,10 @@ class Metrics:
             ["way"],
             registry=registry,
         )
+        # Counts that begin with nothing, so that the first of an answer is an increase.
+        for status in messages.UploadReply.Status.values():
+            if status != messages.UploadReply.STATUS_UNSPECIFIED:
+                self.reports.labels(_answer(status))
 
 
 class MeasuredHandlers:
@@ -84,13 +88,17 @@ class MeasuredHandlers:
         """See `fl_core.transport.interface.Handlers.upload`."""
         with _timed(self._metrics.report_seconds), _counting_failures(self._metrics.reports):
             reply = await self.inner.upload(peer, self._weighed(parts))
-        self._metrics.reports.labels(messages.UploadReply.Status.Name(reply.status).lower()).inc()
+        self._metrics.reports.labels(_answer(reply.status)).inc()
         return reply
 
     async def _weighed(self, parts: AsyncIterator[messages.UploadPart]) -> AsyncIterator[messages.UploadPart]:
         async for part in parts:
             self._up.inc(len(part.data))
             yield part
+
+
+def _answer(status: "messages.UploadReply.Status") -> str:
+    return messages.UploadReply.Status.Name(status).lower()
 
 
 @contextlib.contextmanager

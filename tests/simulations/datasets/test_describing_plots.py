@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from made_up_store import import_made_up
 
-from fl_core.errors import DataError
+from fl_core.errors import DiskError
 from simulations.datasets.client_text import ClientText
 from simulations.datasets.describing import describe
 from simulations.datasets.describing_plots import draw_store, write_plot
@@ -56,5 +56,5 @@ def test_long_examples_and_empty_splits_are_drawn(tmp_path):
 
 
 def test_a_picture_that_cannot_be_written_is_the_users_matter(store, tmp_path):
-    with pytest.raises(DataError, match=r"p\.png: cannot be written"):
+    with pytest.raises(DiskError, match=r"p\.png: cannot be written"):
         write_plot(tmp_path / "missing" / "p.png", store, count_store(store))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_stores import write_store
 
 from fl_core.client_examples import padded_sequences
-from fl_core.errors import ConfigurationError, DataError
+from fl_core.errors import ConfigurationError, DataError, DiskError
 from models.special_tokens import BOS_ID, EOS_ID, PAD_ID
 from simulations.pretraining.units import open_units
 
@@ -150,7 +150,7 @@ def test_a_full_disk_is_an_error_of_the_user_and_leaves_nothing_half_written(tmp
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9000, limits[1]))
     try:
-        with pytest.raises(DataError, match=r"tokens-.*cannot be written"):
+        with pytest.raises(DiskError, match=r"tokens-.*cannot be written"):
             opened(store, cache)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
