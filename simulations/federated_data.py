@@ -7,9 +7,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fl_core.errors import DataError
 from models.base import Batch
 from models.special_tokens import PAD_ID
-from simulations.datasets.store import ClientSplit, padded_sequences
+from simulations.datasets.store import ClientSplit, TokenStore, padded_sequences
 
 CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
 
@@ -93,6 +94,27 @@ class StoredData:
     def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
         """See `FederatedData.sequences`."""
         return padded_sequences(self._split.client(client), self._length, rows)
+
+
+def open_splits(store: TokenStore, names: Iterable[str], length: int) -> dict[str, StoredData]:
+    """Open splits of a store, each of which must have examples.
+
+    Args:
+      store: the store.
+      names: of the splits.
+      length: target tokens of a sequence.
+
+    Returns:
+      The splits, by name.
+
+    Raises:
+      DataError: a split has no example.
+    """
+    splits = {name: StoredData(store.split(name), length) for name in names}
+    for name, split in splits.items():
+        if not split.num_examples.sum():
+            raise DataError(f"{store.path}: split {name} has no example; import data with more clients")
+    return splits
 
 
 def evaluation_batches(
