@@ -48,8 +48,7 @@ class _Noise:
 class BoundedCommand(_Noise):
     """State the privacy of a federated run in which nobody takes part too often or too soon again.
 
-    Unit: a client, with all its examples. Adjacency: zero-out. Prints epsilon, delta, rho, sensitivity and assumptions.
-    With `--epsilon` or `--rho` in place of `--noise-multiplier` it finds the least noise.
+    Unit: a client, with all its examples. Adjacency: zero-out.
     """
 
     rounds: int
@@ -65,9 +64,7 @@ class BoundedCommand(_Noise):
 class TreeCommand(BoundedCommand):
     """State the privacy of a federated run with binary-tree aggregation (DP-FTRL).
 
-    Nobody takes part too often or too soon again. Unit: a client, with all its examples. Adjacency: zero-out. Prints
-    epsilon, delta, rho, sensitivity and assumptions. With `--epsilon` or `--rho` in place of `--noise-multiplier` it
-    finds the least noise.
+    Unit: a client, with all its examples. Adjacency: zero-out.
     """
 
     restart_every: int | None = None
@@ -80,9 +77,7 @@ class TreeCommand(BoundedCommand):
 class BandedCommand(BoundedCommand):
     """State the privacy of a federated run with noise correlated by a banded Toeplitz matrix.
 
-    Nobody takes part too often or too soon again. Unit: a client, with all its examples. Adjacency: zero-out. Prints
-    epsilon, delta, rho, sensitivity and assumptions. With `--epsilon` or `--rho` in place of `--noise-multiplier` it
-    finds the least noise.
+    Unit: a client, with all its examples. Adjacency: zero-out.
     """
 
     bands: int | None = None
