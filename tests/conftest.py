@@ -14,12 +14,13 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
+import io
 import json
 import signal
 import socket
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,28 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data") / "store"
     import_text("made up", InMemoryText(clients), out, ImportSettings(vocabulary_size=120), workers=1)
     return out
+
+
+@pytest.fixture(scope="session")
+def fedlm_here() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `fedlm` in this process, which is quicker than in one of its own; returns what that one would leave."""
+    return run_fedlm_here
+
+
+def run_fedlm_here(*words: object, cwd: Path | str = ".") -> subprocess.CompletedProcess[str]:
+    from fedlm import evaluate, memorization, processes
+    from fedlm.cli import main
+
+    output, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors), chdir(cwd):
+        for module in (evaluate, memorization, processes):
+            # The devices of this process are chosen already.
+            patch.setattr(module, "set_up_devices", lambda devices: None)
+        try:
+            status = main(list(map(str, words)))
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+    return subprocess.CompletedProcess(words, status, output.getvalue(), errors.getvalue())
 
 
 @pytest.fixture
