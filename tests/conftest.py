@@ -19,13 +19,19 @@ import json
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more of what else a machine does than of the code.
+settings.register_profile("fedlm", deadline=None)
+settings.load_profile("fedlm")
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 
@@ -75,6 +81,21 @@ def run_fedlm_here(*words: object, cwd: Path | str = ".") -> subprocess.Complete
         except SystemExit as stop:
             status = int(stop.code or 0)
     return subprocess.CompletedProcess(words, status, output.getvalue(), errors.getvalue())
+
+
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Compile without costly optimizations, for tests that compile far more than they compute."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def full_precision_products() -> Iterator[None]:
+    """Hold float32 products to float32 accuracy also where the hardware's default is lower."""
+    with jax.default_matmul_precision("highest"):
+        yield
 
 
 @pytest.fixture
