@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedlm.options import add_configuration, add_preset, settings_of
+from fedlm.sub_commands import answer_without_choice
 from fl_core.errors import ConfigurationError
 from fl_core.privacy.plan import PrivacyPlan
 from simulations.configuration import Experiment
@@ -48,8 +48,7 @@ class _Noise:
 class BoundedCommand(_Noise):
     """State the privacy of a federated run in which nobody takes part too often or too soon again.
 
-    Unit: a client, with all its examples. Adjacency: zero-out. Prints epsilon, delta, rho, sensitivity and assumptions.
-    With `--epsilon` or `--rho` in place of `--noise-multiplier` it finds the least noise.
+    Unit: a client, with all its examples. Adjacency: zero-out.
     """
 
     rounds: int
@@ -65,9 +64,7 @@ class BoundedCommand(_Noise):
 class TreeCommand(BoundedCommand):
     """State the privacy of a federated run with binary-tree aggregation (DP-FTRL).
 
-    Nobody takes part too often or too soon again. Unit: a client, with all its examples. Adjacency: zero-out. Prints
-    epsilon, delta, rho, sensitivity and assumptions. With `--epsilon` or `--rho` in place of `--noise-multiplier` it
-    finds the least noise.
+    Unit: a client, with all its examples. Adjacency: zero-out.
     """
 
     restart_every: int | None = None
@@ -80,9 +77,7 @@ class TreeCommand(BoundedCommand):
 class BandedCommand(BoundedCommand):
     """State the privacy of a federated run with noise correlated by a banded Toeplitz matrix.
 
-    Nobody takes part too often or too soon again. Unit: a client, with all its examples. Adjacency: zero-out. Prints
-    epsilon, delta, rho, sensitivity and assumptions. With `--epsilon` or `--rho` in place of `--noise-multiplier` it
-    finds the least noise.
+    Unit: a client, with all its examples. Adjacency: zero-out.
     """
 
     bands: int | None = None
@@ -177,13 +172,11 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    if not argv or argv[0] in ("-h", "--help"):
-        print(_help())
-        return 0 if argv else 2
+    purpose = "State what a run promises, or has spent: epsilon and delta with unit, adjacency and assumptions."
+    status = answer_without_choice(argv, "fedlm account", "subject", purpose, KINDS, _EXAMPLES)
+    if status is not None:
+        return status
     kind, *words = argv
-    if kind not in KINDS:
-        print(f"fedlm account: unknown mechanism {kind!r}; choose from {', '.join(KINDS)}", file=sys.stderr)
-        return 2
     if kind == "simulate":
         words = add_preset(add_configuration(words, SimulateStatementCommand), SIMULATION_PRESETS)
     command: Any = tyro.cli(_COMMANDS[kind], args=words, prog=f"fedlm account {kind}")
@@ -340,25 +333,10 @@ def _plot(command: PlotCommand) -> int:
     return 0
 
 
-def _help() -> str:
-    width = max(map(len, KINDS))
-    return "\n".join(
-        [
-            "usage: fedlm account WHAT [OPTIONS]",
-            "",
-            "State what a run promises, or has spent: epsilon and delta with unit, adjacency and assumptions.",
-            "",
-            "what:",
-            *(f"  {name:{width}}  {purpose}" for name, purpose in KINDS.items()),
-            "",
-            "`fedlm account WHAT --help` explains its options. For example:",
-            "",
-            "  fedlm account tree --rounds 3000 --max-participations 5 --min-separation 400 \\",
-            "      --noise-multiplier 7 --delta 1e-10",
-        ]
-    )
+_EXAMPLES = """For example:
 
-
+  fedlm account tree --rounds 3000 --max-participations 5 --min-separation 400 \\
+      --noise-multiplier 7 --delta 1e-10"""
 _NOT_PRIVATE = {"epsilon": None, "rho": None, "not_private": "the noise follows from the experiment's seed"}
 _MARGIN = 25
 _SHOWN = (

@@ -8,6 +8,7 @@ import sys
 import traceback
 
 from fedlm.processes import has_joined, leave_processes
+from fedlm.sub_commands import answer_without_choice
 
 COMMANDS = {
     "models": "list the named models with their exact parameter counts",
@@ -28,6 +29,10 @@ COMMANDS = {
 _FAILED = 1
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
+_EXAMPLES = """To begin:
+
+  fedlm data import stdlib --out runs/stdlib
+  fedlm compare --preset small --data runs/stdlib --out runs/compare"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,12 +46,10 @@ def main(argv: list[str] | None = None) -> int:
       interrupted.
     """
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help"):
-        print(_help())
-        return 0 if argv else _USAGE_ERROR
-    if argv[0] not in COMMANDS:
-        print(f"fedlm: unknown command {argv[0]!r}; choose from {', '.join(COMMANDS)}", file=sys.stderr)
-        return _USAGE_ERROR
+    purpose = "Language models trained on text that belongs to people: federated, simulated or central."
+    answer = answer_without_choice(argv, "fedlm", "command", purpose, COMMANDS, _EXAMPLES)
+    if answer is not None:
+        return answer
     _quieten_libraries()
     status = _run(argv[0], argv[1:])
     if status:
@@ -85,26 +88,6 @@ def _run(command: str, argv: list[str]) -> int:
             raise
         traceback.print_exc()
         return _FAILED
-
-
-def _help() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {purpose}" for name, purpose in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: fedlm COMMAND [OPTIONS]",
-            "",
-            "Language models trained on text that belongs to people: federated, simulated or central.",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "`fedlm COMMAND --help` explains a command's options. To begin:",
-            "",
-            "  fedlm data import stdlib --out runs/stdlib",
-            "  fedlm compare --preset small --data runs/stdlib --out runs/compare",
-        ]
-    )
 
 
 def _quieten_libraries() -> None:

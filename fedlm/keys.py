@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from fedlm.sub_commands import answer_without_choice
+
 KINDS = {
     "ca": "make the authority that signs all certificates",
     "server": "make the server's certificate and key",
@@ -118,13 +120,11 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    if not argv or argv[0] in ("-h", "--help"):
-        print(_help())
-        return 0 if argv else 2
+    purpose = "Certificates by which a deployment's server and clients know each other (mutual TLS)."
+    status = answer_without_choice(argv, "fedlm keys", "action", purpose, KINDS, _EXAMPLES)
+    if status is not None:
+        return status
     kind, *words = argv
-    if kind not in KINDS:
-        print(f"fedlm keys: unknown action {kind!r}; choose from {', '.join(KINDS)}", file=sys.stderr)
-        return 2
     form, run = _COMMANDS[kind]
     run(tyro.cli(form, args=words, prog=f"fedlm keys {kind}"))
     return 0
@@ -188,26 +188,11 @@ def _make_operator(command: OperatorCommand) -> None:
     print(write_operator_token(command.folder / OPERATOR_TOKEN_FILE))
 
 
-def _help() -> str:
-    width = max(map(len, KINDS))
-    return "\n".join(
-        [
-            "usage: fedlm keys ACTION [OPTIONS]",
-            "",
-            "Certificates by which a deployment's server and clients know each other (mutual TLS).",
-            "",
-            "actions:",
-            *(f"  {name:{width}}  {purpose}" for name, purpose in KINDS.items()),
-            "",
-            "`fedlm keys ACTION --help` explains its options. To begin:",
-            "",
-            "  fedlm keys ca",
-            "  fedlm keys server --host fl.example.org",
-            "  fedlm keys token alice",
-        ]
-    )
+_EXAMPLES = """To begin:
 
-
+  fedlm keys ca
+  fedlm keys server --host fl.example.org
+  fedlm keys token alice"""
 _COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "ca": (AuthorityCommand, _make_authority),
     "server": (ServerCommand, _make_server),

@@ -34,13 +34,13 @@ class WhoeverChecksIn:
         return np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True)
-class UniformSampler:
-    """A fixed number of clients, uniformly without replacement within a round, independent across rounds.
+@dataclass(frozen=True, eq=False)
+class SeededSampler:
+    """What samplers of equal clients depend on.
 
     Attributes:
       num_clients: how many clients there are.
-      cohort_size: how many take part in a round.
+      cohort_size: how many take part in a round; see each sampler for whether exactly, on average or at most.
       seed: the experiment's root seed.
     """
 
@@ -50,6 +50,11 @@ class UniformSampler:
 
     def __post_init__(self) -> None:
         check_cohort_size(self.cohort_size, self.num_clients)
+
+
+@dataclass(frozen=True)
+class UniformSampler(SeededSampler):
+    """A fixed number of clients, uniformly without replacement within a round, independent across rounds."""
 
     def sample(self, round_number: int) -> np.ndarray:
         """Name the cohort of a round; see `CohortSampler.sample`."""

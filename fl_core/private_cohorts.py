@@ -4,30 +4,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fl_core.cohorts import check_cohort_size
+from fl_core.cohorts import SeededSampler
 from fl_core.errors import ConfigurationError
 from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
 from fl_core.randomness import host_rng
 
 
 @dataclass(frozen=True)
-class PoissonSampler:
+class PoissonSampler(SeededSampler):
     """Every client takes part in every round independently with probability `cohort_size / num_clients`.
 
     Cohorts have `cohort_size` clients on average only; one may be empty.
-
-    Attributes:
-      num_clients: how many clients there are.
-      cohort_size: how many take part in a round on average.
-      seed: the experiment's root seed.
     """
-
-    num_clients: int
-    cohort_size: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        check_cohort_size(self.cohort_size, self.num_clients)
 
     @property
     def participation(self) -> PoissonParticipation:
@@ -114,22 +102,16 @@ class ParticipationLimiter:
 
 
 @dataclass(frozen=True, eq=False)
-class MinSeparationSampler:
+class MinSeparationSampler(SeededSampler):
     """Clients that may take part again, uniformly without replacement within a round.
 
     Where fewer may than a cohort has, all of them take part. A cohort is a function of (seed, round), but is found by
     drawing all cohorts before it; asking in order costs one draw each.
 
     Attributes:
-      num_clients: how many clients there are.
-      cohort_size: how many take part in a round at most.
-      seed: the experiment's root seed.
       participation: what is enforced.
     """
 
-    num_clients: int
-    cohort_size: int
-    seed: int
     participation: BoundedParticipation
     _replay: dict = field(default_factory=dict, init=False, repr=False)
 
@@ -176,23 +158,11 @@ class MinSeparationSampler:
 
 
 @dataclass(frozen=True)
-class ShuffledEpochSampler:
+class ShuffledEpochSampler(SeededSampler):
     """All clients in a random order, then all of them in another: each takes part at most once an epoch.
 
     An epoch has as many full cohorts as there are; the clients that are left over in one sit it out.
-
-    Attributes:
-      num_clients: how many clients there are.
-      cohort_size: how many take part in a round.
-      seed: the experiment's root seed.
     """
-
-    num_clients: int
-    cohort_size: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        check_cohort_size(self.cohort_size, self.num_clients)
 
     @property
     def participation(self) -> EpochParticipation:

@@ -14,32 +14,24 @@ from models.base import Model, Params
 from models.layers import dense, embed, init_layer_norm, layer_norm, logits_from_table
 from models.masked_language import mask_id, masked_language_model
 from models.special_tokens import PAD_ID
-from models.transformer import attention, softmax_attention_weights
+from models.transformer import TransformerConfig, attention, softmax_attention_weights
 
 _DEVIATION = 0.02
 _EPSILON = 1e-12
 
 
-@dataclass(frozen=True)
-class BertConfig:
+@dataclass(frozen=True, kw_only=True)
+class BertConfig(TransformerConfig):
     """Sizes of a BERT encoder.
 
     Attributes:
       vocabulary_size: number of token ids of the data; the model has one more, that of the mask.
-      layers: number of blocks.
-      heads: attention heads; divides `embedding`.
-      embedding: model size.
-      mlp: hidden size of the feed-forward layers.
       max_length: most tokens of an input.
       token_types: rows of the table of token types; all our tokens are of type 0.
     """
 
     # With the mask 30,522, as many as the published models have.
     vocabulary_size: int = 30_521
-    layers: int = 12
-    heads: int = 12
-    embedding: int = 768
-    mlp: int = 3072
     max_length: int = 512
     token_types: int = 2
 

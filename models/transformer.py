@@ -28,9 +28,9 @@ AttentionWeights = Callable[[jax.Array, jax.Array], jax.Array]
 """Maps (scores [..., queries, keys], mask) to attention weights of the same shape."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """Sizes of a Transformer decoder.
+    """Sizes of a Transformer.
 
     Attributes:
       vocabulary_size: number of token ids.
@@ -41,10 +41,10 @@ class TransformerConfig:
     """
 
     vocabulary_size: int = 4096
-    layers: int = 6
-    heads: int = 8
-    embedding: int = 512
-    mlp: int = 2048
+    layers: int
+    heads: int
+    embedding: int
+    mlp: int
 
 
 def transformer(name: str, config: TransformerConfig) -> Model:

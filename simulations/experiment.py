@@ -12,7 +12,7 @@ import jax
 from fl_core.atomic_files import write_atomically
 from fl_core.cohorts import CohortSampler
 from fl_core.compression import make_compressor
-from fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fl_core.errors import CheckpointError, ConfigurationError
 from fl_core.privacy.plan import LEDGER_FILE
 from fl_core.privacy.settings import PRIVACY_FOLDER
 from fl_core.processes import gather, is_first, together
@@ -30,7 +30,7 @@ from simulations.cohort_engine import ClientWork, CohortEngine
 from simulations.cohort_samplers import Cohorts, make_cohorts
 from simulations.configuration import MAY_MOVE, Experiment, as_json, with_defaults
 from simulations.datasets.store import TokenStore
-from simulations.federated_data import StoredData, device_batches, evaluation_owners
+from simulations.federated_data import StoredData, device_batches, evaluation_owners, open_splits
 from simulations.federated_models import create_federated_model
 from simulations.initial_parameters import InitialParameters, read_parameters
 from simulations.lane_count import choose_lanes
@@ -161,11 +161,7 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
     create_federated_model(experiment.model)
     precision = resolve_precision(experiment.precision, jax.default_backend())
     store = TokenStore.open(experiment.data)
-    splits: dict[str, Any] = {}
-    for name in ("train", "heldout", "test"):
-        splits[name] = StoredData(store.split(name), experiment.length)
-        if not splits[name].num_examples.sum():
-            raise DataError(f"{experiment.data}: split {name} has no example; import data with more clients")
+    splits: dict[str, Any] = open_splits(store, ("train", "heldout", "test"), experiment.length)
     canaries = None
     if experiment.audit_canaries:
         canaries = draw_canaries(

@@ -1,15 +1,16 @@
 """What the cohort engine needs of a federated data set: in memory, or in a store on disk."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fl_core.errors import DataError
 from models.base import Batch
 from models.special_tokens import PAD_ID
-from simulations.datasets.store import ClientSplit, padded_sequences
+from simulations.datasets.store import ClientSplit, TokenStore, padded_sequences
 
 CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
 
@@ -95,6 +96,27 @@ class StoredData:
         return padded_sequences(self._split.client(client), self._length, rows)
 
 
+def open_splits(store: TokenStore, names: Iterable[str], length: int) -> dict[str, StoredData]:
+    """Open splits of a store, each of which must have examples.
+
+    Args:
+      store: the store.
+      names: of the splits.
+      length: target tokens of a sequence.
+
+    Returns:
+      The splits, by name.
+
+    Raises:
+      DataError: a split has no example.
+    """
+    splits = {name: StoredData(store.split(name), length) for name in names}
+    for name, split in splits.items():
+        if not split.num_examples.sum():
+            raise DataError(f"{store.path}: split {name} has no example; import data with more clients")
+    return splits
+
+
 def evaluation_batches(
     data: FederatedData,
     length: int,
@@ -137,13 +159,19 @@ def _sequences(
         first, place = until, place + 1
 
 
-def device_batches(data: FederatedData, length: int, max_examples: int | None = None) -> Iterator[Batch]:
+def device_batches(
+    data: FederatedData,
+    length: int,
+    max_examples: int | None = None,
+    transform: Callable[[int, range, Batch], Any] = lambda number, rows, batch: batch,
+) -> Iterator[Any]:
     """Lay examples of all clients out in batches that are spread over the devices of all processes.
 
     Args:
       data: the clients.
       length: target tokens of a sequence.
       max_examples: see `evaluation_batches`.
+      transform: what a model reads of a batch: maps its number, the rows of it that this process makes, and these.
 
     Yields:
       The batches, on the devices. Each process makes the rows of its own devices.
@@ -152,8 +180,9 @@ def device_batches(data: FederatedData, length: int, max_examples: int | None = 
     rows, devices = rows_per_device(), jax.devices()
     first = devices.index(jax.local_devices()[0])
     own_rows = range(first * rows, (first + jax.local_device_count()) * rows)
-    for batch in evaluation_batches(data, length, rows * len(devices), max_examples, own_rows):
-        yield jax.make_array_from_process_local_data(rows_over_devices, batch)
+    batches = evaluation_batches(data, length, rows * len(devices), max_examples, own_rows)
+    for number, batch in enumerate(batches):
+        yield jax.make_array_from_process_local_data(rows_over_devices, transform(number, own_rows, batch))
 
 
 def rows_per_device() -> int:

@@ -14,17 +14,24 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
+import io
 import json
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more of what else a machine does than of the code.
+settings.register_profile("fedlm", deadline=None)
+settings.load_profile("fedlm")
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 
@@ -52,6 +59,43 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data") / "store"
     import_text("made up", InMemoryText(clients), out, ImportSettings(vocabulary_size=120), workers=1)
     return out
+
+
+@pytest.fixture(scope="session")
+def fedlm_here() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `fedlm` in this process, which is quicker than in one of its own; returns what that one would leave."""
+    return run_fedlm_here
+
+
+def run_fedlm_here(*words: object, cwd: Path | str = ".") -> subprocess.CompletedProcess[str]:
+    from fedlm import evaluate, memorization, processes
+    from fedlm.cli import main
+
+    output, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors), chdir(cwd):
+        for module in (evaluate, memorization, processes):
+            # The devices of this process are chosen already.
+            patch.setattr(module, "set_up_devices", lambda devices: None)
+        try:
+            status = main(list(map(str, words)))
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+    return subprocess.CompletedProcess(words, status, output.getvalue(), errors.getvalue())
+
+
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Compile without costly optimizations, for tests that compile far more than they compute."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def full_precision_products() -> Iterator[None]:
+    """Hold float32 products to float32 accuracy also where the hardware's default is lower."""
+    with jax.default_matmul_precision("highest"):
+        yield
 
 
 @pytest.fixture

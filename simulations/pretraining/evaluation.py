@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
-import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from models.base import Batch, Model
 from models.masked_language import MaskedBatch
-from simulations.federated_data import FederatedData, device_batches, evaluation_batches, rows_per_device
+from simulations.federated_data import FederatedData, device_batches
 from simulations.pretraining.masking import MaskedWords
 
 _MASKS_SEED = 0
@@ -25,20 +23,16 @@ def scored_batches(
       length: tokens that the model reads in a sequence.
       max_examples: see `simulations.federated_data.evaluation_batches`.
 
-    Yields:
+    Returns:
       The batches. The words that are masked for a masked model are always the same.
     """
     if model.objective == "causal":
-        yield from device_batches(data, length, max_examples)
-        return
+        return device_batches(data, length, max_examples)
     # The model has the mask's id beside those of the data.
     mask = MaskedWords(model.vocabulary_size - 1, _MASKS_SEED)
-    spread = NamedSharding(Mesh(np.array(jax.devices()), "devices"), PartitionSpec("devices"))
-    rows = rows_per_device() * len(jax.devices())
-    own = rows // jax.process_count()
-    first = own * jax.process_index()
-    for number, batch in enumerate(evaluation_batches(data, length, rows, max_examples, range(first, first + own))):
-        places = np.arange(first, first + own, dtype=np.int64)
-        fields = mask(number, places, np.asarray(batch.tokens)[:, None])
-        flat = {name: array[:, 0] for name, array in fields.items()}
-        yield jax.make_array_from_process_local_data(spread, MaskedBatch(**flat, weight=batch.weight))  # type: ignore[arg-type]
+
+    def masked(number: int, rows: range, batch: Batch) -> MaskedBatch:
+        fields = mask(number, np.array(rows), np.asarray(batch.tokens)[:, None])
+        return MaskedBatch(**{name: array[:, 0] for name, array in fields.items()}, weight=batch.weight)  # type: ignore[arg-type]
+
+    return device_batches(data, length, max_examples, masked)

@@ -6,14 +6,14 @@ import jax
 import numpy as np
 
 from fl_core.clipping.methods import Clipping, method_for
-from fl_core.errors import ConfigurationError, DataError
+from fl_core.errors import ConfigurationError
 from fl_core.privacy.plan import PrivacyPlan
 from models.base import Batch, Model
 from models.masked_language import MaskedBatch
 from models.precision import Precision, resolve_precision, with_precision
 from models.registry import create_model
 from simulations.datasets.store import TokenStore
-from simulations.federated_data import StoredData
+from simulations.federated_data import StoredData, open_splits
 from simulations.initial_parameters import InitialParameters, read_parameters
 from simulations.memorization.inserted_canaries import canaries_of, with_canaries
 from simulations.pretraining.private_steps import plan_privacy
@@ -85,10 +85,6 @@ def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
     )
     if canaries := canaries_of(settings.as_json(), store.vocabulary_size):
         units = with_canaries(units, canaries)
-    splits = {name: StoredData(store.split(name), settings.length) for name in ("heldout", "test")}
-    for name, split in splits.items():
-        if not split.num_examples.sum():
-            raise DataError(f"{settings.data}: split {name} has no example; import data with more clients")
     if settings.batch_size > units.count:
         raise ConfigurationError(f"batch_size is {settings.batch_size}, but there are only {units.count} units")
     delta = settings.delta or units.count**-1.1
@@ -99,7 +95,7 @@ def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
         model=model,
         precision=precision,
         units=units,
-        **splits,
+        **open_splits(store, ("heldout", "test"), settings.length),
         vocabulary=store.fingerprint,
         contents=store.contents,
         vocabulary_size=store.vocabulary_size,

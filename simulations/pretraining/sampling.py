@@ -31,25 +31,37 @@ class Batches(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class PoissonBatches:
-    """Every unit is in every batch independently with probability `batch_size / units.count`.
-
-    The seed must stay secret: who knows it knows who is in a batch, and the amplification by sampling is lost.
+class SeededBatches:
+    """What all ways to draw batches depend on.
 
     Attributes:
       units: the units.
-      batch_size: how many are in a batch on average.
+      batch_size: how many are in a batch, on average where batches differ in size.
       seed: not negative, of any size.
     """
-
-    is_private_sampling: ClassVar[bool] = True
 
     units: Units
     batch_size: int
     seed: int = field(repr=False)
 
     def __post_init__(self) -> None:
-        _check(self.units, self.batch_size, self.seed)
+        if not 1 <= self.batch_size <= self.units.count:
+            raise ConfigurationError(
+                f"batch_size is {self.batch_size}, but must lie between 1 and the number of units, {self.units.count} "
+                f"({self.units.unit})"
+            )
+        if self.seed < 0:
+            raise ConfigurationError(f"seed is {self.seed}, but must not be negative")
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonBatches(SeededBatches):
+    """Every unit is in every batch independently with probability `batch_size / units.count`.
+
+    The seed must stay secret: who knows it knows who is in a batch, and the amplification by sampling is lost.
+    """
+
+    is_private_sampling: ClassVar[bool] = True
 
     @property
     def probability(self) -> float:
@@ -93,25 +105,13 @@ class TruncatedPoissonBatches(PoissonBatches):
 
 
 @dataclass(frozen=True, eq=False)
-class ShuffledBatches:
+class ShuffledBatches(SeededBatches):
     """Batches of equal size, in which every unit is once an epoch; no privacy guarantee may be computed for them.
 
     Units that are left when no whole batch is are left out of the epoch, others in each.
-
-    Attributes:
-      units: the units.
-      batch_size: how many are in a batch.
-      seed: not negative, of any size.
     """
 
     is_private_sampling: ClassVar[bool] = False
-
-    units: Units
-    batch_size: int
-    seed: int = field(repr=False)
-
-    def __post_init__(self) -> None:
-        _check(self.units, self.batch_size, self.seed)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -128,12 +128,3 @@ class ShuffledBatches:
 @lru_cache(maxsize=2)  # threads that prepare batches ahead may be at the end of one epoch and the start of the next
 def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
     return host_rng(seed, "epoch", epoch).permutation(count)
-
-
-def _check(units: Units, batch_size: int, seed: int) -> None:
-    if not 1 <= batch_size <= units.count:
-        raise ConfigurationError(
-            f"batch_size is {batch_size}, but must lie between 1 and the number of units, {units.count} ({units.unit})"
-        )
-    if seed < 0:
-        raise ConfigurationError(f"seed is {seed}, but must not be negative")

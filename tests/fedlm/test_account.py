@@ -195,7 +195,7 @@ PLOT = ["plot", "--rounds", "8", "--epsilon", "1", "--delta", "1e-6", "--out"]
         (["tree", "--rounds", "8", *NOISE, "--max-participations", "0"], "max_participations is 0"),
         (["banded", *BOUNDED, *NOISE, "--bands", "2"], "bands is 2"),
         *(([kind, "--rounds", "0", *NOISE], "rounds is 0") for kind in ("tree", "tree-honaker", "banded", "gaussian")),
-        (["trees"], "unknown mechanism 'trees'"),
+        (["trees"], "unknown subject 'trees'"),
         ([*PLOT, "picture.jpg"], "must end in one of .png, .svg, .pdf"),
         (["ledger", "/nowhere"], "neither a ledger nor the folder of a private run"),
     ],

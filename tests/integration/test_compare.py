@@ -19,9 +19,12 @@ OPTIONS = (
 ).split()
 
 
-def run(store, out, *more):
-    words = [*WORDS, "--data", str(store), "--out", str(out), *OPTIONS, *more]
-    return subprocess.run(words, capture_output=True, text=True, timeout=600)
+def options(store, out, *more):
+    return ["--data", str(store), "--out", str(out), *OPTIONS, *more]
+
+
+def run(store, out):
+    return subprocess.run([*WORDS, *options(store, out)], capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +69,9 @@ def test_going_on_runs_only_the_cells_that_are_left(compared, small_store):
     assert json.loads(gone.read_text())["parameters_sha256"] == digest
 
 
-def test_a_folder_of_another_comparison_is_refused(compared, small_store):
+def test_a_folder_of_another_comparison_is_refused(compared, small_store, fedlm_here):
     out, _ = compared
-    result = run(small_store, out, "--rounds", "4")
+    result = fedlm_here("compare", *options(small_store, out, "--rounds", "4"))
     assert result.returncode == 2
     assert "rounds was 3 and is now 4" in result.stderr
     assert "Traceback" not in result.stderr
@@ -83,8 +86,8 @@ def test_a_folder_of_another_comparison_is_refused(compared, small_store):
         (["--cohort-size", "5000"], "cohort_size is 5000"),
     ],
 )
-def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, more, message):
-    result = run(small_store, tmp_path / "out", *more)
+def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, fedlm_here, more, message):
+    result = fedlm_here("compare", *options(small_store, tmp_path / "out", *more))
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -105,19 +108,8 @@ def wait_for(condition, seconds=120):
 
 
 def start(store, out):
-    words = [
-        *WORDS,
-        "--data",
-        str(store),
-        "--out",
-        str(out),
-        *OPTIONS,
-        "--client-learning-rates",
-        "0.5",
-        "--rounds",
-        "40",
-    ]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = options(store, out, "--client-learning-rates", "0.5", "--rounds", "40")
+    return subprocess.Popen([*WORDS, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.skipif(shutil.which("pgrep") is None, reason="finds worker processes with pgrep")

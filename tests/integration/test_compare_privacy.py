@@ -15,8 +15,12 @@ OPTIONS = shlex.split(
 )
 
 
+def options(store, out, *more):
+    return ["--data", str(store), "--out", str(out), *OPTIONS, *more]
+
+
 def run(store, out, *more):
-    words = [sys.executable, "-m", "fedlm.cli", "compare", "--data", str(store), "--out", str(out), *OPTIONS, *more]
+    words = [sys.executable, "-m", "fedlm.cli", "compare", *options(store, out, *more)]
     return subprocess.run(words, capture_output=True, text=True, timeout=600)
 
 
@@ -66,8 +70,8 @@ def test_an_epsilon_can_be_added_and_other_cells_are_kept(compared, small_store)
     assert before.items() <= after.items()
 
 
-def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path):
-    result = run(small_store, tmp_path / "out", "--epsilons", "30")
+def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, fedlm_here):
+    result = fedlm_here("compare", *options(small_store, tmp_path / "out", "--epsilons", "30"))
     assert result.returncode == 2
     assert "epsilons is (30.0,), but privacy is none; give privacy or mechanisms" in result.stderr
     assert "Traceback" not in result.stderr

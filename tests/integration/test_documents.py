@@ -30,6 +30,23 @@ def workplace(small_store, tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def type_line(workplace, fedlm_here):
+    """Type a command of one line; those that start processes of their own run in one."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def type_line(line):
+        name, *words = shlex.split(line)
+        if words[0] != "compare":
+            assert name == "fedlm"
+            return fedlm_here(*words, cwd=workplace)
+        return subprocess.run(
+            [name, *words], cwd=workplace, env=environment, capture_output=True, text=True, timeout=600
+        )
+
+    return type_line
+
+
 def test_my_own_model_runs_as_it_is_written(workplace):
     script = workplace / "script.py"
     script.write_text("\n".join(blocks("docs/my-own-model.md", "python")))
@@ -61,30 +78,19 @@ def test_the_data_page_works_as_it_is_written(workplace):
     assert result.stdout == "{'train': 4, 'heldout': 0, 'test': 0}\n"
 
 
-def test_the_privacy_page_works_as_it_is_written(workplace):
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def test_the_privacy_page_works_as_it_is_written(workplace, type_line):
     commands = [line for block in blocks("docs/privacy.md", "sh") for line in fitting(block).splitlines() if line]
     assert len(commands) >= 5
     for line in commands:
-        result = subprocess.run(
-            shlex.split(line), cwd=workplace, env=environment, capture_output=True, text=True, timeout=300
-        )
+        result = type_line(line)
         assert result.returncode == 0, f"{line}\n{result.stderr}"
         assert ("report.html" if "compare" in line else "epsilon") in result.stdout
 
 
-def test_the_pretraining_page_works_as_it_is_written(workplace):
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def test_the_pretraining_page_works_as_it_is_written(workplace, type_line):
     commands = [line for block in blocks("docs/pretraining.md", "sh") for line in block.splitlines()]
     for line in commands:
-        result = subprocess.run(
-            [*shlex.split(line), *([] if "memorization" in line else ["--devices", "1"])],
-            cwd=workplace,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        result = type_line(line)
         assert result.returncode == 0, f"{line}\n{result.stderr}"
     assert "extract" in result.stdout
 
@@ -134,8 +140,7 @@ def free_ports():
 
 def fitting(block):
     """The commands of a block, a line each; the preset's cohorts are too large for the little text there is."""
-    block = block.replace("\\\n", " ").replace("--preset small-private", f"--preset small-private {FEW_CLIENTS}")
-    return block.replace("fedlm simulate --preset", "fedlm simulate --devices 1 --preset")
+    return block.replace("\\\n", " ").replace("--preset small-private", f"--preset small-private {FEW_CLIENTS}")
 
 
 FEW_CLIENTS = "--cohort-size 6 --length 8"
@@ -170,17 +175,14 @@ def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
         assert f"make {target}" in ci
 
 
-def test_the_other_commands_of_the_readme_work(workplace):
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def test_the_other_commands_of_the_readme_work(workplace, type_line):
     commands = [line for line in readme_commands() if not line.startswith("make ")]
     assert len(commands) >= 5
     for line in commands:
         assert line.startswith("fedlm "), f"unknown kind of command in README.md: {line}"
         if line.startswith("fedlm data import"):
             continue  # The tests of data sets import the standard library, which takes a while.
-        result = subprocess.run(
-            shlex.split(fitting(line)), cwd=workplace, env=environment, capture_output=True, text=True, timeout=600
-        )
+        result = type_line(fitting(line))
         assert result.returncode == 0, f"{line}\n{result.stderr}"
 
 

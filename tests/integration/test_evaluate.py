@@ -1,26 +1,17 @@
 """`fedlm evaluate` as a user runs it, on a run of `fedlm simulate`."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pyarrow.parquet as pq
 import pytest
 
 
-def fedlm(*words):
-    environment = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
-    command = [sys.executable, "-m", "fedlm.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-
-
 @pytest.fixture(scope="module")
-def finished(small_store, tmp_path_factory):
+def finished(small_store, tmp_path_factory, fedlm_here):
     out = tmp_path_factory.mktemp("runs") / "run"
     few = ["--model=cifg_tiny", "--rounds=2", "--cohort-size=6", "--length=8", "--devices=1"]
     views = ["--client-max-examples=5", "--client-cap-order=cap_then_shuffle", "--client-batches-across-epochs"]
-    result = fedlm("simulate", f"--data={small_store}", f"--out={out}", "--save-client-scores", *few, *views)
+    result = fedlm_here("simulate", f"--data={small_store}", f"--out={out}", "--save-client-scores", *few, *views)
     assert result.returncode == 0, result.stderr
     return out
 
@@ -33,8 +24,8 @@ def test_a_run_writes_the_scores_of_its_test_clients(finished):
     assert len(set(table["client_id"].to_pylist())) == table.num_rows
 
 
-def test_the_test_clients_score_as_the_run_said(finished):
-    result = fedlm("evaluate", finished, "--devices=1")
+def test_the_test_clients_score_as_the_run_said(finished, fedlm_here):
+    result = fedlm_here("evaluate", finished, "--devices=1")
     assert result.returncode == 0, result.stderr
     summary = json.loads((finished / "summary.json").read_text())
     found = json.loads((finished / "evaluation_test.json").read_text())
@@ -46,9 +37,9 @@ def test_the_test_clients_score_as_the_run_said(finished):
     assert "left" in result.stderr
 
 
-def test_personalizing_shows_before_and_after(finished):
+def test_personalizing_shows_before_and_after(finished, fedlm_here):
     words = ["--split=heldout", "--personalize", "--client-learning-rate=0.1", "--max-clients=4", "--devices=1"]
-    result = fedlm("evaluate", finished, *words)
+    result = fedlm_here("evaluate", finished, *words)
     assert result.returncode == 0, result.stderr
     found = json.loads((finished / "personalization_heldout.json").read_text())
     assert found["client_learning_rate"] == 0.1
@@ -71,15 +62,15 @@ def test_personalizing_shows_before_and_after(finished):
         (["--split=validation"], "split"),
     ],
 )
-def test_a_mistake_is_one_clear_message_and_status_2(finished, words, message):
-    result = fedlm("evaluate", finished, "--devices=1", *words)
+def test_a_mistake_is_one_clear_message_and_status_2(finished, fedlm_here, words, message):
+    result = fedlm_here("evaluate", finished, "--devices=1", *words)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_folder_without_a_checkpoint_is_named_and_left_alone(tmp_path):
-    result = fedlm("evaluate", tmp_path)
+def test_a_folder_without_a_checkpoint_is_named_and_left_alone(tmp_path, fedlm_here):
+    result = fedlm_here("evaluate", tmp_path)
     assert result.returncode == 2
     assert f"{tmp_path}: has no checkpoint; give the folder of a run" in result.stderr.replace("\n", "")
     assert not list(tmp_path.iterdir())

@@ -93,7 +93,7 @@ def test_two_processes_give_the_same_parameters_as_one(small_store, tmp_path):
     assert summary["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-4)
 
 
-def test_a_private_run_spends_no_more_than_planned_and_starts_a_simulation(small_store, tmp_path):
+def test_a_private_run_spends_no_more_than_planned_and_starts_a_simulation(small_store, tmp_path, fedlm_here):
     private = {"noise_multiplier": None, "noise_seed": None, "epsilon": 3, "delta": 1e-4}
     process = start(small_store, tmp_path / "private", **private)
     while not (tmp_path / "private" / "checkpoints" / "2").exists() and process.poll() is None:
@@ -109,15 +109,9 @@ def test_a_private_run_spends_no_more_than_planned_and_starts_a_simulation(small
     ledger = PrivacyLedger(tmp_path / "private" / "privacy" / "ledger.jsonl")
     assert ledger.spent().epsilon == pytest.approx(guarantee["epsilon"])
     assert oct((tmp_path / "private" / "privacy" / "noise-secret-0").stat().st_mode)[-3:] == "600"
-    words = ["--model=cifg_tiny", f"--data={small_store}", "--rounds=1", "--cohort-size=3", "--length=8", "--devices=1"]
-    out = f"--out={tmp_path / 'simulated'}"
-    done = subprocess.run(
-        [sys.executable, "-m", "fedlm.cli", "simulate", *words, f"--init-from={tmp_path / 'private'}", out],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        check=False,
-    )
+    words = ["--model=cifg_tiny", f"--data={small_store}", "--rounds=1", "--cohort-size=3", "--length=8"]
+    words += [f"--init-from={tmp_path / 'private'}", f"--out={tmp_path / 'simulated'}"]
+    done = fedlm_here("simulate", *words)
     assert done.returncode == 0, done.stderr
     simulated = json.loads((tmp_path / "simulated" / "summary.json").read_text())
     assert simulated["initial_parameters"]["privacy"] == summary["privacy"]
@@ -136,18 +130,12 @@ def test_a_private_run_spends_no_more_than_planned_and_starts_a_simulation(small
         ({"sequences_per_unit": 3}, "sequences_per_unit"),
     ],
 )
-def test_mistakes_are_one_line(small_store, tmp_path, capsys, monkeypatch, changes, expected):
-    from fedlm import pretrain
-    from fedlm.cli import main
-
-    # The devices of this process are chosen already.
-    monkeypatch.setattr(pretrain, "join_processes", lambda group, devices: None)
+def test_mistakes_are_one_line(small_store, tmp_path, fedlm_here, changes, expected):
     settings = SETTINGS | {"data": small_store, "out": tmp_path}
     settings |= {name.replace("_", "-"): value for name, value in changes.items()}
-    del settings["devices"]
     words = [f"--{name}={value}" for name, value in settings.items() if value is not None]
-    assert main(["pretrain", *words]) == 2
-    error = capsys.readouterr().err
-    assert "Traceback" not in error
-    assert expected in error.splitlines()[-1]
+    result = fedlm_here("pretrain", *words)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert expected in result.stderr.splitlines()[-1]
     assert not os.path.exists(tmp_path / "summary.json")

@@ -1,8 +1,6 @@
 """What other frameworks read of our exports, and what we import of theirs."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,18 +15,17 @@ LENGTH = 6
 FEDJAX_FILES = {"train": "store_train.sqlite", "heldout": "store_held_out.sqlite", "test": "store_test.sqlite"}
 
 
-def run(*words):
-    words = [sys.executable, "-m", "fedlm.cli", "data", *map(str, words)]
-    result = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+@pytest.fixture
+def export(store, fedlm_here):
+    """Export the store, and return the lines of Python that the command prints."""
 
+    def export(form, content, out):
+        length = ["--length", LENGTH] if content == "ids" else []
+        result = fedlm_here("data", "export", store.path, "--format", form, "--content", content, *length, "--out", out)
+        assert result.returncode == 0, result.stderr
+        return "".join(line.strip() + "\n" for line in result.stdout.partition("Python:")[2].splitlines())
 
-def export(store, form, content, out):
-    """Export a store, and return the lines of Python that the command prints."""
-    length = ["--length", LENGTH] if content == "ids" else []
-    printed = run("export", store.path, "--format", form, "--content", content, *length, "--out", out)
-    return "".join(line.strip() + "\n" for line in printed.partition("Python:")[2].splitlines())
+    return export
 
 
 def texts_of(store):
@@ -52,8 +49,8 @@ def store(small_store):
     return TokenStore.open(small_store)
 
 
-def test_tff_reads_the_text(store, tmp_path, reference_python):
-    export(store, "tff", "text", tmp_path / "export")
+def test_tff_reads_the_text(store, export, tmp_path, reference_python):
+    export("tff", "text", tmp_path / "export")
     read = reference_python("read_tff.py", tmp_path / "export", "text")
     assert read == {
         split: {id_: [{"tokens": text} for text in texts] for id_, texts in clients.items()}
@@ -61,8 +58,8 @@ def test_tff_reads_the_text(store, tmp_path, reference_python):
     }
 
 
-def test_tff_reads_the_ids(store, tmp_path, reference_python):
-    export(store, "tff", "ids", tmp_path / "export")
+def test_tff_reads_the_ids(store, export, tmp_path, reference_python):
+    export("tff", "ids", tmp_path / "export")
     read = reference_python("read_tff.py", tmp_path / "export", "ids", LENGTH)
     for split in SPLITS:
         assert set(read[split]) == set(store.split(split).client_ids)
@@ -79,8 +76,8 @@ def read_fedjax(reference_python, folder):
     )
 
 
-def test_fedjax_reads_the_text(store, tmp_path, reference_python):
-    export(store, "fedjax", "text", tmp_path / "export")
+def test_fedjax_reads_the_text(store, export, tmp_path, reference_python):
+    export("fedjax", "text", tmp_path / "export")
     read = read_fedjax(reference_python, tmp_path / "export")
     for split, clients in texts_of(store).items():
         assert read[split] == [
@@ -89,8 +86,8 @@ def test_fedjax_reads_the_text(store, tmp_path, reference_python):
         ]
 
 
-def test_fedjax_reads_the_ids(store, tmp_path, reference_python):
-    export(store, "fedjax", "ids", tmp_path / "export")
+def test_fedjax_reads_the_ids(store, export, tmp_path, reference_python):
+    export("fedjax", "ids", tmp_path / "export")
     read = read_fedjax(reference_python, tmp_path / "export")
     for split in SPLITS:
         clients = clients_of(store, split)
@@ -105,11 +102,11 @@ def test_fedjax_reads_the_ids(store, tmp_path, reference_python):
                 np.testing.assert_array_equal(features[name]["values"], expected)
 
 
-def test_the_lines_that_the_command_prints_run(store, tmp_path, reference_python):
+def test_the_lines_that_the_command_prints_run(export, tmp_path, reference_python):
     files = []
     for form, content in (("tff", "text"), ("tff", "ids"), ("fedjax", "text")):
         files.append(tmp_path / f"{form}-{content}.py")
-        files[-1].write_text(export(store, form, content, tmp_path / f"{form}-{content}"))
+        files[-1].write_text(export(form, content, tmp_path / f"{form}-{content}"))
     text, ids, fedjax = reference_python("run_lines.py", *files)
     assert "ClientData" in text["train"]
     assert "ClientData" in ids["train"]
@@ -117,7 +114,7 @@ def test_the_lines_that_the_command_prints_run(store, tmp_path, reference_python
 
 
 @pytest.mark.parametrize("framework", ["tff", "fedjax"])
-def test_files_that_the_framework_wrote_are_imported(framework, store, tmp_path, reference_python):
+def test_files_that_the_framework_wrote_are_imported(framework, store, tmp_path, reference_python, fedlm_here):
     """Text to words with spaces between them, as both publish it, then through their writer and our import."""
     clients = {
         split: {id_: [text.replace(".", "") for text in texts] for id_, texts in of_split.items()}
@@ -130,6 +127,7 @@ def test_files_that_the_framework_wrote_are_imported(framework, store, tmp_path,
     assert reference_python(f"write_{framework}.py", target, tmp_path / "clients.json") == {"clients": 120}
     files = sorted(written.glob("*.sqlite"))
     assert len(files) == (1 if framework == "tff" else 3)
-    run("import", f"stackoverflow-{framework}", *files, "--out", tmp_path / "store", "--workers", 1)
+    words = [f"stackoverflow-{framework}", *files, "--out", tmp_path / "store", "--workers", 1]
+    assert fedlm_here("data", "import", *words).returncode == 0
     imported = TokenStore.open(tmp_path / "store")
     assert texts_of(imported) == clients

@@ -24,10 +24,13 @@ SETTINGS = {
 }
 
 
-def command(store, out, **changes):
+def options(store, out, **changes):
     settings = SETTINGS | {"data": store, "out": out} | changes
-    words = [f"--{name}={value}" for name, value in settings.items()]
-    return [sys.executable, "-m", "fedlm.cli", "simulate", *words]
+    return ["simulate", *(f"--{name}={value}" for name, value in settings.items())]
+
+
+def command(store, out, **changes):
+    return [sys.executable, "-m", "fedlm.cli", *options(store, out, **changes)]
 
 
 def environment():
@@ -112,15 +115,15 @@ def test_a_private_run_with_repeatable_noise_survives_kills_too(small_store, tmp
     check_same_bits(interrupted, whole)
 
 
-def test_a_private_run_says_what_it_spent_and_so_does_its_ledger(small_store, tmp_path):
+def test_a_private_run_says_what_it_spent_and_so_does_its_ledger(small_store, tmp_path, fedlm_here):
     out = tmp_path / "private"
-    result = run(command(small_store, out, **PRIVATE | {"rounds": 3}))
+    result = fedlm_here(*options(small_store, out, **PRIVATE | {"rounds": 3}))
     assert result.returncode == 0, result.stderr
     guarantee = summary_of(out)["privacy_guarantee"]
     assert f"privacy: (epsilon = {guarantee['epsilon']:.4g}, delta = " in result.stdout
-    stated = run([sys.executable, "-m", "fedlm.cli", "account", "ledger", str(out), "--json"])
+    stated = fedlm_here("account", "ledger", out, "--json")
     assert json.loads(stated.stdout)["epsilon"] == guarantee["epsilon"]
-    refused = run(command(small_store, out, **PRIVATE | {"rounds": 4}))
+    refused = fedlm_here(*options(small_store, out, **PRIVATE | {"rounds": 4}))
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "rounds was 3 and is now 4" in refused.stderr
 
@@ -164,26 +167,24 @@ def strip_times(row):
     return {name: value for name, value in row.items() if name != "seconds"}
 
 
-def test_more_rounds_go_on_from_the_end(finished, small_store, tmp_path):
-    short, longer = tmp_path / "short", tmp_path / "longer"
-    for out, rounds in ((short, 3), (short, 8)):
-        assert run(command(small_store, out, rounds=rounds)).returncode == 0
-    assert summary_of(short)["parameters_sha256"] == summary_of(finished[0])["parameters_sha256"]
-    assert not longer.exists()
+def test_more_rounds_go_on_from_the_end(small_store, tmp_path, fedlm_here):
+    for name, rounds in (("whole", 5), ("short", 3), ("short", 5)):
+        assert fedlm_here(*options(small_store, tmp_path / name, rounds=rounds)).returncode == 0
+    assert summary_of(tmp_path / "short")["parameters_sha256"] == summary_of(tmp_path / "whole")["parameters_sha256"]
 
 
-def test_a_run_with_other_settings_is_not_overwritten(finished, small_store):
+def test_a_run_with_other_settings_is_not_overwritten(finished, small_store, fedlm_here):
     out, _ = finished
     before = (out / "summary.json").read_bytes()
-    result = run(command(small_store, out, **{"client-learning-rate": 0.7}))
+    result = fedlm_here(*options(small_store, out, **{"client-learning-rate": 0.7}))
     assert result.returncode == 2
     assert "client_learning_rate was 0.5 and is now 0.7" in result.stderr
     assert (out / "summary.json").read_bytes() == before
 
 
-def test_a_diverging_run_ends_early_and_says_so(small_store, tmp_path):
+def test_a_diverging_run_ends_early_and_says_so(small_store, tmp_path, fedlm_here):
     out = tmp_path / "diverged"
-    result = run(command(small_store, out, **{"client-learning-rate": 1e30, "rounds": 50}))
+    result = fedlm_here(*options(small_store, out, **{"client-learning-rate": 1e30, "rounds": 50}))
     assert result.returncode == 0, result.stderr
     summary = summary_of(out)
     assert summary["status"] == "diverged"
@@ -206,33 +207,32 @@ def test_a_diverging_run_ends_early_and_says_so(small_store, tmp_path):
         ({"rounds": "many"}, "rounds"),
     ],
 )
-def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, changes, message):
-    result = run(command(small_store, tmp_path / "out", **changes))
+def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, fedlm_here, changes, message):
+    result = fedlm_here(*options(small_store, tmp_path / "out", **changes))
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_checkpoint_is_named(small_store, tmp_path):
+def test_a_damaged_checkpoint_is_named(small_store, tmp_path, fedlm_here):
     out = tmp_path / "damaged"
-    assert run(command(small_store, out, rounds=2)).returncode == 0
+    assert fedlm_here(*options(small_store, out, rounds=2)).returncode == 0
     (out / "summary.json").unlink()
     for path in (out / "checkpoints" / "2" / "state").rglob("*"):
         if path.is_file():
             path.write_bytes(path.read_bytes()[:10])
-    result = run(command(small_store, out, rounds=4))
+    result = fedlm_here(*options(small_store, out, rounds=4))
     assert result.returncode == 2
     assert "checkpoints/2" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_settings_come_from_a_file_and_the_command_line_wins(small_store, tmp_path):
+def test_settings_come_from_a_file_and_the_command_line_wins(small_store, tmp_path, fedlm_here):
     file = tmp_path / "run.toml"
     file.write_text(f'rounds = 5\nseed = 9\ndata = "{small_store}"\nlength = 8\ncohort_size = 4\nmodel = "cifg_tiny"\n')
     out = tmp_path / "out"
-    words = ["--config", str(file), "--rounds", "1", "--out", str(out), "--devices", "1"]
-    result = run([sys.executable, "-m", "fedlm.cli", "simulate", *words])
+    result = fedlm_here("simulate", "--config", file, "--rounds", 1, "--out", out, "--devices", 1)
     assert result.returncode == 0, result.stderr
     experiment = summary_of(out)["experiment"]
     assert (experiment["rounds"], experiment["seed"], experiment["cohort_size"]) == (1, 9, 4)

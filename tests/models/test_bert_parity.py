@@ -19,7 +19,10 @@ from models.registry import MODELS, create_model
 ROOT = Path(__file__).parents[2]
 PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"
 GOLDEN = json.loads((Path(__file__).parent / "bert_logits.json").read_text())
-MODEL = bert("small", BertConfig(VOCABULARY - 1, LAYERS, HEADS, WIDTH, 4 * WIDTH, POSITIONS))
+CONFIG = BertConfig(
+    vocabulary_size=VOCABULARY - 1, layers=LAYERS, heads=HEADS, embedding=WIDTH, mlp=4 * WIDTH, max_length=POSITIONS
+)
+MODEL = bert("small", CONFIG)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
 
 DATA_VOCABULARY = 20
 MASK = mask_id(DATA_VOCABULARY)
-MODEL = bert("small", BertConfig(DATA_VOCABULARY, layers=1, heads=2, embedding=8, mlp=32, max_length=7))
+MODEL = bert("small", BertConfig(vocabulary_size=DATA_VOCABULARY, layers=1, heads=2, embedding=8, mlp=32, max_length=7))
 INPUTS = np.array([[BOS_ID, 5, MASK, 7, MASK, EOS_ID], [BOS_ID, MASK, 9, EOS_ID, PAD_ID, PAD_ID], [PAD_ID] * 6])
 TARGETS = np.array([[PAD_ID, PAD_ID, 6, PAD_ID, OOV_ID, PAD_ID], [PAD_ID, 8, 9, PAD_ID, PAD_ID, PAD_ID], [PAD_ID] * 6])
 WEIGHT = np.array([1.0, 1.0, 0.0], np.float32)
@@ -78,7 +78,7 @@ def test_an_input_longer_than_the_table_of_positions_is_refused(params):
 
 
 def test_parameters_are_drawn_from_a_normal_cut_at_two_deviations_of_a_fiftieth():
-    config = BertConfig(DATA_VOCABULARY, layers=1, heads=2, embedding=32, mlp=64, max_length=7)
+    config = BertConfig(vocabulary_size=DATA_VOCABULARY, layers=1, heads=2, embedding=32, mlp=64, max_length=7)
     init = bert("small", config).init
     dense, norm = jax.jit(lambda key: [init(key)["blocks"][0][layer] for layer in ("mlp_input", "mlp_norm")])(
         jax.random.key(0)

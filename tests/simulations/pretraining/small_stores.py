@@ -1,8 +1,10 @@
 """Token stores made of given token ids, for tests."""
 
+import numpy as np
 from trained_tokenizer import train_tokenizer
 
 from simulations.datasets.store import StoreWriter, TokenStore
+from simulations.pretraining.units import open_units
 
 TOKENIZER = train_tokenizer(["some words make a small vocabulary of words"], 64)
 
@@ -13,3 +15,9 @@ def write_store(path, clients, **options):
         for index, sequences in enumerate(clients):
             writer.add("train", f"client{index}", sequences)
     return TokenStore.open(path)
+
+
+def sum_of_tokens(path, cache):
+    """Open all text of the train split, and add up its tokens."""
+    units = open_units(TokenStore.open(path), "train", 5, "example", "none", 1, 0, cache)
+    return int(units.stream.tokens.sum(dtype=np.int64))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_stores import write_store
+from small_stores import sum_of_tokens, write_store
 
 from fl_core.client_examples import padded_sequences
 from fl_core.errors import ConfigurationError, DataError, DiskError
@@ -171,12 +171,8 @@ def test_damaged_files_are_named(tmp_path):
 def test_processes_that_ask_at_once_see_whole_files(tmp_path):
     store = write_store(tmp_path / "store", [[[4] * 1000] * 50] * 20)
     expected = 20 * 50 * (4 * 1000 + BOS_ID + EOS_ID)
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        found = pool.starmap(total, [(store.path, tmp_path / "cache")] * 4)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["small_stores"])
+    with context.Pool(4) as pool:
+        found = pool.starmap(sum_of_tokens, [(store.path, tmp_path / "cache")] * 4)
     assert found == [expected] * 4
-
-
-def total(path, cache):
-    from simulations.datasets.store import TokenStore
-
-    return int(opened(TokenStore.open(path), cache).stream.tokens.sum(dtype=np.int64))
