@@ -20,7 +20,7 @@ from fl_core.wire import DamagedError, WireError, upload_bytes
 from models.base import Params
 
 _HEADER_SECONDS = 10.0
-_UPLOADS_AT_ONCE = 4
+_UPLOADS_AT_ONCE = 2
 _MOST_EXAMPLES = 10_000_000
 _LONGEST_ID = 64
 _MOST_LOSS = 1e4

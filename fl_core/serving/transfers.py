@@ -10,7 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator
 
-_BYTES_A_SECOND = 16e6
+_BYTES_A_SECOND = 100e6
 _PATIENCE_SECONDS = 0.05
 
 
