@@ -48,10 +48,12 @@ class _Calls:
     async def upload(self, header: messages.UploadHeader, parts: list[bytes]) -> messages.UploadReply:
         async def sent() -> Any:
             yield messages.UploadPart(header=header).SerializeToString()
+            await call.initial_metadata()
             for part in parts:
                 yield part
 
-        return await self._upload(sent(), metadata=self._metadata)
+        call = self._upload(sent(), metadata=self._metadata)
+        return await call
 
 
 def fedlm_rounds(connection: Connection, port: int, shape: Shape, upload: bytes) -> None:

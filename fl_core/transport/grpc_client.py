@@ -77,8 +77,19 @@ class GrpcChannel:
 
     async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
         """See `fl_core.transport.interface.Channel.upload`."""
+        call: grpc.aio.StreamUnaryCall | None = None
+
+        async def sent() -> AsyncIterator[messages.UploadPart]:
+            yield await anext(parts)
+            # What answers the first part alone, as that the round is over, spares the rest.
+            assert call is not None
+            await call.initial_metadata()
+            async for part in parts:
+                yield part
+
         try:
-            return await self._upload(parts, metadata=self._metadata)
+            call = self._upload(sent(), metadata=self._metadata)
+            return await call
         except grpc.aio.AioRpcError as error:
             _translate(error)
 

@@ -130,7 +130,7 @@ class GrpcServer:
 
     async def _upload(self, parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> messages.UploadReply:
         async with self._call(context) as peer:
-            return await self._handlers.upload(peer, _parse_all(parts))
+            return await self._handlers.upload(peer, _parse_all(parts, context))
 
     @contextlib.asynccontextmanager
     async def _call(self, context: grpc.aio.ServicerContext) -> AsyncIterator[str]:
@@ -179,9 +179,16 @@ def _parse(kind: type[_Message], content: bytes) -> _Message:
     return message
 
 
-async def _parse_all(parts: AsyncIterator[bytes]) -> AsyncIterator[messages.UploadPart]:
+async def _parse_all(
+    parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext
+) -> AsyncIterator[messages.UploadPart]:
+    asked = False
     async for part in parts:
         yield _parse(messages.UploadPart, part)
+        if not asked:
+            # The first part is read, and more is wanted: clients send no other before they see this.
+            await context.send_initial_metadata(())
+            asked = True
 
 
 def claimed_name(context: Any) -> str:

@@ -1,0 +1,55 @@
+"""A client sends no byte of its update before the server wants it."""
+
+import asyncio
+
+import pytest
+
+from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.grpc_client import GrpcChannel
+from fl_core.transport.grpc_server import GrpcServer
+
+PIECES = [bytes([number]) * 1000 for number in range(20)]
+
+
+class Uploads:
+    """Handlers that read so many parts, and notice what was sent before they wanted it."""
+
+    def __init__(self, wanted, sent):
+        self.wanted, self.sent, self.read, self.too_early = wanted, sent, [], None
+
+    async def upload(self, peer, parts):
+        self.read.append(await anext(parts))
+        await asyncio.sleep(0.3)
+        self.too_early = list(self.sent)
+        while len(self.read) < self.wanted and (part := await anext(parts, None)) is not None:
+            self.read.append(part)
+        return messages.UploadReply(status=messages.UploadReply.LATE)
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 21])
+def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted):
+    sent = []
+
+    async def parts():
+        yield messages.UploadPart(header=messages.UploadHeader(size=20000))
+        for piece in PIECES:
+            sent.append(piece)
+            yield messages.UploadPart(data=piece)
+
+    async def run():
+        handlers = Uploads(wanted, sent)
+        server = GrpcServer(handlers, "127.0.0.1:0", 1 << 16)
+        await server.start()
+        channel = GrpcChannel(f"127.0.0.1:{server.port}", "client")
+        try:
+            async with asyncio.timeout(20):
+                return handlers, await channel.upload(parts())
+        finally:
+            await channel.close()
+            await server.stop(0)
+
+    handlers, reply = asyncio.run(run())
+    assert reply.status == messages.UploadReply.LATE
+    assert handlers.too_early == []
+    assert [part.data for part in handlers.read[1:]] == PIECES[: wanted - 1]
+    assert len(handlers.read) == wanted
