@@ -28,7 +28,7 @@ def count_by_hand(config):
     return v * e + config.layers * (4 * e * e + 2 * e * config.mlp + 4 * e) + 2 * e + v
 
 
-COUNTED = [name for name, entry in MODELS.items() if isinstance(entry.config, CifgConfig | TransformerConfig)]
+COUNTED = [name for name, entry in MODELS.items() if type(entry.config) in (CifgConfig, TransformerConfig)]
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trained_tokenizer import train_tokenizer
 
-from fl_core.errors import DataError
+from fl_core.errors import DataError, DiskError
 from simulations.datasets.client_text import SkippedCounts
 from simulations.datasets.splits import SPLITS
 from simulations.datasets.store import StoreWriter, TokenStore
@@ -262,6 +262,6 @@ def test_a_full_disk_is_an_error_of_the_user(tmp_path, tokenizer, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DataError, match="No space left"), StoreWriter(tmp_path / "s", "x", tokenizer) as writer:
+    with pytest.raises(DiskError, match="No space left"), StoreWriter(tmp_path / "s", "x", tokenizer) as writer:
         writer.add("train", "a", [[4]])
     assert list(tmp_path.iterdir()) == []
