@@ -68,8 +68,8 @@ class Handlers(Protocol):
 
         Args:
           peer: identity of the client.
-          parts: a header, then the upload's bytes in order, which the client does not send before they are read; reading
-            raises `MalformedError` where they are none.
+          parts: a header, then the upload's bytes in order, which the client does not send before they are read.
+            Reading raises `MalformedError` where they are none.
 
         Returns:
           Whether it counts, and if not, why.
