@@ -69,7 +69,7 @@ def draw_final(axes: Axes, record: Record) -> None:
     axes.set_xticks(
         range(len(models)), [f"{title(name)}\n{rates(model['selected'])}" for name, model in models.items()]
     )
-    axes.set_title("Test perplexity (and accuracy), selected rates below", loc="left")
+    axes.set_title("Test perplexity and accuracy", loc="left")
 
 
 def draw_rates(axes: Axes, record: Record) -> None:
@@ -85,7 +85,7 @@ def draw_rates(axes: Axes, record: Record) -> None:
     axes.set_xlim(-0.5, len(models) - 0.5)
     axes.set_yscale("log")
     axes.margins(y=0.1)
-    axes.set_title("Every pair of rates: held-out perplexity, worst over best", loc="left")
+    axes.set_title("Held-out perplexity of all pairs of rates", loc="left")
 
 
 def draw_uploads(axes: Axes, record: Record) -> None:
@@ -105,6 +105,8 @@ def draw_uploads(axes: Axes, record: Record) -> None:
             places.append(where)
             values.append(found["mean"] / reference - 1)
             errors.append((found["std"] or 0) / reference)
+        # No perplexity is below 0, however much seeds differ.
+        errors = [np.minimum(errors, np.array(values) + 1), errors]
         axes.bar(places, 100 * np.array(values), width, yerr=100 * np.array(errors), capsize=3, label=arm)
     axes.axhline(0, color="black", linewidth=0.8)
     if any(abs(top) > 300 for top in axes.get_ylim()):
@@ -112,9 +114,9 @@ def draw_uploads(axes: Axes, record: Record) -> None:
     axes.margins(y=0.25)
     axes.set_xticks(range(len(models)), [title(name) for name in models])
     axes.set_ylabel("per cent")
-    axes.set_title("Test perplexity against 8-bit uploads, selected rates", loc="left")
+    axes.set_title("Test perplexity over that of 8-bit uploads", loc="left")
     if arms:
-        axes.legend(frameon=False, loc="upper left", ncols=len(arms))
+        axes.legend(frameon=False, loc="upper left", ncols=2)
 
 
 def draw_norms(axes: Axes, record: Record, name_of_norm: str, heading: str) -> None:
