@@ -64,7 +64,7 @@ class Fleet:
         return sum(device.available() for device in self.devices)
 
     async def run(self, seconds: float | None = None) -> bool:
-        """Take part until the server says that the run is over.
+        """Take part until the server says that the run is over, or that no client may take part again.
 
         Args:
           seconds: after which to stop all the same; None for never.
@@ -78,10 +78,15 @@ class Fleet:
         with ThreadPoolExecutor(os.cpu_count(), "training") as workers:
             tasks = [asyncio.create_task(self._take_part(device, workers)) for device in self.devices]
             try:
-                done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-                return bool(done)
+                async with asyncio.timeout(seconds) as limit:
+                    for task in asyncio.as_completed(tasks):
+                        if await task:
+                            return True
+                return False
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                return False
             finally:
                 for device, task in zip(self.devices, tasks, strict=True):
                     device.gone = True
@@ -89,7 +94,8 @@ class Fleet:
                 await asyncio.gather(*tasks, return_exceptions=True)
                 workers.shutdown(cancel_futures=True)
 
-    async def _take_part(self, device: VirtualDevice, workers: ThreadPoolExecutor) -> None:
+    async def _take_part(self, device: VirtualDevice, workers: ThreadPoolExecutor) -> bool:
+        """Be one client; returns whether the run is over for everybody."""
         # People do not all come in the same instant.
         await asyncio.sleep(self._arriving.uniform(0, len(self.devices) / _ARRIVALS_A_SECOND))
         client = Client(
@@ -100,4 +106,6 @@ class Fleet:
             limits=self._limits,
             workers=workers,
         )
-        await client.run_async()
+        over = await client.run_async()
+        device.gone = True
+        return over

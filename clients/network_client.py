@@ -86,9 +86,13 @@ class Client:
         self._stopped = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
-    def run(self) -> None:
-        """Take part until the run is over; see `run_async`."""
-        asyncio.run(self.run_async())
+    def run(self) -> bool:
+        """Take part until the run is over, or this client's part in it; see `run_async`.
+
+        Returns:
+          Whether the run is over for everybody.
+        """
+        return asyncio.run(self.run_async())
 
     def stop(self) -> None:
         """Check in no more; a round under way goes on to its end. Call it from any thread."""
@@ -97,8 +101,11 @@ class Client:
             loop, stop = self._running
             loop.call_soon_threadsafe(stop.set)
 
-    async def run_async(self) -> None:
-        """Take part until the run is over, or `stop` was called.
+    async def run_async(self) -> bool:
+        """Take part until the run is over, this client may take part no more, or `stop` was called.
+
+        Returns:
+          Whether the run is over for everybody.
 
         Raises:
           ConfigurationError: the server turns this client away, or asks for what it does not allow.
@@ -108,10 +115,11 @@ class Client:
         try:
             while not self._stopped:
                 wait = await self._once(channel)
-                if wait is None:
-                    return
+                if isinstance(wait, bool):
+                    return wait
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), wait)
+            return False
         except RefusedError as error:
             raise ConfigurationError(f"the server turns this client away: {error}") from error
         except (UnknownModelError, WireError) as error:
@@ -120,8 +128,12 @@ class Client:
             self._running = None
             await channel.close()
 
-    async def _once(self, channel: Channel) -> float | None:
-        """Check in once, and take part if selected; returns how long to wait, or None where the run is over."""
+    async def _once(self, channel: Channel) -> float | bool:
+        """Check in once, and take part if selected.
+
+        Returns:
+          How long to wait; or, where nothing follows for this client, whether nothing follows for anybody.
+        """
         if not self._conditions.met():
             return self._limits.recheck_seconds
         try:
@@ -129,7 +141,7 @@ class Client:
             reply = await channel.check_in(request)
             self._failures = 0
             if reply.WhichOneof("answer") == "come_back":
-                return None if reply.come_back.finished else reply.come_back.seconds
+                return self._told_to_come_back(reply.come_back)
             return await self._take_part(channel, reply.selected)
         except TransportError as error:
             self._notice(f"the server cannot be reached: {error}")
@@ -137,6 +149,14 @@ class Client:
         except UnknownArtifactError:
             # The round is over.
             return self._backoff()
+
+    def _told_to_come_back(self, answer: messages.ComeBack) -> float | bool:
+        if answer.finished:
+            return True
+        if answer.done:
+            self._notice(answer.reason)
+            return False
+        return answer.seconds
 
     def _backoff(self) -> float:
         """Choose a wait that doubles with each failure, at random so that clients do not all come at once."""

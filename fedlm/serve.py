@@ -58,7 +58,7 @@ class ServeCommand(Deployment):
     operator_address: str | None = None
     """Where operators look: host and port of a page, `/status.json` and `/metrics` for Prometheus; nowhere where it is
     not given. With keys over HTTPS and with the token of `fedlm keys operator`; insecure over HTTP, for whoever can log
-    in to this machine. Only with the role all."""
+    in to this machine. An aggregator has `/metrics` alone; the rest is the coordinator's."""
     linger_seconds: float = 30.0
     """How long clients are still told that the run is over, before the server ends."""
 
@@ -79,9 +79,8 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError(
             f"role is {command.role}, which needs a database that its processes share; give --database"
         )
-    for name, given in (("aggregation", command.aggregation != "mean"), ("operator_address", command.operator_address)):
-        if command.role != "all" and given:
-            raise ConfigurationError(f"{name} needs all of the server in one process; leave it, or role, out")
+    if command.role != "all" and command.aggregation != "mean":
+        raise ConfigurationError("aggregation needs all reports in one process; leave it, or role, out")
     if command.role == "aggregator" and command.address.rsplit(":", 1)[-1] == "0":
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
     listen, show = None if command.role == "coordinator" else _listen(command), _show(command)
@@ -103,8 +102,8 @@ def _server(command: ServeCommand, listen: Any, show: Any) -> Coroutine[Any, Any
         return serve(task, command.out, listen, observe, command.database, linger, show)
     assert command.database is not None
     if command.role == "coordinator":
-        return coordinate(task, command.out, observe, command.database)
-    return aggregate(task, command.out, listen, command.database, linger)
+        return coordinate(task, command.out, observe, command.database, show)
+    return aggregate(task, command.out, listen, command.database, linger, show)
 
 
 def _listen(command: ServeCommand) -> Any:
@@ -155,9 +154,11 @@ def _show(command: ServeCommand) -> "Show | None":
     else:
         tls, admit = server_tls(command.keys), token_needed(OperatorAccess(command.keys / OPERATOR_TOKEN_FILE))
 
-    def show(overview: "Overview", metrics: "Metrics") -> OperatorListener:
-        metrics.registry.register(overview)
-        return OperatorListener(OperatorApplication(overview.read, metrics.registry, admit), address, tls)
+    def show(overview: "Overview | None", metrics: "Metrics") -> OperatorListener:
+        if overview is not None:
+            metrics.registry.register(overview)
+        read = None if overview is None else overview.read
+        return OperatorListener(OperatorApplication(read, metrics.registry, admit), address, tls)
 
     return show
 

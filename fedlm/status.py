@@ -118,7 +118,7 @@ def describe(status: dict[str, Any]) -> Group:
     run, clients = status["run"], status["clients"]
     lines: list[Any] = [
         Text(f"{run['model']}: {run['released']} of {run['rounds']} rounds done, {run['doing']}", style="bold"),
-        Text(f"clients: {clients['within_an_hour']} checked in within an hour, {clients['known']} ever"),
+        Text(f"clients: {clients['within_a_day']} checked in within a day, {clients['known']} ever"),
     ]
     if status["round"] is not None:
         lines += _round_lines(status["round"])

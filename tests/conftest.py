@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import resource
 import shutil
 import tempfile
 
@@ -20,7 +21,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from contextlib import AbstractContextManager, chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,22 @@ def full_precision_products() -> Iterator[None]:
     """Hold float32 products to float32 accuracy also where the hardware's default is lower."""
     with jax.default_matmul_precision("highest"):
         yield
+
+
+@pytest.fixture(scope="session")
+def largest_file() -> Callable[[int], AbstractContextManager[None]]:
+    """Let no file of this process grow beyond so many bytes, as on a disk that is full."""
+    return limit_file_size
+
+
+@contextmanager
+def limit_file_size(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

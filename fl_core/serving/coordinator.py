@@ -17,7 +17,7 @@ from fl_core.serving.events import event, warn
 from fl_core.serving.pacing import PaceSteering
 from fl_core.serving.rate_limits import RateLimiter
 from fl_core.serving.receiving import Receiver, read_header, refusal
-from fl_core.serving.registry import ClientRegistry
+from fl_core.serving.registry import ClientRegistry, ClientsSeen
 from fl_core.serving.state import AttemptRecord, State, StateError
 from fl_core.serving.streaming_sum import StreamingSum
 from fl_core.serving.transfers import Turns
@@ -111,7 +111,9 @@ class Coordinator:
             self._attempt.checked_in.add(number)
         attempt, rest = await self._select(number)
         if rest is None:
-            return self._come_back("it has taken part as often as it may", rest=1 << 20)
+            reply = self._come_back("it has taken part as often as it may")
+            reply.come_back.done = True
+            return reply
         if attempt is None:
             return self._come_back("it is resting" if rest else "not needed now", rest)
         now = asyncio.get_running_loop().time()
@@ -350,6 +352,10 @@ class Coordinator:
         """
         attempt = self._attempt
         return self._latest if attempt is None else attempt.progress(self._clock())
+
+    def clients_seen(self) -> ClientsSeen:
+        """Count the clients that have checked in; from any thread."""
+        return self.registry.seen()
 
     @property
     def finished(self) -> bool:

@@ -23,8 +23,8 @@ class NetworkCohortRunner:
         coordinator: Coordinator,
         loop: asyncio.AbstractEventLoop,
         make_sum: MakeSum,
-        encoding: DownloadEncoding = "float32",
-        chunk_bytes: int = 1 << 19,
+        encoding: DownloadEncoding,
+        chunk_bytes: int,
     ):
         """Bind the round loop to the coordinator.
 

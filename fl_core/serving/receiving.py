@@ -93,7 +93,6 @@ class Receiver:
     async def _receive(
         self, attempt: Attempt, number: int, header: messages.UploadHeader, parts: AsyncIterator[messages.UploadPart]
     ) -> messages.UploadReply:
-        participant = attempt.participants[number]
         if reason := self._contradiction(header):
             return _finally_refused(attempt, number, header, reason)
         if header.outcome != messages.UploadHeader.TRAINED:
@@ -110,13 +109,7 @@ class Receiver:
                 if reply := await self._fill(buffer, parts, transfer):
                     return reply
                 attempt.bytes_up += buffer.written
-                adding = participant.adding = asyncio.create_task(self._add(attempt, number, header, buffer))
-                try:
-                    return await asyncio.shield(adding)
-                except asyncio.CancelledError:
-                    # The client has gone, or the round is over; what is being added needs its bytes until it is.
-                    await asyncio.wait({adding})
-                    raise
+                return await self._add_whole(attempt, number, header, buffer)
 
     def _contradiction(self, header: messages.UploadHeader) -> str:
         """Say what is wrong with a header; empty where nothing is."""
@@ -166,6 +159,18 @@ class Receiver:
         if not buffer.complete:
             return refusal(_Reply.DAMAGED, f"{buffer.written} bytes arrived of the {self._size} that were declared")
         return None
+
+    async def _add_whole(
+        self, attempt: Attempt, number: int, header: messages.UploadHeader, buffer: UploadBuffer
+    ) -> messages.UploadReply:
+        adding = asyncio.create_task(self._add(attempt, number, header, buffer))
+        attempt.participants[number].adding = adding
+        try:
+            return await asyncio.shield(adding)
+        except asyncio.CancelledError:
+            # The client has gone, or the round is over; what is being added needs its bytes until it is.
+            await asyncio.wait({adding})
+            raise
 
     async def _add(
         self, attempt: Attempt, number: int, header: messages.UploadHeader, buffer: UploadBuffer

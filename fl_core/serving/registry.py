@@ -6,11 +6,24 @@ at once: should the server stop in between, nothing depends on them.
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from fl_core.privacy.participation import BoundedParticipation
 from fl_core.serving.state import SeenClient, State
 
-_RECENT_SECONDS = 24 * 3600.0
+DAY_SECONDS = 24 * 3600.0
+
+
+class ClientsSeen(NamedTuple):
+    """How many clients have checked in.
+
+    Attributes:
+      known: ever.
+      within_a_day: lately.
+    """
+
+    known: int
+    within_a_day: int
 
 
 class _Client:
@@ -117,20 +130,14 @@ class ClientRegistry:
             client = self._by_number[number]
             client.last_round, client.participations = round_number, client.participations + 1
 
-    @property
-    def known(self) -> int:
-        """How many clients have ever checked in; from any thread."""
-        return len(self._clients)
-
-    @property
-    def recent(self) -> int:
-        """What `population` counts; from any thread."""
-        oldest = time.monotonic() - _RECENT_SECONDS
-        return sum(seen >= oldest for seen in list(self._recent.values()))
+    def seen(self) -> ClientsSeen:
+        """Count the clients that have checked in; from any thread."""
+        oldest = time.monotonic() - DAY_SECONDS
+        return ClientsSeen(len(self._clients), sum(seen >= oldest for seen in list(self._recent.values())))
 
     def population(self) -> int:
         """Count the clients that have checked in within the last day."""
-        oldest = time.monotonic() - _RECENT_SECONDS
+        oldest = time.monotonic() - DAY_SECONDS
         while self._recent:
             first = next(iter(self._recent))
             if self._recent[first] >= oldest:

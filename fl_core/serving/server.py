@@ -64,8 +64,8 @@ class Task:
 Listen = Callable[[Handlers], Listener]
 """Makes what carries calls to handlers."""
 
-Show = Callable[[Overview, Metrics], Listener]
-"""Makes what shows operators how the server stands."""
+Show = Callable[[Overview | None, Metrics], Listener]
+"""Makes what shows operators how the server stands: without an overview the metrics alone."""
 
 
 async def serve(
@@ -109,12 +109,22 @@ async def serve(
                 metrics = Metrics()
                 handlers = MeasuredHandlers(coordinator, metrics)
                 overview = Overview(task.deployment, coordinator, training, state)
-                await _listen(listening, show(overview, metrics), "operators")
-            await _listen(listening, listen(handlers), "clients")
+                await start_listening(listening, show(overview, metrics), "operators")
+            await start_listening(listening, listen(handlers), "clients")
             return await _run(task.deployment, coordinator, training, out, observe, linger)
 
 
-async def _listen(listening: contextlib.AsyncExitStack, listener: Listener, whom: str) -> None:
+async def start_listening(listening: contextlib.AsyncExitStack, listener: Listener, whom: str) -> None:
+    """Listen for as long as a context lasts.
+
+    Args:
+      listening: the context.
+      listener: begins now.
+      whom: it listens to, for the log.
+
+    Raises:
+      ConfigurationError: the address cannot be listened on.
+    """
     await listener.start()
     listening.push_async_callback(listener.stop, _GRACE_SECONDS)
     event("listening", to=whom, port=listener.port)

@@ -6,13 +6,13 @@ Clients never talk to it; it and the aggregators meet in the database, see `fl_c
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fl_core.aggregation import CohortAggregate, add_aggregates, empty_aggregate
 from fl_core.errors import ConfigurationError
 from fl_core.round_loop import CohortResult, RoundPlan
-from fl_core.serving.attempt import DrainedError, RoundRules
+from fl_core.serving.attempt import DrainedError, Progress, RoundRules
 from fl_core.serving.events import event, warn
 from fl_core.serving.partial_sums import unpack_aggregate
 from fl_core.serving.patience import patiently
@@ -59,8 +59,18 @@ class SharedCohortRunner:
         """
         self._shared, self._deployment, self._agreement = shared, deployment, agreement
         self._rules, self._draining = rules, draining
-        self._watch = _Watch()
+        self._watch, self._opened = _Watch(), 0.0
+        self._progress: Progress | None = None
         patiently(shared.begin)
+
+    def progress(self) -> tuple[Progress | None, float]:
+        """Say how far the attempt is that is open, or was last; from any thread.
+
+        Returns:
+          Numbers, without the check-ins, which aggregators count: None before the first attempt. And when it was
+          opened, in seconds since 1970.
+        """
+        return self._progress, self._opened
 
     def announce(self, plan: RoundPlan) -> None:
         """See `fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
@@ -82,7 +92,7 @@ class SharedCohortRunner:
         token = secrets.token_hex(16)
         self._open(token, plan, clip_norm, content)
         event("round_opened", round=plan.round_number, attempt=token)
-        first = self._until_over(token)
+        first = self._until_over(token, plan.round_number)
         patiently(lambda: self._shared.advance(token, "closed", 0.0))
         self._until_delivered(token)
         merged = self._merge(token, params)
@@ -104,6 +114,9 @@ class SharedCohortRunner:
             bytes_down=merged.bytes_down,
             bytes_up=merged.bytes_up,
             lost=states.get("lost", 0),
+        )
+        self._progress = self._progress_of(plan.round_number, states, seconds, 0.0, "closed")._replace(
+            bytes_down=merged.bytes_down, bytes_up=merged.bytes_up
         )
         patiently(lambda: self._shared.finish(record, [] if shortfall else participants))
         event(f"round_{record.outcome}", **record._asdict())
@@ -128,12 +141,36 @@ class SharedCohortRunner:
             phase="selecting",
             seconds_left=self._rules.selection_seconds + self._rules.reporting_seconds,
         )
+        self._opened = time.time()
+        self._progress = self._progress_of(plan.round_number, {}, 0.0, None, "selecting")
         patiently(lambda: self._shared.open(shared))
 
-    def _until_over(self, token: str) -> float:
+    def _progress_of(
+        self, round_number: int, states: Mapping[str, int], seconds: float, seconds_left: float | None, phase: Phase
+    ) -> Progress:
+        rules, selected, reported = self._rules, sum(states.values()), states.get("claimed", 0)
+        answered = selected - reported - states.get("selected", 0)
+        return Progress(
+            round_number=round_number,
+            open=phase != "closed",
+            selecting=phase == "selecting",
+            seconds=seconds,
+            seconds_left=seconds_left,
+            goal=rules.goal,
+            minimum=rules.minimum,
+            wanted=rules.selected,
+            checked_in=0,
+            selected=selected,
+            reported=reported,
+            dropped=selected - reported if phase == "closed" else answered,
+            bytes_down=0,
+            bytes_up=0,
+        )
+
+    def _until_over(self, token: str, round_number: int) -> float:
         """Wait for a round's end; returns when its first client was selected."""
-        rules, advanced = self._rules, time.monotonic()
-        first = selection_ends = math.inf
+        rules, opened = self._rules, time.monotonic()
+        advanced, first, selection_ends = opened, math.inf, math.inf
         while True:
             tally, now = self._look(token), time.monotonic()
             selected = sum(tally.states.values())
@@ -150,6 +187,8 @@ class SharedCohortRunner:
                 patiently(self._shared.begin)
                 raise DrainedError
             phase: Phase = "selecting" if selecting else "reporting"
+            since, shown = (first, left) if selected else (opened, None)
+            self._progress = self._progress_of(round_number, tally.states, now - since, shown, phase)
             if phase != tally.phase or now - advanced > _ADVANCED_EVERY:
                 self._advance(token, phase, left)
                 advanced = now

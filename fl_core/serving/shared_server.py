@@ -15,27 +15,31 @@ from fl_core.serving.aggregator import Aggregator
 from fl_core.serving.database import Database
 from fl_core.serving.events import event
 from fl_core.serving.memory import return_freed_memory
+from fl_core.serving.operations.measured import MeasuredHandlers, Metrics
+from fl_core.serving.operations.overview import Overview
 from fl_core.serving.program import program_message
-from fl_core.serving.server import Listen, Task, desk_of, draining_signals, rules_of
+from fl_core.serving.server import Listen, Show, Task, desk_of, draining_signals, rules_of, start_listening
 from fl_core.serving.shared_rounds import SharedRounds
 from fl_core.serving.shared_runner import SharedCohortRunner
+from fl_core.serving.shared_standing import SharedStanding
 from fl_core.serving.state_sql import SqlState
 from fl_core.serving.streaming_sum import StreamingSum
 from fl_core.serving.training import DeployedTraining, Observer
 from fl_core.training_runs.run_folder import RunFolder
+from fl_core.transport.interface import Handlers
 
-_GRACE_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 
 
-async def coordinate(task: Task, out: Path, observe: Observer, database: str) -> bool:
-    """Run the coordinator: rounds, noise, ledger and checkpoints. No client talks to it.
+async def coordinate(task: Task, out: Path, observe: Observer, database: str, show: Show | None = None) -> bool:
+    """Run the coordinator: rounds, noise, ledger and checkpoints. No client talks to it, but operators may.
 
     Args:
       task: what is trained.
       out: folder of the run; made where absent.
       observe: see `fl_core.serving.training.Observer`; called in another thread.
       database: URL of the state.
+      show: makes the operators' listener; there is none where None.
 
     Returns:
       Whether the run is over; else it was asked to stop.
@@ -45,7 +49,7 @@ async def coordinate(task: Task, out: Path, observe: Observer, database: str) ->
     """
     return_freed_memory()
     draining = asyncio.Event()
-    with contextlib.ExitStack() as opened:
+    async with contextlib.AsyncExitStack() as opened:
         folder = opened.enter_context(RunFolder(out))
         connections = Database(database)
         opened.callback(connections.close)
@@ -56,14 +60,21 @@ async def coordinate(task: Task, out: Path, observe: Observer, database: str) ->
         opened.enter_context(draining_signals(draining.set))
         rules = rules_of(task.deployment)
         runner = SharedCohortRunner(shared, task.deployment, agreement(task), rules, draining.is_set)
+        standing = SharedStanding(runner, state, draining.is_set)
+        if show is not None:
+            overview = Overview(task.deployment, standing, training, state)
+            await start_listening(opened, show(overview, Metrics()), "operators")
         over = await asyncio.to_thread(training.run, runner, observe, draining.is_set)
         if over:
             shared.end_run()
+            standing.finished = True
         event("run_over" if over else "drained")
         return over
 
 
-async def aggregate(task: Task, out: Path, listen: Listen, database: str, linger: float = 0.0) -> None:
+async def aggregate(
+    task: Task, out: Path, listen: Listen, database: str, linger: float = 0.0, show: Show | None = None
+) -> None:
     """Run an aggregator until the run is over or it is asked to stop.
 
     Args:
@@ -72,20 +83,24 @@ async def aggregate(task: Task, out: Path, listen: Listen, database: str, linger
       listen: makes the transport.
       database: URL of the state.
       linger: seconds for which clients are still told that the run is over.
+      show: makes the operators' listener, for metrics alone; there is none where None.
 
     Raises:
       UserError: the settings are not those of the coordinator, or the address is taken.
     """
     return_freed_memory()
     out.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as opened:
+    async with contextlib.AsyncExitStack() as opened:
         connections = Database(database)
         opened.callback(connections.close)
         aggregator = make_aggregator(task, connections, out)
         opened.enter_context(draining_signals(aggregator.drain))
-        listener = listen(aggregator)
-        await listener.start()
-        event("listening", port=listener.port)
+        handlers: Handlers = aggregator
+        if show is not None:
+            metrics = Metrics()
+            handlers = MeasuredHandlers(aggregator, metrics)
+            await start_listening(opened, show(None, metrics), "operators")
+        await start_listening(opened, listen(handlers), "clients")
         tasks = [asyncio.create_task(work) for work in (aggregator.follow(), aggregator.save_check_ins())]
         try:
             while not aggregator.over:
@@ -98,7 +113,6 @@ async def aggregate(task: Task, out: Path, listen: Listen, database: str, linger
         finally:
             for one in tasks:
                 one.cancel()
-            await listener.stop(_GRACE_SECONDS)
 
 
 def make_aggregator(task: Task, database: Database, out: Path) -> Aggregator:

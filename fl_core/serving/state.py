@@ -139,6 +139,14 @@ class State(Protocol):
         """List all clients that have ever checked in."""
         ...
 
+    def clients_since(self, moment: float) -> int:
+        """Count the clients that have checked in since a moment.
+
+        Args:
+          moment: seconds since 1970; 0 counts all.
+        """
+        ...
+
     def record_check_ins(self, seen: Sequence[SeenClient]) -> None:
         """Record check-ins, all or none of them.
 

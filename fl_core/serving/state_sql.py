@@ -59,6 +59,12 @@ class SqlState:
         with self._database.reading() as connection:
             return [ClientRecord(*row) for row in connection.execute(query)]
 
+    def clients_since(self, moment: float) -> int:
+        """See `State.clients_since`."""
+        query = sql.select(sql.func.count()).select_from(CLIENTS).where(CLIENTS.c.last_seen >= moment)
+        with self._database.reading() as connection:
+            return connection.scalar(query) or 0
+
     def record_check_ins(self, seen: Sequence[SeenClient]) -> None:
         """See `State.record_check_ins`."""
         if not seen:

@@ -26,14 +26,16 @@ class CheckInReply(_message.Message):
     def __init__(self, selected: _Optional[_Union[RoundConfiguration, _Mapping]] = ..., come_back: _Optional[_Union[ComeBack, _Mapping]] = ...) -> None: ...
 
 class ComeBack(_message.Message):
-    __slots__ = ("seconds", "reason", "finished")
+    __slots__ = ("seconds", "reason", "finished", "done")
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
     seconds: float
     reason: str
     finished: bool
-    def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ..., finished: _Optional[bool] = ...) -> None: ...
+    done: bool
+    def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ..., finished: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class RoundConfiguration(_message.Message):
     __slots__ = ("attempt", "round_number", "client_index", "seed", "learning_rate", "program", "parameters", "vocabulary", "seconds")

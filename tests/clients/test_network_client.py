@@ -175,6 +175,20 @@ def test_nothing_is_compiled_or_encoded_again_in_later_rounds(tmp_path):
     assert np.isfinite(server.headers[0].loss)
 
 
+def test_a_client_whose_part_is_over_ends_before_the_run(tmp_path):
+    class Last(FakeServer):
+        async def check_in(self, request):
+            return messages.CheckInReply(come_back=messages.ComeBack(seconds=3600, reason="often enough", done=True))
+
+    heard = []
+    for server, over in ((Last(), False), (FakeServer(rounds=0), True)):
+        client = Client(
+            lambda server=server: server, small.store_of(tmp_path, 3), small.read_vocabulary, notice=heard.append
+        )
+        assert client.run() is over
+    assert heard == ["often enough"]
+
+
 def test_a_client_that_is_told_to_stop_does_so_at_once(tmp_path):
     class Patient(FakeServer):
         async def check_in(self, request):

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import multiprocessing
+import urllib.request
 
 import jax
 import jax.numpy as jnp
@@ -173,6 +174,11 @@ class Server:
                 await asyncio.wait_for(asyncio.shield(self.over), 30)
         if self.over.done():
             self.over.result()
+
+
+def fetch(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read().decode()
 
 
 def in_process(target, *words):

@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import signal
 import threading
+import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
+import pytest
 import small_deployment as small
 from kills import rows_of
 from test_loopback import final_parameters, simulate
@@ -17,6 +21,7 @@ from clients.settings import Conditions
 from fl_core.cohorts import UniformSampler
 from fl_core.serving import shared_runner
 from fl_core.serving.database import Database
+from fl_core.serving.operations.listener import OperatorApplication, OperatorListener
 from fl_core.serving.shared_rounds import SharedRounds
 from fl_core.serving.shared_server import aggregate, coordinate
 from fl_core.serving.state_sql import sqlite_url
@@ -31,14 +36,14 @@ def register_clients(url):
 
 
 @contextlib.asynccontextmanager
-async def aggregators_here(count, settings, folder, url, port):
+async def aggregators_here(count, settings, folder, url, port, show=None):
     """Run aggregators in this process, all on one port."""
 
     def listen(handlers):
         return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes, share_port=True)
 
     tasks = [
-        asyncio.create_task(aggregate(small.task(settings), folder / f"aggregator{one}", listen, url, 0.5))
+        asyncio.create_task(aggregate(small.task(settings), folder / f"aggregator{one}", listen, url, 0.5, show))
         for one in range(count)
     ]
     try:
@@ -70,6 +75,66 @@ def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path,
     assert [row["clients"] for row in rows] == [small.CLIENTS] * 2
     assert rows[-1]["steps"] == expected.cohort.steps
     assert rows[-1]["bytes_up"] == expected.cohort.bytes_up
+
+
+def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggregator(tmp_path, free_port):
+    everyone = {"cohort_size": small.CLIENTS, "minimum_reports": small.CLIENTS, "over_selection": 1.0}
+    settings = small.deployment(**everyone, rounds=2)
+    url, shown = sqlite_url(tmp_path / "state.db"), []
+
+    def show(overview, metrics):
+        if overview is not None:
+            metrics.registry.register(overview)
+        read = None if overview is None else overview.read
+        shown.append(OperatorListener(OperatorApplication(read, metrics.registry), "127.0.0.1:0"))
+        return shown[-1]
+
+    def get(listener, path):
+        return asyncio.to_thread(small.fetch, f"http://127.0.0.1:{listener.port}{path}")
+
+    async def look():
+        """Look while the second round waits for clients that are away."""
+        coordinator, *aggregators = shown
+        while not (status := json.loads(await get(coordinator, "/status.json")))["round"]["checked_in"]:
+            await asyncio.sleep(0.05)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            await get(aggregators[0], "/status.json")
+        return status, [await get(listener, "/metrics") for listener in shown]
+
+    async def deploy():
+        rows, released = [], asyncio.Event()
+        loop, clients = (
+            asyncio.get_running_loop(),
+            [small.make_client(free_port, tmp_path, n) for n in range(small.CLIENTS)],
+        )
+
+        def observe(row):
+            rows.append(row)
+            loop.call_soon_threadsafe(released.set)
+
+        coordinating = asyncio.create_task(coordinate(small.task(settings), tmp_path / "run", observe, url, show))
+        while not shown:
+            await asyncio.sleep(0.05)
+        async with asyncio.timeout(120), aggregators_here(2, settings, tmp_path, url, free_port, show):
+            async with small.running(clients):
+                await released.wait()
+            async with small.running([small.make_client(free_port, tmp_path, 0)]):
+                seen = await look()
+            async with small.running([small.make_client(free_port, tmp_path, n) for n in range(small.CLIENTS)]):
+                assert await coordinating
+        return seen
+
+    status, metrics = asyncio.run(deploy())
+    found = status["round"]
+    assert (found["round_number"], found["open"], found["goal"]) == (1, True, small.CLIENTS)
+    assert found["checked_in"] >= found["selected"] >= found["reported"]
+    assert status["run"]["doing"] == "collecting"
+    assert status["clients"] == {"known": small.CLIENTS, "within_a_day": small.CLIENTS}
+    assert status["attempts"][0]["reported"] == small.CLIENTS
+    assert "fedlm_rounds_released 1.0" in metrics[0]
+    accepted = [re.search(r'fedlm_reports_total{answer="accepted"} (\d+)', text) for text in metrics]
+    assert int(accepted[0][1]) == 0
+    assert sum(int(one[1]) for one in accepted) >= small.CLIENTS
 
 
 def compare(out, expected):

@@ -17,10 +17,12 @@ from simulations.datasets.store import TokenStore
 PERFECT = "--availability 1 --diurnal 0 --link-bytes inf --speeds 1e9 1e9 1e9 --stay-seconds 1 --dropout 0".split()
 
 
-def run_fleet(tmp_path, store, words, clients=24, keys=None):
+def run_fleet(tmp_path, store, words, clients=24, keys=None, **changes):
     """Run a deployment on a store's vocabulary with a fleet, in plain text without keys; returns the server's rows."""
     tokenizer = TokenStore.open(store).tokenizer
-    settings = small.deployment(rounds=4, cohort_size=6, minimum_reports=6, over_selection=2.0)
+    settings = small.deployment(
+        **{"rounds": 4, "cohort_size": 6, "minimum_reports": 6, "over_selection": 2.0} | changes
+    )
     model = create_model(settings.model, tokenizer.vocabulary_size)
     task = Task(settings, model, (store / "tokenizer.json").read_bytes(), tokenizer.fingerprint)
 
@@ -34,7 +36,8 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None):
             # Where the run does not come to its end, the fleet does.
             address += ["--models", settings.model, "--seconds", "80"]
             assert await asyncio.to_thread(fedlm, ["fleet", *address, *words]) == 0
-            assert await server.over
+            if not changes:
+                assert await server.over
         return server.rows
 
     return asyncio.run(run())
@@ -64,6 +67,14 @@ def test_with_keys_each_of_a_fleet_has_a_certificate_of_its_own(tmp_path, small_
     found = rows_of(sqlite_url(tmp_path / "run" / DATABASE_FILE), "select identity from clients")
     assert {identity for (identity,) in found} == names
     assert json.loads(capsys.readouterr().out)["answers"]["accepted"] == 24
+
+
+def test_a_fleet_goes_home_when_none_of_it_may_take_part_again(tmp_path, small_store, capsys):
+    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *PERFECT], clients=12, max_participations=1)
+    assert [row["clients"] for row in rows] == [6, 6]
+    summary = json.loads(capsys.readouterr().out)
+    assert not summary["over"]
+    assert summary["answers"]["accepted"] == 12
 
 
 def test_a_fleet_trains_on_json_lines_of_a_few_people(tmp_path, small_store, capsys):

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import resource
 import shutil
 from types import SimpleNamespace
 
@@ -33,17 +32,6 @@ async def run(server, seen, folder, filled):
 
 
 @contextlib.contextmanager
-def largest_file(limit):
-    """Let no file of this process grow beyond so many bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@contextlib.contextmanager
 def appends(monkeypatch, name, record=b""):
     """Take only the beginning of what is appended to a file."""
     real, begun = os.pwrite, []
@@ -63,7 +51,7 @@ def appends(monkeypatch, name, record=b""):
 
 
 @contextlib.contextmanager
-def checkpoints(monkeypatch):
+def checkpoints(monkeypatch, largest_file):
     real = Checkpoints.save
 
     def save(*words):
@@ -99,7 +87,7 @@ def no_room(monkeypatch):
 
 
 @contextlib.contextmanager
-def database(out):
+def database(out, largest_file):
     with largest_file(out.joinpath(DATABASE_FILE + "-wal").stat().st_size):
         yield
 
@@ -109,7 +97,7 @@ def database(out):
 @pytest.mark.parametrize(
     "what", ["room", "intent", "release", "checkpoint", "metrics.jsonl", "database", "summary.json"]
 )
-def test_the_file_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, monkeypatch, what):
+def test_the_file_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, monkeypatch, largest_file, what):
     monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(coordinator, "_SAVING_SECONDS", 0.5)
     settings, out, seen = small.deployment(**kills.SETTINGS | {"rounds": ROUNDS}), tmp_path / "run", kills.Seen()
@@ -117,9 +105,9 @@ def test_the_file_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, monk
         "room": lambda: (no_room(monkeypatch), "checkpoints"),
         "intent": lambda: (appends(monkeypatch, "ledger.jsonl", b'"intent"'), "privacy/ledger.jsonl"),
         "release": lambda: (appends(monkeypatch, "ledger.jsonl", b'"release"'), "privacy/ledger.jsonl"),
-        "checkpoint": lambda: (checkpoints(monkeypatch), "checkpoints/3"),
+        "checkpoint": lambda: (checkpoints(monkeypatch, largest_file), "checkpoints/3"),
         "metrics.jsonl": lambda: (appends(monkeypatch, "metrics.jsonl"), "metrics.jsonl"),
-        "database": lambda: (Later(lambda: database(out)), DATABASE_FILE),
+        "database": lambda: (Later(lambda: database(out, largest_file)), DATABASE_FILE),
         "summary.json": lambda: (files(monkeypatch, "summary.json"), "summary.json"),
     }[what]()
     server = small.Server(small.task(settings), out)

@@ -44,12 +44,7 @@ class Operated(small.Server):
         return f"http://127.0.0.1:{self.operators.port}"
 
     def get(self, path):
-        return asyncio.to_thread(fetch, self.url + path)
-
-
-def fetch(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return answer.read().decode()
+        return asyncio.to_thread(small.fetch, self.url + path)
 
 
 def scored(params):
@@ -87,7 +82,7 @@ def test_the_status_counts_what_happened(tmp_path):
     assert (first["outcome"], first["selected"], first["reported"]) == ("finished", 8, 8)
     assert status["totals"]["reported"] == sum(one["reported"] for one in status["attempts"])
     assert status["totals"]["bytes_up"] == sum(one["bytes_up"] for one in status["attempts"]) > 0
-    assert status["clients"] == {"known": 8, "within_an_hour": 8}
+    assert status["clients"] == {"known": 8, "within_a_day": 8}
     found = status["round"]
     assert found["goal"] == 8
     assert 8 >= found["checked_in"] >= found["selected"] >= found["reported"] + found["dropped"]
@@ -165,7 +160,7 @@ def test_the_terminal_shows_the_same(tmp_path, capsys):
 
     assert asyncio.run(operated(tmp_path, look)) == 0
     shown = capsys.readouterr().out
-    for words in ("of 3 rounds done", "8 checked in within an hour", "waits for 8 reports", "NOT PRIVATE"):
+    for words in ("of 3 rounds done", "8 checked in within a day", "waits for 8 reports", "NOT PRIVATE"):
         assert words in shown
 
 
@@ -190,7 +185,7 @@ def listening(act, admit=None, tls=None):
 
 STATUS = {
     "run": {"model": "</script><b>", "rounds": 3, "released": 1, "doing": "collecting"},
-    "clients": {"within_an_hour": 1, "known": 1},
+    "clients": {"within_a_day": 1, "known": 1},
     "round": None,
     "curves": {},
     "totals": dict.fromkeys(("finished", "abandoned", "reported", "selected", "bytes_down", "bytes_up"), 0),
@@ -242,7 +237,7 @@ def test_with_keys_operators_need_the_token_and_the_authority(tmp_path, capsys):
 
 
 def test_the_status_cannot_end_its_script():
-    page = listening(lambda address: fetch(f"http://{address}/"))
+    page = listening(lambda address: small.fetch(f"http://{address}/"))
     assert "</script><b>" not in page
     assert "\\u003c/script>\\u003cb>" in page
 

@@ -272,6 +272,8 @@ def test_min_separation_and_max_participations_are_enforced(tmp_path):
             for name in ("a", f"other{number}"):
                 reply = await round_.check_in(name)
                 answers[name] = reply.WhichOneof("answer")
+                # Only after its second time is there no other.
+                assert reply.come_back.done == (name == "a" and number > 2)
                 if answers[name] == "selected":
                     assert (await round_.send(name, *round_.report(reply.selected))).status == Status.ACCEPTED
             assert (answers["a"] == "selected") == (number in (0, 2)), f"round {number}"

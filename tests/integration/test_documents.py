@@ -116,9 +116,10 @@ def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
         )
         logs = "".join(path.read_text() for path in workplace.glob("*.log"))
         assert result.returncode == 0, f"{command}\n{result.stderr}\n{logs}"
-    summary = json.loads((workplace / "runs" / "deployment" / "summary.json").read_text())
-    assert (summary["status"], summary["rounds"]) == ("finished", 3)
-    assert summary["privacy_guarantee"]["epsilon"] > 0
+    for run in ("deployment", "shared"):
+        summary = json.loads((workplace / "runs" / run / "summary.json").read_text())
+        assert (summary["status"], summary["rounds"]) == ("finished", 3)
+        assert summary["privacy_guarantee"]["epsilon"] > 0
 
 
 @pytest.fixture(scope="module")

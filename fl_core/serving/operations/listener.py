@@ -55,11 +55,14 @@ def token_needed(access: OperatorAccess) -> Admit:
 class OperatorApplication:
     """A WSGI application: the page at `/`, `/status.json` and `/metrics`."""
 
-    def __init__(self, read: Callable[[], dict[str, Any]], registry: CollectorRegistry, admit: Admit | None = None):
+    def __init__(
+        self, read: Callable[[], dict[str, Any]] | None, registry: CollectorRegistry, admit: Admit | None = None
+    ):
         """Name what is shown.
 
         Args:
-          read: tells how the deployment stands; see `fl_core.serving.operations.overview.Overview.read`.
+          read: tells how the deployment stands; see `fl_core.serving.operations.overview.Overview.read`. None where
+            another process knows, and only the metrics are here.
           registry: of the metrics.
           admit: checks who asks; None admits everybody.
         """
@@ -80,16 +83,18 @@ class OperatorApplication:
         if environ["REQUEST_METHOD"] != "GET":
             return "405 Method Not Allowed", _PLAIN, b"only GET\n"
         path = environ.get("PATH_INFO", "/")
+        if self._read is None:
+            return "404 Not Found", _PLAIN, b"here is /metrics; the coordinator has / and /status.json\n"
         if path == "/status.json":
             return "200 OK", [("Content-Type", "application/json")], json.dumps(self._read()).encode()
         if path == "/":
-            return self._status_page()
+            return self._status_page(self._read())
         return "404 Not Found", _PLAIN, b"there are /, /status.json and /metrics\n"
 
-    def _status_page(self) -> Answer:
+    def _status_page(self, status: dict[str, Any]) -> Answer:
         nonce = secrets.token_urlsafe(16)
         # "<" could end the element that holds the JSON.
-        first = json.dumps(self._read()).replace("<", "\\u003c")
+        first = json.dumps(status).replace("<", "\\u003c")
         body = self._page.replace("{{ nonce }}", nonce).replace("{{ status }}", first)
         inline = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'"
         policy = f"default-src 'none'; {inline}; connect-src 'self'; img-src data:"

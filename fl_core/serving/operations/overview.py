@@ -5,11 +5,12 @@ It names no client, and holds nothing that a client sent but sums over cohorts.
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from fl_core.serving.coordinator import Coordinator
+from fl_core.serving.attempt import Progress
+from fl_core.serving.registry import ClientsSeen
 from fl_core.serving.settings import Deployment
 from fl_core.serving.state import State
 from fl_core.serving.training import DeployedTraining
@@ -23,19 +24,41 @@ _POINTS = 400
 _ATTEMPTS = 12
 
 
+class Standing(Protocol):
+    """How rounds stand now; `fl_core.serving.coordinator.Coordinator` knows. Any thread may ask."""
+
+    def progress(self) -> Progress | None:
+        """Say how far the attempt is that is open, or was last; None before the first."""
+        ...
+
+    def clients_seen(self) -> ClientsSeen:
+        """Count the clients that have checked in."""
+        ...
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server is going down."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over."""
+        ...
+
+
 class Overview:
     """Reads how a deployment stands, from any thread; a Prometheus collector too."""
 
-    def __init__(self, deployment: Deployment, coordinator: Coordinator, training: DeployedTraining, state: State):
+    def __init__(self, deployment: Deployment, standing: Standing, training: DeployedTraining, state: State):
         """Name what to read from.
 
         Args:
           deployment: the settings.
-          coordinator: that clients talk to.
+          standing: how rounds stand.
           training: the rounds.
           state: what is remembered of them.
         """
-        self._deployment, self._coordinator = deployment, coordinator
+        self._deployment, self._standing = deployment, standing
         self._training, self._state = training, state
         self._started = time.time()
         self._budget = _budget(deployment, training)
@@ -49,8 +72,7 @@ class Overview:
           `totals`: over all attempts. `clients`: how many are known. `curves`: scores by round, with `round` beside
           them, thinned. `latest`: the last round's row. `privacy`: see `PrivacyBudget.read`; None without noise.
         """
-        rows, coordinator = list(self._training.rows), self._coordinator
-        progress = coordinator.progress()
+        rows, progress = list(self._training.rows), self._standing.progress()
         return {
             "run": {
                 "model": self._deployment.model,
@@ -63,17 +85,16 @@ class Overview:
             "round": None if progress is None else progress._asdict() | {"working": progress.working},
             "attempts": [attempt._asdict() for attempt in self._state.attempts(_ATTEMPTS)],
             "totals": self._state.totals()._asdict(),
-            "clients": {"known": coordinator.registry.known, "within_an_hour": coordinator.registry.recent},
+            "clients": self._standing.clients_seen()._asdict(),
             "curves": curves(rows),
             "latest": rows[-1] if rows else None,
             "privacy": None if self._budget is None else self._budget.read(),
         }
 
     def _doing(self, collecting: bool) -> str:
-        coordinator = self._coordinator
-        if coordinator.finished:
+        if self._standing.finished:
             return "finished"
-        if coordinator.draining:
+        if self._standing.draining:
             return "draining"
         return "collecting" if collecting else "aggregating"
 
@@ -84,7 +105,7 @@ class Overview:
         yield _gauge("fedlm_rounds_released", "Rounds whose model is released.", run["released"])
         yield _gauge("fedlm_rounds_planned", "Rounds that the run is to have.", run["rounds"])
         yield _gauge("fedlm_clients_known", "Clients that ever checked in.", found["clients"]["known"])
-        yield _gauge("fedlm_clients_recent", "Clients of the last hour.", found["clients"]["within_an_hour"])
+        yield _gauge("fedlm_clients_recent", "Clients of the last day.", found["clients"]["within_a_day"])
         attempts = CounterMetricFamily("fedlm_attempts", "Attempts at rounds, by outcome.", labels=["outcome"])
         for outcome in ("finished", "abandoned"):
             attempts.add_metric([outcome], totals[outcome])

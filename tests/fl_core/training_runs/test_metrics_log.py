@@ -1,7 +1,6 @@
 """The record of a run: the same numbers as JSON lines and as TensorBoard events, each row whole or not there."""
 
 import json
-import resource
 import struct
 
 import pytest
@@ -42,17 +41,12 @@ def append_rows(log, words):
 
 
 @pytest.mark.parametrize(("numbers", "file"), [(0, "tensorboard"), (100, "metrics.jsonl")])
-def test_a_full_disk_is_named_and_no_row_is_cut(tmp_path, numbers, file):
+def test_a_full_disk_is_named_and_no_row_is_cut(tmp_path, numbers, file, largest_file):
     """Events of empty rows are longer than the rows; those of long rows reach the disk later."""
     words = {f"a number with a long name {number}": 0.5 for number in range(numbers)}
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with MetricsLog(tmp_path, 0) as log:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-        try:
-            with pytest.raises(DiskError, match=rf"{file}: cannot be written.*Make room"):
-                append_rows(log, words)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    expected = pytest.raises(DiskError, match=rf"{file}: cannot be written.*Make room")
+    with MetricsLog(tmp_path, 0) as log, largest_file(20_000), expected:
+        append_rows(log, words)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
     assert [json.loads(line)["round"] for line in lines] == list(range(len(lines)))
     assert all(line.endswith("\n") for line in lines)

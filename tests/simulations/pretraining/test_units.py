@@ -1,7 +1,5 @@
 import json
 import multiprocessing
-import resource
-import signal
 
 import numpy as np
 import pytest
@@ -143,18 +141,11 @@ def test_tokens_are_written_once_and_again_for_another_store(tmp_path):
     assert all_sequences(opened(second, cache))[0].tolist() == [[[1, 5, 4, 2, 0, 0]]]
 
 
-def test_a_full_disk_is_an_error_of_the_user_and_leaves_nothing_half_written(tmp_path):
+def test_a_full_disk_is_an_error_of_the_user_and_leaves_nothing_half_written(tmp_path, largest_file):
     store = write_store(tmp_path / "store", [[[4] * 10_000]])
     cache = tmp_path / "cache"
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, limits[1]))
-    try:
-        with pytest.raises(DiskError, match=r"tokens-.*cannot be written"):
-            opened(store, cache)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
+    with largest_file(9000), pytest.raises(DiskError, match=r"tokens-.*cannot be written"):
+        opened(store, cache)
     assert not list(cache.rglob("complete.json"))
     assert all_sequences(opened(store, cache, 20_000))[0].sum() == 4 * 10_000 + BOS_ID + EOS_ID
 
