@@ -1,6 +1,7 @@
 """What a client does with its text: plain SGD from the server's parameters over its own batches."""
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self, get_args
@@ -107,8 +108,7 @@ class TrainingSums(NamedTuple):
     Attributes:
       loss: cross-entropy in nats, summed over non-PAD targets.
       tokens: number of those targets.
-      gradient_norm: global norm of the gradient before it is clipped, summed over steps; 0 where gradients are not
-        clipped, since computing it costs another pass over the gradient.
+      gradient_norm: global norm of the gradient before it is clipped, if it is, summed over steps.
     """
 
     loss: jax.Array
@@ -161,10 +161,10 @@ def local_step(
       The stepped parameters, and the sums of this step; its loss is that before the step.
     """
     (_, sums), gradient = jax.value_and_grad(lambda p: batch_loss(model, p, batch), has_aux=True)(params)
-    step_size, norm = learning_rate, jnp.zeros(())
-    if gradient_clip is not None:
-        norm = global_norm(gradient)
-        step_size = step_size * jnp.minimum(1.0, gradient_clip / jnp.maximum(norm, 1e-30))
+    # A step that waits for the norm waits for all uses of the old parameters too, and so can be taken in place. Where
+    # nothing made it wait, the compiler would copy all parameters at every step: the norm costs less.
+    norm, largest = global_norm(gradient), math.inf if gradient_clip is None else gradient_clip
+    step_size = learning_rate * jnp.minimum(1.0, largest / jnp.maximum(norm, 1e-30))
     stepped = jax.tree_util.tree_map(lambda p, g: p - step_size * g, params, gradient)
     weighted = weigh_examples(sums, batch)
     return stepped, TrainingSums(jnp.sum(weighted.loss), jnp.sum(weighted.tokens), norm)

@@ -28,8 +28,6 @@ class TrainingSettings(PrivacySettings):
     """Local steps that a client takes at most in a round."""
     client_gradient_clip: float | None = None
     """Clip each local gradient to this global norm."""
-    client_gradient_norms: bool = False
-    """Record the norms of local gradients although they are not clipped, which takes a little more time."""
     client_max_examples: int | None = None
     """Examples (sentences) that a client trains on at most in an epoch; it counts for no more in the weighted mean."""
     client_cap_order: CapOrder = "shuffle_then_cap"
@@ -84,16 +82,11 @@ class TrainingSettings(PrivacySettings):
             batch_size=self.client_batch_size,
             epochs=self.client_epochs,
             max_batches=self.client_max_batches,
-            gradient_clip=self._gradient_clip(),
+            gradient_clip=self.client_gradient_clip,
             max_examples=self.client_max_examples,
             cap_order=self.client_cap_order,
             batches_across_epochs=self.client_batches_across_epochs,
         )
-
-    def _gradient_clip(self) -> float | None:
-        if self.client_gradient_clip is None and self.client_gradient_norms:
-            return math.inf
-        return self.client_gradient_clip
 
     def aggregation_rules(self) -> AggregationRules:
         """Collect how the server treats updates."""

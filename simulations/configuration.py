@@ -10,6 +10,7 @@ from fl_core.errors import ConfigurationError
 from fl_core.privacy.settings import PrivacyName, PrivacySettings
 from fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
 
+_GONE = {"client_gradient_norms"}
 CohortSamplerName = Literal["uniform", "availability", "weighted", "poisson", "min_separation", "shuffled_epochs"]
 
 
@@ -252,7 +253,7 @@ def as_json(settings: RoundSettings) -> dict[str, Any]:
 
 
 def with_defaults(record: dict[str, Any]) -> dict[str, Any]:
-    """Complete a record of settings that an earlier version wrote, which did not know all of today's.
+    """Complete a record of settings that an earlier version wrote: it did not know all of today's, and some are gone.
 
     Args:
       record: as `as_json` made it then.
@@ -264,7 +265,8 @@ def with_defaults(record: dict[str, Any]) -> dict[str, Any]:
     if "privacy" not in record and record.get("weighting") == "examples":
         # What was the default then is what `auto` means without privacy.
         record = record | {"weighting": "auto"}
-    return {field.name: field.default for field in known} | record
+    kept = {name: value for name, value in record.items() if name not in _GONE}
+    return {field.name: field.default for field in known} | kept
 
 
 def experiment_of(record: dict[str, Any]) -> Experiment:

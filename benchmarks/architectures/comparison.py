@@ -1,8 +1,8 @@
 """Scale-invariant against standard architectures: full grid of learning rates, three seeds, two data sets.
 
 For each data set every model is trained with all rates and seeds; then, at the rates selected for it, with uploads of
-fewer and of more bits, and with the rates of a production setting without clipping of local gradients. Runs that
-are finished are kept, so the command goes on where it was stopped. Needs the data sets:
+fewer and of more bits, with the rates of a production setting without clipping of local gradients, and for three times
+the rounds. Runs that are finished are kept, so the command goes on where it was stopped. Needs the data sets:
 
     fedlm data import stdlib --out runs/stdlib
     fedlm data import stackexchange ../shared/data/stackexchange --out runs/stackexchange
@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.architectures.comparison_plots import plot
+from benchmarks.architectures.comparison_plots import LONGER, plot
 from benchmarks.machine import describe_machine
 from fedlm.progress import CellProgress
 from fl_core.atomic_files import write_atomically
@@ -37,6 +37,7 @@ PRODUCTION = {"client_learning_rate": 0.7, "server_learning_rate": 0.02, "client
 """Rates of the published runs on production data (Ro et al. 2024, table 3), where nothing was clipped."""
 ARMS: dict[str, dict[str, Any]] = {f"{bits}-bit uploads": {"upload_bits": bits} for bits in UPLOAD_BITS}
 ARMS["production setting"] = PRODUCTION
+ARMS[LONGER] = {}
 """Settings of the runs beside the grid, by name."""
 CURVES = ("update_norm", "gradient_norm", "train_loss")
 
@@ -71,7 +72,7 @@ def main() -> None:
         out = arguments.out / data.name
         results = run_grid(comparison, out, console)
         models = model_results(results)
-        arms = run_arms({name: ARMS[name] for name in arguments.arms}, comparison, models, out, console)
+        arms = run_arms(arguments.arms, comparison, models, out, console)
         record = {
             "machine": describe_machine(),
             "data": data.name,
@@ -94,7 +95,7 @@ def run_grid(comparison: Comparison, out: Path, console: Console) -> list[CellRe
 
 
 def run_arms(
-    arms: dict[str, dict[str, Any]],
+    arms: Sequence[str],
     comparison: Comparison,
     models: Sequence[ModelResult],
     out: Path,
@@ -103,7 +104,7 @@ def run_arms(
     """Run what is compared beside the grid.
 
     Args:
-      arms: of `ARMS`.
+      arms: names from `ARMS`.
       comparison: the grid's settings.
       models: what the grid found.
       out: folder of all runs.
@@ -114,15 +115,21 @@ def run_arms(
     """
     cells = {
         name: [
-            Cell(dataclasses.replace(base, **change), out / "arms" / name.replace(" ", "-") / model.model / str(seed))
+            Cell(changed(base, name), out / "arms" / name.replace(" ", "-") / model.model / str(seed))
             for model in models
             for seed, base in selected_experiments(comparison, model)
         ]
-        for name, change in arms.items()
+        for name in arms
     }
     every = [cell for arm in cells.values() for cell in arm]
     failures = run_cells(every, default_workers(), progress_lines(console))
     return {name: group_results([read_result(cell, failures.get(cell)) for cell in arm]) for name, arm in cells.items()}
+
+
+def changed(base: Experiment, arm: str) -> Experiment:
+    """Make the settings of an arm from those of a run of the grid."""
+    more = {"rounds": 3 * base.rounds} if arm == LONGER else {}
+    return dataclasses.replace(base, **ARMS[arm], **more)
 
 
 def selected_experiments(comparison: Comparison, model: ModelResult) -> list[tuple[int, Experiment]]:

@@ -6,6 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+LONGER = "three times the rounds"
+"""The arm that is drawn as curves, since the grid's rounds are its first ones."""
+_TENFOLD, _ROOM_FOR_LEGEND = 10, 0.2
 COLOURS = {"cifg": "#0072b2", "transformer": "#d55e00"}
 Record = dict[str, Any]
 
@@ -44,8 +47,9 @@ def plot(record: Record) -> Figure:
 
 def draw_curves(axes: Axes, record: Record) -> None:
     """Draw held-out perplexity over rounds at the selected rates, one standard deviation shaded."""
+    longer = record["arms"].get(LONGER, {})
     for name, model in found_models(record).items():
-        curve = model["selected"]["curve"]
+        curve = (longer.get(name) or {}).get("curve") or model["selected"]["curve"]
         rounds, mean = np.array(curve["rounds"]), np.array(curve["mean"])
         axes.plot(rounds, mean, label=f"{title(name)}: {mean[-1]:.0f}", **style(name))
         if curve["std"]:
@@ -91,7 +95,7 @@ def draw_rates(axes: Axes, record: Record) -> None:
 def draw_uploads(axes: Axes, record: Record) -> None:
     """Draw how test perplexity changes with the width of uploads, and in the production setting."""
     models = found_models(record)
-    arms = {name: arm for name, arm in record["arms"].items() if arm}
+    arms = {name: arm for name, arm in record["arms"].items() if arm and name != LONGER}
     width = 0.8 / max(len(arms), 1)
     for number, (arm, groups) in enumerate(arms.items()):
         places, values, errors = [], [], []
@@ -114,7 +118,7 @@ def draw_uploads(axes: Axes, record: Record) -> None:
     axes.margins(y=0.25)
     axes.set_xticks(range(len(models)), [title(name) for name in models])
     axes.set_ylabel("per cent")
-    axes.set_title("Test perplexity over that of 8-bit uploads", loc="left")
+    axes.set_title("Test perplexity over the selected run's (8 bits)", loc="left")
     if arms:
         axes.legend(frameon=False, loc="upper left", ncols=2)
 
@@ -128,9 +132,13 @@ def draw_norms(axes: Axes, record: Record, name_of_norm: str, heading: str) -> N
         smooth = np.convolve(values, np.ones(5) / 5, "valid")
         axes.plot(np.arange(len(smooth)) + 5, smooth, label=title(name), **style(name))
     axes.set_xlabel("round")
-    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if low > 0 and high > _TENFOLD * low:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(low, high + _ROOM_FOR_LEGEND * (high - low))
     axes.set_title(f"{heading} (mean of 5 rounds)", loc="left")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper right", ncols=2)
 
 
 def found_models(record: Record) -> dict[str, Record]:

@@ -9,7 +9,7 @@ contestant runs one round, in one order and in the reverse order by turns; ratio
     python -m benchmarks.simulation.against_peers
 
 `make reference` and `make bench-peers` make the environments of the peers; without them they are left out.
-Run it when nothing else runs.
+Models that are not measured keep the numbers of an earlier run on the same machine. Run it when nothing else runs.
 """
 
 import argparse
@@ -114,8 +114,9 @@ def main() -> None:
     console.width = max(console.width, TABLE_WIDTH)
     if arguments.check:
         raise SystemExit(not all([check_model(name, arguments, console.log) for name in arguments.models]))
-    results: dict[str, Any] = {"machine": describe_machine(), "setting": setting(), "models": {}}
     arguments.results.mkdir(parents=True, exist_ok=True)
+    results = {"machine": describe_machine(), "setting": setting(), "models": {}}
+    results["models"] = earlier_models(arguments.results / "against_peers.json", results)
     partial = arguments.results / "against_peers.partial.json"
 
     def keep(name: str, measured: dict) -> None:
@@ -129,6 +130,13 @@ def main() -> None:
     plot(results["models"]).savefig(picture.with_suffix(".partial.png"), dpi=120)
     picture.with_suffix(".partial.png").replace(picture)
     partial.replace(arguments.results / "against_peers.json")
+
+
+def earlier_models(path: Path, now: dict[str, Any]) -> dict[str, Any]:
+    """Read what was measured before on the same machine and setting, so that one model can be measured again."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    same = all(before.get(name) == now[name] for name in ("machine", "setting"))
+    return before["models"] if same else {}
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -53,7 +53,7 @@ def round_row(result: RoundResult) -> dict[str, Any]:
         **dict(
             zip(_NORM_QUANTILES, norm_quantiles(aggregate.norm_counts, list(_NORM_QUANTILES.values())), strict=True)
         ),
-        "gradient_norm": float(aggregate.training.gradient_norm) / max(result.cohort.steps, 1) or None,
+        "gradient_norm": float(aggregate.training.gradient_norm) / max(result.cohort.steps, 1),
         "bytes_down": result.cohort.bytes_down,
         "bytes_up": result.cohort.bytes_up,
     }

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from benchmarks.architectures.comparison_plots import plot
+from benchmarks.architectures.comparison_plots import LONGER, plot
 
 MODELS = ("cifg_tiny", "si_cifg_tiny", "transformer_tiny", "si_transformer_tiny")
 
@@ -63,3 +63,12 @@ def test_what_is_missing_is_left_out(missing):
     else:
         record["arms"] = {}
     plot(record).canvas.draw()
+
+
+def test_curves_go_on_where_runs_did():
+    record = a_record()
+    longer = {"rounds": [100, 200, 300], "mean": [210.0, 205.0, 204.0], "std": None}
+    record["arms"][LONGER] = {"si_cifg_tiny": {"curve": longer}, "cifg_tiny": {"curve": None}}
+    curves, _, _, uploads, *_ = plot(record).axes
+    assert [line.get_xdata()[-1] for line in curves.get_lines()] == [100, 300, 100, 100]
+    assert [text.get_text() for text in uploads.get_legend().get_texts()] == list(a_record()["arms"])
