@@ -1,6 +1,7 @@
 """Finding the best setting of each kind of step, timing those in turn, and summing up."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,9 @@ SWEEP_RUNS = 3
 GIVE_UP = 1.5
 """A sweep over growing microbatches ends when two in a row take this many times as long as the best."""
 FINALISTS = 2
+MEMORY_LIMIT = 1.3
+"""Of our private steps those count that need no more than so many times the memory of the non-private one."""
+LIMITED = ("bookkeeping", "ghost", "vmap")
 TORCH_PLAIN = "torch_plain"
 
 
@@ -80,21 +84,42 @@ def sweep(candidates: Iterable[Candidate]) -> list[Trial]:
     return trials
 
 
-def finalists(trials: Sequence[Trial]) -> list[Trial]:
+def finalists(trials: Sequence[Trial], most_memory: float = math.inf) -> list[Trial]:
     """Choose those that are timed in turn.
 
     Args:
       trials: of one kind.
+      most_memory: MiB that a private step of ours should not exceed.
 
     Returns:
-      The fastest; of jax-privacy also its fastest with a microbatch of one, and with the largest that was tried.
+      The fastest, of ours that keep to the memory if any do; of jax-privacy also its fastest with a microbatch of one,
+      and with the largest that was tried.
     """
-    ranked = sorted(trials, key=lambda trial: trial.seconds)
+    ranked = sorted(trials, key=lambda trial: (not _fits(trial, most_memory), trial.seconds))
     chosen = ranked[:FINALISTS]
     if trials and trials[0].candidate.kind == JAX_PRIVACY:
         for microbatch in (1, max(trial.candidate.microbatch for trial in trials)):
             chosen += [trial for trial in ranked if trial.candidate.microbatch == microbatch][:1]
     return list({trial.candidate.name: trial for trial in chosen}.values())
+
+
+def memory_limit(trials: Iterable[Trial]) -> float:
+    """Say what memory is granted to private steps, in MiB.
+
+    Args:
+      trials: of all kinds so far.
+
+    Returns:
+      `MEMORY_LIMIT` times that of the fastest non-private step; infinite where none is known.
+    """
+    plain = [trial for trial in trials if trial.candidate.kind == PLAIN and "memory_mib" in trial.started.facts]
+    if not plain:
+        return math.inf
+    return MEMORY_LIMIT * min(plain, key=lambda trial: trial.seconds).started.facts["memory_mib"]
+
+
+def _fits(trial: Trial, most_memory: float) -> bool:
+    return trial.candidate.kind not in LIMITED or trial.started.facts.get("memory_mib", 0.0) <= most_memory
 
 
 def run_passes(chosen: Sequence[Trial], passes: int, say: Callable[[str], None]) -> dict[str, list[float]]:
@@ -124,12 +149,12 @@ def summarize(trials: Sequence[Trial], seconds: dict[str, list[float]]) -> dict[
       seconds: of `run_passes`.
 
     Returns:
-      A tree for JSON: the best of each kind by its median, ratios to the best of `plain`, of jax-privacy and of
-      PyTorch, pass by pass, and the whole sweep.
+      A tree for JSON: the best of each kind by its median (of ours that keep to the memory, if any do), ratios to the
+      best of `plain`, of jax-privacy and of PyTorch, pass by pass, and the whole sweep.
     """
-    by_name = {trial.candidate.name: trial for trial in trials}
+    by_name, most = {trial.candidate.name: trial for trial in trials}, memory_limit(trials)
     best: dict[str, str] = {}
-    for name in sorted(seconds, key=lambda name: statistics.median(seconds[name])):
+    for name in sorted(seconds, key=lambda name: (not _fits(by_name[name], most), statistics.median(seconds[name]))):
         best.setdefault(by_name[name].candidate.kind, name)
 
     def over(reference: str) -> dict[str, dict[str, float]]:

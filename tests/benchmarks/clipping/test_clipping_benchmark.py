@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.clipping import against_peers
 from benchmarks.clipping.accelerator import model_flops_a_token
-from benchmarks.clipping.measurement import Candidate, Started, finalists, summarize, sweep
+from benchmarks.clipping.measurement import Candidate, Started, finalists, memory_limit, summarize, sweep
 from benchmarks.clipping.steps import draw_batch
 from models.base import parameter_count
 from models.registry import create_model
@@ -43,6 +43,28 @@ def test_ratios_are_taken_pass_by_pass_of_the_best_setting_of_each_kind():
     assert summary["best"]["plain"]["microbatch"] == 1
     assert summary["over_plain"] == {"ghost": {"min": 1.5, "median": 2.0, "max": 3.0}}
     assert summary["memory_over_plain"] == {"ghost": {"best_settings": 3.0, "same_setting": 1.5}}
+
+
+def test_a_private_step_keeps_to_the_memory_if_it_can():
+    plain = sweep([candidate("plain", 1, 1.0, memory_mib=10.0)])
+    large, small = candidate("bookkeeping", 4, 1.0, memory_mib=14.0), candidate("bookkeeping", 1, 1.5, memory_mib=12.0)
+    for candidates, best in (([small, large], 1), ([large], 4)):
+        found = sweep(candidates)
+        assert finalists(found, memory_limit(plain))[0].candidate.microbatch == best
+        seconds = {trial.candidate.name: [trial.seconds] for trial in [*plain, *found]}
+        assert summarize([*plain, *found], seconds)["best"]["bookkeeping"]["microbatch"] == best
+
+
+def test_a_case_takes_the_place_of_an_earlier_one(tmp_path):
+    first, second = ({"model": name, "examples": 2, "length": 4, "best": {}} for name in "ab")
+    again = second | {"best": {"plain": {}}}
+    assert against_peers.with_case([first, second], again) == [first, again]
+    assert against_peers.with_case([first], second) == [first, second]
+    path, record = tmp_path / "against_peers.json", {"machine": {"cores": 2}, "setting": "x"}
+    assert against_peers.earlier_cases(path, record) == []
+    path.write_text(json.dumps(record | {"cases": [first]}))
+    assert against_peers.earlier_cases(path, record) == [first]
+    assert against_peers.earlier_cases(path, record | {"machine": {"cores": 4}}) == []
 
 
 def test_jax_privacy_is_also_timed_at_its_ends():
