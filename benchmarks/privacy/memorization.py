@@ -28,20 +28,23 @@ from simulations.datasets.store import StoreWriter, TokenStore
 RESULTS = Path(__file__).parent / "results"
 LENGTH, SUFFIX, PREFIXES = 100, 50, (10, 25, 50)
 REPEATS = (1, 4, 16)
+OPTIONS = ("learning-rate=0.003",)
 COLOURS = {"not private": "#d55e00", "private": "#0072b2"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("runs/stdlib"), help="a data set with held-out clients")
-    parser.add_argument("--clients", type=int, default=100, help="training clients whose text is used")
+    parser.add_argument("--clients", type=int, default=10, help="training clients whose text is used")
     parser.add_argument("--model", default="transformer_tiny")
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epsilon", type=float, default=8.0)
     parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--canaries", type=int, default=8, help=f"for each of {REPEATS} repeats")
-    parser.add_argument("--options", nargs="*", default=[], metavar="OPTION=VALUE", help="more of both pretrainings")
+    parser.add_argument("--canaries", type=int, default=4, help=f"for each of {REPEATS} repeats")
+    parser.add_argument(
+        "--options", nargs="*", default=OPTIONS, metavar="OPTION=VALUE", help="more of both pretrainings"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the numbers and the plot go")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +132,7 @@ def plot(record: dict[str, Any]) -> Figure:
         exposure.axhline(found["canaries"]["largest_by_rank"], color="#dde2e7", zorder=0)
         exposure.axhline(found["canaries"]["chance_mean"], color="#5b6570", linestyle=":", zorder=0)
     extraction.set_xlabel("tokens of the prefix")
-    extraction.set_ylabel(f"suffixes of {SUFFIX} tokens within 10 % edits, %")
+    extraction.set_ylabel(f"suffixes of {SUFFIX} tokens extracted, %")
     exposure.set_xlabel("times a canary is in the data")
     exposure.set_ylabel("mean exposure, bits (dotted: chance)")
     for axes in (extraction, exposure):
