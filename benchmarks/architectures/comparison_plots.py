@@ -57,7 +57,8 @@ def draw_curves(axes: Axes, record: Record) -> None:
             axes.fill_between(rounds, mean - std, mean + std, color=style(name)["color"], alpha=0.12, linewidth=0)
     axes.set_yscale("log")
     axes.set_xlabel("rounds done")
-    axes.set_title("Held-out perplexity at the selected rates", loc="left")
+    words = f", {LONGER}" if longer else ""
+    axes.set_title(f"Held-out perplexity at the selected rates{words}", loc="left")
     axes.legend(frameon=False, title="at the end")
 
 
