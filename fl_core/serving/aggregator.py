@@ -121,7 +121,7 @@ class Aggregator(Coordinator):
         super().__init__(**others)
         self._shared, self._agreement, self._new_sum = shared, agreement, new_sum
         self._encoding, self._chunk_bytes = deployment.download_encoding, deployment.chunk_bytes
-        self._name = secrets.token_hex(8)
+        self._name, self._saved_every = secrets.token_hex(8), deployment.saved_every
         self._compiled = False
         self._shard: Shard | None = None
         self._aggregators = 1
@@ -171,7 +171,7 @@ class Aggregator(Coordinator):
         shard, now = self._shard, asyncio.get_running_loop().time()
         if shard is None or not shard.wants(number, now) or (self.draining and number not in shard.participants):
             return None, 0
-        selected, rest = await asyncio.to_thread(self._shared.select, shard.token.hex(), number)
+        selected, rest = await asyncio.to_thread(self._shared.select, shard.token.hex(), number, self._saved_every)
         if not selected or shard.closed:
             return None, rest
         shard.participants.setdefault(number, Participant())

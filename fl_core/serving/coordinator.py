@@ -122,7 +122,7 @@ class Coordinator:
     async def _select(self, number: int) -> tuple[Attempt | None, int | None]:
         """Find the attempt that a client takes part in, and the rounds that it has to rest: None where for ever."""
         attempt, now = self._attempt, asyncio.get_running_loop().time()
-        rest = self.registry.rounds_to_rest(number, self._next_round)
+        rest = self.registry.rounds_to_rest(number, self._next_round, attempt is not None)
         if rest != 0 or attempt is None or not attempt.wants(number, now):
             return None, rest
         attempt.select(number, now)

@@ -38,14 +38,15 @@ class _Client:
 class ClientRegistry:
     """All clients of a run. Used in one thread."""
 
-    def __init__(self, state: State, bound: BoundedParticipation):
+    def __init__(self, state: State, bound: BoundedParticipation, saved_every: int):
         """Read the clients of the run so far.
 
         Args:
           state: of the run.
           bound: on participation.
+          saved_every: rounds after which they are on disk.
         """
-        self._bound = bound
+        self._bound, self._saved_every = bound, saved_every
         self._clients: dict[str, _Client] = {}
         self._by_number: dict[int, _Client] = {}
         self._dirty: dict[int, _Client] = {}
@@ -101,22 +102,24 @@ class ClientRegistry:
         client = self._clients.get(identity)
         return None if client is None else client.number
 
-    def rounds_to_rest(self, number: int, round_number: int) -> int | None:
+    def rounds_to_rest(self, number: int, round_number: int, is_open: bool) -> int | None:
         """Say how long a client may not take part.
 
         Args:
           number: of the client.
           round_number: of the round that is running, or comes next.
+          is_open: whether it is running, so that the one before is over in every respect.
 
         Returns:
-          Rounds from that one until it may; None where it never may again.
+          Rounds from that one until it may, or until it is worth asking again; None where it never may again.
         """
         client = self._by_number[number]
-        most = self._bound.max_participations
-        if most is not None and client.participations >= most:
-            return None
         if client.last_round is None:
             return 0
+        most = self._bound.max_participations
+        if most is not None and client.participations >= most:
+            whole = round_number if is_open else round_number - 1
+            return final_rest(client.last_round, whole, self._saved_every)
         return max(0, client.last_round + self._bound.min_separation - round_number)
 
     def took_part(self, numbers: Sequence[int], round_number: int) -> None:
@@ -168,3 +171,17 @@ class ClientRegistry:
             client = self._by_number[one.number]
             client.check_ins += one.check_ins
             self._dirty[one.number] = client
+
+
+def final_rest(last_round: int, rounds: int, saved_every: int) -> int | None:
+    """Say whether a client that has taken part as often as it may will never be needed again.
+
+    Args:
+      last_round: that it took part in.
+      rounds: that are over.
+      saved_every: rounds after which they are on disk.
+
+    Returns:
+      None where it will not; else, since a crash would undo its last round, rounds until it is worth asking again.
+    """
+    return None if last_round < rounds // saved_every * saved_every else saved_every

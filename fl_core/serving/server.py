@@ -181,7 +181,7 @@ def desk_of(task: Task, like: Params, state: State, out: Path) -> dict[str, Any]
     round_bytes = download_bytes(like) + upload_bytes(deployment.compressor(), like) + len(task.vocabulary)
     return {
         "state": state,
-        "registry": ClientRegistry(state, deployment.participation),
+        "registry": ClientRegistry(state, deployment.participation, deployment.saved_every),
         "rules": rules,
         "offer": Offer(
             program_message(deployment, task.model.vocabulary_size),

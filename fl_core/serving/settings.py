@@ -129,6 +129,11 @@ class Deployment(TrainingSettings):
         """What the server enforces of every client."""
         return BoundedParticipation(self.max_participations, self.min_separation)
 
+    @property
+    def saved_every(self) -> int:
+        """Rounds after which the server saves them; with privacy each of them, before its model is released."""
+        return self.checkpoint_every if self.privacy == "none" else 1
+
     def optimization(self) -> FederatedOptimization:
         """Collect what the round loop needs."""
         return FederatedOptimization(

@@ -14,6 +14,7 @@ import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
 from fl_core.serving.database import Database
+from fl_core.serving.registry import final_rest
 from fl_core.serving.shared_records import Claim, PartialSum, Phase, SharedRound, Tally
 from fl_core.serving.state import AttemptRecord, StateError
 from fl_core.serving.state_sql import write_attempt
@@ -260,12 +261,13 @@ class SharedRounds:
                 connection.execute(sql.insert(CLIENTS), rows)
         return found | {row["identity"]: row["number"] for row in rows}
 
-    def select(self, token: str, client: int) -> tuple[bool, int | None]:
+    def select(self, token: str, client: int, saved_every: int) -> tuple[bool, int | None]:
         """Take a client into a round, if it may and is needed.
 
         Args:
           token: of the round.
           client: its number.
+          saved_every: rounds after which they are on disk.
 
         Returns:
           Whether it is selected, and the rounds that it has to rest: None where it may never take part again. A client
@@ -282,7 +284,7 @@ class SharedRounds:
             active = sum(state in ("selected", "claimed") for state in known.values())
             if shared.phase != "selecting" or active >= shared.to_select or known.get(client, "lost") != "lost":
                 return False, 0
-            rest = _rounds_to_rest(connection, client, shared)
+            rest = _rounds_to_rest(connection, client, shared, saved_every)
             if rest != 0:
                 return False, rest
             _set_state(connection, token, client, client in known, state="selected", aggregator=None, upload_id=None)
@@ -403,12 +405,12 @@ def _set_state(connection: Connection, token: str, client: int, known: bool, **v
         connection.execute(sql.insert(SELECTIONS).values(token=token, client=client, **values))
 
 
-def _rounds_to_rest(connection: Connection, client: int, shared: sql.Row) -> int | None:
+def _rounds_to_rest(connection: Connection, client: int, shared: sql.Row, saved_every: int) -> int | None:
     rounds = PARTICIPATIONS.c.round_number
     taken = sql.select(sql.func.max(rounds), sql.func.count()).where(PARTICIPATIONS.c.client == client)
     last, count = connection.execute(taken).one()
     if shared.max_participations is not None and count >= shared.max_participations:
-        return None
+        return final_rest(last, shared.round_number, saved_every)
     return 0 if last is None else max(0, last + shared.min_separation - shared.round_number)
 
 

@@ -70,7 +70,8 @@ def test_with_keys_each_of_a_fleet_has_a_certificate_of_its_own(tmp_path, small_
 
 
 def test_a_fleet_goes_home_when_none_of_it_may_take_part_again(tmp_path, small_store, capsys):
-    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *PERFECT], clients=12, max_participations=1)
+    once = {"max_participations": 1, "checkpoint_every": 1}
+    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *PERFECT], clients=12, **once)
     assert [row["clients"] for row in rows] == [6, 6]
     summary = json.loads(capsys.readouterr().out)
     assert not summary["over"]

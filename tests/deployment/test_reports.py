@@ -281,7 +281,7 @@ def test_min_separation_and_max_participations_are_enforced(tmp_path):
             await round_.open(number + 1)
         round_.collecting.cancel()
 
-    in_round(tmp_path, scenario, min_separation=2, max_participations=2)
+    in_round(tmp_path, scenario, min_separation=2, max_participations=2, checkpoint_every=1)
 
 
 def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_off(tmp_path):
