@@ -6,7 +6,16 @@ from typing import NoReturn
 import grpc
 
 from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, flow_options, message_limits
+from fl_core.transport.grpc_names import (
+    CHECK_IN,
+    CLIENT_NAME,
+    DOWNLOAD,
+    SERVICE,
+    UPLOAD,
+    WANTED,
+    flow_options,
+    message_limits,
+)
 from fl_core.transport.interface import RefusedError, TransportError, UnknownArtifactError
 
 LARGEST_CHUNK = 4 << 20
@@ -83,7 +92,10 @@ class GrpcChannel:
             yield await anext(parts)
             # What answers the first part alone, as that the round is over, spares the rest.
             assert call is not None
-            await call.initial_metadata()
+            if WANTED not in dict(await call.initial_metadata() or ()):
+                # It is refused. Sending on before that is known for certain would hide why.
+                await call.code()
+                return
             async for part in parts:
                 yield part
 

@@ -11,7 +11,16 @@ from google.protobuf.message import DecodeError, Message
 
 from fl_core.errors import ConfigurationError
 from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, flow_options, message_limits
+from fl_core.transport.grpc_names import (
+    CHECK_IN,
+    CLIENT_NAME,
+    DOWNLOAD,
+    SERVICE,
+    UPLOAD,
+    WANTED,
+    flow_options,
+    message_limits,
+)
 from fl_core.transport.interface import (
     Handlers,
     MalformedError,
@@ -187,7 +196,7 @@ async def _parse_all(
         yield _parse(messages.UploadPart, part)
         if not asked:
             # The first part is read, and more is wanted: clients send no other before they see this.
-            await context.send_initial_metadata(())
+            await context.send_initial_metadata(((WANTED, "1"),))
             asked = True
 
 

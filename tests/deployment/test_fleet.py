@@ -14,6 +14,7 @@ from fl_core.transport.credentials import SERVER, CertifiedNames, read_credentia
 from models.registry import create_model
 from simulations.datasets.store import TokenStore
 
+LONGEST = 80
 PERFECT = "--availability 1 --diurnal 0 --link-bytes inf --speeds 1e9 1e9 1e9 --stay-seconds 1 --dropout 0".split()
 
 
@@ -34,7 +35,7 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None, **changes):
             address = ["--server", f"127.0.0.1:{server.port}", "--clients", str(clients), "--json"]
             address += ["--keys", str(keys)] if keys else ["--insecure"]
             # Where the run does not come to its end, the fleet does.
-            address += ["--models", settings.model, "--seconds", "80"]
+            address += ["--models", settings.model, "--seconds", str(LONGEST)]
             assert await asyncio.to_thread(fedlm, ["fleet", *address, *words]) == 0
             if not changes:
                 assert await server.over
@@ -75,6 +76,7 @@ def test_a_fleet_goes_home_when_none_of_it_may_take_part_again(tmp_path, small_s
     assert [row["clients"] for row in rows] == [6, 6]
     summary = json.loads(capsys.readouterr().out)
     assert not summary["over"]
+    assert summary["seconds"] < LONGEST, "it went home by itself"
     assert summary["answers"]["accepted"] == 12
 
 
