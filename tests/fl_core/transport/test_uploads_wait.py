@@ -7,6 +7,7 @@ import pytest
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.grpc_client import GrpcChannel
 from fl_core.transport.grpc_server import GrpcServer
+from fl_core.transport.interface import RefusedError
 
 PIECES = [bytes([number]) * 1000 for number in range(20)]
 
@@ -53,3 +54,33 @@ def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted):
     assert handlers.too_early == []
     assert [part.data for part in handlers.read[1:]] == PIECES[: wanted - 1]
     assert len(handlers.read) == wanted
+
+
+def test_a_refused_upload_says_why():
+    """Also where its refusal and what the client would send next meet."""
+
+    class Refusing:
+        async def upload(self, peer, parts):
+            await anext(parts)
+            raise RefusedError("revoked")
+
+    async def parts():
+        yield messages.UploadPart(header=messages.UploadHeader(size=20000))
+        for piece in PIECES:
+            yield messages.UploadPart(data=piece)
+
+    async def run():
+        server = GrpcServer(Refusing(), "127.0.0.1:0", 1 << 16)
+        await server.start()
+        channel = GrpcChannel(f"127.0.0.1:{server.port}", "client")
+        try:
+            async with asyncio.timeout(30):
+                # A refusal is held back for a moment, so many are waited for at once.
+                uploads = [channel.upload(parts()) for _ in range(10)]
+                return await asyncio.gather(*uploads, return_exceptions=True)
+        finally:
+            await channel.close()
+            await server.stop(0)
+
+    ends = asyncio.run(run())
+    assert [(type(end), str(end)) for end in ends] == [(RefusedError, "PERMISSION_DENIED: revoked")] * 10
