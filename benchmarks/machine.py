@@ -1,8 +1,11 @@
 """What a measurement must be read with: the machine and the versions."""
 
+import json
 import os
 import platform
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -26,3 +29,20 @@ def _processor() -> str:
         return names[0]
     except (OSError, IndexError):
         return platform.processor()
+
+
+def measured_before(path: Path, now: dict[str, Any], part: str, nothing: Any) -> Any:
+    """Read what an earlier run measured, so that one thing can be measured again and the others are kept.
+
+    Args:
+      path: of its JSON.
+      now: record of this run, with `machine` and `setting`.
+      part: of the record that is wanted.
+      nothing: what to return where there is none, or it is of another machine or setting.
+
+    Returns:
+      That part.
+    """
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    same = all(before.get(name) == now[name] for name in ("machine", "setting"))
+    return before[part] if same else nothing

@@ -43,7 +43,7 @@ from benchmarks.clipping.measurement import (
 )
 from benchmarks.clipping.report import plot, table
 from benchmarks.clipping.steps import KINDS, Setting, compile_step, draw_batch
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, measured_before
 from benchmarks.simulation.contestants import Contestant, ContestantError
 from benchmarks.simulation.peers.protocol import timed
 from benchmarks.simulation.peers.task import Settings, Task, save_task
@@ -70,7 +70,7 @@ def main() -> None:
         accelerator.measure(arguments, console)
         return
     results: dict[str, Any] = {"machine": describe_machine(), "setting": setting(arguments), "cases": []}
-    results["cases"] = earlier_cases(arguments.results / "against_peers.json", results)
+    results["cases"] = measured_before(arguments.results / "against_peers.json", results, "cases", [])
     partial = arguments.results / "against_peers.partial.json"
     for name in arguments.models:
         for examples, length in arguments.shapes:
@@ -82,13 +82,6 @@ def main() -> None:
     plot(results["cases"]).savefig(picture.with_suffix(".partial.png"), dpi=120)
     picture.with_suffix(".partial.png").replace(picture)
     partial.replace(arguments.results / "against_peers.json")
-
-
-def earlier_cases(path: Path, now: dict[str, Any]) -> list[dict[str, Any]]:
-    """Read what was measured before on the same machine and setting, so that one case can be measured again."""
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    same = all(before.get(name) == now[name] for name in ("machine", "setting"))
-    return before["cases"] if same else []
 
 
 def with_case(cases: list[dict[str, Any]], measured: dict[str, Any]) -> list[dict[str, Any]]:

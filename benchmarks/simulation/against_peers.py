@@ -20,14 +20,14 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, measured_before
 from benchmarks.simulation.against_peers_report import plot, table
 from benchmarks.simulation.comparing import loss_disagreements
 from benchmarks.simulation.contestants import Contestant, ContestantError
@@ -116,7 +116,7 @@ def main() -> None:
         raise SystemExit(not all([check_model(name, arguments, console.log) for name in arguments.models]))
     arguments.results.mkdir(parents=True, exist_ok=True)
     results = {"machine": describe_machine(), "setting": setting(), "models": {}}
-    results["models"] = earlier_models(arguments.results / "against_peers.json", results)
+    results["models"] = measured_before(arguments.results / "against_peers.json", results, "models", {})
     partial = arguments.results / "against_peers.partial.json"
 
     def keep(name: str, measured: dict) -> None:
@@ -130,13 +130,6 @@ def main() -> None:
     plot(results["models"]).savefig(picture.with_suffix(".partial.png"), dpi=120)
     picture.with_suffix(".partial.png").replace(picture)
     partial.replace(arguments.results / "against_peers.json")
-
-
-def earlier_models(path: Path, now: dict[str, Any]) -> dict[str, Any]:
-    """Read what was measured before on the same machine and setting, so that one model can be measured again."""
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    same = all(before.get(name) == now[name] for name in ("machine", "setting"))
-    return before["models"] if same else {}
 
 
 def parse_arguments() -> argparse.Namespace:

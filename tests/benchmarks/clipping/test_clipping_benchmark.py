@@ -8,6 +8,7 @@ from benchmarks.clipping import against_peers
 from benchmarks.clipping.accelerator import model_flops_a_token
 from benchmarks.clipping.measurement import Candidate, Started, finalists, memory_limit, summarize, sweep
 from benchmarks.clipping.steps import draw_batch
+from benchmarks.machine import measured_before
 from models.base import parameter_count
 from models.registry import create_model
 
@@ -61,10 +62,10 @@ def test_a_case_takes_the_place_of_an_earlier_one(tmp_path):
     assert against_peers.with_case([first, second], again) == [first, again]
     assert against_peers.with_case([first], second) == [first, second]
     path, record = tmp_path / "against_peers.json", {"machine": {"cores": 2}, "setting": "x"}
-    assert against_peers.earlier_cases(path, record) == []
+    assert measured_before(path, record, "cases", []) == []
     path.write_text(json.dumps(record | {"cases": [first]}))
-    assert against_peers.earlier_cases(path, record) == [first]
-    assert against_peers.earlier_cases(path, record | {"machine": {"cores": 4}}) == []
+    assert measured_before(path, record, "cases", []) == [first]
+    assert measured_before(path, record | {"machine": {"cores": 4}}, "cases", []) == []
 
 
 def test_jax_privacy_is_also_timed_at_its_ends():
