@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from models.base import Batch, Model, Params
 from models.layers import logits_from_table
 from models.losses import ExampleSums, next_token_sums, target_logits
+from models.matrix_products import sum_of_outer_products
 from models.parameter_uses import Parameter, Recorded
 
 
@@ -79,15 +80,12 @@ def _forward(x: jax.Array, table: jax.Array, bias: jax.Array, targets: jax.Array
 
 def _backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, None]:
     x, table, bias, targets, exponentials, normalizer = residuals
-    width, dtype = x.shape[-1], x.dtype
+    dtype = x.dtype
     # The gradient of a row's logits is share * exponentials - gradient * (1 at the target).
     share, gradient = (gradient / normalizer).astype(dtype)[..., None], gradient.astype(dtype)[..., None]
     x_gradient = share * (exponentials @ table) - gradient * table[targets]
-    # With the row that sums up the bias's gradient comes a layout in which the product is fast on a CPU.
-    rows, flat_share = exponentials.reshape(-1, exponentials.shape[-1]), share.reshape(1, -1)
-    both = jnp.concatenate([x.reshape(-1, width).T * flat_share, flat_share]) @ rows
-    table_gradient = both[:-1].T.at[targets].add(-gradient * x)
-    bias_gradient = both[-1].at[targets].add(-gradient[..., 0])
+    table_gradient = sum_of_outer_products(exponentials, share * x).at[targets].add(-gradient * x)
+    bias_gradient = sum_of_outer_products(share, exponentials)[0].at[targets].add(-gradient[..., 0])
     return x_gradient, table_gradient.astype(table.dtype), bias_gradient.astype(bias.dtype), None
 
 

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import jax
 import jax.numpy as jnp
 
+from models.matrix_products import product
+
 Kind = Literal["multiply", "multiply_transposed", "look_up", "add", "scale"]
 
 
@@ -144,7 +146,7 @@ def multiply(x: jax.Array, kernel: Parameter) -> jax.Array:
     """
     if isinstance(kernel, Recorded):
         return kernel.recording.observe(kernel, "multiply", x, x @ kernel.value)
-    return x @ kernel
+    return product(x, kernel)
 
 
 def multiply_transposed(x: jax.Array, table: Parameter) -> jax.Array:

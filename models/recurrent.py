@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from models.base import Params
 from models.layers import dense, init_dense
+from models.matrix_products import constant_product, sum_of_outer_products
 from models.parameter_uses import Recorded, with_tap
 
 Activation = Callable[[jax.Array], jax.Array]
@@ -92,14 +93,16 @@ def _unroll(
     recurrent_ex3h: jax.Array,
     projection_hxe: jax.Array,
 ) -> _Pair:
+    recur, project = constant_product(recurrent_ex3h), constant_product(projection_hxe)
+
     def step(state: _Pair, inputs: _Pair) -> tuple[_Pair, _Pair]:
         h_bxe, c_bxh = state
         z_bx3h, shift_bxe = inputs
-        i, g, o = jnp.split(z_bx3h + h_bxe @ recurrent_ex3h, 3, axis=-1)
+        i, g, o = jnp.split(z_bx3h + recur(h_bxe), 3, axis=-1)
         i = gate(i)
         c_bxh = c_bxh + i * (cell(g) - c_bxh)
         m_bxh = gate(o) * cell(c_bxh)
-        h_bxe = m_bxh @ projection_hxe + shift_bxe
+        h_bxe = project(m_bxh) + shift_bxe
         return (h_bxe, c_bxh), (h_bxe, m_bxh)
 
     batch, hidden = z_txbx3h.shape[1], projection_hxe.shape[0]
@@ -133,8 +136,8 @@ def _recurrence_forward(
 def _recurrence_backward(gate: Activation, cell: Activation, residuals: tuple, h_gradient_txbxe: jax.Array) -> tuple:
     pull_back, h_txbxe, m_txbxh = residuals
     z_gradient, shift_gradient = pull_back((h_gradient_txbxe, jnp.zeros_like(m_txbxh)))
-    recurrent_gradient = jnp.einsum("tbe,tbz->ez", h_txbxe[:-1], z_gradient[1:])
-    projection_gradient = jnp.einsum("tbh,tbe->he", m_txbxh, shift_gradient)
+    recurrent_gradient = sum_of_outer_products(h_txbxe[:-1], z_gradient[1:])
+    projection_gradient = sum_of_outer_products(m_txbxh, shift_gradient)
     return z_gradient, recurrent_gradient, projection_gradient
 
 

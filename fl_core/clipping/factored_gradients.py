@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from models.matrix_products import sum_of_outer_products
 from models.parameter_uses import Use
 
 COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
@@ -214,8 +215,7 @@ def _weighted_sum(factors: Factors, weights: jax.Array, shape: tuple[int, ...]) 
         rows = rows * by_unit
     else:
         columns = columns * by_unit
-    flat_rows, flat_columns = rows.reshape(-1, shape[0]), columns.reshape(-1, shape[1])
-    return jax.lax.dot_general(flat_rows, flat_columns, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    return sum_of_outer_products(rows, columns, jnp.float32)
 
 
 def _kept(values: jax.Array, weights: jax.Array) -> jax.Array:

@@ -20,6 +20,7 @@ from test_loopback import final_parameters, simulate
 from clients.settings import Conditions
 from fl_core.cohorts import UniformSampler
 from fl_core.serving import shared_runner
+from fl_core.serving.aggregator import Aggregator
 from fl_core.serving.database import Database
 from fl_core.serving.operations.listener import OperatorApplication, OperatorListener
 from fl_core.serving.shared_rounds import SharedRounds
@@ -204,4 +205,33 @@ def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends
     assert attempts[1:] == [("finished", small.CLIENTS, small.CLIENTS, 0, 0, 0)]
     assert [row["clients"] for row in rows] == [small.CLIENTS - held, small.CLIENTS]
     # What was released is the sum of the reports of those who took part, each of them once.
+    compare(out, simulate(settings, Named(url), tmp_path / "simulation"))
+
+
+def test_a_sum_that_finds_no_room_on_the_disk_is_handed_over_once_there_is(
+    tmp_path, free_port, monkeypatch, largest_file, caplog
+):
+    everyone = {"cohort_size": small.CLIENTS, "minimum_reports": small.CLIENTS, "over_selection": 1.0}
+    settings = small.deployment(**small.PRIVACY | everyone | {"min_separation": 1}, rounds=2, upload_bits=32)
+    out, url, real, full = tmp_path / "run", sqlite_url(tmp_path / "state.db"), Aggregator._hand_over, [True] * 4
+    register_clients(url)
+
+    def hand_over(self, shard):
+        with largest_file(4096) if full and full.pop() else contextlib.nullcontext():
+            return real(self, shard)
+
+    monkeypatch.setattr(Aggregator, "_hand_over", hand_over)
+
+    async def deploy():
+        rows, clients = [], [small.make_client(free_port, tmp_path, one) for one in range(small.CLIENTS)]
+        here = aggregators_here(2, settings, tmp_path, url, free_port)
+        async with asyncio.timeout(120), here, small.running(clients):
+            assert await coordinate(small.task(settings), out, rows.append, url)
+        return rows
+
+    rows = asyncio.run(deploy())
+    assert not full
+    said = [record.fields["why"] for record in caplog.records if record.getMessage() == "state_not_reached"]
+    assert any("state.db" in why and "does its disk have room?" in why for why in said)
+    assert [row["clients"] for row in rows] == [small.CLIENTS] * 2
     compare(out, simulate(settings, Named(url), tmp_path / "simulation"))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from models.base import Model, Params
 from models.layers import dense, embed, init_dense, init_embedding
 from models.linear_head import linear_head_model
+from models.matrix_products import constant_product, sum_of_outer_products
 
 _Pair = tuple[jax.Array, jax.Array]
 
@@ -56,9 +57,11 @@ def lstm(name: str, vocabulary_size: int, embedding: int = 128, hidden: int = 38
 
 
 def _unroll(z_txbx4h: jax.Array, recurrent_hx4h: jax.Array) -> jax.Array:
+    recur = constant_product(recurrent_hx4h)
+
     def step(state: _Pair, z_bx4h: jax.Array) -> tuple[_Pair, jax.Array]:
         h_bxh, c_bxh = state
-        i, f, g, o = jnp.split(z_bx4h + h_bxh @ recurrent_hx4h, 4, axis=-1)
+        i, f, g, o = jnp.split(z_bx4h + recur(h_bxh), 4, axis=-1)
         c_bxh = jax.nn.sigmoid(f) * c_bxh + jax.nn.sigmoid(i) * jnp.tanh(g)
         h_bxh = jax.nn.sigmoid(o) * jnp.tanh(c_bxh)
         return (h_bxh, c_bxh), h_bxh
@@ -81,7 +84,7 @@ def _recurrence_backward(residuals: Any, gradient_txbxh: jax.Array) -> _Pair:
     # As in models/recurrent.py: the weights' gradient is one matrix product over all steps, after the loop.
     pull_back, h_txbxh = residuals
     (z_gradient,) = pull_back(gradient_txbxh)
-    return z_gradient, jnp.einsum("tbh,tbz->hz", h_txbxh[:-1], z_gradient[1:])
+    return z_gradient, sum_of_outer_products(h_txbxh[:-1], z_gradient[1:])
 
 
 _recurrence.defvjp(_recurrence_forward, _recurrence_backward)
