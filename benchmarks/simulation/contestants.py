@@ -19,6 +19,7 @@ import psutil
 
 SECONDS_BETWEEN_SAMPLES = 0.25
 SECONDS_TO_SETTLE = 1.0
+SECONDS_TO_STOP = 5.0
 
 
 class ContestantError(Exception):
@@ -141,9 +142,13 @@ class Contestant:
             thread.join()
 
     def pause(self) -> None:
-        """Stop the family, so that its background threads take no time from others."""
-        self._signal(signal.SIGSTOP)
+        """Stop the family, so that its background threads take no time from others; returns once it stands still."""
         self._stopped = True
+        self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + SECONDS_TO_STOP
+        while any(map(_runs, self.family())) and time.monotonic() < deadline:
+            time.sleep(0.01)
+            self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let the family go on, and give it a moment to settle."""
@@ -226,6 +231,13 @@ def idle_cpu_percent(contestants: Sequence[Contestant], seconds: float) -> list[
     time.sleep(seconds)
     after = [contestant.cpu_seconds() for contestant in contestants]
     return [100 * max(0.0, end - begin) / seconds for begin, end in zip(before, after, strict=True)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
+        return False
 
 
 def _process(pid: int) -> list[psutil.Process]:

@@ -214,10 +214,11 @@ def test_a_sum_that_finds_no_room_on_the_disk_is_handed_over_once_there_is(
     everyone = {"cohort_size": small.CLIENTS, "minimum_reports": small.CLIENTS, "over_selection": 1.0}
     settings = small.deployment(**small.PRIVACY | everyone | {"min_separation": 1}, rounds=2, upload_bits=32)
     out, url, real, full = tmp_path / "run", sqlite_url(tmp_path / "state.db"), Aggregator._hand_over, [True] * 4
+    one_at_a_time = threading.Lock()
     register_clients(url)
 
     def hand_over(self, shard):
-        with largest_file(4096) if full and full.pop() else contextlib.nullcontext():
+        with one_at_a_time, largest_file(4096) if full and full.pop() else contextlib.nullcontext():
             return real(self, shard)
 
     monkeypatch.setattr(Aggregator, "_hand_over", hand_over)
