@@ -10,11 +10,12 @@ import dataclasses
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from fl_core.errors import ConfigurationError
+from fl_core.errors import ConfigurationError, DiskError
 from fl_core.round_loop import RoundPlan
 from fl_core.serving.attempt import Attempt, Participant
 from fl_core.serving.coordinator import Coordinator
@@ -108,7 +109,15 @@ class Shard(Attempt):
 class Aggregator(Coordinator):
     """`fl_core.transport.interface.Handlers` that share their rounds with other processes."""
 
-    def __init__(self, shared: SharedRounds, agreement: str, new_sum: NewSum, deployment: Deployment, **others: Any):
+    def __init__(
+        self,
+        shared: SharedRounds,
+        agreement: str,
+        new_sum: NewSum,
+        deployment: Deployment,
+        folder: Path,
+        **others: Any,
+    ):
         """Prepare; nothing is selected before `follow`.
 
         Args:
@@ -116,11 +125,13 @@ class Aggregator(Coordinator):
           agreement: digest of the settings that the coordinator must share.
           new_sum: see `NewSum`.
           deployment: the settings.
+          folder: where the model is while it is downloaded.
           **others: see `Coordinator`.
         """
         super().__init__(**others)
         self._shared, self._agreement, self._new_sum = shared, agreement, new_sum
         self._encoding, self._chunk_bytes = deployment.download_encoding, deployment.chunk_bytes
+        self._folder = folder
         self._name, self._saved_every = secrets.token_hex(8), deployment.saved_every
         self._compiled = False
         self._shard: Shard | None = None
@@ -267,7 +278,13 @@ class Aggregator(Coordinator):
                 "the coordinator runs with other settings than this aggregator: give all of them the same configuration"
             )
         plan = RoundPlan(found.round_number, np.zeros(0, np.int64), found.seed, found.learning_rate)
-        parameters = await asyncio.to_thread(self._parameters, found.parameters)
+        try:
+            parameters = await asyncio.to_thread(self._parameters, found.parameters)
+        except DiskError as error:
+            # Others may take part meanwhile; this one does once there is room.
+            warn("no_room_for_model", why=str(error))
+            await asyncio.sleep(_BEAT_SECONDS)
+            return
         total = await asyncio.to_thread(self._sum, plan, found.clip_norm)
         now, rules = asyncio.get_running_loop().time(), dataclasses.replace(self._rules, goal=found.goal)
         self._shard = Shard(plan, rules, parameters, total, now, token, shared=self._shared, aggregator=self._name)
@@ -275,7 +292,7 @@ class Aggregator(Coordinator):
         event("shard_opened", round=found.round_number, attempt=found.token, aggregator=self._name)
 
     def _parameters(self, digest: str) -> ServedArtifact:
-        return ServedArtifact([self._shared.fetch(digest)], self._encoding, self._chunk_bytes)
+        return ServedArtifact([self._shared.fetch(digest)], self._encoding, self._chunk_bytes, self._folder)
 
     def _sum(self, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
         if not self._compiled:

@@ -22,8 +22,9 @@ from fl_core.serving.state import AttemptRecord, State, StateError
 from fl_core.serving.streaming_sum import StreamingSum
 from fl_core.serving.transfers import Turns
 from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.artifacts import ServedArtifact
-from fl_core.transport.interface import PROTOCOL, UnknownArtifactError
+from fl_core.transport.artifacts import ServedArtifact, ServedChunk
+from fl_core.transport.interface import PROTOCOL, UnknownArtifactError, Upload
+from fl_core.transport.uploads import CountedUpload
 
 _CHECK_INS_SAVED_EVERY = 1.0
 _REMEMBERED_ATTEMPTS = 4
@@ -164,23 +165,23 @@ class Coordinator:
             seconds=attempt.deadline - now,
         )
 
-    async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator[bytes]:
+    async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator[ServedChunk]:
         """See `fl_core.transport.interface.Handlers.download`."""
         self._limiter.call(peer)
         if request.digest == self._offer.vocabulary.description.digest:
-            artifact, send = self._offer.vocabulary, lambda chunk: None
+            artifact, send = self._offer.vocabulary, lambda size: None
         else:
             artifact, send = await self._parameters_for(peer, request.digest)
         with self._downloads.transfer() as transfer:
             for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
                 await transfer.turn()
                 chunk = artifact.chunk(number)
-                send(chunk)
-                self._limiter.carry(peer, len(chunk))
+                send(chunk.size)
+                self._limiter.carry(peer, chunk.size)
                 yield chunk
-                transfer.moved(len(chunk))
+                transfer.moved(chunk.size)
 
-    async def _parameters_for(self, peer: str, digest: bytes) -> tuple[ServedArtifact, Callable[[bytes], None]]:
+    async def _parameters_for(self, peer: str, digest: bytes) -> tuple[ServedArtifact, Callable[[int], None]]:
         """Find what a client may download, and what notes that it does."""
         number, attempt = await self._number_of(peer), self._attempt
         if (
@@ -193,26 +194,27 @@ class Coordinator:
         participant = attempt.participants[number]
         most = _DOWNLOADS * attempt.parameters.description.size
 
-        def send(chunk: bytes) -> None:
+        def send(size: int) -> None:
             if participant.bytes_down > most:
                 raise UnknownArtifactError("this client has downloaded this model too often")
-            participant.bytes_down += len(chunk)
-            attempt.bytes_down += len(chunk)
+            participant.bytes_down += size
+            attempt.bytes_down += size
 
         return attempt.parameters, send
 
-    async def upload(self, peer: str, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+    async def upload(self, peer: str, upload: Upload) -> messages.UploadReply:
         """See `fl_core.transport.interface.Handlers.upload`."""
         self._limiter.call(peer)
         reply = messages.UploadReply()
-        reply.CopyFrom(await self._upload(peer, self._limiter.metered(peer, parts)))
+        counted = CountedUpload(upload, lambda size: self._limiter.carry(peer, size))
+        reply.CopyFrom(await self._upload(peer, counted))
         reply.come_back_seconds = self._pacing.wait(self._population())
         if reply.status != messages.UploadReply.ACCEPTED:
             warn("report_refused", client=peer, status=messages.UploadReply.Status.Name(reply.status), why=reply.reason)
         return reply
 
-    async def _upload(self, peer: str, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
-        header = await read_header(parts)
+    async def _upload(self, peer: str, upload: Upload) -> messages.UploadReply:
+        header = await read_header(upload)
         if header is None:
             return refusal(messages.UploadReply.INVALID, "an upload begins with a header")
         number, attempt = await self._number_of(peer), self._attempt
@@ -222,7 +224,7 @@ class Coordinator:
             return self._answer_of_the_past(number, header)
         if not await self._takes_part(attempt, number):
             return refusal(messages.UploadReply.NOT_SELECTED, "this client was not selected for this round")
-        return await self._receiver.receive(attempt, number, header, parts)
+        return await self._receiver.receive(attempt, number, header, upload)
 
     def _answer_of_the_past(self, number: int, header: messages.UploadHeader) -> messages.UploadReply:
         participants = self._past.get(header.attempt)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 from fl_core.round_loop import CohortResult, RoundPlan
 from fl_core.serving.coordinator import Collected, Coordinator
@@ -25,6 +26,7 @@ class NetworkCohortRunner:
         make_sum: MakeSum,
         encoding: DownloadEncoding,
         chunk_bytes: int,
+        folder: Path,
     ):
         """Bind the round loop to the coordinator.
 
@@ -34,10 +36,11 @@ class NetworkCohortRunner:
           make_sum: see `MakeSum`.
           encoding: how the model travels.
           chunk_bytes: of the chunks of its download.
+          folder: where it is while it is downloaded.
         """
         self._coordinator, self._loop = coordinator, loop
         self._make_sum = make_sum
-        self._encoding, self._chunk_bytes = encoding, chunk_bytes
+        self._encoding, self._chunk_bytes, self._folder = encoding, chunk_bytes, folder
         self._compiled = False
 
     def announce(self, plan: RoundPlan) -> None:
@@ -52,7 +55,8 @@ class NetworkCohortRunner:
         if not self._compiled:
             self._make_sum(params, plan, clip_norm).compile()
             self._compiled = True
-        parameters = ServedArtifact(pack_parameters(params, self._encoding), self._encoding, self._chunk_bytes)
+        content = pack_parameters(params, self._encoding)
+        parameters = ServedArtifact(content, self._encoding, self._chunk_bytes, self._folder)
         collected = None
         try:
             while collected is None:

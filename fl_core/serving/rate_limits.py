@@ -6,11 +6,10 @@ the call is refused. There are two for each client: of calls, and of bytes in bo
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fl_core.serving.events import warn
-from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.interface import TooManyCallsError
 
 _REMEMBERED = 1 << 16
@@ -104,25 +103,6 @@ class RateLimiter:
         if account.bytes < size:
             self._refuse(identity, account, "bytes")
         account.bytes -= size
-
-    async def metered(
-        self, identity: str, parts: AsyncIterator[messages.UploadPart]
-    ) -> AsyncIterator[messages.UploadPart]:
-        """Count the bytes of an upload while it is read.
-
-        Args:
-          identity: of the client.
-          parts: of the upload.
-
-        Yields:
-          The parts.
-
-        Raises:
-          TooManyCallsError: they hold too many bytes.
-        """
-        async for part in parts:
-            self.carry(identity, len(part.data))
-            yield part
 
     def __len__(self) -> int:
         return len(self._accounts)

@@ -5,7 +5,6 @@ Whatever a client sends, the answer is a status and a reason; a report counts ex
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
 from fl_core.compression import Compressor
@@ -16,6 +15,7 @@ from fl_core.serving.streaming_sum import Report
 from fl_core.serving.transfers import Transfer, Turns
 from fl_core.serving.upload_buffers import UploadBuffer, UploadBuffers
 from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.interface import BrokenUploadError, Upload
 from fl_core.wire import DamagedError, WireError, upload_bytes
 from models.base import Params
 
@@ -48,7 +48,7 @@ class Receiver:
         self._turns = Turns(_UPLOADS_AT_ONCE)
 
     async def receive(
-        self, attempt: Attempt, number: int, header: messages.UploadHeader, parts: AsyncIterator[messages.UploadPart]
+        self, attempt: Attempt, number: int, header: messages.UploadHeader, upload: Upload
     ) -> messages.UploadReply:
         """Receive a report, or find out that it was received before.
 
@@ -56,7 +56,7 @@ class Receiver:
           attempt: that is running.
           number: of the client, which takes part in it.
           header: of the upload.
-          parts: the rest of the upload.
+          upload: whose header was read.
 
         Returns:
           The answer.
@@ -70,7 +70,7 @@ class Receiver:
             return refusal(_Reply.INVALID, "this client has answered in this round already")
         if participant.receiving is not None:
             participant.receiving.cancel()
-        task = asyncio.create_task(self._receive(attempt, number, header, parts))
+        task = asyncio.create_task(self._receive(attempt, number, header, upload))
         participant.receiving = task
         try:
             await asyncio.wait({task})
@@ -87,11 +87,12 @@ class Receiver:
         return refusal(_Reply.DAMAGED, "another upload of this client took the place of this one")
 
     async def idle(self) -> None:
-        """Wait until no report is being added."""
+        """Wait until no report is being added, and forget those that were."""
         await asyncio.get_running_loop().run_in_executor(self._adding, lambda: None)
+        self._buffers.forget()
 
     async def _receive(
-        self, attempt: Attempt, number: int, header: messages.UploadHeader, parts: AsyncIterator[messages.UploadPart]
+        self, attempt: Attempt, number: int, header: messages.UploadHeader, upload: Upload
     ) -> messages.UploadReply:
         if reason := self._contradiction(header):
             return _finally_refused(attempt, number, header, reason)
@@ -106,7 +107,7 @@ class Receiver:
             except OSError as error:
                 return _no_room(error)
             with buffer:
-                if reply := await self._fill(buffer, parts, transfer):
+                if reply := await self._fill(buffer, upload, transfer):
                     return reply
                 attempt.bytes_up += buffer.written
                 return await self._add_whole(attempt, number, header, buffer)
@@ -142,19 +143,18 @@ class Receiver:
         attempt.answer(number, header.upload_id, reply)
         return reply
 
-    async def _fill(
-        self, buffer: UploadBuffer, parts: AsyncIterator[messages.UploadPart], transfer: Transfer
-    ) -> messages.UploadReply | None:
-        async for part in parts:
-            transfer.moved(len(part.data))
-            if part.WhichOneof("part") != "data" or not part.data:
-                return refusal(_Reply.DAMAGED, "something else than data follows the header")
+    async def _fill(self, buffer: UploadBuffer, upload: Upload, transfer: Transfer) -> messages.UploadReply | None:
+        while True:
             try:
-                fitted = await buffer.write(part.data)
+                if not (count := await upload.read_into(buffer.space())):
+                    break
+                transfer.moved(count)
+                if not await buffer.take(count):
+                    return refusal(_Reply.DAMAGED, f"more than the {self._size} bytes that were declared")
+            except BrokenUploadError as error:
+                return refusal(_Reply.DAMAGED, str(error))
             except OSError as error:
                 return _no_room(error)
-            if not fitted:
-                return refusal(_Reply.DAMAGED, f"more than the {self._size} bytes that were declared")
             await transfer.turn()
         if not buffer.complete:
             return refusal(_Reply.DAMAGED, f"{buffer.written} bytes arrived of the {self._size} that were declared")
@@ -201,21 +201,20 @@ class Receiver:
         return reply
 
 
-async def read_header(parts: AsyncIterator[messages.UploadPart]) -> messages.UploadHeader | None:
-    """Read the first part of an upload.
+async def read_header(upload: Upload) -> messages.UploadHeader | None:
+    """Read the header of an upload.
 
     Args:
-      parts: all of them.
+      upload: that arrives.
 
     Returns:
       The header; None where something else came, or nothing for a while.
     """
     try:
         async with asyncio.timeout(_HEADER_SECONDS):
-            first = await anext(parts)
-    except (TimeoutError, StopAsyncIteration):
+            return await upload.header()
+    except TimeoutError:
         return None
-    return first.header if first.WhichOneof("part") == "header" else None
 
 
 def refusal(status: "messages.UploadReply.Status", reason: str) -> messages.UploadReply:

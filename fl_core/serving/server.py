@@ -36,7 +36,9 @@ from fl_core.transport.interface import Handlers
 from fl_core.wire import download_bytes, upload_bytes
 from models.base import Model, Params
 
-_UPLOADS_FOLDER = "uploads"
+TRANSFERS_FOLDER = "transfers"
+"""In the folder of a run: what clients download, and uploads that memory has no room for."""
+
 _GRACE_SECONDS = 2.0
 
 
@@ -170,14 +172,14 @@ def desk_of(task: Task, like: Params, state: State, out: Path) -> dict[str, Any]
       task: what is trained.
       like: parameters of the model, or their shapes.
       state: of the run.
-      out: folder for uploads.
+      out: folder for uploads and downloads.
 
     Returns:
       Arguments of `Coordinator`.
     """
     deployment, rules = task.deployment, rules_of(task.deployment)
-    uploads = out / _UPLOADS_FOLDER
-    uploads.mkdir(exist_ok=True)
+    transfers = out / TRANSFERS_FOLDER
+    transfers.mkdir(exist_ok=True)
     round_bytes = download_bytes(like) + upload_bytes(deployment.compressor(), like) + len(task.vocabulary)
     return {
         "state": state,
@@ -185,14 +187,14 @@ def desk_of(task: Task, like: Params, state: State, out: Path) -> dict[str, Any]
         "rules": rules,
         "offer": Offer(
             program_message(deployment, task.model.vocabulary_size),
-            ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes),
+            ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, transfers),
         ),
         "receiver": Receiver(
             like,
             deployment.compressor(),
             deployment.local_training(),
             deployment.length,
-            UploadBuffers(download_bytes(like) // 2, uploads),
+            UploadBuffers(download_bytes(like) // 2, transfers),
         ),
         "pacing": PaceSteering(rules.selected, deployment.check_in_seconds),
         "limiter": RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
@@ -211,9 +213,10 @@ async def _run(
     runner = NetworkCohortRunner(
         coordinator,
         loop,
-        sums_of(deployment, out / _UPLOADS_FOLDER),
+        sums_of(deployment, out / TRANSFERS_FOLDER),
         deployment.download_encoding,
         deployment.chunk_bytes,
+        out / TRANSFERS_FOLDER,
     )
     with draining_signals(coordinator.drain):
         saving = asyncio.create_task(coordinator.save_check_ins())

@@ -18,7 +18,16 @@ from fl_core.serving.memory import return_freed_memory
 from fl_core.serving.operations.measured import MeasuredHandlers, Metrics
 from fl_core.serving.operations.overview import Overview
 from fl_core.serving.program import program_message
-from fl_core.serving.server import Listen, Show, Task, desk_of, draining_signals, rules_of, start_listening
+from fl_core.serving.server import (
+    TRANSFERS_FOLDER,
+    Listen,
+    Show,
+    Task,
+    desk_of,
+    draining_signals,
+    rules_of,
+    start_listening,
+)
 from fl_core.serving.shared_rounds import SharedRounds
 from fl_core.serving.shared_runner import SharedCohortRunner
 from fl_core.serving.shared_standing import SharedStanding
@@ -79,7 +88,7 @@ async def aggregate(
 
     Args:
       task: what is trained, as the coordinator has it.
-      out: folder for uploads; made where absent.
+      out: folder for uploads and downloads; made where absent.
       listen: makes the transport.
       database: URL of the state.
       linger: seconds for which clients are still told that the run is over.
@@ -121,7 +130,7 @@ def make_aggregator(task: Task, database: Database, out: Path) -> Aggregator:
     Args:
       task: what is trained.
       database: of the run.
-      out: folder for uploads.
+      out: folder for uploads and downloads.
 
     Returns:
       The aggregator.
@@ -138,6 +147,7 @@ def make_aggregator(task: Task, database: Database, out: Path) -> Aggregator:
         agreement=agreement(task),
         new_sum=new_sum,
         deployment=deployment,
+        folder=out / TRANSFERS_FOLDER,
         **desk_of(task, like, SqlState(database), out),
     )
 

@@ -12,6 +12,8 @@ from typing import BinaryIO
 
 from fl_core.compression import Buffer
 
+_AT_ONCE = 1 << 19
+
 
 class UploadBuffers:
     """Makes buffers within a budget."""
@@ -24,6 +26,7 @@ class UploadBuffers:
           folder: for files; they have no names, and are gone when the process is.
         """
         self._left, self._folder = budget, folder
+        self._used: list[bytearray] = []
 
     def open(self, size: int) -> "UploadBuffer":
         """Make room for an upload.
@@ -42,9 +45,21 @@ class UploadBuffers:
         self._left -= size
         return UploadBuffer(size, self, None)
 
-    def give_back(self, size: int) -> None:
+    def take_memory(self, size: int) -> bytearray:
+        """Hand out memory; what was used before is faster than new."""
+        while self._used:
+            if len(memory := self._used.pop()) == size:
+                return memory
+        return bytearray(size)
+
+    def give_back(self, memory: bytearray) -> None:
         """Take the memory of a closed buffer back."""
-        self._left += size
+        self._left += len(memory)
+        self._used.append(memory)
+
+    def forget(self) -> None:
+        """Free the memory of closed buffers, and what uploads have left in it."""
+        self._used.clear()
 
 
 class UploadBuffer:
@@ -53,7 +68,8 @@ class UploadBuffer:
     def __init__(self, size: int, owner: UploadBuffers, file: BinaryIO | None):
         """Prepare for the first bytes; see `UploadBuffers.open`."""
         self._size, self._owner, self._file = size, owner, file
-        self._memory = bytearray(size) if file is None else bytearray()
+        self._memory = owner.take_memory(size) if file is None else bytearray()
+        self._passing = bytearray()
         self._map: mmap.mmap | None = None
         self.written = 0
 
@@ -62,33 +78,40 @@ class UploadBuffer:
 
     def __exit__(self, *exception: object) -> None:
         if self._file is None:
-            self._owner.give_back(self._size)
+            self._owner.give_back(self._memory)
         else:
             # What a full disk does not take is not wanted any more.
             with contextlib.suppress(OSError):
                 self._file.close()
-        self._memory, self._map = bytearray(), None
+        self._memory, self._passing, self._map = bytearray(), bytearray(), None
 
-    async def write(self, data: bytes) -> bool:
-        """Add bytes.
+    def space(self) -> memoryview:
+        """Give room for the bytes that follow; never none, so that more than was declared is noticed."""
+        most = min(self._size - self.written, _AT_ONCE)
+        if not most:
+            return memoryview(bytearray(1))
+        if self._file is None:
+            return memoryview(self._memory)[self.written : self.written + most]
+        self._passing = self._passing or bytearray(most)
+        return memoryview(self._passing)[:most]
+
+    async def take(self, count: int) -> bool:
+        """Keep what was put into `space`.
 
         Args:
-          data: what follows what was written so far.
+          count: its bytes.
 
         Returns:
-          Whether they fit; nothing is written where they do not.
+          Whether they belong to the upload; nothing is kept where they are more than that.
 
         Raises:
           OSError: the disk is full.
         """
-        end = self.written + len(data)
-        if end > self._size:
+        if self.complete:
             return False
-        if self._file is None:
-            self._memory[self.written : end] = data
-        else:
-            await asyncio.to_thread(_append, self._file, data)
-        self.written = end
+        if self._file is not None:
+            await asyncio.to_thread(_append, self._file, memoryview(self._passing)[:count])
+        self.written += count
         return True
 
     @property
@@ -105,7 +128,7 @@ class UploadBuffer:
         return memoryview(self._map)
 
 
-def _append(file: BinaryIO, data: bytes) -> None:
+def _append(file: BinaryIO, data: memoryview) -> None:
     # Flushed at once, so that a full disk is noticed while the client can still be told.
     file.write(data)
     file.flush()

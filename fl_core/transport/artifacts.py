@@ -5,9 +5,15 @@ the artifact's digest is over its sizes and all chunks' digests.
 """
 
 import hashlib
+import os
 import struct
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
+from fl_core.atomic_files import disk_errors
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.interface import TransportError, UnknownArtifactError
 
@@ -15,40 +21,94 @@ Buffer = bytes | bytearray | memoryview
 _SIZES = struct.Struct("<QI")
 
 
+class _ContentFile:
+    """A file without a name, which is gone when nobody holds this any more."""
+
+    def __init__(self, folder: Path | None):
+        with tempfile.TemporaryFile(dir=folder) as file:
+            self._number = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._number)
+
+    def fileno(self) -> int:
+        return self._number
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.fileno(), view) :]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedChunk:
+    """A part of a served artifact; it holds what it is in, so that nothing else is ever sent in its place.
+
+    Attributes:
+      file: that holds it.
+      start: where its `Chunk` message begins there.
+      offset: where its content begins, which is the message's end.
+      size: bytes of the content.
+    """
+
+    file: _ContentFile
+    start: int
+    offset: int
+    size: int
+
+    def message(self) -> bytes:
+        """Read the `Chunk` message, serialized."""
+        return self._read(self.start)
+
+    def content(self) -> bytes:
+        """Read the content."""
+        return self._read(self.offset)
+
+    def _read(self, start: int) -> bytes:
+        return os.pread(self.file.fileno(), self.offset + self.size - start, start)
+
+
 class ServedArtifact:
-    """An artifact in the server's memory, as the messages that carry it.
+    """An artifact in a file of the server, as the messages that carry it.
 
     Attributes:
       description: what a client needs to know to fetch it.
     """
 
-    def __init__(self, content: Iterable[Buffer], encoding: str, chunk_bytes: int):
+    def __init__(self, content: Iterable[Buffer], encoding: str, chunk_bytes: int, folder: Path | None = None):
         """Cut content into chunks.
 
         Args:
           content: at least one byte, in pieces of any size.
           encoding: what the bytes are.
           chunk_bytes: of every chunk but the last.
+          folder: of the file, which has no name there; the system's for temporary files where None.
+
+        Raises:
+          DiskError: the content cannot be written.
         """
-        self._chunks: list[bytes] = []
+        self._chunks: list[ServedChunk] = []
         digests, size = [], 0
-        for number, data in enumerate(_chunks(content, chunk_bytes)):
-            self._chunks.append(messages.Chunk(number=number, data=data).SerializeToString())
-            digests.append(hashlib.sha256(data).digest())
-            size += len(data)
+        with disk_errors(folder or Path(tempfile.gettempdir())):
+            file, end = _ContentFile(folder), 0
+            for number, data in enumerate(_chunks(content, chunk_bytes)):
+                message = messages.Chunk(number=number, data=data).SerializeToString()
+                file.append(message)
+                self._chunks.append(ServedChunk(file, end, end + len(message) - len(data), len(data)))
+                end += len(message)
+                digests.append(hashlib.sha256(data).digest())
+                size += len(data)
         self.description = messages.Artifact(
             encoding=encoding, size=size, chunk_bytes=chunk_bytes, chunk_digests=digests
         )
         self.description.digest = _digest(self.description)
 
-    def chunk(self, number: int) -> bytes:
+    def chunk(self, number: int) -> ServedChunk:
         """Take one chunk.
 
         Args:
           number: counted from 0.
 
         Returns:
-          The `Chunk` message, serialized.
+          The chunk.
 
         Raises:
           UnknownArtifactError: there is no such chunk, or none any more.

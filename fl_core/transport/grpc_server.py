@@ -28,6 +28,7 @@ from fl_core.transport.interface import (
     TooManyCallsError,
     UnknownArtifactError,
 )
+from fl_core.transport.uploads import UploadInParts
 
 log = logging.getLogger("fedlm.transport")
 _LONGEST_NAME = 128
@@ -133,13 +134,13 @@ class GrpcServer:
             async for chunk in self._handlers.download(peer, _parse(messages.DownloadRequest, content)):
                 try:
                     async with asyncio.timeout(_STALLED_SECONDS):
-                        await context.write(chunk)
+                        await context.write(chunk.message())
                 except TimeoutError:
                     raise RefusedError(f"nothing was read for {_STALLED_SECONDS:g} seconds") from None
 
     async def _upload(self, parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> messages.UploadReply:
         async with self._call(context) as peer:
-            return await self._handlers.upload(peer, _parse_all(parts, context))
+            return await self._handlers.upload(peer, UploadInParts(_parse_all(parts, context)))
 
     @contextlib.asynccontextmanager
     async def _call(self, context: grpc.aio.ServicerContext) -> AsyncIterator[str]:

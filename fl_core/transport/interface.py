@@ -5,9 +5,12 @@ may raise `RefusedError` or `TooManyCallsError`.
 """
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fl_core.transport import messages_pb2 as messages
+
+if TYPE_CHECKING:
+    from fl_core.transport.artifacts import ServedChunk
 
 PROTOCOL = 1
 """Version of the messages; a client of another is turned away when it checks in."""
@@ -33,6 +36,40 @@ class UnknownArtifactError(Exception):
     """What was asked for is not offered, or not any more."""
 
 
+class BrokenUploadError(Exception):
+    """The bytes of an upload break off, or something else is among them."""
+
+
+class Upload(Protocol):
+    """An upload that arrives at the server. The client sends no byte of it before that is read."""
+
+    async def header(self) -> messages.UploadHeader | None:
+        """Wait for what precedes the bytes; once, and first.
+
+        Returns:
+          The header; None where something else came.
+
+        Raises:
+          MalformedError: what came is no message.
+        """
+        ...
+
+    async def read_into(self, space: memoryview) -> int:
+        """Wait for the bytes that follow.
+
+        Args:
+          space: where they go, from its beginning on.
+
+        Returns:
+          How many came; 0 after the last.
+
+        Raises:
+          MalformedError: what came is no message.
+          BrokenUploadError: see there.
+        """
+        ...
+
+
 class Handlers(Protocol):
     """The server's side. A transport calls these; `peer` names the client and, with credentials, proves who it is."""
 
@@ -48,7 +85,7 @@ class Handlers(Protocol):
         """
         ...
 
-    def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator[bytes]:
+    def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator["ServedChunk"]:
         """Send an artifact.
 
         Args:
@@ -56,20 +93,19 @@ class Handlers(Protocol):
           request: which artifact, and from which chunk on.
 
         Returns:
-          `Chunk` messages, serialized once for all clients.
+          Its chunks; the next one is wanted when one is on its way.
 
         Raises:
           UnknownArtifactError: there is no such artifact or chunk now.
         """
         ...
 
-    async def upload(self, peer: str, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+    async def upload(self, peer: str, upload: Upload) -> messages.UploadReply:
         """Receive a report.
 
         Args:
           peer: identity of the client.
-          parts: a header, then the upload's bytes in order, which the client does not send before they are read.
-            Reading raises `MalformedError` where they are none.
+          upload: that arrives.
 
         Returns:
           Whether it counts, and if not, why.
@@ -89,7 +125,14 @@ class Channel(Protocol):
         ...
 
     async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
-        """See `Handlers.upload`."""
+        """Send a report.
+
+        Args:
+          parts: a header, then the upload's bytes in order.
+
+        Returns:
+          See `Handlers.upload`.
+        """
         ...
 
     async def close(self) -> None:

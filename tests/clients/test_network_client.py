@@ -64,7 +64,7 @@ class FakeServer:
         for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
             if artifact is self.parameters and number == 1 and (fault := self.fault("download")):
                 raise fault
-            yield messages.Chunk.FromString(artifact.chunk(number))
+            yield messages.Chunk.FromString(artifact.chunk(number).message())
 
     async def upload(self, parts):
         received = [part async for part in parts]

@@ -329,4 +329,4 @@ def test_one_liar_moves_the_mean_but_not_the_median(tmp_path, aggregation):
         found = jax.tree_util.tree_leaves(checkpoints.restore_arrays(1)["params"])
     largest = max(float(np.abs(leaf).max()) for leaf in found)
     assert largest < 5 if aggregation == "median" else largest > 1e5
-    assert not list((tmp_path / "run" / "uploads").iterdir())
+    assert not list((tmp_path / "run" / "transfers").iterdir())

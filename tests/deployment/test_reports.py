@@ -22,6 +22,7 @@ from fl_core.training_runs.run_folder import RunFolder
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.artifacts import ArtifactAssembly, ServedArtifact
 from fl_core.transport.interface import PROTOCOL, UnknownArtifactError
+from fl_core.transport.uploads import UploadInParts
 from fl_core.wire import pack_parameters, unpack_parameters
 
 Status = messages.UploadReply.Status
@@ -89,7 +90,7 @@ class Round:
                 await asyncio.sleep(pause)
                 yield messages.UploadPart(data=content[start : start + chunk])
 
-        return await self.coordinator.upload(name, parts())
+        return await self.coordinator.upload(name, UploadInParts(parts()))
 
 
 def in_round(tmp_path, scenario, **changes):
@@ -292,7 +293,7 @@ def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_
         async def fetch(name, count):
             request = messages.DownloadRequest(digest=description.digest, first_chunk=assembly.next_chunk)
             async for chunk in round_.coordinator.download(name, request):
-                assembly.add(messages.Chunk.FromString(chunk))
+                assembly.add(messages.Chunk.FromString(chunk.message()))
                 count -= 1
                 if not count:
                     return

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, ProcessCollector
 
 from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.interface import Handlers
+from fl_core.transport.artifacts import ServedChunk
+from fl_core.transport.interface import Handlers, Upload
+from fl_core.transport.uploads import CountedUpload
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _SLOW = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
@@ -73,28 +75,23 @@ class MeasuredHandlers:
         self._metrics.check_ins.labels(reply.WhichOneof("answer")).inc()
         return reply
 
-    async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator[bytes]:
+    async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator[ServedChunk]:
         """See `fl_core.transport.interface.Handlers.download`."""
         end = "broken"
         try:
             async for chunk in self.inner.download(peer, request):
-                self._down.inc(len(chunk))
+                self._down.inc(chunk.size)
                 yield chunk
             end = "whole"
         finally:
             self._metrics.downloads.labels(end).inc()
 
-    async def upload(self, peer: str, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+    async def upload(self, peer: str, upload: Upload) -> messages.UploadReply:
         """See `fl_core.transport.interface.Handlers.upload`."""
         with _timed(self._metrics.report_seconds), _counting_failures(self._metrics.reports):
-            reply = await self.inner.upload(peer, self._weighed(parts))
+            reply = await self.inner.upload(peer, CountedUpload(upload, self._up.inc))
         self._metrics.reports.labels(_answer(reply.status)).inc()
         return reply
-
-    async def _weighed(self, parts: AsyncIterator[messages.UploadPart]) -> AsyncIterator[messages.UploadPart]:
-        async for part in parts:
-            self._up.inc(len(part.data))
-            yield part
 
 
 def _answer(status: "messages.UploadReply.Status") -> str:

@@ -2,6 +2,7 @@ import hashlib
 
 import pytest
 
+from fl_core.errors import DiskError
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.artifacts import ArtifactAssembly, ServedArtifact
 from fl_core.transport.interface import TransportError, UnknownArtifactError
@@ -11,7 +12,7 @@ SERVED = ServedArtifact([CONTENT[:700], CONTENT[700:]], "test", 1000)
 
 
 def chunk(number):
-    return messages.Chunk.FromString(SERVED.chunk(number))
+    return messages.Chunk.FromString(SERVED.chunk(number).message())
 
 
 @pytest.mark.parametrize("size", [1, 999, 1000, 1001, 2560])
@@ -21,7 +22,7 @@ def test_content_arrives_as_it_was(size):
     for number in range(-(-size // 1000)):
         assert not assembly.complete
         assert assembly.next_chunk == number
-        assembly.add(messages.Chunk.FromString(served.chunk(number)))
+        assembly.add(messages.Chunk.FromString(served.chunk(number).message()))
     assert assembly.complete
     assert assembly.content == CONTENT[:size]
 
@@ -65,3 +66,19 @@ def test_what_is_withdrawn_cannot_be_fetched():
     served.withdraw()
     with pytest.raises(UnknownArtifactError):
         served.chunk(0)
+
+
+def test_what_is_being_sent_stays_what_it_was():
+    served = ServedArtifact([CONTENT], "test", 1000)
+    sending = served.chunk(1)
+    number = sending.file.fileno()
+    served.withdraw()
+    others = [ServedArtifact([bytes(3000)], "test", 1000) for _ in range(3)]
+    assert all(other.chunk(0).file.fileno() != number for other in others), "a file's number was given to another"
+    assert sending.content() == CONTENT[1000:2000]
+    assert messages.Chunk.FromString(sending.message()) == messages.Chunk(number=1, data=CONTENT[1000:2000])
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path):
+    with pytest.raises(DiskError, match="gone: cannot be written"):
+        ServedArtifact([CONTENT], "test", 1000, tmp_path / "gone")
