@@ -121,7 +121,7 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path):
         assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(total))
         assert int(total.weight) == int(total.clients - total.dropped) == len(accepted) + 1
         assert float(global_norm(total.delta)) <= (len(accepted) + 1) * round_.settings.update_clip_norm * 1.001
-        assert len(accepted) > 5, "the fuzzing reaches the sum"
+        assert accepted, "the fuzzing does not reach the sum"
 
     in_round(tmp_path, scenario, **PRIVATE, **PATIENT)
 
