@@ -10,7 +10,6 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from fl_core.atomic_files import disk_errors
@@ -38,36 +37,35 @@ class _ContentFile:
             view = view[os.write(self.fileno(), view) :]
 
 
-@dataclass(frozen=True, slots=True)
 class ServedChunk:
     """A part of a served artifact; it holds what it is in, so that nothing else is ever sent in its place.
 
     Attributes:
-      file: that holds it.
-      start: where its `Chunk` message begins there.
-      offset: where its content begins, which is the message's end.
-      size: bytes of the content.
+      file: that has it.
+      offset: where its content begins there.
+      size: bytes of its content.
     """
 
-    file: _ContentFile
-    start: int
-    offset: int
-    size: int
+    __slots__ = ("_message", "_number", "file", "offset", "size")
+
+    def __init__(self, file: _ContentFile, number: int, offset: int, size: int):
+        """Name a part of a file."""
+        self.file, self.offset, self.size = file, offset, size
+        self._number, self._message = number, b""
 
     def message(self) -> bytes:
-        """Read the `Chunk` message, serialized."""
-        return self._read(self.start)
+        """Give the `Chunk` message, serialized; made once, so that what asks for messages has them all in memory."""
+        if not self._message:
+            self._message = messages.Chunk(number=self._number, data=self.content()).SerializeToString()
+        return self._message
 
     def content(self) -> bytes:
         """Read the content."""
-        return self._read(self.offset)
-
-    def _read(self, start: int) -> bytes:
-        return os.pread(self.file.fileno(), self.offset + self.size - start, start)
+        return os.pread(self.file.fileno(), self.size, self.offset)
 
 
 class ServedArtifact:
-    """An artifact in a file of the server, as the messages that carry it.
+    """An artifact in a file of the server, cut into chunks.
 
     Attributes:
       description: what a client needs to know to fetch it.
@@ -88,12 +86,10 @@ class ServedArtifact:
         self._chunks: list[ServedChunk] = []
         digests, size = [], 0
         with disk_errors(folder or Path(tempfile.gettempdir())):
-            file, end = _ContentFile(folder), 0
+            file = _ContentFile(folder)
             for number, data in enumerate(_chunks(content, chunk_bytes)):
-                message = messages.Chunk(number=number, data=data).SerializeToString()
-                file.append(message)
-                self._chunks.append(ServedChunk(file, end, end + len(message) - len(data), len(data)))
-                end += len(message)
+                file.append(data)
+                self._chunks.append(ServedChunk(file, number, size, len(data)))
                 digests.append(hashlib.sha256(data).digest())
                 size += len(data)
         self.description = messages.Artifact(
