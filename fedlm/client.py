@@ -10,6 +10,7 @@ import tyro
 
 from fedlm.options import add_configuration
 from fl_core.errors import ConfigurationError
+from fl_core.transport.names import TransportName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,8 @@ class ClientCommand:
 
     server: str
     """Host and port of the server."""
+    transport: TransportName = "grpc"
+    """How calls travel, as the server has it."""
     data: Path
     """JSON Lines file of this device's text."""
     credentials: Path | None = None
@@ -53,13 +56,14 @@ def main(argv: list[str]) -> int:
     from clients.example_store import ExampleStore, Retention
     from clients.network_client import Client
     from clients.settings import ClientLimits
-    from fl_core.transport.grpc_client import GrpcChannel
+    from fl_core.transport.transports import TRANSPORTS
 
-    name, credentials = _identity(command)
+    name = _identity(command)
+    dial = TRANSPORTS[command.transport].dial(command.server, command.credentials)
     store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
     store.forget()
     client = Client(
-        lambda: GrpcChannel(command.server, name, credentials),
+        lambda: dial(name),
         store,
         _read_vocabulary,
         limits=ClientLimits(models=command.models),
@@ -69,15 +73,15 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _identity(command: ClientCommand) -> tuple[str, Any]:
-    """Find out who this client is, and what it dials with; refuse to speak plain text where others could listen."""
+def _identity(command: ClientCommand) -> str:
+    """Find out who this client is; refuse to speak plain text where others could listen."""
     from fl_core.transport.credentials import CLIENT, loopback_only, read_credentials
 
     if command.insecure:
         loopback_only(command.server)
         if command.name is None or command.credentials is not None:
             raise ConfigurationError("insecure needs a name, and does without credentials")
-        return command.name, None
+        return command.name
     if command.credentials is None:
         raise ConfigurationError(
             "there are no credentials; get them with `fedlm keys enrol` and give their folder as --credentials, or "
@@ -85,8 +89,7 @@ def _identity(command: ClientCommand) -> tuple[str, Any]:
         )
     if command.name is not None:
         raise ConfigurationError("name does nothing beside credentials, since the certificate has one; leave it out")
-    credentials = read_credentials(command.credentials, CLIENT)
-    return credentials.name, credentials.for_client()
+    return read_credentials(command.credentials, CLIENT).name
 
 
 def _read_vocabulary(content: bytes) -> Any:

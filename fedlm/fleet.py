@@ -17,6 +17,7 @@ from rich.table import Table
 from clients.population import Population
 from fedlm.options import add_configuration, settings_of
 from fl_core.errors import ConfigurationError, DataError
+from fl_core.transport.names import TransportName
 
 _TERMINAL_SECONDS, _PLAIN_SECONDS = 1.0, 15.0
 
@@ -31,6 +32,8 @@ class FleetCommand(Population):
 
     server: str
     """Host and port of the server."""
+    transport: TransportName = "grpc"
+    """How calls travel, as the server has it."""
     data: Path
     """Whose text the clients have: the folder of a data set that `fedlm data import` wrote (its training clients; the
     server's tokenizer must be its own), or a JSON Lines file of objects with `user` and `text`."""
@@ -123,26 +126,27 @@ def _clock(command: FleetCommand) -> Callable[[], float]:
 def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     """Choose how clients dial; with keys, make the certificates that are not there yet."""
     from fl_core.serving.keys import Authority
-    from fl_core.transport.credentials import CLIENT, loopback_only, read_credentials
-    from fl_core.transport.grpc_client import GrpcChannel
+    from fl_core.transport.credentials import CLIENT, loopback_only
+    from fl_core.transport.transports import TRANSPORTS
 
+    dial = TRANSPORTS[command.transport].dial
     if command.insecure:
         if command.keys is not None:
             raise ConfigurationError("insecure does without keys; leave one of them out")
         loopback_only(command.server)
-        return lambda number: GrpcChannel(command.server, _name(number))
+        dial_as = dial(command.server, None)
+        return lambda number: dial_as(_name(number))
     if command.keys is None:
         raise ConfigurationError(
             "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
             "speak plain text to a server on loopback"
         )
-    authority, folder = Authority(command.keys), command.keys / "clients"
-    credentials = []
+    authority, folder, dials = Authority(command.keys), command.keys / "clients", []
     for name in map(_name, range(command.clients)):
         if not (folder / name / f"{CLIENT}.pem").exists():
             authority.make_client(name)
-        credentials.append(read_credentials(folder / name, CLIENT).for_client())
-    return lambda number: GrpcChannel(command.server, _name(number), credentials[number])
+        dials.append(dial(command.server, folder / name))
+    return lambda number: dials[number](_name(number))
 
 
 def _name(number: int) -> str:

@@ -12,6 +12,7 @@ import tyro
 from fedlm.options import add_configuration, settings_of
 from fl_core.errors import ConfigurationError
 from fl_core.serving.settings import Deployment
+from fl_core.transport.names import TransportName
 
 if TYPE_CHECKING:
     from fl_core.serving.operations.measured import Metrics
@@ -40,6 +41,9 @@ class ServeCommand(Deployment):
     """Held-out examples to score on; always the same ones."""
     address: str = "127.0.0.1:8470"
     """Where to listen: host and port; port 0 takes a free one."""
+    transport: TransportName = "grpc"
+    """How calls travel; clients must be told the same. `http` (HTTP/1.1) moves large models faster, and takes less
+    memory for each client."""
     keys: Path | None = None
     """Folder of the server's credentials and the list of revoked clients, as `fedlm keys` makes it. Clients need a
     certificate of the same authority (mutual TLS), and its name is their identity."""
@@ -110,28 +114,26 @@ def _listen(command: ServeCommand) -> Any:
     """Choose what listens, and refuse what would let anybody in."""
     from fl_core.serving.keys import Authority
     from fl_core.serving.listeners import Listeners
-    from fl_core.transport.credentials import SERVER, CertifiedNames, loopback_only, read_credentials
+    from fl_core.transport.credentials import SERVER, loopback_only, read_credentials
     from fl_core.transport.grpc_enrolment import EnrolmentServer
-    from fl_core.transport.grpc_server import GrpcServer
+    from fl_core.transport.transports import TRANSPORTS
 
-    shared = command.role == "aggregator"
+    transport, shared = TRANSPORTS[command.transport], command.role == "aggregator"
     if command.insecure:
         if command.keys is not None or command.enrolment_address is not None:
             raise ConfigurationError("insecure does without keys and enrolment_address; leave it, or those, out")
         loopback_only(command.address)
-        return lambda handlers: GrpcServer(handlers, command.address, command.chunk_bytes, share_port=shared)
+        return lambda handlers: transport.listen(handlers, command.address, command.chunk_bytes, None, shared)
     if command.keys is None:
         raise ConfigurationError(
             "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
             "speak plain text on loopback"
         )
-    credentials, identify = read_credentials(command.keys, SERVER), CertifiedNames(command.keys)
-    enrol = None if command.enrolment_address is None else Authority(command.keys).enrol
+    keys, credentials = command.keys, read_credentials(command.keys, SERVER)
+    enrol = None if command.enrolment_address is None else Authority(keys).enrol
 
     def listen(handlers: Any) -> Listeners:
-        calls = GrpcServer(
-            handlers, command.address, command.chunk_bytes, credentials.for_server(), identify, share_port=shared
-        )
+        calls = transport.listen(handlers, command.address, command.chunk_bytes, keys, shared)
         if enrol is None or command.enrolment_address is None:
             return Listeners(calls)
         return Listeners(calls, EnrolmentServer(enrol, command.enrolment_address, credentials.for_enrolment()))

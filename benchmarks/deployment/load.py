@@ -1,7 +1,9 @@
 """The load: clients that train nothing, and do as little else as they can, so that the server is what is measured."""
 
 import asyncio
+import base64
 import contextlib
+import re
 import secrets
 import socket
 import threading
@@ -16,6 +18,9 @@ from benchmarks.deployment.servers import FETCH, LOOPBACK, NAIVE, SEND, UNLIMITE
 from benchmarks.deployment.shapes import CHUNK, Shape
 from fl_core.transport import messages_pb2 as messages
 from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, flow_options, message_limits
+from fl_core.transport.http_names import ARTIFACTS, UPLOAD_HEADER
+from fl_core.transport.http_names import CHECK_IN as CHECK_IN_PATH
+from fl_core.transport.http_names import UPLOAD as UPLOAD_PATH
 from fl_core.transport.interface import PROTOCOL
 
 _CHECK_IN = messages.CheckInRequest(protocol=PROTOCOL, client_version="load").SerializeToString()
@@ -66,16 +71,7 @@ def fedlm_rounds(connection: Connection, port: int, shape: Shape, upload: bytes)
             await asyncio.sleep(0.05)
         round_ = reply.selected
         await calls.download(round_.parameters.digest)
-        header = messages.UploadHeader(
-            attempt=round_.attempt,
-            upload_id=secrets.token_bytes(16),
-            outcome=messages.UploadHeader.TRAINED,
-            size=len(upload),
-            num_examples=1,
-            loss=1.0,
-            tokens=1.0,
-            gradient_norm=1.0,
-        )
+        header = _header_of(round_, len(upload))
         return (await calls.upload(header, parts)).status == messages.UploadReply.ACCEPTED
 
     async def run() -> None:
@@ -84,6 +80,19 @@ def fedlm_rounds(connection: Connection, port: int, shape: Shape, upload: bytes)
         await _answer_rounds(connection, shape, lambda: [take_part(client) for client in clients])
 
     asyncio.run(run())
+
+
+def _header_of(round_: messages.RoundConfiguration, size: int) -> messages.UploadHeader:
+    return messages.UploadHeader(
+        attempt=round_.attempt,
+        upload_id=secrets.token_bytes(16),
+        outcome=messages.UploadHeader.TRAINED,
+        size=size,
+        num_examples=1,
+        loss=1.0,
+        tokens=1.0,
+        gradient_norm=1.0,
+    )
 
 
 def naive_rounds(connection: Connection, port: int, shape: Shape, up: int) -> None:
@@ -128,21 +137,32 @@ async def _answer_rounds(connection: Connection, shape: Shape, begin: Callable[[
 def raw_rounds(connection: Connection, port: int, shape: Shape, down: int, up: int) -> None:
     """The same with `benchmarks.deployment.servers.raw`."""
     update = memoryview(bytes(up))
+
+    def take_part(client: socket.socket, name: str) -> bool:
+        client.sendall(b"g")
+        if not receive(client, down):
+            return False
+        client.sendall(update)
+        return bool(client.recv(1))
+
+    _answer_rounds_in_threads(connection, port, shape, take_part)
+
+
+def _answer_rounds_in_threads(
+    connection: Connection, port: int, shape: Shape, take_part: Callable[[socket.socket, str], bool]
+) -> None:
     connection.send("ready")
     while connection.recv():
         done = threading.Semaphore(0)
 
-        def take_part(client: socket.socket, done: threading.Semaphore = done) -> None:
+        def run(number: int, client: socket.socket, done: threading.Semaphore = done) -> None:
             with contextlib.suppress(OSError):
-                client.sendall(b"g")
-                if receive(client, down):
-                    client.sendall(update)
-                    if client.recv(1):
-                        done.release()
+                if take_part(client, f"client{number}"):
+                    done.release()
 
         clients = [socket.create_connection((LOOPBACK, port)) for _ in range(shape.selected)]
         started = time.perf_counter()
-        threads = [threading.Thread(target=take_part, args=(client,)) for client in clients]
+        threads = [threading.Thread(target=run, args=(number, client)) for number, client in enumerate(clients)]
         for thread in threads:
             thread.start()
         for _ in range(shape.goal):
@@ -155,6 +175,70 @@ def raw_rounds(connection: Connection, port: int, shape: Shape, down: int, up: i
         for thread in threads:
             thread.join()
         connection.send({"seconds": seconds, "accepted": shape.goal})
+
+
+def http_rounds(connection: Connection, port: int, shape: Shape, upload: bytes) -> None:
+    """As `fedlm_rounds`, with fedlm's server over HTTP; over sockets in threads, as `raw_rounds`."""
+
+    def take_part(client: socket.socket, name: str) -> bool:
+        reply = messages.CheckInReply()
+        while reply.WhichOneof("answer") != "selected":
+            time.sleep(0.05 if reply.WhichOneof("answer") else 0.0)
+            reply = messages.CheckInReply.FromString(_ask(client, "POST", CHECK_IN_PATH, name, _CHECK_IN))
+        round_ = reply.selected
+        _send_head(client, "GET", f"{ARTIFACTS}{round_.parameters.digest.hex()}", name)
+        size, begun = _receive_head(client)
+        if not receive(client, size - len(begun)):
+            return False
+        header = _header_of(round_, len(upload)).SerializeToString()
+        fields = {UPLOAD_HEADER: base64.b64encode(header).decode(), "Expect": "100-continue"}
+        _send_head(client, "PUT", UPLOAD_PATH, name, len(upload), fields)
+        size, begun = _receive_head(client)
+        if size < 0:
+            client.sendall(upload)
+            size, begun = _receive_head(client)
+        body = begun + _receive_exactly(client, size - len(begun))
+        return messages.UploadReply.FromString(body).status == messages.UploadReply.ACCEPTED
+
+    _answer_rounds_in_threads(connection, port, shape, take_part)
+
+
+def _send_head(
+    client: socket.socket, method: str, path: str, name: str, length: int = 0, fields: dict[str, str] | None = None
+) -> None:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {LOOPBACK}", f"{CLIENT_NAME}: {name}", f"Content-Length: {length}"]
+    lines += [f"{key}: {value}" for key, value in (fields or {}).items()]
+    client.sendall("\r\n".join([*lines, "", ""]).encode())
+
+
+def _receive_head(client: socket.socket) -> tuple[int, bytes]:
+    """Returns the length of the body, -1 where it is to be sent by the client, and what has arrived of it."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        data = client.recv(1 << 16)
+        if not data:
+            raise OSError("the server has hung up")
+        received += data
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head.lower())
+    return int(length[1]) if length else -1, body
+
+
+def _receive_exactly(client: socket.socket, size: int) -> bytes:
+    body = b""
+    while len(body) < size:
+        data = client.recv(size - len(body))
+        if not data:
+            raise OSError("the server has hung up")
+        body += data
+    return body
+
+
+def _ask(client: socket.socket, method: str, path: str, name: str, body: bytes) -> bytes:
+    _send_head(client, method, path, name, len(body))
+    client.sendall(body)
+    size, begun = _receive_head(client)
+    return begun + _receive_exactly(client, size - len(begun))
 
 
 def check_ins(connection: Connection, port: int, connections: int, identities: int) -> None:

@@ -56,10 +56,11 @@ def measure(shape: Shape, passes: int) -> dict[str, Any]:
     Returns:
       A tree for JSON.
     """
-    down, up = sizes_of(shape)
+    (down, up), upload = sizes_of(shape), random_upload(shape)
     with contextlib.ExitStack() as stack:
         running = {
-            "fedlm": _start(stack, (servers.fedlm, shape), (load.fedlm_rounds, shape, random_upload(shape))),
+            "http": _start(stack, (servers.fedlm, shape, 0.2, "http"), (load.http_rounds, shape, upload)),
+            "grpc": _start(stack, (servers.fedlm, shape), (load.fedlm_rounds, shape, upload)),
             "naive": _start(stack, (servers.naive, down), (load.naive_rounds, shape, up)),
             "raw": _start(stack, (servers.raw, down, up), (load.raw_rounds, shape, down, up)),
         }

@@ -22,13 +22,14 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 LOOPBACK = "127.0.0.1"
 
 
-def fedlm(connection: Connection, shape: Shape, check_in_seconds: float = 0.2) -> None:
+def fedlm(connection: Connection, shape: Shape, check_in_seconds: float = 0.2, transport: str = "grpc") -> None:
     """Serve rounds of a shape; sends the port, and the memory before the model was made."""
     import jax
 
+    from fl_core.serving.listeners import Listeners
     from fl_core.serving.memory import return_freed_memory
     from fl_core.serving.server import Task, serve
-    from fl_core.transport.grpc_server import GrpcServer
+    from fl_core.transport.transports import TRANSPORTS
 
     return_freed_memory()
     deployment = deployment_of(shape, check_in_seconds)
@@ -37,16 +38,17 @@ def fedlm(connection: Connection, shape: Shape, check_in_seconds: float = 0.2) -
     jax.jit(lambda values: values + 1)(jax.numpy.zeros(1)).block_until_ready()
     before = psutil.Process().memory_info().rss
 
-    class Telling(GrpcServer):
+    class Telling(Listeners):
         async def start(self) -> None:
             await super().start()
             connection.send({"port": self.port, "memory": before})
 
+    def listen(handlers: Any) -> Telling:
+        return Telling(TRANSPORTS[transport].listen(handlers, f"{LOOPBACK}:0", CHUNK, None, False))
+
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            await serve(
-                task, Path(folder), lambda handlers: Telling(handlers, f"{LOOPBACK}:0", CHUNK), lambda row: None
-            )
+            await serve(task, Path(folder), listen, lambda row: None)
 
     threading.Thread(target=_until_closed, args=(connection,), daemon=True).start()
     asyncio.run(run())

@@ -7,7 +7,7 @@ database) runs in threads beside it. Nothing that a client does, or leaves out, 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple
 
 from fl_core.aggregation import CohortAggregate
@@ -165,7 +165,7 @@ class Coordinator:
             seconds=attempt.deadline - now,
         )
 
-    async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator[ServedChunk]:
+    async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncGenerator[ServedChunk, None]:
         """See `fl_core.transport.interface.Handlers.download`."""
         self._limiter.call(peer)
         if request.digest == self._offer.vocabulary.description.digest:

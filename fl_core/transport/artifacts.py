@@ -24,6 +24,7 @@ class _ContentFile:
     """A file without a name, which is gone when nobody holds this any more."""
 
     def __init__(self, folder: Path | None):
+        self.size = 0
         with tempfile.TemporaryFile(dir=folder) as file:
             self._number = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._number)
@@ -35,6 +36,7 @@ class _ContentFile:
         view = memoryview(data)
         while view:
             view = view[os.write(self.fileno(), view) :]
+        self.size += len(data)
 
 
 class ServedChunk:
@@ -84,16 +86,15 @@ class ServedArtifact:
           DiskError: the content cannot be written.
         """
         self._chunks: list[ServedChunk] = []
-        digests, size = [], 0
+        digests = []
         with disk_errors(folder or Path(tempfile.gettempdir())):
             file = _ContentFile(folder)
             for number, data in enumerate(_chunks(content, chunk_bytes)):
-                file.append(data)
-                self._chunks.append(ServedChunk(file, number, size, len(data)))
+                self._chunks.append(ServedChunk(file, number, file.size, len(data)))
                 digests.append(hashlib.sha256(data).digest())
-                size += len(data)
+                file.append(data)
         self.description = messages.Artifact(
-            encoding=encoding, size=size, chunk_bytes=chunk_bytes, chunk_digests=digests
+            encoding=encoding, size=file.size, chunk_bytes=chunk_bytes, chunk_digests=digests
         )
         self.description.digest = _digest(self.description)
 

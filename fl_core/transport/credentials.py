@@ -1,4 +1,4 @@
-"""Mutual TLS of the gRPC transport: who each side is, from files, and whom it believes."""
+"""Mutual TLS: who each side is, from files, and whom it believes."""
 
 import ipaddress
 import ssl
@@ -104,11 +104,12 @@ def write_pair(folder: Path, side: str, certificate: bytes, key: bytes) -> None:
     write_atomically(folder / f"{side}.pem", certificate)
 
 
-def server_tls(folder: Path) -> ssl.SSLContext:
-    """Make the TLS of a server that speaks HTTP, with the same certificate as for gRPC; it asks its clients for none.
+def server_tls(folder: Path, certified: bool = False) -> ssl.SSLContext:
+    """Make the TLS of a server that speaks HTTP, with the same certificate as for gRPC.
 
     Args:
       folder: of keys.
+      certified: whether clients need a certificate of the authority.
 
     Returns:
       The context.
@@ -119,6 +120,27 @@ def server_tls(folder: Path) -> ssl.SSLContext:
     read_credentials(folder, SERVER)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / f"{SERVER}.pem", folder / f"{SERVER}.key")
+    if certified:
+        context.load_verify_locations(folder / AUTHORITY_FILE)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_tls(folder: Path) -> ssl.SSLContext:
+    """Make the TLS of a client that speaks HTTP.
+
+    Args:
+      folder: of its credentials.
+
+    Returns:
+      The context.
+
+    Raises:
+      KeysError: see `read_credentials`.
+    """
+    read_credentials(folder, CLIENT)
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(folder / AUTHORITY_FILE))
+    context.load_cert_chain(folder / f"{CLIENT}.pem", folder / f"{CLIENT}.key")
     return context
 
 

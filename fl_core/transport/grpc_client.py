@@ -16,9 +16,8 @@ from fl_core.transport.grpc_names import (
     flow_options,
     message_limits,
 )
-from fl_core.transport.interface import RefusedError, TransportError, UnknownArtifactError
+from fl_core.transport.interface import LARGEST_CHUNK, RefusedError, TransportError, UnknownArtifactError
 
-LARGEST_CHUNK = 4 << 20
 _FOR_GOOD = {
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,

@@ -2,15 +2,14 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 
 from fl_core.errors import ConfigurationError
 from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.callers import Refusals, check_claimed_name, parse_message
 from fl_core.transport.grpc_names import (
     CHECK_IN,
     CLIENT_NAME,
@@ -30,13 +29,9 @@ from fl_core.transport.interface import (
 )
 from fl_core.transport.uploads import UploadInParts
 
-log = logging.getLogger("fedlm.transport")
-_LONGEST_NAME = 128
 _CALLS_AT_ONCE = 16
 _HANDSHAKE_SECONDS = 10
 _STALLED_SECONDS = 60.0
-_HELD_SECONDS, _MOST_HELD = 1.0, 4096
-_Message = TypeVar("_Message", bound=Message)
 
 Identify = Callable[[grpc.aio.ServicerContext], str]
 """From a call to the identity of its client; raises `RefusedError` where there is none."""
@@ -82,7 +77,7 @@ class GrpcServer:
         ]
         self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers([self._routes()])
-        self.port, self._held = 0, 0
+        self.port, self._refusals = 0, Refusals()
 
     def _routes(self) -> grpc.GenericRpcHandler:
         return grpc.method_handlers_generic_handler(
@@ -127,16 +122,18 @@ class GrpcServer:
 
     async def _check_in(self, content: bytes, context: grpc.aio.ServicerContext) -> messages.CheckInReply:
         async with self._call(context) as peer:
-            return await self._handlers.check_in(peer, _parse(messages.CheckInRequest, content))
+            return await self._handlers.check_in(peer, parse_message(messages.CheckInRequest, content))
 
     async def _download(self, content: bytes, context: grpc.aio.ServicerContext) -> None:
         async with self._call(context) as peer:
-            async for chunk in self._handlers.download(peer, _parse(messages.DownloadRequest, content)):
-                try:
-                    async with asyncio.timeout(_STALLED_SECONDS):
-                        await context.write(chunk.message())
-                except TimeoutError:
-                    raise RefusedError(f"nothing was read for {_STALLED_SECONDS:g} seconds") from None
+            download = self._handlers.download(peer, parse_message(messages.DownloadRequest, content))
+            async with contextlib.aclosing(download) as chunks:
+                async for chunk in chunks:
+                    try:
+                        async with asyncio.timeout(_STALLED_SECONDS):
+                            await context.write(chunk.message())
+                    except TimeoutError:
+                        raise RefusedError(f"nothing was read for {_STALLED_SECONDS:g} seconds") from None
 
     async def _upload(self, parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> messages.UploadReply:
         async with self._call(context) as peer:
@@ -159,34 +156,14 @@ class GrpcServer:
         except UnknownArtifactError as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         except TooManyCallsError as error:
-            await self._hold()
+            await self._refusals.hold()
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
     async def _refuse(
         self, context: grpc.aio.ServicerContext, status: grpc.StatusCode, peer: str, error: Exception
     ) -> None:
-        facts = {"client": peer, "address": context.peer(), "why": str(error)}
-        log.warning("call_refused", extra={"fields": facts})
-        await self._hold()
+        await self._refusals.note(peer, context.peer(), error)
         await context.abort(status, str(error))
-
-    async def _hold(self) -> None:
-        """Answer late who is refused: with few calls at once on a connection, that bounds its rate and log lines."""
-        if self._held < _MOST_HELD:
-            self._held += 1
-            try:
-                await asyncio.sleep(_HELD_SECONDS)
-            finally:
-                self._held -= 1
-
-
-def _parse(kind: type[_Message], content: bytes) -> _Message:
-    message = kind()
-    try:
-        message.ParseFromString(content)
-    except DecodeError as error:
-        raise MalformedError(f"{len(content)} bytes that are no {kind.__name__}") from error
-    return message
 
 
 async def _parse_all(
@@ -194,7 +171,7 @@ async def _parse_all(
 ) -> AsyncIterator[messages.UploadPart]:
     asked = False
     async for part in parts:
-        yield _parse(messages.UploadPart, part)
+        yield parse_message(messages.UploadPart, part)
         if not asked:
             # The first part is read, and more is wanted: clients send no other before they see this.
             await context.send_initial_metadata(((WANTED, "1"),))
@@ -211,9 +188,6 @@ def claimed_name(context: Any) -> str:
       The name.
 
     Raises:
-      RefusedError: there is none, or it is too long or not printable.
+      RefusedError: see `fl_core.transport.callers.check_claimed_name`.
     """
-    name = dict(context.invocation_metadata() or ()).get(CLIENT_NAME, "")
-    if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
-        raise RefusedError(f"a client must name itself, in {_LONGEST_NAME} printable characters at most")
-    return name
+    return check_claimed_name(dict(context.invocation_metadata() or ()).get(CLIENT_NAME))

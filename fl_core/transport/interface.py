@@ -4,7 +4,7 @@ Clients dial in and the server never does. Messages are those of `messages.proto
 may raise `RefusedError` or `TooManyCallsError`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Protocol
 
 from fl_core.transport import messages_pb2 as messages
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 """Version of the messages; a client of another is turned away when it checks in."""
+
+LARGEST_CHUNK = 4 << 20
+"""Bytes of the largest chunk that a client takes."""
 
 
 class TransportError(Exception):
@@ -85,7 +88,7 @@ class Handlers(Protocol):
         """
         ...
 
-    def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator["ServedChunk"]:
+    def download(self, peer: str, request: messages.DownloadRequest) -> AsyncGenerator["ServedChunk", None]:
         """Send an artifact.
 
         Args:

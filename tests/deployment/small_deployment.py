@@ -16,11 +16,12 @@ from clients.example_store import ExampleStore
 from clients.network_client import Client
 from clients.settings import ClientLimits
 from fl_core.serving.events import JsonLines, event
+from fl_core.serving.listeners import Listeners
 from fl_core.serving.server import Task, serve
 from fl_core.serving.settings import Deployment
 from fl_core.serving.shared_server import aggregate, coordinate
-from fl_core.transport.grpc_client import GrpcChannel
 from fl_core.transport.grpc_server import GrpcServer
+from fl_core.transport.transports import TRANSPORTS
 from models.base import language_model
 from models.registry import ModelEntry, create_model
 
@@ -111,9 +112,10 @@ def task(settings, sampler=None):
     return Task(settings, model, b'{"kind": "numbers"}', "numbers", sampler=sampler)
 
 
-def make_client(port, folder, number, credentials=None, **others):
-    name = f"client{number}"
-    dial = lambda: GrpcChannel(f"127.0.0.1:{port}", name, credentials)  # noqa: E731
+def make_client(port, folder, number, credentials=None, transport="grpc", **others):
+    """A client; its credentials are in a folder, and it has none where that is None."""
+    dial_as = TRANSPORTS[transport].dial(f"127.0.0.1:{port}", credentials)
+    dial = lambda: dial_as(f"client{number}")  # noqa: E731
     return Client(dial, store_of(folder, number), read_vocabulary, limits=others.pop("limits", IMPATIENT), **others)
 
 
@@ -137,8 +139,8 @@ class Server:
 
     show = None
 
-    def __init__(self, what, out, port=0, linger=0.2, credentials=None, identify=None, database=None):
-        self.security = credentials, identify
+    def __init__(self, what, out, port=0, linger=0.2, keys=None, database=None, transport="grpc"):
+        self.keys, self.transport = keys, TRANSPORTS[transport]
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
         self.database = database
         self.coordinator = None
@@ -148,7 +150,7 @@ class Server:
         listening = asyncio.Event()
         owner = self
 
-        class Listening(GrpcServer):
+        class Listening(Listeners):
             async def start(self):
                 await super().start()
                 owner.port = self.port
@@ -156,7 +158,8 @@ class Server:
 
         def listen(handlers):
             self.coordinator = getattr(handlers, "inner", handlers)
-            return Listening(handlers, f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, *self.security)
+            address, chunk_bytes = f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes
+            return Listening(self.transport.listen(handlers, address, chunk_bytes, self.keys, False))
 
         over = serve(self.what, self.out, listen, self.rows.append, self.database, self.linger, self.show)
         self.over = asyncio.create_task(over)

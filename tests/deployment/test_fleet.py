@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import pytest
 import small_deployment as small
 from kills import rows_of
 
@@ -10,7 +11,7 @@ from fedlm.cli import main as fedlm
 from fl_core.serving.keys import Authority
 from fl_core.serving.server import Task
 from fl_core.serving.state_sql import DATABASE_FILE, sqlite_url
-from fl_core.transport.credentials import SERVER, CertifiedNames, read_credentials
+from fl_core.transport.transports import TRANSPORTS
 from models.registry import create_model
 from simulations.datasets.store import TokenStore
 
@@ -18,7 +19,7 @@ LONGEST = 80
 PERFECT = "--availability 1 --diurnal 0 --link-bytes inf --speeds 1e9 1e9 1e9 --stay-seconds 1 --dropout 0".split()
 
 
-def run_fleet(tmp_path, store, words, clients=24, keys=None, **changes):
+def run_fleet(tmp_path, store, words, clients=24, keys=None, transport="grpc", **changes):
     """Run a deployment on a store's vocabulary with a fleet, in plain text without keys; returns the server's rows."""
     tokenizer = TokenStore.open(store).tokenizer
     settings = small.deployment(
@@ -27,12 +28,19 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None, **changes):
     model = create_model(settings.model, tokenizer.vocabulary_size)
     task = Task(settings, model, (store / "tokenizer.json").read_bytes(), tokenizer.fingerprint)
 
-    security = (read_credentials(keys, SERVER).for_server(), CertifiedNames(keys)) if keys else (None, None)
-    server = small.Server(task, tmp_path / "run", 0, 5.0, *security)
+    server = small.Server(task, tmp_path / "run", 0, 5.0, keys, transport=transport)
 
     async def run():
         async with asyncio.timeout(90), server:
-            address = ["--server", f"127.0.0.1:{server.port}", "--clients", str(clients), "--json"]
+            address = [
+                "--server",
+                f"127.0.0.1:{server.port}",
+                "--clients",
+                str(clients),
+                "--json",
+                "--transport",
+                transport,
+            ]
             address += ["--keys", str(keys)] if keys else ["--insecure"]
             # Where the run does not come to its end, the fleet does.
             address += ["--models", settings.model, "--seconds", str(LONGEST)]
@@ -58,10 +66,13 @@ def test_a_fleet_trains_on_a_store(tmp_path, small_store, capsys):
     assert summary["bytes_up"] >= sum(row["bytes_up"] for row in rows)
 
 
-def test_with_keys_each_of_a_fleet_has_a_certificate_of_its_own(tmp_path, small_store, capsys):
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_with_keys_each_of_a_fleet_has_a_certificate_of_its_own(tmp_path, small_store, capsys, transport):
     keys = tmp_path / "keys"
     Authority.create(keys).make_server(["127.0.0.1"])
-    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *PERFECT], clients=8, keys=keys)
+    rows = run_fleet(
+        tmp_path, small_store, ["--data", str(small_store), *PERFECT], clients=8, keys=keys, transport=transport
+    )
     assert [row["clients"] for row in rows] == [6] * 4
     names = {f"fleet{number}" for number in range(8)}
     assert {one.name for one in Authority(keys).issued()} == names

@@ -16,7 +16,7 @@ import small_deployment as small
 from fl_core.checkpoints import Checkpoints
 from fl_core.serving.keys import Authority
 from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.credentials import CLIENT, SERVER, CertifiedNames, Credentials, read_credentials
+from fl_core.transport.credentials import CLIENT, SERVER, Credentials, read_credentials
 from fl_core.transport.grpc_client import GrpcChannel
 from fl_core.transport.grpc_names import CHECK_IN, DOWNLOAD, SERVICE, UPLOAD
 from fl_core.transport.interface import PROTOCOL
@@ -232,12 +232,10 @@ def test_hostile_clients_are_refused_and_logged_while_honest_ones_finish(tmp_pat
         return read_credentials(authority.make_client(name), CLIENT)
 
     async def go():
-        identify = CertifiedNames(tmp_path / "keys")
-        listening = read_credentials(tmp_path / "keys", SERVER).for_server()
         what = small.task(SETTINGS)
         async with (
             asyncio.timeout(90),
-            small.Server(what, tmp_path / "run", linger=0.5, credentials=listening, identify=identify) as server,
+            small.Server(what, tmp_path / "run", linger=0.5, keys=tmp_path / "keys") as server,
             contextlib.AsyncExitStack() as stack,
         ):
 
@@ -254,7 +252,7 @@ def test_hostile_clients_are_refused_and_logged_while_honest_ones_finish(tmp_pat
             await selected.wait()
             background = {asyncio.create_task(flood([await attacker("flood", shared) for _ in range(4)]))}
             honest = [
-                small.make_client(server.port, tmp_path, one, credentials(f"client{one}").for_client())
+                small.make_client(server.port, tmp_path, one, authority.make_client(f"client{one}"))
                 for one in range(HONEST)
             ]
             began = time.monotonic()

@@ -1,10 +1,11 @@
-"""A deployment over gRPC on loopback comes to what the plain loop over clients comes to."""
+"""A deployment on loopback comes to what the plain loop over clients comes to."""
 
 import asyncio
 import json
 
 import jax
 import numpy as np
+import pytest
 import small_deployment as small
 
 from clients.in_process import InProcessRunner
@@ -20,6 +21,7 @@ from fl_core.serving.state import SeenClient
 from fl_core.serving.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fl_core.training_runs.private_run import PrivateRun
 from fl_core.training_runs.run_folder import RunFolder
+from fl_core.transport.transports import TRANSPORTS
 
 
 def simulate(settings, sampler, out):
@@ -49,9 +51,10 @@ def register_clients(out):
     state.close()
 
 
-async def deploy(settings, sampler, out, folder):
-    async with asyncio.timeout(60), small.Server(small.task(settings, sampler), out) as server:
-        clients = [small.make_client(server.port, folder, one) for one in range(small.CLIENTS)]
+async def deploy(settings, sampler, out, folder, transport):
+    server = small.Server(small.task(settings, sampler), out, transport=transport)
+    async with asyncio.timeout(60), server:
+        clients = [small.make_client(server.port, folder, one, transport=transport) for one in range(small.CLIENTS)]
         async with small.running(clients):
             assert await server.over
     return server.rows
@@ -63,9 +66,9 @@ def final_parameters(out, private):
     return (arrays["server"] if private else arrays)["params"]
 
 
-def compare(settings, sampler, tmp_path, tolerance):
+def compare(settings, sampler, tmp_path, transport, tolerance):
     register_clients(tmp_path / "run")
-    rows = asyncio.run(deploy(settings, sampler, tmp_path / "run", tmp_path))
+    rows = asyncio.run(deploy(settings, sampler, tmp_path / "run", tmp_path, transport))
     expected = simulate(settings, sampler, tmp_path / "simulation")
     found = jax.tree_util.tree_leaves(final_parameters(tmp_path / "run", settings.privacy != "none"))
     for a, b in zip(found, jax.tree_util.tree_leaves(expected.state.params), strict=True):
@@ -78,17 +81,19 @@ def compare(settings, sampler, tmp_path, tolerance):
     return rows
 
 
-def test_a_private_deployment_equals_its_simulation(tmp_path):
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_private_deployment_equals_its_simulation(tmp_path, transport):
     settings = small.deployment(**small.PRIVACY, rounds=5, upload_bits=32)
     sampler = MinSeparationSampler(small.CLIENTS, settings.cohort_size, settings.seed, settings.participation)
-    rows = compare(settings, sampler, tmp_path, tolerance=1e-6)
+    rows = compare(settings, sampler, tmp_path, transport, tolerance=1e-6)
     assert 0 < sum(row["clients_clipped"] for row in rows) < sum(row["clients"] for row in rows)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["privacy"].startswith("NOT PRIVATE: the noise follows from the experiment's seed")
 
 
-def test_a_deployment_with_quantized_uploads_equals_its_simulation(tmp_path):
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_deployment_with_quantized_uploads_equals_its_simulation(tmp_path, transport):
     settings = small.deployment()
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
     # A difference in the last bit may move a value to the neighbouring one of 256 codes.
-    compare(settings, sampler, tmp_path, tolerance=2e-4)
+    compare(settings, sampler, tmp_path, transport, tolerance=2e-4)

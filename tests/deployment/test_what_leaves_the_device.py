@@ -10,6 +10,7 @@ import pytest
 import small_deployment as small
 
 from fl_core.transport import messages_pb2 as messages
+from fl_core.transport.transports import TRANSPORTS
 from fl_core.wire import upload_bytes
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "privacy.md"
@@ -65,14 +66,16 @@ def forms(tokens):
         yield np.array(tokens, kind).tobytes()
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("bits", [8, 32])
-def test_no_text_and_no_ids_are_among_the_bytes_that_a_client_sends(tmp_path, bits):
+def test_no_text_and_no_ids_are_among_the_bytes_that_a_client_sends(tmp_path, bits, transport):
     settings = small.deployment(rounds=ROUNDS, cohort_size=PARTICIPANTS, minimum_reports=PARTICIPANTS, upload_bits=bits)
     what = small.task(settings)
 
     async def go():
-        async with asyncio.timeout(60), small.Server(what, tmp_path / "run") as server, Tap(server.port) as tap:
-            clients = [small.make_client(tap.port, tmp_path, one) for one in range(PARTICIPANTS)]
+        server = small.Server(what, tmp_path / "run", transport=transport)
+        async with asyncio.timeout(60), server, Tap(server.port) as tap:
+            clients = [small.make_client(tap.port, tmp_path, one, transport=transport) for one in range(PARTICIPANTS)]
             async with small.running(clients):
                 assert await server.over
             return bytes(tap.sent)

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, ProcessCollector
 
@@ -75,13 +75,14 @@ class MeasuredHandlers:
         self._metrics.check_ins.labels(reply.WhichOneof("answer")).inc()
         return reply
 
-    async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncIterator[ServedChunk]:
+    async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncGenerator[ServedChunk, None]:
         """See `fl_core.transport.interface.Handlers.download`."""
         end = "broken"
         try:
-            async for chunk in self.inner.download(peer, request):
-                self._down.inc(chunk.size)
-                yield chunk
+            async with contextlib.aclosing(self.inner.download(peer, request)) as chunks:
+                async for chunk in chunks:
+                    self._down.inc(chunk.size)
+                    yield chunk
             end = "whole"
         finally:
             self._metrics.downloads.labels(end).inc()

@@ -5,11 +5,17 @@ import asyncio
 import pytest
 
 from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.grpc_client import GrpcChannel
-from fl_core.transport.grpc_server import GrpcServer
 from fl_core.transport.interface import RefusedError
+from fl_core.transport.transports import TRANSPORTS
 
 PIECES = [bytes([number]) * 1000 for number in range(20)]
+
+
+async def connected(transport, handlers):
+    """A server of handlers, and a client's connection to it."""
+    server = TRANSPORTS[transport].listen(handlers, "127.0.0.1:0", 1 << 16, None, False)
+    await server.start()
+    return server, TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("client")
 
 
 class Uploads:
@@ -28,8 +34,9 @@ class Uploads:
         return messages.UploadReply(status=messages.UploadReply.LATE)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("wanted", [0, 1, 20])
-def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted):
+def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted, transport):
     sent = []
 
     async def parts():
@@ -40,9 +47,7 @@ def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted):
 
     async def run():
         handlers = Uploads(wanted, sent)
-        server = GrpcServer(handlers, "127.0.0.1:0", 1 << 16)
-        await server.start()
-        channel = GrpcChannel(f"127.0.0.1:{server.port}", "client")
+        server, channel = await connected(transport, handlers)
         try:
             async with asyncio.timeout(20):
                 return handlers, await channel.upload(parts())
@@ -53,10 +58,13 @@ def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted):
     handlers, reply = asyncio.run(run())
     assert reply.status == messages.UploadReply.LATE
     assert handlers.too_early == []
-    assert handlers.read == PIECES[:wanted]
+    # Pieces may arrive in others than they were sent in.
+    assert b"".join(handlers.read)[: 1000 * wanted] == b"".join(PIECES)[: 1000 * wanted]
+    assert len(b"".join(handlers.read)) >= 1000 * wanted
 
 
-def test_a_refused_upload_says_why():
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_refused_upload_says_why(transport):
     """Also where its refusal and what the client would send next meet."""
 
     class Refusing:
@@ -70,9 +78,7 @@ def test_a_refused_upload_says_why():
             yield messages.UploadPart(data=piece)
 
     async def run():
-        server = GrpcServer(Refusing(), "127.0.0.1:0", 1 << 16)
-        await server.start()
-        channel = GrpcChannel(f"127.0.0.1:{server.port}", "client")
+        server, channel = await connected(transport, Refusing())
         try:
             async with asyncio.timeout(30):
                 # A refusal is held back for a moment, so many are waited for at once.
@@ -83,4 +89,5 @@ def test_a_refused_upload_says_why():
             await server.stop(0)
 
     ends = asyncio.run(run())
-    assert [(type(end), str(end)) for end in ends] == [(RefusedError, "PERMISSION_DENIED: revoked")] * 10
+    assert [type(end) for end in ends] == [RefusedError] * 10
+    assert all(str(end).endswith(": revoked") for end in ends)

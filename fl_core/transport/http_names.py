@@ -1,0 +1,18 @@
+"""What the HTTP server and the HTTP client agree on."""
+
+CHECK_IN, UPLOAD, ARTIFACTS = "/check-in", "/upload", "/artifacts/"
+"""Paths: `POST` a `CheckInRequest`; `PUT` an update's bytes; `GET` an artifact by its digest in hex."""
+
+FIRST_CHUNK = "first_chunk"
+"""Of the query of an artifact: where to go on."""
+
+CLIENT_NAME = "fedlm-client"
+"""Field by which a client names itself where it has no certificate."""
+
+UPLOAD_HEADER = "fedlm-upload"
+"""Field of an upload: its `UploadHeader` in base64."""
+
+CHUNK_BYTES = "fedlm-chunk-bytes"
+"""Field of an answer that is an artifact: bytes of its chunks, but for the last."""
+
+MESSAGE = "application/x-protobuf"
