@@ -165,7 +165,9 @@ class Coordinator:
             seconds=attempt.deadline - now,
         )
 
-    async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncGenerator[ServedChunk, None]:
+    async def download(
+        self, peer: str, request: messages.DownloadRequest, bytes_at_once: int = 0
+    ) -> AsyncGenerator[ServedChunk, None]:
         """See `fl_core.transport.interface.Handlers.download`."""
         self._limiter.call(peer)
         if request.digest == self._offer.vocabulary.description.digest:
@@ -173,9 +175,11 @@ class Coordinator:
         else:
             artifact, send = await self._parameters_for(peer, request.digest)
         with self._downloads.transfer() as transfer:
-            for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
+            number = request.first_chunk
+            while number < len(artifact.description.chunk_digests):
                 await transfer.turn()
-                chunk = artifact.chunk(number)
+                chunk = artifact.chunk(number, bytes_at_once)
+                number += chunk.count
                 send(chunk.size)
                 self._limiter.carry(peer, chunk.size)
                 yield chunk

@@ -110,6 +110,8 @@ class Receiver:
                 if reply := await self._fill(buffer, upload, transfer):
                     return reply
                 attempt.bytes_up += buffer.written
+                # The next one would find no memory while this one is there.
+                transfer.keep()
                 return await self._add_whole(attempt, number, header, buffer)
 
     def _contradiction(self, header: messages.UploadHeader) -> str:

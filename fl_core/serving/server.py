@@ -194,7 +194,7 @@ def desk_of(task: Task, like: Params, state: State, out: Path) -> dict[str, Any]
             deployment.compressor(),
             deployment.local_training(),
             deployment.length,
-            UploadBuffers(download_bytes(like) // 2, transfers),
+            UploadBuffers(download_bytes(like), transfers),
         ),
         "pacing": PaceSteering(rules.selected, deployment.check_in_seconds),
         "limiter": RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),

@@ -104,6 +104,11 @@ class Transfer:
         else:
             self._fast = now - self._asked < worth
 
+    def keep(self) -> None:
+        """Keep the turn, where this has one, until the transfer ends: what has arrived is worked on."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     def give_up(self) -> None:
         """Let others have the turn, where this has one."""
         if self._timer is not None:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from fl_core.compression import Buffer
 
-_AT_ONCE = 1 << 19
+_AT_ONCE_TO_MEMORY, _AT_ONCE_TO_DISK = 1 << 21, 1 << 16
 
 
 class UploadBuffers:
@@ -87,13 +87,13 @@ class UploadBuffer:
 
     def space(self) -> memoryview:
         """Give room for the bytes that follow; never none, so that more than was declared is noticed."""
-        most = min(self._size - self.written, _AT_ONCE)
-        if not most:
+        left = self._size - self.written
+        if not left:
             return memoryview(bytearray(1))
         if self._file is None:
-            return memoryview(self._memory)[self.written : self.written + most]
-        self._passing = self._passing or bytearray(most)
-        return memoryview(self._passing)[:most]
+            return memoryview(self._memory)[self.written : self.written + min(left, _AT_ONCE_TO_MEMORY)]
+        self._passing = self._passing or bytearray(min(left, _AT_ONCE_TO_DISK))
+        return memoryview(self._passing)[:left]
 
     async def take(self, count: int) -> bool:
         """Keep what was put into `space`.

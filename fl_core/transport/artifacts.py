@@ -23,8 +23,8 @@ _SIZES = struct.Struct("<QI")
 class _ContentFile:
     """A file without a name, which is gone when nobody holds this any more."""
 
-    def __init__(self, folder: Path | None):
-        self.size = 0
+    def __init__(self, folder: Path | None, chunk_bytes: int):
+        self.size, self.chunk_bytes = 0, chunk_bytes
         with tempfile.TemporaryFile(dir=folder) as file:
             self._number = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._number)
@@ -46,13 +46,14 @@ class ServedChunk:
       file: that has it.
       offset: where its content begins there.
       size: bytes of its content.
+      count: how many chunks it is; more than one only where that was asked for.
     """
 
-    __slots__ = ("_message", "_number", "file", "offset", "size")
+    __slots__ = ("_message", "_number", "count", "file", "offset", "size")
 
-    def __init__(self, file: _ContentFile, number: int, offset: int, size: int):
+    def __init__(self, file: _ContentFile, number: int, offset: int, size: int, count: int = 1):
         """Name a part of a file."""
-        self.file, self.offset, self.size = file, offset, size
+        self.file, self.offset, self.size, self.count = file, offset, size, count
         self._number, self._message = number, b""
 
     def message(self) -> bytes:
@@ -88,7 +89,7 @@ class ServedArtifact:
         self._chunks: list[ServedChunk] = []
         digests = []
         with disk_errors(folder or Path(tempfile.gettempdir())):
-            file = _ContentFile(folder)
+            file = _ContentFile(folder, chunk_bytes)
             for number, data in enumerate(_chunks(content, chunk_bytes)):
                 self._chunks.append(ServedChunk(file, number, file.size, len(data)))
                 digests.append(hashlib.sha256(data).digest())
@@ -98,21 +99,26 @@ class ServedArtifact:
         )
         self.description.digest = _digest(self.description)
 
-    def chunk(self, number: int) -> ServedChunk:
-        """Take one chunk.
+    def chunk(self, number: int, bytes_at_once: int = 0) -> ServedChunk:
+        """Take one chunk, or some that follow each other.
 
         Args:
-          number: counted from 0.
+          number: of the first, counted from 0.
+          bytes_at_once: take as many as have no more bytes together, but at least one.
 
         Returns:
-          The chunk.
+          The chunk, or chunks in one.
 
         Raises:
           UnknownArtifactError: there is no such chunk, or none any more.
         """
         if number >= len(self._chunks):
             raise UnknownArtifactError(f"there is no chunk {number} of this download now")
-        return self._chunks[number]
+        first = self._chunks[number]
+        parts = self._chunks[number : number + max(1, bytes_at_once // first.file.chunk_bytes)]
+        if len(parts) == 1:
+            return first
+        return ServedChunk(first.file, number, first.offset, sum(part.size for part in parts), len(parts))
 
     def withdraw(self) -> None:
         """Forget the content, also where a slow client is still fetching it."""

@@ -80,6 +80,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self.transport: Any = None
         self._space = memoryview(b"")
         self._arrived: asyncio.Future[int] | None = None
+        self._fill, self._filled = False, 0
         self._writable = asyncio.Event()
         self._writable.set()
         self._over = False
@@ -121,24 +122,33 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def _came(self, count: int) -> None:
-        self.transport.pause_reading()
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(count)
+        """Wake who waits, once there is no space left or nothing more will come."""
+        if self._arrived is None or self._arrived.done():
+            self.transport.pause_reading()
+            return
+        self._filled += count
+        if self._over or not self._fill or count == len(self._space):
+            self.transport.pause_reading()
+            self._arrived.set_result(self._filled)
+        else:
+            self._space = self._space[count:]
 
     # What calls do.
 
-    async def receive(self, space: memoryview) -> int:
+    async def receive(self, space: memoryview, fill: bool = False) -> int:
         """Wait for bytes.
 
         Args:
           space: where they go; at least one byte.
+          fill: whether to wait until it is full.
 
         Returns:
-          How many came; 0 where no other will.
+          How many came; fewer than were waited for where no other will.
         """
         if self._over:
             return 0
-        self._space, self._arrived = space, asyncio.get_running_loop().create_future()
+        self._space, self._fill, self._filled = space, fill, 0
+        self._arrived = asyncio.get_running_loop().create_future()
         self.transport.resume_reading()
         try:
             return await self._arrived
@@ -205,11 +215,19 @@ class ServedConnection(asyncio.BufferedProtocol):
         if self.transport.is_closing():
             raise ConnectionResetError("the connection is lost")
         if self.transport.get_extra_info("sslcontext") is None:
-            loop = asyncio.get_running_loop()
-            await loop.sendfile(self.transport, chunk.file, chunk.offset, chunk.size)  # type: ignore[arg-type]
-        else:
-            self.transport.write(chunk.content())
-            await self._writable.wait()
+            sent = asyncio.get_running_loop().sendfile(
+                self.transport,
+                chunk.file,  # type: ignore[arg-type]
+                chunk.offset,
+                chunk.size,
+                fallback=False,
+            )
+            # What asyncio takes a lost connection for too; writing tells them apart.
+            with contextlib.suppress(asyncio.SendfileNotAvailableError):
+                await sent
+                return
+        self.transport.write(chunk.content())
+        await self._writable.wait()
 
     async def linger(self) -> None:
         """Take no notice of what still arrives, for a moment: hanging up on it could cost the client its answer."""
@@ -290,7 +308,7 @@ class ServedCall:
         if self._begun:
             count = min(most, len(self._begun))
             space[:count], self._begun = self._begun[:count], self._begun[count:]
-        elif not (count := await self.connection.receive(space[:most])):
+        elif not (count := await self.connection.receive(space[:most], fill=True)):
             raise BrokenUploadError(f"the connection ended {self._left} bytes before the upload did")
         self._left -= count
         return count

@@ -36,6 +36,7 @@ from fl_core.transport.interface import (
 
 log = logging.getLogger("fedlm.transport")
 _HANDSHAKE_SECONDS, _STALLED_SECONDS = 10.0, 60.0
+_BYTES_AT_ONCE = 1 << 22
 _SECONDS_BETWEEN_WARNINGS = 1.0
 _WAITING_CONNECTIONS = 1024
 
@@ -186,13 +187,17 @@ class HttpServer:
 
     async def _send_artifact(self, call: ServedCall, peer: str) -> None:
         begun = False
-        async with contextlib.aclosing(self._handlers.download(peer, _request_of(call.head.target))) as chunks:
+        download = self._handlers.download(peer, _request_of(call.head.target), _BYTES_AT_ONCE)
+        async with contextlib.aclosing(download) as chunks:
             try:
                 async for chunk in chunks:
                     async with asyncio.timeout(_STALLED_SECONDS):
                         if not begun:
                             begun = True
-                            fields = {CHUNK_BYTES: str(chunk.size), "Content-Type": "application/octet-stream"}
+                            fields = {
+                                CHUNK_BYTES: str(chunk.file.chunk_bytes),
+                                "Content-Type": "application/octet-stream",
+                            }
                             await call.send(HTTPStatus.OK, fields, length=chunk.file.size - chunk.offset)
                         await call.connection.send_chunk(chunk)
             except (UnknownArtifactError, TooManyCallsError, RefusedError) as error:

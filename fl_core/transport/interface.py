@@ -88,12 +88,15 @@ class Handlers(Protocol):
         """
         ...
 
-    def download(self, peer: str, request: messages.DownloadRequest) -> AsyncGenerator["ServedChunk", None]:
+    def download(
+        self, peer: str, request: messages.DownloadRequest, bytes_at_once: int = 0
+    ) -> AsyncGenerator["ServedChunk", None]:
         """Send an artifact.
 
         Args:
           peer: identity of the client.
           request: which artifact, and from which chunk on.
+          bytes_at_once: of chunks that are sent together; where it is 0, each by itself.
 
         Returns:
           Its chunks; the next one is wanted when one is on its way.

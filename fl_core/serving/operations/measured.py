@@ -75,11 +75,13 @@ class MeasuredHandlers:
         self._metrics.check_ins.labels(reply.WhichOneof("answer")).inc()
         return reply
 
-    async def download(self, peer: str, request: messages.DownloadRequest) -> AsyncGenerator[ServedChunk, None]:
+    async def download(
+        self, peer: str, request: messages.DownloadRequest, bytes_at_once: int = 0
+    ) -> AsyncGenerator[ServedChunk, None]:
         """See `fl_core.transport.interface.Handlers.download`."""
         end = "broken"
         try:
-            async with contextlib.aclosing(self.inner.download(peer, request)) as chunks:
+            async with contextlib.aclosing(self.inner.download(peer, request, bytes_at_once)) as chunks:
                 async for chunk in chunks:
                     self._down.inc(chunk.size)
                     yield chunk
