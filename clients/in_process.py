@@ -15,7 +15,7 @@ from fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregate
 from fl_core.compression import decompress_update
 from fl_core.local_sgd import TrainingSums
 from fl_core.round_loop import CohortResult, RoundPlan
-from fl_core.wire import download_bytes, unpack_update
+from fl_core.wire import check_update, download_bytes, unpack_update
 from models.base import Params
 
 
@@ -54,7 +54,8 @@ class InProcessRunner:
         self, report: ClientReport, params: Params, plan: RoundPlan, client: int, clip_norm: float | None
     ) -> CohortAggregate:
         compressor = self._program.compressor
-        compressed = unpack_update(compressor, report.upload, params)
+        check_update(compressor, report.upload, params)
+        compressed = unpack_update(compressor, jnp.asarray(np.frombuffer(report.upload, np.uint8)), params)
         key = jax.random.fold_in(plan.upload_key(), client)
         delta = decompress_update(compressor, key, compressed, params)
         sums = TrainingSums(*map(jnp.asarray, report.training))

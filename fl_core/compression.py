@@ -1,6 +1,7 @@
 """How an update travels from client to server: the interface, float32 as it is, and the choice between ways.
 
-Everything but packing into bytes is traceable by JAX, and a simulation runs the same arithmetic as a client.
+Everything but packing into bytes is traceable by JAX, and a simulation runs the same arithmetic as a client. Numbers
+travel with their low bytes first, as all machines that JAX runs on have them.
 """
 
 from collections.abc import Callable
@@ -52,8 +53,12 @@ class Compressor(Protocol):
         """Serialize what `compress` returned into `packed_bytes(size)` bytes."""
         ...
 
-    def unpack(self, data: Buffer, size: int) -> Any:
-        """Read what `pack` wrote, as NumPy arrays, for a tensor of `size` values."""
+    def unpack(self, packed: jax.Array, size: int) -> Any:
+        """Read what `pack` wrote, uint8 [packed_bytes(size)], for a tensor of `size` values; traceable by JAX."""
+        ...
+
+    def is_finite(self, packed: Buffer) -> bool:
+        """Say whether all floats in what `pack` wrote are finite."""
         ...
 
     def packed_bytes(self, size: int) -> int:
@@ -77,9 +82,13 @@ class Float32Upload:
         """See `Compressor.pack`."""
         return np.asarray(compressed, "<f4").tobytes()
 
-    def unpack(self, data: Buffer, size: int) -> np.ndarray:
+    def unpack(self, packed: jax.Array, size: int) -> jax.Array:
         """See `Compressor.unpack`."""
-        return np.frombuffer(data, "<f4", size)
+        return jax.lax.bitcast_convert_type(packed.reshape(size, 4), jnp.float32)
+
+    def is_finite(self, packed: Buffer) -> bool:
+        """See `Compressor.is_finite`."""
+        return bool(np.isfinite(np.frombuffer(packed, "<f4")).all())
 
     def packed_bytes(self, size: int) -> int:
         """See `Compressor.packed_bytes`."""

@@ -70,11 +70,14 @@ class UniformQuantization:
         numbers = np.asarray([compressed.minimum, compressed.step], "<f4").tobytes()
         return numbers + _pack_codes(np.asarray(compressed.codes), self.bits)
 
-    def unpack(self, data: bytes | bytearray | memoryview, size: int) -> QuantizedTensor:
+    def unpack(self, packed: jax.Array, size: int) -> QuantizedTensor:
         """See `Compressor.unpack`."""
-        minimum, step = np.frombuffer(data, "<f4", 2)
-        codes = _unpack_codes(data[8:], self.bits, self._num_codes(size))
-        return QuantizedTensor(codes, minimum, step)  # type: ignore[arg-type]
+        minimum, step = jax.lax.bitcast_convert_type(packed[:8].reshape(2, 4), jnp.float32)
+        return QuantizedTensor(_unpack_codes(packed[8:], self.bits, self._num_codes(size)), minimum, step)
+
+    def is_finite(self, packed: bytes | bytearray | memoryview) -> bool:
+        """See `Compressor.is_finite`."""
+        return bool(np.isfinite(np.frombuffer(packed, "<f4", 2)).all())
 
     def packed_bytes(self, size: int) -> int:
         """See `Compressor.packed_bytes`."""
@@ -107,9 +110,10 @@ def _pack_codes(codes: np.ndarray, bits: int) -> bytes:
     return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8).tobytes()
 
 
-def _unpack_codes(data: bytes | bytearray | memoryview, bits: int, count: int) -> np.ndarray:
-    if bits >= 8:
-        return np.frombuffer(data, f"<u{bits // 8}", count)
-    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
-    codes = (np.frombuffer(data, np.uint8)[:, None] >> shifts) & (2**bits - 1)
-    return codes.reshape(-1)[:count]
+def _unpack_codes(data: jax.Array, bits: int, count: int) -> jax.Array:
+    if bits == 8:
+        return data
+    if bits == 16:
+        return jax.lax.bitcast_convert_type(data.reshape(count, 2), jnp.uint16)
+    shifts = bits * jnp.arange(8 // bits, dtype=jnp.uint8)
+    return ((data[:, None] >> shifts) & jnp.uint8(2**bits - 1)).reshape(-1)[:count]

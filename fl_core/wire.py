@@ -6,13 +6,13 @@ model's tensors in that order and nothing else: who asks for it knows their shap
 """
 
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import Literal
 
 import jax
 import ml_dtypes
 import numpy as np
+from isal import isal_zlib
 
 from fl_core.compression import Buffer, Compressor
 from fl_core.errors import UserError
@@ -44,19 +44,16 @@ def pack_update(compressor: Compressor, compressed: list, like: Params) -> bytes
       The bytes to send; as many as `upload_bytes` says.
     """
     body = _header(compressor, like) + b"".join(map(compressor.pack, compressed))
-    return body + _CHECKSUM.pack(zlib.crc32(body))
+    return body + _CHECKSUM.pack(isal_zlib.crc32(body))
 
 
-def unpack_update(compressor: Compressor, message: Buffer, like: Params) -> list:
-    """Read what `pack_update` wrote, trusting nothing about it.
+def check_update(compressor: Compressor, message: Buffer, like: Params) -> None:
+    """Check what claims to be what `pack_update` wrote, trusting nothing about it.
 
     Args:
       compressor: what the plan told the client to compress with.
-      message: the bytes received, which the result may share.
+      message: the bytes received.
       like: arrays, or shapes, of the update's structure.
-
-    Returns:
-      The compressed tensors for `decompress_update`, as NumPy arrays.
 
     Raises:
       WireError: the length or header is not that of such an update, or a float is not finite.
@@ -66,19 +63,27 @@ def unpack_update(compressor: Compressor, message: Buffer, like: Params) -> list
     if len(message) != expected:
         raise WireError(f"the upload has {len(message)} bytes, but an update of this model has {expected}")
     body, (checksum,) = message[: -_CHECKSUM.size], _CHECKSUM.unpack(message[-_CHECKSUM.size :])
-    if checksum != zlib.crc32(body):
+    if checksum != isal_zlib.crc32(body):
         raise DamagedError("the upload's checksum does not match: it was damaged on the way; send it again")
     if body[: _HEADER.size] != _header(compressor, like):
         raise WireError("the upload was not made for this plan: its header names another compression or shapes")
-    tensors = []
-    offset = _HEADER.size
-    for index, leaf in enumerate(jax.tree_util.tree_leaves(like)):
-        end = offset + compressor.packed_bytes(leaf.size)
-        tensors.append(compressor.unpack(body[offset:end], leaf.size))
-        if not all(map(_is_finite, jax.tree_util.tree_leaves(tensors[-1]))):
+    for index, (start, end, _) in enumerate(_places(compressor, like)):
+        if not compressor.is_finite(body[start:end]):
             raise WireError(f"tensor {index} of the upload holds a number that is not finite")
-        offset = end
-    return tensors
+
+
+def unpack_update(compressor: Compressor, message: jax.Array, like: Params) -> list:
+    """Read what `pack_update` wrote, once `check_update` has found nothing wrong with it; traceable by JAX.
+
+    Args:
+      compressor: what the client compressed with.
+      message: uint8 [bytes], as it was received.
+      like: arrays, or shapes, of the update's structure.
+
+    Returns:
+      The compressed tensors for `decompress_update`.
+    """
+    return [compressor.unpack(message[start:end], size) for start, end, size in _places(compressor, like)]
 
 
 def upload_bytes(compressor: Compressor, like: Params) -> int:
@@ -150,11 +155,15 @@ def unpack_parameters(content: Buffer, encoding: str, like: Params) -> Params:
     return jax.tree_util.tree_unflatten(structure, arrays)
 
 
-def _is_finite(values: np.ndarray) -> bool:
-    # Codes are integers.
-    return not np.issubdtype(values.dtype, np.floating) or bool(np.isfinite(values).all())
+def _places(compressor: Compressor, like: Params) -> Iterator[tuple[int, int, int]]:
+    """Say where in an upload each tensor begins and ends, and how many values it has."""
+    start = _HEADER.size
+    for leaf in jax.tree_util.tree_leaves(like):
+        end = start + compressor.packed_bytes(leaf.size)
+        yield start, end, leaf.size
+        start = end
 
 
 def _header(compressor: Compressor, like: Params) -> bytes:
     shapes = [tuple(leaf.shape) for leaf in jax.tree_util.tree_leaves(like)]
-    return _HEADER.pack(b"FLU1", zlib.crc32(repr((compressor, shapes)).encode()))
+    return _HEADER.pack(b"FLU1", isal_zlib.crc32(repr((compressor, shapes)).encode()))

@@ -23,6 +23,7 @@ from fl_core.compression import Compressor, decompress_update
 from fl_core.errors import ConfigurationError
 from fl_core.local_sgd import TrainingSums
 from fl_core.serving.streaming_sum import StreamingSum
+from fl_core.wire import unpack_update
 from models.base import Params
 
 RobustName = Literal["mean", "median", "trimmed_mean"]
@@ -93,13 +94,13 @@ class RobustSum(StreamingSum):
                 f"aggregation {rule.name} keeps until a round's end"
             ) from error
 
-    def _add(self, client: int, compressed: list, num_examples: int, training: TrainingSums) -> bool:
+    def _add(self, client: int, message: jax.Array, num_examples: int, training: TrainingSums) -> bool:
         delta, added = _contribution(
             self._compressor,
             self._rules,
             self._shapes,
             jax.random.fold_in(self._key, client),
-            compressed,
+            message,
             jnp.float32(num_examples),
             TrainingSums(*map(jnp.float32, training)),
             self._clip_norm,
@@ -152,7 +153,7 @@ def _contribution(
     rules: AggregationRules,
     shapes: Any,
     key: jax.Array,
-    compressed: list,
+    message: jax.Array,
     num_examples: jax.Array,
     training: TrainingSums,
     clip_norm: jax.Array | None,
@@ -160,7 +161,8 @@ def _contribution(
     """Make the leaves of a client's update, clipped, and what it adds to the sums beside it."""
     leaves, structure = shapes
     like = jax.tree_util.tree_unflatten(structure, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in leaves])
-    added = contribution(decompress_update(compressor, key, compressed, like), num_examples, training, rules, clip_norm)
+    delta = decompress_update(compressor, key, unpack_update(compressor, message, like), like)
+    added = contribution(delta, num_examples, training, rules, clip_norm)
     return jax.tree_util.tree_leaves(added.delta), added._replace(delta={})
 
 

@@ -10,8 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from fl_core.compression import Buffer
 
+_ALIGNMENT = 64
 _AT_ONCE_TO_MEMORY, _AT_ONCE_TO_DISK = 1 << 21, 1 << 16
 
 
@@ -26,7 +29,7 @@ class UploadBuffers:
           folder: for files; they have no names, and are gone when the process is.
         """
         self._left, self._folder = budget, folder
-        self._used: list[bytearray] = []
+        self._used: list[memoryview] = []
 
     def open(self, size: int) -> "UploadBuffer":
         """Make room for an upload.
@@ -45,14 +48,14 @@ class UploadBuffers:
         self._left -= size
         return UploadBuffer(size, self, None)
 
-    def take_memory(self, size: int) -> bytearray:
+    def take_memory(self, size: int) -> memoryview:
         """Hand out memory; what was used before is faster than new."""
         while self._used:
             if len(memory := self._used.pop()) == size:
                 return memory
-        return bytearray(size)
+        return _aligned(size)
 
-    def give_back(self, memory: bytearray) -> None:
+    def give_back(self, memory: memoryview) -> None:
         """Take the memory of a closed buffer back."""
         self._left += len(memory)
         self._used.append(memory)
@@ -68,7 +71,7 @@ class UploadBuffer:
     def __init__(self, size: int, owner: UploadBuffers, file: BinaryIO | None):
         """Prepare for the first bytes; see `UploadBuffers.open`."""
         self._size, self._owner, self._file = size, owner, file
-        self._memory = owner.take_memory(size) if file is None else bytearray()
+        self._memory = owner.take_memory(size) if file is None else memoryview(b"")
         self._passing = bytearray()
         self._map: mmap.mmap | None = None
         self.written = 0
@@ -83,7 +86,7 @@ class UploadBuffer:
             # What a full disk does not take is not wanted any more.
             with contextlib.suppress(OSError):
                 self._file.close()
-        self._memory, self._passing, self._map = bytearray(), bytearray(), None
+        self._memory, self._passing, self._map = memoryview(b""), bytearray(), None
 
     def space(self) -> memoryview:
         """Give room for the bytes that follow; never none, so that more than was declared is noticed."""
@@ -91,7 +94,7 @@ class UploadBuffer:
         if not left:
             return memoryview(bytearray(1))
         if self._file is None:
-            return memoryview(self._memory)[self.written : self.written + min(left, _AT_ONCE_TO_MEMORY)]
+            return self._memory[self.written : self.written + min(left, _AT_ONCE_TO_MEMORY)]
         self._passing = self._passing or bytearray(min(left, _AT_ONCE_TO_DISK))
         return memoryview(self._passing)[:left]
 
@@ -126,6 +129,13 @@ class UploadBuffer:
         self._file.flush()
         self._map = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
         return memoryview(self._map)
+
+
+def _aligned(size: int) -> memoryview:
+    """Make memory that JAX takes as it is."""
+    memory = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].data
 
 
 def _append(file: BinaryIO, data: memoryview) -> None:

@@ -22,8 +22,9 @@ from fl_core.transport.http_names import MESSAGE, UPLOAD_HEADER
 from fl_core.transport.interface import BrokenUploadError, MalformedError
 
 _LINGERING_SECONDS, _LINGERING_BYTES = 2.0, 1 << 16
-PLAIN, CLOSE = {"Content-Type": "text/plain; charset=utf-8"}, {"Connection": "close"}
-"""Fields of answers: for those in words, and for the last of a connection."""
+PLAIN, BYTES = {"Content-Type": "text/plain; charset=utf-8"}, {"Content-Type": "application/octet-stream"}
+CLOSE = {"Connection": "close"}
+"""Fields of answers: of those in words, those in bytes, and the last of a connection."""
 
 _LONGEST_HEAD, _AT_ONCE, _LONGEST_MESSAGE = 1 << 14, 1 << 11, 1 << 16
 _IDLE_SECONDS, _HEAD_SECONDS, _BODY_SECONDS = 900.0, 10.0, 60.0
