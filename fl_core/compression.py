@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_core.errors import ConfigurationError
-from fl_core.quantization import UniformQuantization
+from fl_core.quantization import UniformQuantization, sum_of_squares
 from models.base import Params
 
 Buffer = bytes | bytearray | memoryview
@@ -61,6 +61,20 @@ class Compressor(Protocol):
         """Say whether all floats in what `pack` wrote are finite."""
         ...
 
+    def squared_norm(self, key: jax.Array, message: jax.Array, start: int, size: int) -> jax.Array:
+        """Compute the sum of a tensor's squares from its packed form, if possible without having its values in memory.
+
+        Args:
+          key: the key that compressed.
+          message: uint8 [bytes].
+          start: where in it lies what `pack` wrote.
+          size: number of values.
+
+        Returns:
+          float32 scalar, the sum of squares of what `decompress` gives.
+        """
+        ...
+
     def packed_bytes(self, size: int) -> int:
         """Compute how many bytes a tensor of `size` values travels as."""
         ...
@@ -89,6 +103,14 @@ class Float32Upload:
     def is_finite(self, packed: Buffer) -> bool:
         """See `Compressor.is_finite`."""
         return bool(np.isfinite(np.frombuffer(packed, "<f4")).all())
+
+    def squared_norm(self, key: jax.Array, message: jax.Array, start: int, size: int) -> jax.Array:
+        """See `Compressor.squared_norm`; the key is not used."""
+
+        def values(first: jax.Array | int, count: int) -> jax.Array:
+            return self.unpack(jax.lax.dynamic_slice(message, (start + 4 * first,), (4 * count,)), count)
+
+        return sum_of_squares(values, size)
 
     def packed_bytes(self, size: int) -> int:
         """See `Compressor.packed_bytes`."""

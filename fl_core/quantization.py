@@ -5,6 +5,7 @@ Source: Suresh et al. 2017, "Distributed mean estimation with limited communicat
 that `min + code * step` is an unbiased estimate of x. Two floats a tensor travel beside the codes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from fl_core.errors import ConfigurationError
 from fl_core.rotation import rotate, rotate_back, rotated_size
+
+_BLOCK = 1 << 14
 
 
 class QuantizedTensor(NamedTuple):
@@ -72,12 +75,27 @@ class UniformQuantization:
 
     def unpack(self, packed: jax.Array, size: int) -> QuantizedTensor:
         """See `Compressor.unpack`."""
-        minimum, step = jax.lax.bitcast_convert_type(packed[:8].reshape(2, 4), jnp.float32)
+        minimum, step = _unpack_floats(packed[:8])
         return QuantizedTensor(_unpack_codes(packed[8:], self.bits, self._num_codes(size)), minimum, step)
 
     def is_finite(self, packed: bytes | bytearray | memoryview) -> bool:
         """See `Compressor.is_finite`."""
         return bool(np.isfinite(np.frombuffer(packed, "<f4", 2)).all())
+
+    def squared_norm(self, key: jax.Array, message: jax.Array, start: int, size: int) -> jax.Array:
+        """See `Compressor.squared_norm`; with rotation the values must be in memory."""
+        if self.rotation:
+            packed = message[start : start + self.packed_bytes(size)]
+            return jnp.sum(jnp.square(self.decompress(key, self.unpack(packed, size), size)))
+        # Without the barrier the floats would be put together from their bytes once for each value.
+        minimum, step = jax.lax.optimization_barrier(tuple(_unpack_floats(message[start : start + 8])))
+
+        def values(first: jax.Array | int, count: int) -> jax.Array:
+            place, length = start + 8 + first * self.bits // 8, -(-count * self.bits // 8)
+            codes = _unpack_codes(jax.lax.dynamic_slice(message, (place,), (length,)), self.bits, count)
+            return self.decompress(key, QuantizedTensor(codes, minimum, step), count)
+
+        return sum_of_squares(values, size)
 
     def packed_bytes(self, size: int) -> int:
         """See `Compressor.packed_bytes`."""
@@ -85,6 +103,30 @@ class UniformQuantization:
 
     def _num_codes(self, size: int) -> int:
         return rotated_size(size) if self.rotation else size
+
+
+def sum_of_squares(values: Callable[[jax.Array | int, int], jax.Array], size: int) -> jax.Array:
+    """Add up squares block by block, so that the values are never in memory together.
+
+    Args:
+      values: from a place and a count to so many float32 values from there on; places are multiples of the block.
+      size: number of values.
+
+    Returns:
+      float32 scalar.
+    """
+    blocks = size // _BLOCK
+
+    def add(number: jax.Array, sums: jax.Array) -> jax.Array:
+        return sums + jnp.square(values(number * _BLOCK, _BLOCK))
+
+    whole = jnp.sum(jax.lax.fori_loop(0, blocks, add, jnp.zeros(_BLOCK))) if blocks else jnp.float32(0.0)
+    rest = size - blocks * _BLOCK
+    return whole + jnp.sum(jnp.square(values(blocks * _BLOCK, rest))) if rest else whole
+
+
+def _unpack_floats(data: jax.Array) -> jax.Array:
+    return jax.lax.bitcast_convert_type(data.reshape(-1, 4), jnp.float32)
 
 
 def _uniform(key: jax.Array, size: int) -> jax.Array:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from isal import isal_zlib
@@ -84,6 +85,24 @@ def unpack_update(compressor: Compressor, message: jax.Array, like: Params) -> l
       The compressed tensors for `decompress_update`.
     """
     return [compressor.unpack(message[start:end], size) for start, end, size in _places(compressor, like)]
+
+
+def squared_norm(compressor: Compressor, key: jax.Array, message: jax.Array, like: Params) -> jax.Array:
+    """Compute the sum of squares of an update from its bytes; traceable by JAX.
+
+    Args:
+      compressor: what the client compressed with.
+      key: PRNG key of the client in this round.
+      message: uint8 [bytes], as it was received.
+      like: arrays, or shapes, of the update's structure.
+
+    Returns:
+      float32 scalar: of all values that `decompress_update` gives.
+    """
+    total = jnp.float32(0.0)
+    for index, (start, _, size) in enumerate(_places(compressor, like)):
+        total += compressor.squared_norm(jax.random.fold_in(key, index), message, start, size)
+    return total
 
 
 def upload_bytes(compressor: Compressor, like: Params) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
 from fl_core.compression import Buffer, Compressor, decompress_update
 from fl_core.local_sgd import TrainingSums
-from fl_core.wire import WireError, check_update, unpack_update, upload_bytes
+from fl_core.wire import WireError, check_update, squared_norm, unpack_update, upload_bytes
 from models.base import Params
 
 
@@ -112,16 +112,9 @@ def _fold(
     clip_norm: jax.Array | None,
 ) -> tuple[CohortAggregate, jax.Array]:
     # Decompressed twice, once for the norm and once for the sum, an update need never be in memory: that is several
-    # times as fast. The barrier keeps the compiler from making one of the two.
-    def decompress(received: jax.Array) -> Params:
-        compressed = unpack_update(compressor, received, aggregate.delta)
-        return decompress_update(compressor, key, compressed, aggregate.delta)
-
-    norm, delta = _length(decompress(jax.lax.optimization_barrier(message))), decompress(message)
+    # times as fast.
+    norm = jnp.sqrt(squared_norm(compressor, key, message, aggregate.delta))
+    compressed = unpack_update(compressor, message, aggregate.delta)
+    delta = decompress_update(compressor, key, compressed, aggregate.delta)
     added = contribution(delta, num_examples, training, rules, clip_norm, norm)
     return add_aggregates(aggregate, added), added.dropped == 0
-
-
-def _length(update: Params) -> jax.Array:
-    # As `global_norm`, but a product of a tensor with itself takes less time than a sum of squares here.
-    return jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree_util.tree_leaves(update)))

@@ -12,7 +12,15 @@ from fl_core.compression import COMPRESSORS, compress_update, decompress_update,
 from fl_core.errors import ConfigurationError
 from fl_core.quantization import _uniform
 from fl_core.rotation import rotate, rotate_back, rotated_size
-from fl_core.wire import WireError, download_bytes, pack_update, unpack_update, upload_bytes
+from fl_core.wire import (
+    WireError,
+    check_update,
+    download_bytes,
+    pack_update,
+    squared_norm,
+    unpack_update,
+    upload_bytes,
+)
 
 KINDS = [(bits, False) for bits in COMPRESSORS] + [(bits, True) for bits in COMPRESSORS if bits != 32]
 every_kind = pytest.mark.parametrize(("bits", "rotation"), KINDS)
@@ -95,10 +103,26 @@ def test_wire_form_is_exactly_as_small_as_it_says(bits, rotation):
     compressed = jax.jit(compress_update, static_argnums=0)(compressor, jax.random.key(0), UPDATE)
     message = pack_update(compressor, compressed, UPDATE)
     assert len(message) == upload_bytes(compressor, UPDATE)
-    received = decompress_update(compressor, jax.random.key(0), unpack_update(compressor, message, UPDATE), UPDATE)
+    check_update(compressor, message, UPDATE)
+    key, arrived = jax.random.key(0), jnp.asarray(np.frombuffer(message, np.uint8))
+    received = decompress_update(compressor, key, unpack_update(compressor, arrived, UPDATE), UPDATE)
     expected = decompress_update(compressor, jax.random.key(0), compressed, UPDATE)
     for a, b in zip(*map(jax.tree_util.tree_leaves, (received, expected)), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@every_kind
+@pytest.mark.parametrize("size", [1, 3, 16384, 16385, 50001])
+def test_the_norm_of_an_update_is_known_from_its_bytes(bits, rotation, size):
+    compressor, key = make_compressor(bits, rotation), jax.random.key(3)
+    values = jax.random.normal(jax.random.key(size), (2, size)) * jnp.array([[1.0], [0.01]]) + 0.3
+    update = {"a": values[0], "b": values[1]}
+    compressed = compress_update(compressor, key, update)
+    message = jnp.asarray(np.frombuffer(pack_update(compressor, compressed, update), np.uint8))
+    found = jax.jit(squared_norm, static_argnums=0)(compressor, key, message, update)
+    leaves = jax.tree_util.tree_leaves(decompress_update(compressor, key, compressed, update))
+    expected = sum(np.square(np.asarray(leaf, np.float64)).sum() for leaf in leaves)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_eight_bits_are_one_byte_a_value_and_two_floats_a_tensor():
@@ -117,7 +141,7 @@ def test_any_damage_on_the_wire_is_refused(data, kind):
     position = data.draw(st.integers(0, len(message) - 1))
     message[position] ^= data.draw(st.integers(1, 255))
     with pytest.raises(WireError):
-        unpack_update(compressor, bytes(message), UPDATE)
+        check_update(compressor, bytes(message), UPDATE)
 
 
 def test_another_plan_another_length_and_numbers_that_are_not_finite_are_refused():
@@ -125,13 +149,13 @@ def test_another_plan_another_length_and_numbers_that_are_not_finite_are_refused
     tensor = {"x": jnp.ones(1024)}
     message = pack_update(eight, compress_update(eight, jax.random.key(0), tensor), tensor)
     with pytest.raises(WireError, match="not made for this plan"):
-        unpack_update(rotated, message, tensor)
+        check_update(rotated, message, tensor)
     with pytest.raises(WireError, match=f"has {len(message) - 1} bytes"):
-        unpack_update(eight, message[:-1], tensor)
+        check_update(eight, message[:-1], tensor)
     plain = make_compressor(32)
     bad = {"x": jnp.array([1.0, jnp.nan])}
     with pytest.raises(WireError, match="not finite"):
-        unpack_update(plain, pack_update(plain, compress_update(plain, jax.random.key(0), bad), bad), bad)
+        check_update(plain, pack_update(plain, compress_update(plain, jax.random.key(0), bad), bad), bad)
 
 
 @settings(max_examples=40, deadline=None)
