@@ -91,7 +91,8 @@ class ServedConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         self.transport = transport
-        self.transport.set_write_buffer_limits(high=0)
+        # TLS of asyncio would take a limit of 0 for reached for ever.
+        self.transport.set_write_buffer_limits(high=1, low=0)
         self.transport.pause_reading()
         self._begin(self)
 
@@ -258,6 +259,8 @@ class ServedConnection(asyncio.BufferedProtocol):
 
 def _head_of(request: h11.Request, begun: bytes) -> Head:
     fields = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise BadRequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1")
     if "transfer-encoding" in fields:
         raise BadRequestError(HTTPStatus.LENGTH_REQUIRED, "a body must declare its length")
     return Head(

@@ -150,6 +150,7 @@ class HttpServer:
         except BadRequestError as error:
             await self._refusals.note("", connection.address, error)
             await connection.send(error.status, PLAIN | CLOSE, str(error).encode(errors="replace"))
+            await connection.linger()
             return None
         finally:
             self._idle.discard(task)
