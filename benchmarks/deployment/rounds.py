@@ -1,9 +1,10 @@
 """A round of a deployment on loopback, against a naive grpc.aio server and a plain copy of the same bytes over sockets.
 
 Clients train nothing: they download the model and upload random, valid updates, from another process than the server.
-fedlm's server checks, dequantizes, clips and adds them meanwhile; the other two look at no byte. A round is over when
-the goal of uploads is answered; a third more clients than that download the model. The three run in turn, and ratios
-are of rounds in one pass. Memory is the server's resident set at its peak, less what it was before the model was made.
+fedlm's server, over HTTP and over gRPC, checks, dequantizes, clips and adds them meanwhile; the other two look at no
+byte. A round is over when the goal of uploads is answered; a third more clients than that download the model. The four
+run in turn, and ratios are of rounds in one pass. Memory is the server's resident set at its peak, less what it was
+before the model was made.
 
     python -m benchmarks.deployment.rounds
 
@@ -27,7 +28,13 @@ from benchmarks.machine import describe_machine
 from fl_core.atomic_files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
-COLOURS = {"fedlm": "#0072b2", "naive": "#d55e00", "raw": "#999999"}
+COLOURS = {"http": "#0072b2", "grpc": "#56b4e9", "naive": "#d55e00", "raw": "#999999"}
+NAMES = {
+    "http": "fedlm over HTTP",
+    "grpc": "fedlm over gRPC",
+    "naive": "naive grpc.aio",
+    "raw": "plain copy over sockets",
+}
 
 
 def main() -> None:
@@ -130,10 +137,10 @@ def plot(results: dict[str, Any]) -> Figure:
     for place, name in enumerate(COLOURS):
         medians = [one["contestants"][name]["median_seconds"] for one in rounds]
         bars = left.bar(
-            [number + 0.27 * (place - 1) for number in range(len(rounds))], medians, 0.25, color=COLOURS[name]
+            [number + 0.21 * (place - 1.5) for number in range(len(rounds))], medians, 0.2, color=COLOURS[name]
         )
-        left.bar_label(bars, fmt="%.3g", fontsize=8)
-        bars.set_label({"naive": "naive grpc.aio", "raw": "plain copy over sockets"}.get(name, name))
+        left.bar_label(bars, fmt="%.2g", fontsize=7)
+        bars.set_label(NAMES[name])
     left.set_xticks(
         range(len(rounds)), [f"{one['name']}\n{one['selected']} of {one['goal']}" for one in rounds], fontsize=8
     )
@@ -141,8 +148,10 @@ def plot(results: dict[str, Any]) -> Figure:
     left.set_ylabel("seconds a round")
     left.legend(frameon=False, fontsize=8)
     large = [one for one in rounds if 4 * one["parameters"] > 2**20]
-    memory = [one["contestants"]["fedlm"]["peak_memory_over_parameters"] for one in large]
-    right.bar_label(right.bar(range(len(large)), memory, 0.5, color=COLOURS["fedlm"]), fmt="%.1f")
+    for place, name in enumerate(("http", "grpc")):
+        memory = [one["contestants"][name]["peak_memory_over_parameters"] for one in large]
+        places = [number + 0.4 * (place - 0.5) for number in range(len(large))]
+        right.bar_label(right.bar(places, memory, 0.36, color=COLOURS[name]), fmt="%.1f", fontsize=8)
     right.axhline(8, color="#999999", linewidth=1)
     right.set_xticks(range(len(large)), [one["name"].replace(", ", "\n") for one in large], fontsize=8)
     right.set_ylabel("server's peak memory,\nin models of float32")

@@ -19,7 +19,7 @@ def test_rounds_are_timed_against_two_other_servers():
     for contestant in found["contestants"].values():
         assert len(contestant["seconds"]) == 1
         assert min(contestant["seconds"]) > 0
-    assert found["over_raw"]["fedlm"]["least"] <= found["over_raw"]["fedlm"]["greatest"]
+    assert found["over_raw"]["http"]["least"] <= found["over_raw"]["http"]["greatest"]
     assert plot_rounds({"rounds": [found]}).axes
 
 
