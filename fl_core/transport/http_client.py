@@ -45,11 +45,13 @@ class HttpChannel:
           tls: with the client's certificate; plain text where None.
 
         Raises:
-          ConfigurationError: the server is not named by host and port.
+          ConfigurationError: the server is not named by host and port, or the name is not printable ASCII.
         """
         host, _, port = server.rpartition(":")
         if not (host and port.isdigit()):
             raise ConfigurationError(f"the server is {server!r}, expected its host and port, such as 127.0.0.1:8470")
+        if not (name.isascii() and name.isprintable()):
+            raise ConfigurationError(f"the client's name is {name!r}, but over HTTP it must be printable ASCII")
         self._host, self._port = host.strip("[]"), int(port)
         self._name, self._tls = name, tls
         self._idle: list[_Connection] = []

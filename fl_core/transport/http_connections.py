@@ -27,7 +27,7 @@ CLOSE = {"Connection": "close"}
 """Fields of answers: of those in words, those in bytes, and the last of a connection."""
 
 _LONGEST_HEAD, _AT_ONCE, _LONGEST_MESSAGE = 1 << 14, 1 << 11, 1 << 16
-_IDLE_SECONDS, _HEAD_SECONDS, _BODY_SECONDS = 900.0, 10.0, 60.0
+_IDLE_SECONDS, _HEAD_SECONDS, _STALLED_SECONDS = 900.0, 10.0, 60.0
 
 
 class BadRequestError(Exception):
@@ -197,13 +197,17 @@ class ServedConnection(asyncio.BufferedProtocol):
           fields: by name, without the body's length.
           body: what is there of it.
           length: of the whole body; that of `body` where None.
+
+        Raises:
+          TimeoutError: the client does not read it.
         """
         lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
         if status >= HTTPStatus.OK:
             lines.append(f"Content-Length: {len(body) if length is None else length}")
         lines += [f"{name}: {value}" for name, value in fields.items()]
         self.transport.write("\r\n".join([*lines, "", ""]).encode("ascii") + body)
-        await self._writable.wait()
+        async with asyncio.timeout(_STALLED_SECONDS):
+            await self._writable.wait()
 
     async def send_chunk(self, chunk: ServedChunk) -> None:
         """Send the content of a chunk.
@@ -333,7 +337,7 @@ class ServedCall:
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{self._left} bytes are more than any message has"
             )
         body, end = memoryview(bytearray(self._left)), 0
-        async with asyncio.timeout(_BODY_SECONDS):
+        async with asyncio.timeout(_STALLED_SECONDS):
             while self._left:
                 end += await self.read_into(body[end:])
         return bytes(body)
