@@ -3,11 +3,18 @@
 import asyncio
 from pathlib import Path
 
-from fl_core.atomic_files import create_privately
-from fl_core.errors import ConfigurationError
-from fl_core.transport.certificates import certificate_pem, key_pem, make_request, new_key, read_certificate, read_key
-from fl_core.transport.credentials import write_credentials
-from fl_core.transport.grpc_enrolment import enrol
+from fedlm.fl_core.atomic_files import create_privately
+from fedlm.fl_core.deployment.security.certificates import (
+    certificate_pem,
+    key_pem,
+    make_request,
+    new_key,
+    read_certificate,
+    read_key,
+)
+from fedlm.fl_core.deployment.security.credentials import write_credentials
+from fedlm.fl_core.deployment.security.grpc_enrolment import enrol
+from fedlm.fl_core.errors import ConfigurationError
 
 _UNUSED_KEY = "enrolment.key"
 

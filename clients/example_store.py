@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fl_core.atomic_files import write_atomically
-from fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.errors import ConfigurationError, DataError
 
 
 @dataclass(frozen=True)

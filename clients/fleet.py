@@ -1,6 +1,6 @@
 """Many virtual clients in one process, over connections of their own, for load tests and demonstrations.
 
-They are `clients.network_client.Client`s and share compiled programs; only their devices are made up.
+They are `fedlm.clients.network_client.Client`s and share compiled programs; only their devices are made up.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from clients.example_store import Examples
-from clients.network_client import Client
-from clients.population import Population
-from clients.round_work import ReadVocabulary
-from clients.settings import ClientLimits
-from clients.virtual_device import Tally, VirtualDevice, VirtualLink
-from fl_core.transport.interface import Channel
+from fedlm.clients.example_store import Examples
+from fedlm.clients.network_client import Client
+from fedlm.clients.population import Population
+from fedlm.clients.server_instructions import ReadVocabulary
+from fedlm.clients.settings import ClientLimits
+from fedlm.clients.virtual_device import Tally, VirtualDevice, VirtualLink
+from fedlm.fl_core.deployment.protocol.interface import Channel
 
 _ARRIVALS_A_SECOND = 200
 _LONGEST_RECHECK = 30.0
@@ -49,7 +49,7 @@ class Fleet:
           dial: from a client's number to its connection; called in the event loop.
           examples: from a client's number to its text.
           read_vocabulary: makes the tokenizer of what the server sends.
-          clock: seconds; see `clients.population.Population.expected_availability`.
+          clock: seconds; see `fedlm.clients.population.Population.expected_availability`.
           limits: of each client; none keeps a model between rounds, since they share this machine's memory.
         """
         self.tally = Tally()

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from clients.local_training import ClientProgram, ClientReport, train_locally
-from fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
-from fl_core.compression import decompress_update
-from fl_core.local_sgd import TrainingSums
-from fl_core.round_loop import CohortResult, RoundPlan
-from fl_core.wire import check_update, download_bytes, unpack_update
-from models.base import Params
+from fedlm.clients.local_training import ClientProgram, ClientReport, train_locally
+from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
+from fedlm.fl_core.compression.compressors import decompress_update
+from fedlm.fl_core.deployment.protocol.update_bytes import check_update, download_bytes, unpack_update
+from fedlm.fl_core.local_sgd import TrainingSums
+from fedlm.fl_core.round_loop import CohortResult, RoundPlan
+from fedlm.models.base import Params
 
 
 class InProcessRunner:
@@ -33,10 +33,10 @@ class InProcessRunner:
         self._program, self._rules, self._examples_of = program, rules, examples_of
 
     def announce(self, plan: RoundPlan) -> None:
-        """See `fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
+        """See `fedlm.fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
 
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
-        """See `fl_core.round_loop.CohortRunner.run`."""
+        """See `fedlm.fl_core.round_loop.CohortRunner.run`."""
         aggregate = empty_aggregate(params)
         steps = bytes_up = 0
         for client in map(int, plan.clients):

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_core.compression import Compressor, compress_update
-from fl_core.local_sgd import LocalTraining, TrainingSums, train_client
-from fl_core.round_loop import RoundPlan
-from fl_core.wire import pack_update
-from models.base import Model, Params
+from fedlm.fl_core.compression.compressors import Compressor, compress_update
+from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
+from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, train_client
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.models.base import Model, Params
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ClientReport(NamedTuple):
     """What a client sends back.
 
     Attributes:
-      upload: the compressed update, as `fl_core.wire.pack_update` writes it.
+      upload: the compressed update, as `fedlm.fl_core.deployment.protocol.update_bytes.pack_update` writes it.
       num_examples: how many examples the client trains on.
       training: sums over its local steps.
     """
@@ -60,7 +60,7 @@ def train_locally(
       sequences: int32 [examples, length + 1], the client's examples.
       plan: of the round.
       client: this client's index.
-      before_step: see `fl_core.local_sgd.train_client`.
+      before_step: see `fedlm.fl_core.local_sgd.train_client`.
 
     Returns:
       The report, or None where the client has no example or its update is not finite (quantizing one would

@@ -1,6 +1,6 @@
 """A client of a deployment: checks in, trains when it is selected and allowed to, and answers with an update.
 
-What leaves the device is the messages of `fl_core/transport/messages.proto` and nothing else.
+What leaves the device is the messages of `fl_core/deployment/protocol/messages.proto` and nothing else.
 """
 
 import asyncio
@@ -15,17 +15,23 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from clients.example_store import Examples
-from clients.local_training import ClientProgram, ClientReport, train_locally
-from clients.round_work import Encode, ReadVocabulary, encode, plan_of, program_of
-from clients.settings import ClientLimits, Conditions
-from fl_core.errors import ConfigurationError
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.artifacts import ArtifactAssembly
-from fl_core.transport.interface import PROTOCOL, Channel, RefusedError, TransportError, UnknownArtifactError
-from fl_core.wire import WireError, unpack_parameters
-from models.precision import precision_scope, resolve_precision
-from models.registry import UnknownModelError
+from fedlm.clients.example_store import Examples
+from fedlm.clients.local_training import ClientProgram, ClientReport, train_locally
+from fedlm.clients.server_instructions import Encode, ReadVocabulary, encode, plan_of, program_of
+from fedlm.clients.settings import ClientLimits, Conditions
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly
+from fedlm.fl_core.deployment.protocol.interface import (
+    PROTOCOL,
+    Channel,
+    RefusedError,
+    TransportError,
+    UnknownArtifactError,
+)
+from fedlm.fl_core.deployment.protocol.update_bytes import WireError, unpack_parameters
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.precision import precision_scope, resolve_precision
+from fedlm.models.registry import UnknownModelError
 
 VERSION = "0.1"
 _Outcome = messages.UploadHeader

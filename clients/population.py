@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError
 
 _TRAITS, _PRESENCE, _DROPPING, _EXAMPLES = range(4)
 _PEAK = 2 / 24

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
-from clients.population import Dropout, Population
-from clients.settings import Conditions
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.interface import Channel, TransportError
+from fedlm.clients.population import Dropout, Population
+from fedlm.clients.settings import Conditions
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import Channel, TransportError
 
 
 @dataclasses.dataclass
@@ -142,7 +142,7 @@ class VirtualDevice:
 
 
 class VirtualLink:
-    """A `fl_core.transport.interface.Channel` as good as a device's."""
+    """A `fedlm.fl_core.deployment.protocol.interface.Channel` as good as a device's."""
 
     def __init__(self, inner: Channel, device: VirtualDevice):
         """Stand before a channel.
@@ -155,7 +155,7 @@ class VirtualLink:
         self._model, self._chunks = b"", 1
 
     async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
-        """See `fl_core.transport.interface.Channel.check_in`."""
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.check_in`."""
         self._device.check_reachable()
         try:
             reply = await self._inner.check_in(request)
@@ -170,7 +170,7 @@ class VirtualLink:
         return reply
 
     async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
-        """See `fl_core.transport.interface.Channel.download`."""
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.download`."""
         device = self._device
         device.check_reachable()
         async for chunk in self._inner.download(request):
@@ -181,7 +181,7 @@ class VirtualLink:
             yield chunk
 
     async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
-        """See `fl_core.transport.interface.Channel.upload`."""
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.upload`."""
         device = self._device
         device.check_reachable()
         cut = device.cut("upload", 1.0)
@@ -208,5 +208,5 @@ class VirtualLink:
             yield part
 
     async def close(self) -> None:
-        """See `fl_core.transport.interface.Channel.close`."""
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.close`."""
         await self._inner.close()

@@ -1,1 +1,1 @@
-"""The front door: the `fedlm` command."""
+"""Language models trained on text that belongs to people: federated, simulated or central."""

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from fl_core.errors import ConfigurationError
-from fl_core.local_sgd import TrainingSums, global_norm
-from models.base import Params
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.local_sgd import TrainingSums, global_norm
+from fedlm.models.base import Params
 
 Weighting = Literal["examples", "uniform"]
 NORM_BINS = 112

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from fl_core.errors import DiskError
+from fedlm.fl_core.errors import DiskError
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from models.special_tokens import BOS_ID, EOS_ID
+from fedlm.models.special_tokens import BOS_ID, EOS_ID
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fl_core.errors import ConfigurationError
-from fl_core.randomness import host_rng
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.randomness import host_rng
 
 
 class CohortSampler(Protocol):

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from fl_core.errors import ConfigurationError
-from models.base import Batch, Model, Params, batch_loss, weigh_examples
-from models.special_tokens import PAD_ID
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.base import Batch, Model, Params, batch_loss, weigh_examples
+from fedlm.models.special_tokens import PAD_ID
 
 CapOrder = Literal["shuffle_then_cap", "cap_then_shuffle"]
 """Whether `max_examples` keeps the first of a client's shuffled examples, others in every epoch, or the first in the

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_core.aggregation import CohortAggregate, mean_delta
-from fl_core.cohorts import CohortSampler
-from fl_core.randomness import device_key, host_rng
-from fl_core.server_optimizers import ServerOptimizerConfig, ServerState, init_server, server_step
-from models.base import Params
+from fedlm.fl_core.aggregation import CohortAggregate, mean_delta
+from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.randomness import device_key, host_rng
+from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, ServerState, init_server, server_step
+from fedlm.models.base import Params
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
-    from fl_core.privacy.private_rounds import PrivacyState, PrivateMean, PrivateRounds
+    from fedlm.fl_core.privacy.private_rounds import PrivacyState, PrivateMean, PrivateRounds
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_core.processes import gather_rows, own_rows
-from models.base import Batch, Model, Params, weigh_examples
-from models.losses import ExampleSums
+from fedlm.fl_core.runs.processes import gather_rows, own_rows
+from fedlm.models.base import Batch, Model, Params, weigh_examples
+from fedlm.models.losses import ExampleSums
 
 DEFINITIONS = {
     "loss": "cross-entropy in nats per target token; PAD targets are left out",

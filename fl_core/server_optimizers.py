@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from fl_core.errors import ConfigurationError
-from models.base import Params
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.base import Params
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from fl_core.aggregation import AggregationRules, Weighting
-from fl_core.compression import Compressor, UploadBits, make_compressor
-from fl_core.errors import ConfigurationError
-from fl_core.local_sgd import CapOrder, LocalTraining
-from fl_core.privacy.settings import PrivacySettings
-from fl_core.server_optimizers import ServerOptimizerConfig
-from models.precision import Precision
+from fedlm.fl_core.aggregation import AggregationRules, Weighting
+from fedlm.fl_core.compression.compressors import Compressor, UploadBits, make_compressor
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
+from fedlm.fl_core.privacy.settings import PrivacySettings
+from fedlm.fl_core.server_optimizers import ServerOptimizerConfig
+from fedlm.models.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from models.losses import ExampleSums, cross_entropy, next_token_sums
+from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
 
 Params = Any
 """A pytree of float arrays."""
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 class WeightedBatch(Protocol):
-    """Examples of any objective: a `Batch`, or a `models.masked_language.MaskedBatch`."""
+    """Examples of any objective: a `Batch`, or a `fedlm.models.masked_language.MaskedBatch`."""
 
     @property
     def weight(self) -> jax.Array:
@@ -50,7 +50,7 @@ class Model:
       apply: maps (params, int32 tokens [batch, length]) to logits [batch, length, vocabulary_size]. The logits
         at position t of a causal model may depend on tokens[:, : t + 1] only.
       loss: maps (params, batch) to per-example sums [batch]; the batch is a `Batch` for a causal model, a
-        `models.masked_language.MaskedBatch` for a masked one.
+        `fedlm.models.masked_language.MaskedBatch` for a masked one.
       objective: what the loss is of.
     """
 

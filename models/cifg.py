@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from models.base import Model, Params
-from models.layers import embed, init_embedding
-from models.linear_head import linear_head_model
-from models.parameter_uses import Parameter
-from models.recurrent import Activation, cifg_layer, init_cifg_layer
-from models.scale_invariant import si_sigmoid, si_tanh, unit_rms
+from fedlm.models.base import Model, Params
+from fedlm.models.layers import embed, init_embedding
+from fedlm.models.linear_head import linear_head_model
+from fedlm.models.parameter_uses import Parameter
+from fedlm.models.recurrent import Activation, cifg_layer, init_cifg_layer
+from fedlm.models.scale_invariant import si_sigmoid, si_tanh, unit_rms
 
 
 @dataclass(frozen=True)

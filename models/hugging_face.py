@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.base import Params
+from fedlm.models.base import Params
 
 _DENSE_OF_BLOCK = {
     "query": "attention.self.query",
@@ -30,7 +30,7 @@ def to_hugging_face(params: Params) -> dict[str, np.ndarray]:
     Rows of the vocabulary stay in our order, with the mask's id last.
 
     Args:
-      params: of a model that `models.bert.bert` made.
+      params: of a model that `fedlm.models.bert.bert` made.
 
     Returns:
       What `load_state_dict` takes once the arrays are made tensors, the tied output layer included.
@@ -54,7 +54,7 @@ def from_hugging_face(state: Mapping[str, Any]) -> Params:
       state: arrays by name, as `state_dict` names them.
 
     Returns:
-      float32 parameters of a model that `models.bert.bert` makes with the same sizes.
+      float32 parameters of a model that `fedlm.models.bert.bert` makes with the same sizes.
 
     Raises:
       ValueError: a parameter is missing, or the output layer has another table or bias than it is tied with.

@@ -1,6 +1,6 @@
 """The few layers that every model is built from.
 
-Each parameter is used by the functions of `models.parameter_uses` and nowhere else, so that whoever needs a layer's
+Each parameter is used by the functions of `parameter_uses` and nowhere else, so that whoever needs a layer's
 input and the gradient at its output (per-example clipping does) finds them there.
 """
 
@@ -9,8 +9,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from models.base import Params
-from models.parameter_uses import Parameter, add, look_up, multiply, multiply_transposed, scale
+from fedlm.models.base import Params
+from fedlm.models.parameter_uses import Parameter, add, look_up, multiply, multiply_transposed, scale
 
 
 def init_embedding(rng: jax.Array, vocabulary_size: int, width: int) -> Params:

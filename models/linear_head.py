@@ -10,11 +10,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from models.base import Batch, Model, Params
-from models.layers import logits_from_table
-from models.losses import ExampleSums, next_token_sums, target_logits
-from models.matrix_products import sum_of_outer_products
-from models.parameter_uses import Parameter, Recorded
+from fedlm.models.base import Batch, Model, Params
+from fedlm.models.layers import logits_from_table
+from fedlm.models.losses import ExampleSums, next_token_sums, target_logits
+from fedlm.models.matrix_products import sum_of_outer_products
+from fedlm.models.parameter_uses import Parameter, Recorded
 
 
 def linear_head_model(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from models.special_tokens import EOS_ID, OOV_ID, PAD_ID
+from fedlm.models.special_tokens import EOS_ID, OOV_ID, PAD_ID
 
 
 class ExampleSums(NamedTuple):

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import jax
 
-from models.base import Model, Params
-from models.losses import ExampleSums, cross_entropy, next_token_sums
+from fedlm.models.base import Model, Params
+from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
 
 
 class MaskedBatch(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import jax
 import jax.numpy as jnp
 
-from models.matrix_products import product
+from fedlm.models.matrix_products import product
 
 Kind = Literal["multiply", "multiply_transposed", "look_up", "add", "scale"]
 
@@ -126,8 +126,8 @@ class Recorded:
 
     def _refuse(self) -> NoReturn:
         raise UnrecordedUseError(
-            f"the parameter {self._name} is used by other functions than those of models.layers and "
-            "models.parameter_uses"
+            f"the parameter {self._name} is used by other functions than those of fedlm.models.layers and "
+            "fedlm.models.parameter_uses"
         )
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from models.base import Model, Params
+from fedlm.models.base import Model, Params
 
 Precision = Literal["auto", "float32", "tf32", "bfloat16"]
 

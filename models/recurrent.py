@@ -11,10 +11,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from models.base import Params
-from models.layers import dense, init_dense
-from models.matrix_products import constant_product, sum_of_outer_products
-from models.parameter_uses import Recorded, with_tap
+from fedlm.models.base import Params
+from fedlm.models.layers import dense, init_dense
+from fedlm.models.matrix_products import constant_product, sum_of_outer_products
+from fedlm.models.parameter_uses import Recorded, with_tap
 
 Activation = Callable[[jax.Array], jax.Array]
 _Pair = tuple[jax.Array, jax.Array]

@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from models.base import Model
-from models.bert import BertConfig, bert
-from models.cifg import CifgConfig, cifg, si_cifg
-from models.transformer import TransformerConfig, si_transformer, transformer
+from fedlm.models.base import Model
+from fedlm.models.bert import BertConfig, bert
+from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
 
 _CIFG_6M = CifgConfig(vocabulary_size=30_000, embedding=96, hidden=670, tied=False)
 _CIFG_9M = CifgConfig(embedding=512, hidden=2048)

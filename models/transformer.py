@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from models.base import Model, Params
-from models.layers import (
+from fedlm.models.base import Model, Params
+from fedlm.models.layers import (
     dense,
     embed,
     init_dense,
@@ -20,9 +20,9 @@ from models.layers import (
     layer_norm,
     sinusoidal_positions,
 )
-from models.linear_head import linear_head_model
-from models.parameter_uses import Parameter
-from models.scale_invariant import si_attention_weights
+from fedlm.models.linear_head import linear_head_model
+from fedlm.models.parameter_uses import Parameter
+from fedlm.models.scale_invariant import si_attention_weights
 
 AttentionWeights = Callable[[jax.Array, jax.Array], jax.Array]
 """Maps (scores [..., queries, keys], mask) to attention weights of the same shape."""

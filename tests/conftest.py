@@ -45,9 +45,9 @@ WORDS = (
 @pytest.fixture(scope="session")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of 120 clients with 1 to about 40 sentences of made-up text, and a vocabulary of 120 tokens."""
-    from simulations.datasets.client_text import ClientText
-    from simulations.datasets.importing import ImportSettings, import_text
-    from simulations.datasets.sources.in_memory import InMemoryText
+    from fedlm.simulations.data.client_text import ClientText
+    from fedlm.simulations.data.importing import ImportSettings, import_text
+    from fedlm.simulations.data.sources.in_memory import InMemoryText
 
     rng = np.random.default_rng(0)
     clients = [
@@ -69,8 +69,8 @@ def fedlm_here() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def run_fedlm_here(*words: object, cwd: Path | str = ".") -> subprocess.CompletedProcess[str]:
-    from fedlm import evaluate, memorization, processes
-    from fedlm.cli import main
+    from fedlm.commands import evaluate, memorization, processes
+    from fedlm.commands.cli import main
 
     output, errors = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors), chdir(cwd):

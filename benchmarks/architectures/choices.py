@@ -16,10 +16,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.machine import describe_machine
-from fl_core.atomic_files import write_atomically
-from simulations.comparison import Cell, CellResult, read_result, run_cells
-from simulations.configuration import Experiment
-from simulations.workers import default_workers
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.simulations.experiments.comparison import Cell, CellResult, read_result, run_cells
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.workers import default_workers
 
 RESULTS = Path(__file__).parent / "results"
 VARIANTS = "benchmarks.architectures.variants:"

@@ -22,13 +22,20 @@ from rich.console import Console
 
 from benchmarks.architectures.comparison_plots import LONGER, plot
 from benchmarks.machine import describe_machine
-from fedlm.progress import CellProgress
-from fl_core.atomic_files import write_atomically
-from simulations.comparison import Cell, CellObserver, CellResult, read_result, run_cells, run_comparison
-from simulations.configuration import Comparison, Experiment
-from simulations.reporting.report import write_report
-from simulations.reporting.selection import Group, ModelResult, Spread, group_results, mean_curve, model_results
-from simulations.workers import default_workers
+from fedlm.commands.progress import CellProgress
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.simulations.experiments.comparison import (
+    Cell,
+    CellObserver,
+    CellResult,
+    read_result,
+    run_cells,
+    run_comparison,
+)
+from fedlm.simulations.experiments.configuration import Comparison, Experiment
+from fedlm.simulations.experiments.workers import default_workers
+from fedlm.simulations.reporting.report import write_report
+from fedlm.simulations.reporting.selection import Group, ModelResult, Spread, group_results, mean_curve, model_results
 
 RESULTS = Path(__file__).parent / "results"
 MODELS = ("cifg_tiny", "si_cifg_tiny", "transformer_tiny", "si_transformer_tiny")

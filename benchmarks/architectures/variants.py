@@ -10,14 +10,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from models.base import Model, Params
-from models.cifg import CifgConfig, cifg_with
-from models.layers import dense, embed
-from models.linear_head import linear_head_model
-from models.recurrent import cifg_layer
-from models.registry import MODELS, ModelEntry
-from models.scale_invariant import si_attention_weights, si_sigmoid, si_tanh, unit_rms
-from models.transformer import TransformerConfig, transformer_with
+from fedlm.models.base import Model, Params
+from fedlm.models.cifg import CifgConfig, cifg_with
+from fedlm.models.layers import dense, embed
+from fedlm.models.linear_head import linear_head_model
+from fedlm.models.recurrent import cifg_layer
+from fedlm.models.registry import MODELS, ModelEntry
+from fedlm.models.scale_invariant import si_attention_weights, si_sigmoid, si_tanh, unit_rms
+from fedlm.models.transformer import TransformerConfig, transformer_with
 
 _CIFG = MODELS["cifg_tiny"].config
 _TRANSFORMER = MODELS["transformer_tiny"].config

@@ -20,11 +20,11 @@ from benchmarks.clipping.steps import KINDS, CompiledStep, Setting, compile_step
 from benchmarks.machine import describe_machine
 from benchmarks.simulation.peers.protocol import timed
 from benchmarks.simulation.profile_round import matrix_product_rate
-from fl_core.atomic_files import write_atomically
-from models.base import Model, Params, WeightedBatch, batch_loss, parameter_count
-from models.precision import Precision, precision_scope, resolve_precision, with_precision
-from models.registry import MODELS, create_model
-from models.transformer import TransformerConfig, transformer
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.models.base import Model, Params, WeightedBatch, batch_loss, parameter_count
+from fedlm.models.precision import Precision, precision_scope, resolve_precision, with_precision
+from fedlm.models.registry import MODELS, create_model
+from fedlm.models.transformer import TransformerConfig, transformer
 
 DECODER = "decoder_100m"
 DECODER_CONFIG = TransformerConfig(vocabulary_size=32_000, layers=12, heads=12, embedding=768, mlp=3072)

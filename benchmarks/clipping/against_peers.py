@@ -47,9 +47,9 @@ from benchmarks.machine import describe_machine, measured_before
 from benchmarks.simulation.contestants import Contestant, ContestantError
 from benchmarks.simulation.peers.protocol import timed
 from benchmarks.simulation.peers.task import Settings, Task, save_task
-from fl_core.atomic_files import write_atomically
-from models.base import Batch, Model, Params, WeightedBatch
-from models.registry import MODELS, create_model
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.models.base import Batch, Model, Params, WeightedBatch
+from fedlm.models.registry import MODELS, create_model
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results"

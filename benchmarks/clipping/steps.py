@@ -14,10 +14,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax_privacy import clipping as jax_privacy_clipping
 
-from fl_core.clipping.methods import METHODS, Clipping, clipped_sum
-from models.base import Batch, Model, Params, WeightedBatch, weigh_examples
-from models.masked_language import MaskedBatch, mask_id
-from models.special_tokens import PAD_ID, SPECIAL_TOKENS
+from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum
+from fedlm.models.base import Batch, Model, Params, WeightedBatch, weigh_examples
+from fedlm.models.masked_language import MaskedBatch, mask_id
+from fedlm.models.special_tokens import PAD_ID, SPECIAL_TOKENS
 
 PLAIN, JAX_PRIVACY = "plain", "jax_privacy"
 KINDS = (PLAIN, *METHODS, JAX_PRIVACY)

@@ -50,7 +50,7 @@ class Untied(nn.Module):
 
 
 class SiCifgModel(CifgModel):
-    """See `models.scale_invariant` for the activations."""
+    """See `fedlm.models.scale_invariant` for the activations."""
 
     gate = staticmethod(lambda x: _over(x.relu(), x.relu().amax(-1, keepdim=True)))
     cell = staticmethod(lambda x: _over(x, x.abs().amax(-1, keepdim=True)))
@@ -62,7 +62,7 @@ class SiCifgModel(CifgModel):
 
 
 class SiTransformerModel(TransformerModel):
-    """See `models.scale_invariant` for the attention."""
+    """See `fedlm.models.scale_invariant` for the attention."""
 
     @staticmethod
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.machine import describe_machine
-from simulations.datasets.store import TokenStore
-from simulations.pretraining.masking import MaskedWords
-from simulations.pretraining.pipeline import Transform, logical_batches
-from simulations.pretraining.sampling import Batches, PoissonBatches, ShuffledBatches, TruncatedPoissonBatches
-from simulations.pretraining.units import Units, open_units
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.pretraining.masking import MaskedWords
+from fedlm.simulations.pretraining.pipeline import Transform, logical_batches
+from fedlm.simulations.pretraining.privacy_units import Units, open_units
+from fedlm.simulations.pretraining.sampling import Batches, PoissonBatches, ShuffledBatches, TruncatedPoissonBatches
 
 LENGTH = 64
 BATCH = 256

@@ -24,14 +24,14 @@ from matplotlib.figure import Figure
 
 from benchmarks.data.synthetic_stack_overflow import write_database
 from benchmarks.machine import describe_machine
-from fl_core.cohorts import UniformSampler
-from fl_core.local_sgd import LocalTraining
-from fl_core.round_loop import RoundPlan
-from models.base import parameter_count
-from models.registry import create_model
-from simulations.datasets.store import TokenStore
-from simulations.federated_data import StoredData
-from simulations.lanes import LaneShape, lane_chunks
+from fedlm.fl_core.cohorts import UniformSampler
+from fedlm.fl_core.local_sgd import LocalTraining
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.models.base import parameter_count
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.federated_data import StoredData
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.engine.lanes import LaneShape, lane_chunks
 
 PUBLISHED_CLIENTS, PUBLISHED_SENTENCES = 342_477, 135_818_730
 LENGTH, LANES, STEPS = 20, 64, 32
@@ -67,7 +67,7 @@ def main() -> None:
 def measure_import(database: Path, store: Path) -> dict:
     for left in (store, store.with_name(f".{store.name}.import")):
         shutil.rmtree(left, ignore_errors=True)
-    command = [sys.executable, "-m", "fedlm.cli", "data", "import", "stackoverflow-tff", str(database)]
+    command = [sys.executable, "-m", "fedlm.commands.cli", "data", "import", "stackoverflow-tff", str(database)]
     started = time.perf_counter()
     process = subprocess.Popen([*command, "--out", str(store)], stdout=subprocess.DEVNULL)
     peaks = {"largest_process": 0, "all_processes": 0}

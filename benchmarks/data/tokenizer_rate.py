@@ -27,12 +27,12 @@ import numpy as np
 import tokenizers
 
 from benchmarks.machine import describe_machine
-from models.special_tokens import OOV_ID
-from simulations.datasets import word_level
-from simulations.datasets.client_text import SkippedCounts
-from simulations.datasets.stdlib_corpus import module_files, read_modules, stdlib_root
-from simulations.datasets.store_format import TOKENIZER_FILE
-from simulations.datasets.tokenization import Tokenizer, TokenizerSettings, count_words
+from fedlm.models.special_tokens import OOV_ID
+from fedlm.simulations.data.client_text import SkippedCounts
+from fedlm.simulations.data.sources.standard_library.corpus import module_files, read_modules, stdlib_root
+from fedlm.simulations.data.store.format import TOKENIZER_FILE
+from fedlm.simulations.data.vocabulary import word_level
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
 
 AT_ONCE = 20_000  # as imports do
 THREADS = (1, 2)

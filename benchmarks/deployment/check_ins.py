@@ -24,7 +24,7 @@ from benchmarks.deployment import load, servers
 from benchmarks.deployment.processes import Worker
 from benchmarks.deployment.shapes import SHAPES, Shape, random_upload
 from benchmarks.machine import describe_machine
-from fl_core.atomic_files import write_atomically
+from fedlm.fl_core.atomic_files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 QUIET = Shape("a round that waits", 1_000, 1, 1)

@@ -16,12 +16,20 @@ import grpc
 
 from benchmarks.deployment.servers import FETCH, LOOPBACK, NAIVE, SEND, UNLIMITED, receive
 from benchmarks.deployment.shapes import CHUNK, Shape
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.grpc_names import CHECK_IN, CLIENT_NAME, DOWNLOAD, SERVICE, UPLOAD, flow_options, message_limits
-from fl_core.transport.http_names import ARTIFACTS, UPLOAD_HEADER
-from fl_core.transport.http_names import CHECK_IN as CHECK_IN_PATH
-from fl_core.transport.http_names import UPLOAD as UPLOAD_PATH
-from fl_core.transport.interface import PROTOCOL
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fl_core.deployment.transport.grpc_names import (
+    CHECK_IN,
+    CLIENT_NAME,
+    DOWNLOAD,
+    SERVICE,
+    UPLOAD,
+    flow_options,
+    message_limits,
+)
+from fedlm.fl_core.deployment.transport.http_names import ARTIFACTS, UPLOAD_HEADER
+from fedlm.fl_core.deployment.transport.http_names import CHECK_IN as CHECK_IN_PATH
+from fedlm.fl_core.deployment.transport.http_names import UPLOAD as UPLOAD_PATH
 
 _CHECK_IN = messages.CheckInRequest(protocol=PROTOCOL, client_version="load").SerializeToString()
 _WIDE = [*message_limits(CHUNK), *flow_options(), ("grpc.use_local_subchannel_pool", 1)]

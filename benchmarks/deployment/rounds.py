@@ -25,7 +25,7 @@ from benchmarks.deployment import load, servers
 from benchmarks.deployment.processes import Worker
 from benchmarks.deployment.shapes import SHAPES, Shape, random_upload, sizes_of
 from benchmarks.machine import describe_machine
-from fl_core.atomic_files import write_atomically
+from fedlm.fl_core.atomic_files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 COLOURS = {"http": "#0072b2", "grpc": "#56b4e9", "naive": "#d55e00", "raw": "#999999"}

@@ -6,8 +6,8 @@ if TYPE_CHECKING:
     # Only the server that is measured needs JAX; the other processes start sooner without.
     import jax
 
-    from fl_core.serving.settings import Deployment
-    from models.base import Model
+    from fedlm.fl_core.deployment.server.settings import Deployment
+    from fedlm.models.base import Model
 
 BITS, CHUNK = 8, 1 << 19
 
@@ -40,7 +40,7 @@ def model_of(parameters: int) -> "Model":
     """A model of four tensors that nothing is computed with."""
     import jax.numpy as jnp
 
-    from models.base import Model
+    from fedlm.models.base import Model
 
     sizes = [parameters // 2, parameters // 4, parameters // 8]
     sizes.append(parameters - sum(sizes))
@@ -56,7 +56,7 @@ def model_of(parameters: int) -> "Model":
 
 def deployment_of(shape: Shape, check_in_seconds: float) -> "Deployment":
     """Settings of a server that runs rounds of a shape until it is stopped."""
-    from fl_core.serving.settings import Deployment
+    from fedlm.fl_core.deployment.server.settings import Deployment
 
     return Deployment(
         model="flat",
@@ -79,8 +79,8 @@ def sizes_of(shape: Shape) -> tuple[int, int]:
     """Bytes of a download and of an upload."""
     import jax
 
-    from fl_core.compression import make_compressor
-    from fl_core.wire import download_bytes, upload_bytes
+    from fedlm.fl_core.compression.compressors import make_compressor
+    from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
 
     like = jax.eval_shape(model_of(shape.parameters).init, jax.random.key(0))
     return download_bytes(like), upload_bytes(make_compressor(BITS), like)
@@ -90,8 +90,8 @@ def random_upload(shape: Shape) -> bytes:
     """A valid upload of random numbers."""
     import jax
 
-    from fl_core.compression import make_compressor
-    from fl_core.wire import pack_update
+    from fedlm.fl_core.compression.compressors import make_compressor
+    from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
 
     compressor, key = make_compressor(BITS), jax.random.key(1)
     like = jax.eval_shape(model_of(shape.parameters).init, key)

@@ -22,8 +22,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.machine import describe_machine
-from fl_core.atomic_files import write_atomically
-from simulations.datasets.store import StoreWriter, TokenStore
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
 
 RESULTS = Path(__file__).parent / "results"
 LENGTH, SUFFIX, PREFIXES = 100, 50, (10, 25, 50)
@@ -109,7 +109,7 @@ def measure(arguments: argparse.Namespace, name: str, data: Path, folder: Path) 
 
 def fedlm(*words: str) -> str:
     """What a command prints; its progress goes to our stderr."""
-    command = [sys.executable, "-m", "fedlm.cli", *words]
+    command = [sys.executable, "-m", "fedlm.commands.cli", *words]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 

@@ -24,13 +24,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.machine import describe_machine
-from fl_core.atomic_files import write_atomically
-from fl_core.privacy import toeplitz_sensitivity
-from fl_core.privacy.accounting import account
-from fl_core.privacy.mechanisms import MECHANISMS, make_mechanism
-from fl_core.privacy.noise_source import fresh_secret, noise_from
-from fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
-from fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.privacy.accounting import account
+from fedlm.fl_core.privacy.mechanisms import toeplitz_sensitivity
+from fedlm.fl_core.privacy.mechanisms.interface import MECHANISMS, make_mechanism
+from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
+from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
 
 RESULTS = Path(__file__).parent / "results"
 ROUNDS = 3000

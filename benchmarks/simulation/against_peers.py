@@ -34,9 +34,9 @@ from benchmarks.simulation.contestants import Contestant, ContestantError
 from benchmarks.simulation.measurement import Measurement
 from benchmarks.simulation.peers.jax_models import create
 from benchmarks.simulation.peers.task import Settings, Task, save_task
-from fl_core.atomic_files import write_atomically
-from models.base import Batch, batch_loss
-from models.special_tokens import SPECIAL_TOKENS
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.models.base import Batch, batch_loss
+from fedlm.models.special_tokens import SPECIAL_TOKENS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results"

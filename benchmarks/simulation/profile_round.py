@@ -26,14 +26,14 @@ from rich.table import Table
 from benchmarks.machine import describe_machine
 from benchmarks.simulation.against_peers import RESULTS, make_task
 from benchmarks.simulation.peers.jax_models import create
-from fl_core.aggregation import AggregationRules
-from fl_core.atomic_files import write_atomically
-from fl_core.compression import make_compressor
-from fl_core.local_sgd import LocalTraining, local_step
-from fl_core.round_loop import RoundPlan
-from models.base import Batch
-from simulations.cohort_engine import ClientWork, CohortEngine
-from simulations.federated_data import InMemoryData
+from fedlm.fl_core.aggregation import AggregationRules
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.compression.compressors import make_compressor
+from fedlm.fl_core.local_sgd import LocalTraining, local_step
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.models.base import Batch
+from fedlm.simulations.data.federated_data import InMemoryData
+from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 
 NOT_OPERATIONS = ("Thunk", "while", "cond", "Pjit", "Pjrt", "Slinky", "Common", "$", "ParseArguments", "call", "body")
 PRODUCTS, COPIES = ("ynn", "dot"), ("copy", "transpose")

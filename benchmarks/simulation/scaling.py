@@ -27,7 +27,7 @@ from benchmarks.simulation.against_peers import CORES, LOGS, RESULTS, ROOT, make
 from benchmarks.simulation.comparing import spread
 from benchmarks.simulation.contestants import Contestant
 from benchmarks.simulation.peers.task import save_task
-from fl_core.atomic_files import write_atomically
+from fedlm.fl_core.atomic_files import write_atomically
 
 ENGINE = "benchmarks.simulation.peers.fedlm_engine"
 ON_ONE_CORE = ("taskset", "--cpu-list", "0")

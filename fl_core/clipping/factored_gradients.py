@@ -15,8 +15,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from models.matrix_products import sum_of_outer_products
-from models.parameter_uses import Use
+from fedlm.models.matrix_products import sum_of_outer_products
+from fedlm.models.parameter_uses import Use
 
 COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
 """Arithmetic operations that take as long as to write and read an entry of a unit's gradient, by platform."""

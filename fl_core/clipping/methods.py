@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 from jax_privacy import clipping
 
-from fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip_factors
-from fl_core.clipping.factored_gradients import Gradient, gradients_of
-from fl_core.errors import ConfigurationError
-from models.base import Model, Params, weigh_examples
-from models.losses import ExampleSums
-from models.parameter_uses import UnrecordedUseError, record_uses
+from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip_factors
+from fedlm.fl_core.clipping.factored_gradients import Gradient, gradients_of
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.base import Model, Params, weigh_examples
+from fedlm.models.losses import ExampleSums
+from fedlm.models.parameter_uses import UnrecordedUseError, record_uses
 
 MethodName = Literal["vmap", "ghost", "bookkeeping"]
 
@@ -77,7 +77,7 @@ def clipped_sum(clipping: Clipping, model: Model, params: Params, batch: Any, un
 
     Args:
       clipping: how.
-      model: any model for `vmap`; for the others one that uses parameters by the functions of `models.layers` alone.
+      model: any model for `vmap`; for the others one that uses parameters by `fedlm.models.layers` alone.
       params: its parameters.
       batch: what the model's loss takes, with a `weight`; each unit has the same number of consecutive examples.
       units: how many there are.
@@ -109,7 +109,7 @@ def method_for(method: MethodName, model: Model, params: Params, batch: Any) -> 
         jax.eval_shape(lambda params, batch: record_uses(model.loss, params, batch).result, params, batch)
     except UnrecordedUseError as error:
         return "vmap", (
-            f"{method} clipping needs a model whose layers are those of models.layers, but in {model.name} {error}; "
+            f"{method} clipping needs a model whose layers are fedlm.models.layers', but in {model.name} {error}; "
             "clipping by vmap instead, which is slower"
         )
     return method, None

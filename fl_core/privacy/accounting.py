@@ -18,16 +18,16 @@ import numpy as np
 import scipy.optimize
 from dp_accounting import pld, rdp
 
-from fl_core.errors import ConfigurationError
-from fl_core.privacy.participation import (
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import toeplitz_sensitivity_squared
+from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
+from fedlm.fl_core.privacy.participation import (
     BoundedParticipation,
     EpochParticipation,
     PoissonParticipation,
     TruncatedPoissonParticipation,
 )
-from fl_core.privacy.plan import TREES, PrivacyPlan
-from fl_core.privacy.toeplitz_sensitivity import toeplitz_sensitivity_squared
-from fl_core.privacy.tree_sensitivity import tree_sensitivity_squared
+from fedlm.fl_core.privacy.plan import TREES, PrivacyPlan
 
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 

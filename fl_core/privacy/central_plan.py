@@ -2,9 +2,9 @@
 
 import math
 
-from fl_core.errors import ConfigurationError
-from fl_core.privacy.participation import PoissonParticipation, TruncatedPoissonParticipation
-from fl_core.privacy.plan import Adjacency, PrivacyPlan
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.participation import PoissonParticipation, TruncatedPoissonParticipation
+from fedlm.fl_core.privacy.plan import Adjacency, PrivacyPlan
 
 EXAMPLE = "example: one training example, in all steps"
 

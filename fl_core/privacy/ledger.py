@@ -20,10 +20,10 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
-from fl_core.errors import CheckpointError
-from fl_core.privacy.accounting import Guarantee, account
-from fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.accounting import Guarantee, account
+from fedlm.fl_core.privacy.plan import PrivacyPlan
 
 _FIRST = "0" * 64
 _FOLLOWS = {"plan": ("",), "intent": ("plan", "release", "restart"), "release": ("intent",), "restart": ("intent",)}

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.base import Params
+from fedlm.models.base import Params
 
 Name = tuple[int, ...]
 """Integers that name one draw of noise."""

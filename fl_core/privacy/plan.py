@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from fl_core.errors import ConfigurationError
-from fl_core.privacy.participation import (
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.participation import (
     BoundedParticipation,
     EpochParticipation,
     Participation,

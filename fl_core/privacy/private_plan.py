@@ -1,11 +1,16 @@
 """From the settings of a private run and what its sampler enforces to the plan whose privacy is accounted."""
 
-from fl_core.privacy.accounting import calibrate
-from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, Participation, PoissonParticipation
-from fl_core.privacy.plan import TOEPLITZ, PrivacyPlan
-from fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
-from fl_core.privacy.settings import PrivacySettings
-from fl_core.privacy.toeplitz_sensitivity import banded_coefficients, blt_coefficients
+from fedlm.fl_core.privacy.accounting import calibrate
+from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import banded_coefficients, blt_coefficients
+from fedlm.fl_core.privacy.participation import (
+    BoundedParticipation,
+    EpochParticipation,
+    Participation,
+    PoissonParticipation,
+)
+from fedlm.fl_core.privacy.plan import TOEPLITZ, PrivacyPlan
+from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
+from fedlm.fl_core.privacy.settings import PrivacySettings
 
 
 def plan_aggregation(

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_core.aggregation import CohortAggregate
-from fl_core.errors import ConfigurationError
-from fl_core.local_sgd import global_norm
-from fl_core.privacy.mechanisms import NoiseMechanism, make_mechanism
-from fl_core.privacy.noise_source import Draw, noise_from
-from fl_core.privacy.plan import TREES, PrivacyPlan
-from models.base import Params
+from fedlm.fl_core.aggregation import CohortAggregate
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.local_sgd import global_norm
+from fedlm.fl_core.privacy.mechanisms.interface import NoiseMechanism, make_mechanism
+from fedlm.fl_core.privacy.noise_source import Draw, noise_from
+from fedlm.fl_core.privacy.plan import TREES, PrivacyPlan
+from fedlm.models.base import Params
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
-from fl_core.errors import CheckpointError
-from fl_core.privacy.accounting import sensitivity_squared
-from fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
-from fl_core.privacy.noise_source import SECRET_BYTES, commitment, fresh_secret
-from fl_core.privacy.participation import PoissonParticipation
-from fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
+from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.accounting import sensitivity_squared
+from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
+from fedlm.fl_core.privacy.noise_source import SECRET_BYTES, commitment, fresh_secret
+from fedlm.fl_core.privacy.participation import PoissonParticipation
+from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
 
 
 class StoredCheckpoints(Protocol):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from fl_core.errors import ConfigurationError
-from fl_core.privacy.plan import TREES
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.plan import TREES
 
 PrivacyName = Literal["none", "gaussian", "tree", "tree_honaker", "blt", "banded"]
 PRIVACY_FOLDER = "privacy"

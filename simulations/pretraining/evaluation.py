@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from models.base import Batch, Model
-from models.masked_language import MaskedBatch
-from simulations.federated_data import FederatedData, device_batches
-from simulations.pretraining.masking import MaskedWords
+from fedlm.models.base import Batch, Model
+from fedlm.models.masked_language import MaskedBatch
+from fedlm.simulations.data.federated_data import FederatedData, device_batches
+from fedlm.simulations.pretraining.masking import MaskedWords
 
 _MASKS_SEED = 0
 
@@ -21,7 +21,7 @@ def scored_batches(
       model: what is scored.
       data: the clients.
       length: tokens that the model reads in a sequence.
-      max_examples: see `simulations.federated_data.evaluation_batches`.
+      max_examples: see `fedlm.simulations.data.federated_data.evaluation_batches`.
 
     Returns:
       The batches. The words that are masked for a masked model are always the same.

@@ -1,6 +1,6 @@
 """How much arithmetic a training step takes, and how much a device can do, for model FLOPs utilisation."""
 
-from models.base import Model, parameter_count
+from fedlm.models.base import Model, parameter_count
 
 PEAK_FLOPS = {
     "H100": {"tf32": 494.7e12, "bfloat16": 989.4e12, "float32": 66.9e12},

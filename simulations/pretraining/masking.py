@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_core.randomness import host_rng
-from models.masked_language import mask_id
-from models.special_tokens import PAD_ID, SPECIAL_TOKENS
+from fedlm.fl_core.randomness import host_rng
+from fedlm.models.masked_language import mask_id
+from fedlm.models.special_tokens import PAD_ID, SPECIAL_TOKENS
 
 CHOSEN_SHARE = 0.15
 """Of the words, how many are predicted."""

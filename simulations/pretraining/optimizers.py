@@ -5,7 +5,7 @@ from typing import Literal
 
 import optax
 
-from fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
 ScheduleName = Literal["constant", "linear", "cosine"]

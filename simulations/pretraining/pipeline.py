@@ -8,10 +8,10 @@ import grain
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_core.errors import ConfigurationError
-from models.special_tokens import PAD_ID
-from simulations.pretraining.sampling import Batches
-from simulations.pretraining.units import Units
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.special_tokens import PAD_ID
+from fedlm.simulations.pretraining.privacy_units import Units
+from fedlm.simulations.pretraining.sampling import Batches
 
 PREFETCH = 2
 """Logical batches that are prepared ahead, each by a thread of its own."""

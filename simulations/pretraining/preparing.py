@@ -5,20 +5,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_core.clipping.methods import Clipping, method_for
-from fl_core.errors import ConfigurationError
-from fl_core.privacy.plan import PrivacyPlan
-from models.base import Batch, Model
-from models.masked_language import MaskedBatch
-from models.precision import Precision, resolve_precision, with_precision
-from models.registry import create_model
-from simulations.datasets.store import TokenStore
-from simulations.federated_data import StoredData, open_splits
-from simulations.initial_parameters import InitialParameters, read_parameters
-from simulations.memorization.inserted_canaries import canaries_of, with_canaries
-from simulations.pretraining.private_steps import plan_privacy
-from simulations.pretraining.settings import Pretraining
-from simulations.pretraining.units import Units, open_units
+from fedlm.fl_core.clipping.methods import Clipping, method_for
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.models.base import Batch, Model
+from fedlm.models.masked_language import MaskedBatch
+from fedlm.models.precision import Precision, resolve_precision, with_precision
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.federated_data import StoredData, open_splits
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.evaluation.memorization.inserted_canaries import canaries_of, with_canaries
+from fedlm.simulations.experiments.initial_parameters import InitialParameters, read_parameters
+from fedlm.simulations.pretraining.privacy_units import Units, open_units
+from fedlm.simulations.pretraining.private_steps import plan_privacy
+from fedlm.simulations.pretraining.settings import Pretraining
 
 
 class PreparedPretraining(NamedTuple):

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fl_core.privacy.accounting import account, calibrate
-from fl_core.privacy.central_plan import central_plan, enough_for_most_batches
-from fl_core.privacy.plan import PrivacyPlan
-from fl_core.privacy.releases import Releases
-from fl_core.privacy.settings import PRIVACY_FOLDER
-from fl_core.processes import gather, is_first, together
-from fl_core.training_runs.private_run import StoredStates, repeatable_secrets, statement_of
-from fl_core.training_runs.run_folder import RunFolder
-from simulations.pretraining.sampling import Batches, PoissonBatches, TruncatedPoissonBatches
-from simulations.pretraining.settings import Pretraining
-from simulations.pretraining.units import Units
+from fedlm.fl_core.privacy.accounting import account, calibrate
+from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.releases import Releases
+from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.runs.private_run import StoredStates, repeatable_secrets, statement_of
+from fedlm.fl_core.runs.processes import gather, is_first, together
+from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.simulations.pretraining.privacy_units import Units
+from fedlm.simulations.pretraining.sampling import Batches, PoissonBatches, TruncatedPoissonBatches
+from fedlm.simulations.pretraining.settings import Pretraining
 
 
 def plan_privacy(settings: Pretraining, units: Units, delta: float) -> PrivacyPlan:

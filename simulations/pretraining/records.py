@@ -5,14 +5,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-from fl_core.checkpoints import parameters_digest
-from fl_core.errors import CheckpointError
-from fl_core.processes import is_first
-from fl_core.scores import DEFINITIONS, Scores
-from fl_core.training_runs.round_rows import named_scores
-from models.base import Params, parameter_count
-from simulations.pretraining.preparing import PreparedPretraining
-from simulations.run_record import describe_devices
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.processes import is_first
+from fedlm.fl_core.runs.round_rows import named_scores
+from fedlm.fl_core.scores import DEFINITIONS, Scores
+from fedlm.models.base import Params, parameter_count
+from fedlm.simulations.experiments.run_record import describe_devices
+from fedlm.simulations.pretraining.preparing import PreparedPretraining
 
 _MAY_CHANGE = ("data", "cache", "init_from", "microbatch_size", "sharding", "clipping")
 

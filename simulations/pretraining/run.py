@@ -7,31 +7,31 @@ from typing import Any, Protocol
 
 import jax
 
-from fl_core.aggregation import norm_quantiles
-from fl_core.atomic_files import write_atomically
-from fl_core.checkpoints import parameters_digest
-from fl_core.errors import CheckpointError
-from fl_core.privacy.noise_source import noise_key
-from fl_core.privacy.plan import LEDGER_FILE
-from fl_core.privacy.settings import PRIVACY_FOLDER
-from fl_core.processes import from_first, gather, is_first, lost_processes, together
-from fl_core.randomness import device_key
-from fl_core.scores import evaluate
-from fl_core.training_runs.metrics_log import finite_row
-from fl_core.training_runs.round_rows import NOT_PRIVATE, named_scores
-from fl_core.training_runs.run_folder import RunFolder
-from models.precision import precision_scope
-from simulations.pretraining.evaluation import scored_batches
-from simulations.pretraining.flops import peak_flops, training_flops_per_token
-from simulations.pretraining.masking import MaskedWords
-from simulations.pretraining.optimizers import OPTIMIZERS, learning_rates
-from simulations.pretraining.pipeline import LogicalBatch, logical_batches
-from simulations.pretraining.preparing import PreparedPretraining, prepare_pretraining
-from simulations.pretraining.private_steps import PrivateSteps, Standing, private_batches
-from simulations.pretraining.records import check_same_settings, finished_summary, summarise
-from simulations.pretraining.sampling import Batches, ShuffledBatches
-from simulations.pretraining.settings import Pretraining
-from simulations.pretraining.trainer import StepReport, StepRules, Trainer, TrainState
+from fedlm.fl_core.aggregation import norm_quantiles
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.noise_source import noise_key
+from fedlm.fl_core.privacy.plan import LEDGER_FILE
+from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.randomness import device_key
+from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.metrics_log import finite_row
+from fedlm.fl_core.runs.processes import from_first, gather, is_first, lost_processes, together
+from fedlm.fl_core.runs.round_rows import NOT_PRIVATE, named_scores
+from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.fl_core.scores import evaluate
+from fedlm.models.precision import precision_scope
+from fedlm.simulations.pretraining.evaluation import scored_batches
+from fedlm.simulations.pretraining.flops import peak_flops, training_flops_per_token
+from fedlm.simulations.pretraining.masking import MaskedWords
+from fedlm.simulations.pretraining.optimizers import OPTIMIZERS, learning_rates
+from fedlm.simulations.pretraining.pipeline import LogicalBatch, logical_batches
+from fedlm.simulations.pretraining.preparing import PreparedPretraining, prepare_pretraining
+from fedlm.simulations.pretraining.private_steps import PrivateSteps, Standing, private_batches
+from fedlm.simulations.pretraining.records import check_same_settings, finished_summary, summarise
+from fedlm.simulations.pretraining.sampling import Batches, ShuffledBatches
+from fedlm.simulations.pretraining.settings import Pretraining
+from fedlm.simulations.pretraining.trainer import StepReport, StepRules, Trainer, TrainState
 
 _QUANTILES = {"gradient_norm_p10": 0.1, "gradient_norm_p50": 0.5, "gradient_norm_p90": 0.9}
 _MICROBATCH_ON_CPU, _MICROBATCH = 4, 32

@@ -7,9 +7,9 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_core.errors import ConfigurationError
-from fl_core.randomness import host_rng
-from simulations.pretraining.units import Units
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.randomness import host_rng
+from fedlm.simulations.pretraining.privacy_units import Units
 
 
 class Batches(Protocol):

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fl_core.clipping.clip_functions import ClipName
-from fl_core.clipping.methods import Clipping, MethodName
-from fl_core.errors import ConfigurationError
-from fl_core.privacy.plan import Adjacency
-from fl_core.settings import check_learning_rates, check_seeds
-from models.precision import Precision
-from simulations.pretraining.optimizers import OptimizerName, ScheduleName, learning_rates
-from simulations.pretraining.trainer import Sharding
-from simulations.pretraining.units import Packing, Unit
+from fedlm.fl_core.clipping.clip_functions import ClipName
+from fedlm.fl_core.clipping.methods import Clipping, MethodName
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.plan import Adjacency
+from fedlm.fl_core.settings import check_learning_rates, check_seeds
+from fedlm.models.precision import Precision
+from fedlm.simulations.pretraining.optimizers import OptimizerName, ScheduleName, learning_rates
+from fedlm.simulations.pretraining.privacy_units import Packing, Unit
+from fedlm.simulations.pretraining.trainer import Sharding
 
 _OF_PRIVACY = ("epsilon", "noise_multiplier", "delta", "truncated_batch_size")
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_core.atomic_files import disk_errors, sync_to_disk, write_atomically
-from fl_core.errors import DataError
-from fl_core.training_runs.run_lock import run_lock
-from models.special_tokens import BOS_ID, EOS_ID
-from simulations.datasets.store import ClientSplit, TokenStore
-from simulations.datasets.store_format import token_dtype
+from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk, write_atomically
+from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.models.special_tokens import BOS_ID, EOS_ID
+from fedlm.simulations.data.store.format import token_dtype
+from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
 
 _LAYOUT = 1  # of the files; those of another release are not read
 _PATIENCE = 24 * 3600.0

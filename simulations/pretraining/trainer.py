@@ -16,11 +16,11 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fl_core.aggregation import NORM_BINS, norm_bin
-from fl_core.clipping.methods import Clipping, clipped_sum, unit_sums
-from fl_core.local_sgd import global_norm
-from models.base import Batch, Model, Params
-from models.masked_language import MaskedBatch
+from fedlm.fl_core.aggregation import NORM_BINS, norm_bin
+from fedlm.fl_core.clipping.methods import Clipping, clipped_sum, unit_sums
+from fedlm.fl_core.local_sgd import global_norm
+from fedlm.models.base import Batch, Model, Params
+from fedlm.models.masked_language import MaskedBatch
 
 Sharding = Literal["data", "full"]
 AXIS = "devices"

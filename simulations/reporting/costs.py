@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from simulations.reporting.selection import Group, ModelResult, finite
+from fedlm.simulations.reporting.selection import Group, ModelResult, finite
 
 
 class Costs(NamedTuple):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from simulations.reporting.selection import Group, Spread, finite
+from fedlm.simulations.reporting.selection import Group, Spread, finite
 
 DASH = "\N{EN DASH}"
 SPACE = "\N{NO-BREAK SPACE}"

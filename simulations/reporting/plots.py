@@ -8,10 +8,10 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simulations.comparison import CellResult
-from simulations.reporting.formatting import format_percent, format_perplexity
-from simulations.reporting.plot_style import GRID, INK, MUTED, LineStyle, line_styles, new_figure, short_name
-from simulations.reporting.selection import Curve, ModelResult, heldout_points
+from fedlm.simulations.experiments.comparison import CellResult
+from fedlm.simulations.plot_style import GRID, INK, MUTED, LineStyle, line_styles, new_figure, short_name
+from fedlm.simulations.reporting.formatting import format_percent, format_perplexity
+from fedlm.simulations.reporting.selection import Curve, ModelResult, heldout_points
 
 HEIGHT = 3.9
 LABEL_GAP = 0.068

@@ -7,13 +7,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from fl_core.errors import ConfigurationError
-from fl_core.privacy.accounting import account, calibrate
-from fl_core.privacy.participation import BoundedParticipation
-from fl_core.privacy.plan import TOEPLITZ, TREES, MechanismName, PrivacyPlan
-from fl_core.privacy.prefix_error import prefix_variance
-from fl_core.privacy.toeplitz_sensitivity import banded_coefficients, blt_coefficients
-from simulations.reporting.plot_style import FAMILIES, GRID, MUTED, new_figure
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import account, calibrate
+from fedlm.fl_core.privacy.mechanisms.prefix_error import prefix_variance
+from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import banded_coefficients, blt_coefficients
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import TOEPLITZ, TREES, MechanismName, PrivacyPlan
+from fedlm.simulations.plot_style import FAMILIES, GRID, MUTED, new_figure
 
 _LABELS: dict[MechanismName, str] = {
     "gaussian": "fresh in each round",

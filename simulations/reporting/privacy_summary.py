@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simulations.reporting.formatting import DASH, describe_losses, format_spread, join_words
-from simulations.reporting.run_privacy import NO_NOISE, NOT_PRIVATE, RunPrivacy
-from simulations.reporting.selection import ModelResult
-from simulations.reporting.verdicts import Verdict, judge_twins
+from fedlm.simulations.reporting.formatting import DASH, describe_losses, format_spread, join_words
+from fedlm.simulations.reporting.run_privacy import NO_NOISE, NOT_PRIVATE, RunPrivacy
+from fedlm.simulations.reporting.selection import ModelResult
+from fedlm.simulations.reporting.verdicts import Verdict, judge_twins
 
 
 class Score(NamedTuple):

@@ -9,9 +9,9 @@ from matplotlib.colors import Colormap, LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from simulations.reporting.formatting import format_perplexity
-from simulations.reporting.plot_style import EMPTY, INK, MUTED, new_figure, short_name
-from simulations.reporting.selection import Group, ModelResult
+from fedlm.simulations.plot_style import EMPTY, INK, MUTED, new_figure, short_name
+from fedlm.simulations.reporting.formatting import format_perplexity
+from fedlm.simulations.reporting.selection import Group, ModelResult
 
 MOST_RATES = 5
 """Client learning rates that fit a panel of half the width."""

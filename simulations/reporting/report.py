@@ -9,21 +9,26 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from fl_core.atomic_files import write_atomically
-from fl_core.scores import DEFINITIONS
-from simulations.comparison import CellResult
-from simulations.configuration import Comparison
-from simulations.reporting import tables
-from simulations.reporting.formatting import format_number, format_spread
-from simulations.reporting.plot_style import settle, to_png, to_svg
-from simulations.reporting.plots import accuracy_plot, perplexity_plot, upload_plot
-from simulations.reporting.privacy_summary import model_names, privacy_marks, privacy_rows, privacy_statements
-from simulations.reporting.rate_maps import rate_map_plot
-from simulations.reporting.run_privacy import privacy_key
-from simulations.reporting.selection import ModelResult, model_results
-from simulations.reporting.summary import summary_sentences
-from simulations.reporting.utility_plots import can_draw_utility, mechanisms_plot, several_mechanisms, utility_plot
-from simulations.reporting.verdicts import judge_twins
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.scores import DEFINITIONS
+from fedlm.simulations.experiments.comparison import CellResult
+from fedlm.simulations.experiments.configuration import Comparison
+from fedlm.simulations.plot_style import settle, to_png, to_svg
+from fedlm.simulations.reporting import tables
+from fedlm.simulations.reporting.formatting import format_number, format_spread
+from fedlm.simulations.reporting.plots import accuracy_plot, perplexity_plot, upload_plot
+from fedlm.simulations.reporting.privacy_summary import model_names, privacy_marks, privacy_rows, privacy_statements
+from fedlm.simulations.reporting.rate_maps import rate_map_plot
+from fedlm.simulations.reporting.run_privacy import privacy_key
+from fedlm.simulations.reporting.selection import ModelResult, model_results
+from fedlm.simulations.reporting.summary import summary_sentences
+from fedlm.simulations.reporting.utility_plots import (
+    can_draw_utility,
+    mechanisms_plot,
+    several_mechanisms,
+    utility_plot,
+)
+from fedlm.simulations.reporting.verdicts import judge_twins
 
 
 class Plot(NamedTuple):

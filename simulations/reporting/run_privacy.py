@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fl_core.privacy.settings import PrivacyName
-from simulations.comparison import CellResult
+from fedlm.fl_core.privacy.settings import PrivacyName
+from fedlm.simulations.experiments.comparison import CellResult
 
 NOT_PRIVATE = "NOT PRIVATE"
 NO_NOISE = "no noise"

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_core.scores import Scores
-from models.registry import standard_twin
-from simulations.comparison import CellResult
-from simulations.reporting.run_privacy import PrivacyKey, RunPrivacy, privacy_key, run_privacies
+from fedlm.fl_core.scores import Scores
+from fedlm.models.registry import standard_twin
+from fedlm.simulations.experiments.comparison import CellResult
+from fedlm.simulations.reporting.run_privacy import PrivacyKey, RunPrivacy, privacy_key, run_privacies
 
 SCORES = Scores._fields
 

@@ -2,12 +2,23 @@
 
 from collections.abc import Sequence
 
-from simulations.comparison import CellResult
-from simulations.configuration import Comparison
-from simulations.reporting.formatting import describe_losses, format_number, format_rates, format_spread, join_words
-from simulations.reporting.privacy_summary import lowest_by_level, mechanism_sentences, privacy_sentence, twin_tallies
-from simulations.reporting.selection import Group, ModelResult, finite
-from simulations.reporting.verdicts import Verdict, judge_twins
+from fedlm.simulations.experiments.comparison import CellResult
+from fedlm.simulations.experiments.configuration import Comparison
+from fedlm.simulations.reporting.formatting import (
+    describe_losses,
+    format_number,
+    format_rates,
+    format_spread,
+    join_words,
+)
+from fedlm.simulations.reporting.privacy_summary import (
+    lowest_by_level,
+    mechanism_sentences,
+    privacy_sentence,
+    twin_tallies,
+)
+from fedlm.simulations.reporting.selection import Group, ModelResult, finite
+from fedlm.simulations.reporting.verdicts import Verdict, judge_twins
 
 MOST_LISTED = 8
 

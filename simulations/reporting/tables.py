@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
-from simulations.comparison import CellResult
-from simulations.configuration import Comparison, as_json
-from simulations.reporting.costs import costs, parameters
-from simulations.reporting.formatting import (
+from fedlm.simulations.experiments.comparison import CellResult
+from fedlm.simulations.experiments.configuration import Comparison, as_json
+from fedlm.simulations.reporting.costs import costs, parameters
+from fedlm.simulations.reporting.formatting import (
     DASH,
     SPACE,
     describe_losses,
@@ -21,7 +21,7 @@ from simulations.reporting.formatting import (
     format_rates,
     format_spread,
 )
-from simulations.reporting.selection import SCORES, ModelResult, finite
+from fedlm.simulations.reporting.selection import SCORES, ModelResult, finite
 
 
 class Entry(NamedTuple):

@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from simulations.reporting.plot_style import FAMILIES, INK, MARKERS, MUTED, line_styles, new_figure, short_name
-from simulations.reporting.plots import fit_perplexities, style_axes
-from simulations.reporting.privacy_summary import model_names
-from simulations.reporting.selection import ModelResult, Spread
+from fedlm.simulations.plot_style import FAMILIES, INK, MARKERS, MUTED, line_styles, new_figure, short_name
+from fedlm.simulations.reporting.plots import fit_perplexities, style_axes
+from fedlm.simulations.reporting.privacy_summary import model_names
+from fedlm.simulations.reporting.selection import ModelResult, Spread
 
 MOST_TICKS = 6
 CROSS_GAP = 0.08

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from simulations.reporting.selection import ModelResult, Spread
+from fedlm.simulations.reporting.selection import ModelResult, Spread
 
 Outcome = Literal["better", "worse", "undecided", "not compared"]
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from clients.example_store import ExampleStore, Retention
-from fl_core.errors import ConfigurationError, DataError
+from fedlm.clients.example_store import ExampleStore, Retention
+from fedlm.fl_core.errors import ConfigurationError, DataError
 
 DAY = 86_400.0
 

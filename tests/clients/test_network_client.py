@@ -5,17 +5,17 @@ import asyncio
 import jax
 import numpy as np
 import pytest
-import small_deployment as small
 
-from clients.example_store import ExampleStore
-from clients.network_client import Client
-from clients.settings import ClientLimits, Conditions
-from fl_core.errors import ConfigurationError
-from fl_core.serving.program import program_message
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.artifacts import ServedArtifact
-from fl_core.transport.interface import RefusedError, TransportError
-from fl_core.wire import pack_parameters, upload_bytes
+from fedlm.clients.example_store import ExampleStore
+from fedlm.clients.network_client import Client
+from fedlm.clients.settings import ClientLimits, Conditions
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
+from fedlm.fl_core.deployment.protocol.interface import RefusedError, TransportError
+from fedlm.fl_core.deployment.protocol.training_program import program_message
+from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, upload_bytes
+from fedlm.fl_core.errors import ConfigurationError
+from tests.deployment import small_deployment as small
 
 Reply, Outcome = messages.UploadReply, messages.UploadHeader.Outcome
 SETTINGS = small.deployment(chunk_bytes=4096)
@@ -156,7 +156,7 @@ def test_what_a_client_does_not_allow_is_not_done(tmp_path):
 
 
 def test_nothing_is_compiled_or_encoded_again_in_later_rounds(tmp_path):
-    from fl_core import local_sgd
+    from fedlm.fl_core import local_sgd
 
     run(FakeServer(rounds=1), tmp_path)
     compiled, encoded = local_sgd._step._cache_size(), []

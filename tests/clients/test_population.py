@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from clients.population import Population
-from fl_core.errors import ConfigurationError
+from fedlm.clients.population import Population
+from fedlm.fl_core.errors import ConfigurationError
 
 FALSE_ALARMS = 1e-6
 POPULATION = Population(seed=3)

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import pytest
 
-from clients.population import Dropout, Population
-from clients.virtual_device import Tally, VirtualDevice, VirtualLink
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.interface import TransportError
+from fedlm.clients.population import Dropout, Population
+from fedlm.clients.virtual_device import Tally, VirtualDevice, VirtualLink
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import TransportError
 
 SIZE, CHUNK = 1000, 100
 PERFECT = Population(dropout=0.0, availability=1.0, diurnal=0.0, link_bytes=float("inf"), speeds=(1e9,) * 3)

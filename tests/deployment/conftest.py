@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_core.serving.state_sql import sqlite_url
+from fedlm.fl_core.deployment.state.state_sql import sqlite_url
 
 
 class PostgreSQL:

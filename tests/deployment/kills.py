@@ -8,14 +8,14 @@ import time
 from collections import Counter, defaultdict
 
 import numpy as np
-import small_deployment as small
 from sqlalchemy import text
 
-from fl_core.privacy.accounting import account
-from fl_core.privacy.ledger import PrivacyLedger
-from fl_core.serving.database import Database
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.grpc_client import GrpcChannel
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.transport.grpc_client import GrpcChannel
+from fedlm.fl_core.privacy.accounting import account
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from tests.deployment import small_deployment as small
 
 SETTINGS = small.PRIVACY | {
     "noise_seed": "entropy",

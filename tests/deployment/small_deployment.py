@@ -12,20 +12,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from clients.example_store import ExampleStore
-from clients.network_client import Client
-from clients.settings import ClientLimits
-from fl_core.serving.events import JsonLines, event
-from fl_core.serving.listeners import Listeners
-from fl_core.serving.server import Task, serve
-from fl_core.serving.settings import Deployment
-from fl_core.serving.shared_server import aggregate, coordinate
-from fl_core.transport.grpc_server import GrpcServer
-from fl_core.transport.transports import TRANSPORTS
-from models.base import language_model
-from models.registry import ModelEntry, create_model
+from fedlm.clients.example_store import ExampleStore
+from fedlm.clients.network_client import Client
+from fedlm.clients.settings import ClientLimits
+from fedlm.fl_core.deployment.aggregators.shared_server import aggregate, coordinate
+from fedlm.fl_core.deployment.server.events import JsonLines, event
+from fedlm.fl_core.deployment.server.listeners import Listeners
+from fedlm.fl_core.deployment.server.server import Task, serve
+from fedlm.fl_core.deployment.server.settings import Deployment
+from fedlm.fl_core.deployment.transport.grpc_server import GrpcServer
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.models.base import language_model
+from fedlm.models.registry import ModelEntry, create_model
 
-MODEL = "small_deployment:BIGRAM"
+MODEL = "tests.deployment.small_deployment:BIGRAM"
 VOCABULARY, LENGTH, CLIENTS = 40, 6, 20
 IMPATIENT = ClientLimits((MODEL,), first_backoff=0.05, longest_backoff=0.5, recheck_seconds=0.1)
 
@@ -85,7 +85,7 @@ def deployment(**changes):
 
 def examples_of(client):
     """int32 [examples, LENGTH + 1], other ones for each client."""
-    from fl_core.client_examples import ClientExamples, padded_sequences
+    from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
 
     return padded_sequences(ClientExamples.from_sequences(token_lists(client)), LENGTH)
 
@@ -187,7 +187,7 @@ def fetch(url):
 def in_process(target, *words):
     """Begin to run a function of a module in a process of its own."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["small_deployment"])
+    context.set_forkserver_preload([__name__])
     process = context.Process(target=target, args=words)
     process.start()
     return process

@@ -13,20 +13,20 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
-import small_deployment as small
-from kills import rows_of
-from test_loopback import final_parameters, simulate
 
-from clients.settings import Conditions
-from fl_core.cohorts import UniformSampler
-from fl_core.serving import shared_runner
-from fl_core.serving.aggregator import Aggregator
-from fl_core.serving.database import Database
-from fl_core.serving.operations.listener import OperatorApplication, OperatorListener
-from fl_core.serving.shared_rounds import SharedRounds
-from fl_core.serving.shared_server import aggregate, coordinate
-from fl_core.serving.state_sql import sqlite_url
-from fl_core.transport.grpc_server import GrpcServer
+from fedlm.clients.settings import Conditions
+from fedlm.fl_core.cohorts import UniformSampler
+from fedlm.fl_core.deployment.aggregators import shared_runner
+from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator
+from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
+from fedlm.fl_core.deployment.aggregators.shared_server import aggregate, coordinate
+from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state_sql import sqlite_url
+from fedlm.fl_core.deployment.transport.grpc_server import GrpcServer
+from tests.deployment import small_deployment as small
+from tests.deployment.kills import rows_of
+from tests.deployment.test_loopback import final_parameters, simulate
 
 
 def register_clients(url):

@@ -6,13 +6,13 @@ import contextlib
 import grpc
 import pytest
 
-from clients.enrolment import enrol_device
-from fl_core.errors import ConfigurationError
-from fl_core.serving.keys import Authority
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.certificates import KeysError, make_request, new_key
-from fl_core.transport.credentials import CLIENT, SERVER, read_credentials
-from fl_core.transport.grpc_enrolment import EnrolmentServer
+from fedlm.clients.enrolment import enrol_device
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.security.certificates import KeysError, make_request, new_key
+from fedlm.fl_core.deployment.security.credentials import CLIENT, SERVER, read_credentials
+from fedlm.fl_core.deployment.security.grpc_enrolment import EnrolmentServer
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.errors import ConfigurationError
 
 
 @contextlib.asynccontextmanager

@@ -4,11 +4,11 @@ import asyncio
 import time
 from types import SimpleNamespace
 
-import small_deployment as small
 import sqlalchemy as sql
 
-from fl_core.serving import coordinator, registry, training
-from fl_core.serving.state_sql import DATABASE_FILE, sqlite_url
+from fedlm.fl_core.deployment.server import coordinator, registry, training
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
+from tests.deployment import small_deployment as small
 
 PRIVACY = small.PRIVACY | {"noise_seed": "entropy", "min_separation": 3, "max_participations": 4}
 

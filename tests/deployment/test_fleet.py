@@ -4,16 +4,16 @@ import asyncio
 import json
 
 import pytest
-import small_deployment as small
-from kills import rows_of
 
-from fedlm.cli import main as fedlm
-from fl_core.serving.keys import Authority
-from fl_core.serving.server import Task
-from fl_core.serving.state_sql import DATABASE_FILE, sqlite_url
-from fl_core.transport.transports import TRANSPORTS
-from models.registry import create_model
-from simulations.datasets.store import TokenStore
+from fedlm.commands.cli import main as fedlm
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.server.server import Task
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.store.token_store import TokenStore
+from tests.deployment import small_deployment as small
+from tests.deployment.kills import rows_of
 
 LONGEST = 80
 PERFECT = "--availability 1 --diurnal 0 --link-bytes inf --speeds 1e9 1e9 1e9 --stay-seconds 1 --dropout 0".split()

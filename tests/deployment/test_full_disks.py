@@ -7,16 +7,17 @@ import os
 import shutil
 from types import SimpleNamespace
 
-import kills
 import pytest
-import small_deployment as small
 
-from fl_core import atomic_files
-from fl_core.checkpoints import Checkpoints
-from fl_core.errors import UserError
-from fl_core.privacy.ledger import PrivacyLedger
-from fl_core.serving import coordinator, patience
-from fl_core.serving.state_sql import DATABASE_FILE, sqlite_url
+from fedlm.fl_core import atomic_files
+from fedlm.fl_core.deployment.server import coordinator
+from fedlm.fl_core.deployment.state import retrying as patience
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
+from fedlm.fl_core.errors import UserError
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.runs.checkpoints import Checkpoints
+from tests.deployment import kills
+from tests.deployment import small_deployment as small
 
 ROUNDS, WHOLE = 4, 2
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -11,16 +11,16 @@ import grpc
 import jax
 import numpy as np
 import pytest
-import small_deployment as small
 
-from fl_core.checkpoints import Checkpoints
-from fl_core.serving.keys import Authority
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.credentials import CLIENT, SERVER, Credentials, read_credentials
-from fl_core.transport.grpc_client import GrpcChannel
-from fl_core.transport.grpc_names import CHECK_IN, DOWNLOAD, SERVICE, UPLOAD
-from fl_core.transport.interface import PROTOCOL
-from fl_core.wire import upload_bytes
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fl_core.deployment.protocol.update_bytes import upload_bytes
+from fedlm.fl_core.deployment.security.credentials import CLIENT, SERVER, Credentials, read_credentials
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport.grpc_client import GrpcChannel
+from fedlm.fl_core.deployment.transport.grpc_names import CHECK_IN, DOWNLOAD, SERVICE, UPLOAD
+from fedlm.fl_core.runs.checkpoints import Checkpoints
+from tests.deployment import small_deployment as small
 
 Status, Code = messages.UploadReply.Status, grpc.StatusCode
 HONEST = 4

@@ -7,16 +7,16 @@ import dataclasses
 import ssl
 
 import pytest
-import small_deployment as small
-from test_hostile_clients import SETTINGS, SIZE, content_of, header_of, parts_of
 
-from fl_core.serving.keys import Authority
-from fl_core.transport import http_connections
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.credentials import client_tls, read_credentials
-from fl_core.transport.http_client import HttpChannel
-from fl_core.transport.http_names import CLIENT_NAME, UPLOAD_HEADER
-from fl_core.transport.interface import PROTOCOL, RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.security.credentials import client_tls, read_credentials
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport import http_connections
+from fedlm.fl_core.deployment.transport.http_client import HttpChannel
+from fedlm.fl_core.deployment.transport.http_names import CLIENT_NAME, UPLOAD_HEADER
+from tests.deployment import small_deployment as small
+from tests.deployment.test_hostile_clients import SETTINGS, SIZE, content_of, header_of, parts_of
 
 Status = messages.UploadReply.Status
 READY = messages.CheckInRequest(protocol=PROTOCOL)

@@ -5,15 +5,15 @@ import zlib
 
 import jax
 import numpy as np
-import small_deployment as small
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_reports import in_round
 
-from fl_core.local_sgd import global_norm
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.interface import PROTOCOL, TooManyCallsError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, TooManyCallsError, UnknownArtifactError
+from fedlm.fl_core.local_sgd import global_norm
+from tests.deployment import small_deployment as small
+from tests.deployment.test_reports import in_round
 
 Status = messages.UploadReply.Status
 PRIVATE = small.PRIVACY | {"cohort_size": 1000, "minimum_reports": 1, "over_selection": 50.0}

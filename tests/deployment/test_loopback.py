@@ -6,22 +6,22 @@ import json
 import jax
 import numpy as np
 import pytest
-import small_deployment as small
 
-from clients.in_process import InProcessRunner
-from clients.local_training import ClientProgram
-from fl_core.checkpoints import Checkpoints
-from fl_core.cohorts import UniformSampler
-from fl_core.privacy.private_plan import plan_aggregation
-from fl_core.private_cohorts import MinSeparationSampler
-from fl_core.randomness import device_key
-from fl_core.round_loop import run_rounds
-from fl_core.server_optimizers import init_server
-from fl_core.serving.state import SeenClient
-from fl_core.serving.state_sql import DATABASE_FILE, SqlState, sqlite_url
-from fl_core.training_runs.private_run import PrivateRun
-from fl_core.training_runs.run_folder import RunFolder
-from fl_core.transport.transports import TRANSPORTS
+from fedlm.clients.in_process import InProcessRunner
+from fedlm.clients.local_training import ClientProgram
+from fedlm.fl_core.cohorts import UniformSampler
+from fedlm.fl_core.deployment.state.state import SeenClient
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
+from fedlm.fl_core.privacy.private_plan import plan_aggregation
+from fedlm.fl_core.randomness import device_key
+from fedlm.fl_core.round_loop import run_rounds
+from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.private_run import PrivateRun
+from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.fl_core.server_optimizers import init_server
+from tests.deployment import small_deployment as small
 
 
 def simulate(settings, sampler, out):

@@ -13,17 +13,17 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import small_deployment as small
 from PIL import Image
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedlm.cli import main as fedlm
-from fl_core.serving.keys import Authority
-from fl_core.serving.operations.listener import OperatorApplication, OperatorListener, token_needed
-from fl_core.serving.operations.overview import curves
-from fl_core.serving.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
-from fl_core.transport.credentials import server_tls
+from fedlm.commands.cli import main as fedlm
+from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener, token_needed
+from fedlm.fl_core.deployment.operations.overview import curves
+from fedlm.fl_core.deployment.security.credentials import server_tls
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
+from tests.deployment import small_deployment as small
 
 DEPLOYMENT = Path(__file__).parents[2] / "docs/deployment.md"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

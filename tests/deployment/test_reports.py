@@ -7,23 +7,23 @@ import time
 import jax
 import numpy as np
 import pytest
-import small_deployment as small
 
-from clients.local_training import train_locally
-from clients.round_work import plan_of, program_of
-from fl_core.round_loop import RoundPlan
-from fl_core.serving.coordinator import DrainedError
-from fl_core.serving.program import program_message
-from fl_core.serving.server import make_coordinator
-from fl_core.serving.state_sql import SqlState, sqlite_url
-from fl_core.serving.streaming_sum import StreamingSum
-from fl_core.serving.training import DeployedTraining
-from fl_core.training_runs.run_folder import RunFolder
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.artifacts import ArtifactAssembly, ServedArtifact
-from fl_core.transport.interface import PROTOCOL, UnknownArtifactError
-from fl_core.transport.uploads import UploadInParts
-from fl_core.wire import pack_parameters, unpack_parameters
+from fedlm.clients.local_training import train_locally
+from fedlm.clients.server_instructions import plan_of, program_of
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.training_program import program_message
+from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, unpack_parameters
+from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
+from fedlm.fl_core.deployment.server.coordinator import DrainedError
+from fedlm.fl_core.deployment.server.server import make_coordinator
+from fedlm.fl_core.deployment.server.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.training import DeployedTraining
+from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.runs.run_folder import RunFolder
+from tests.deployment import small_deployment as small
 
 Status = messages.UploadReply.Status
 DEFAULTS = {
@@ -186,7 +186,7 @@ def test_what_is_not_a_report_is_refused_with_a_reason(tmp_path):
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
 def test_numbers_that_cannot_be_added_are_refused(tmp_path, value):
     async def scenario(round_):
-        from fl_core.wire import pack_update
+        from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
 
         hostile, honest = await round_.select("hostile"), await round_.select("honest")
         header, _ = round_.report(hostile)

@@ -8,18 +8,18 @@ import shutil
 import jax
 import numpy as np
 import pytest
-import small_deployment as small
 
-from fl_core.aggregation import empty_aggregate
-from fl_core.checkpoints import Checkpoints
-from fl_core.errors import CheckpointError
-from fl_core.privacy.ledger import PrivacyLedger
-from fl_core.round_loop import CohortResult
-from fl_core.serving.attempt import DrainedError
-from fl_core.serving.state import AttemptRecord, SeenClient, StateError
-from fl_core.serving.state_sql import DATABASE_FILE, SqlState, sqlite_url
-from fl_core.serving.training import DeployedTraining
-from fl_core.training_runs.run_folder import RunFolder
+from fedlm.fl_core.aggregation import empty_aggregate
+from fedlm.fl_core.deployment.server.attempt import DrainedError
+from fedlm.fl_core.deployment.server.training import DeployedTraining
+from fedlm.fl_core.deployment.state.state import AttemptRecord, SeenClient, StateError
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.round_loop import CohortResult
+from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.run_folder import RunFolder
+from tests.deployment import small_deployment as small
 
 
 class RandomSums:

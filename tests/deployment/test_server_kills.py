@@ -7,10 +7,9 @@ processes; the defaults keep the suite quick.
 import asyncio
 import os
 
-import kills
-import small_deployment as small
-
-from fl_core.serving.state_sql import DATABASE_FILE, sqlite_url
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
+from tests.deployment import kills
+from tests.deployment import small_deployment as small
 
 SERVER_KILLS = int(os.environ.get("FEDLM_SERVER_KILLS", "3"))
 COORDINATOR_KILLS = int(os.environ.get("FEDLM_COORDINATOR_KILLS", "3"))

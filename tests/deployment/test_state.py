@@ -8,10 +8,10 @@ import sqlalchemy as sql
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from fl_core.serving.database import Database
-from fl_core.serving.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError
-from fl_core.serving.state_sql import SqlState
-from fl_core.serving.tables import TABLES
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError
+from fedlm.fl_core.deployment.state.state_sql import SqlState
+from fedlm.fl_core.deployment.state.tables import TABLES
 
 ATTEMPT = AttemptRecord("aa", 0, "finished", "", 1e9, 2.5, 3, 2, 0, 1, 5_000_000_000, 6_000_000_000)
 

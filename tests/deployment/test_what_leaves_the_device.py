@@ -7,11 +7,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-import small_deployment as small
 
-from fl_core.transport import messages_pb2 as messages
-from fl_core.transport.transports import TRANSPORTS
-from fl_core.wire import upload_bytes
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.update_bytes import upload_bytes
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from tests.deployment import small_deployment as small
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "privacy.md"
 SENT = (

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_core.aggregation import (
+from fedlm.fl_core.aggregation import (
     AggregationRules,
     add_aggregates,
     contribution,
@@ -11,8 +11,8 @@ from fl_core.aggregation import (
     mean_delta,
     norm_quantiles,
 )
-from fl_core.errors import ConfigurationError
-from fl_core.local_sgd import TrainingSums, global_norm
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.local_sgd import TrainingSums, global_norm
 
 LOSSES = TrainingSums(jnp.asarray(20.0), jnp.asarray(4.0), jnp.asarray(3.0))
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_core.cohorts import Availability, AvailabilitySampler, UniformSampler, WeightedSampler
-from fl_core.errors import ConfigurationError
-from fl_core.randomness import device_key, host_rng
+from fedlm.fl_core.cohorts import Availability, AvailabilitySampler, UniformSampler, WeightedSampler
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.randomness import device_key, host_rng
 
 
 def test_a_cohort_is_a_pure_function_of_seed_and_round():

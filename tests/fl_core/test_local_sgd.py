@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_core.errors import ConfigurationError
-from fl_core.local_sgd import LocalTraining, batch_rows, gather_batch, global_norm, local_step, train_client
-from models.base import Batch, batch_loss
-from models.cifg import CifgConfig, cifg
-from models.registry import create_model
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.local_sgd import LocalTraining, batch_rows, gather_batch, global_norm, local_step, train_client
+from fedlm.models.base import Batch, batch_loss
+from fedlm.models.cifg import CifgConfig, cifg
+from fedlm.models.registry import create_model
 
 MODEL = cifg("test", CifgConfig(vocabulary_size=30, embedding=8, hidden=12))
 

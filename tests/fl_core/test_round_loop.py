@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_core.aggregation import empty_aggregate
-from fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
-from fl_core.server_optimizers import ServerOptimizerConfig, init_server
+from fedlm.fl_core.aggregation import empty_aggregate
+from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
+from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server
 
 CONFIG = ServerOptimizerConfig("fedavg")
 

@@ -3,11 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_core import scores as scores_module
-from fl_core.scores import DEFINITIONS, Scores, evaluate, evaluate_clients, scores_of_each, sum_by_client
-from models.base import Batch, language_model
-from models.losses import ExampleSums
-from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
+from fedlm.fl_core import scores as scores_module
+from fedlm.fl_core.scores import DEFINITIONS, Scores, evaluate, evaluate_clients, scores_of_each, sum_by_client
+from fedlm.models.base import Batch, language_model
+from fedlm.models.losses import ExampleSums
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
 
 VOCABULARY = 8
 LOGITS = jnp.log(jnp.array([0.0625, 0.0625, 0.25, 0.125, 0.25, 0.125, 0.0625, 0.0625]))

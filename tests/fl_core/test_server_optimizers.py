@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_core.errors import ConfigurationError
-from fl_core.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizerConfig, init_server, server_step
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizerConfig, init_server, server_step
 
 every_optimizer = pytest.mark.parametrize("name", SERVER_OPTIMIZERS)
 PARAMS = {"w": jnp.array([1.0, -2.0, 0.5]), "b": jnp.array([[0.1], [0.2]])}

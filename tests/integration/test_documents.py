@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.datasets.sources.registry import SOURCES
+from fedlm.simulations.data.sources.registry import SOURCES
 
 ROOT = Path(__file__).parents[2]
 

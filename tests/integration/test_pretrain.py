@@ -8,9 +8,9 @@ import sys
 import time
 
 import pytest
-from test_processes import ENVIRONMENT, finish, free_port, rows_of
 
-from fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from tests.integration.test_processes import ENVIRONMENT, finish, free_port, rows_of
 
 SETTINGS = {
     "model": "cifg_tiny",
@@ -31,7 +31,7 @@ def start(store, out, *more, **changes):
     settings = SETTINGS | {"data": store, "out": out} | {name.replace("_", "-"): v for name, v in changes.items()}
     words = [f"--{name}={value}" for name, value in settings.items() if value is not None]
     return subprocess.Popen(
-        [sys.executable, "-m", "fedlm.cli", "pretrain", *words, *more],
+        [sys.executable, "-m", "fedlm.commands.cli", "pretrain", *words, *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -54,7 +54,7 @@ def whole(small_store, tmp_path_factory):
 
 
 def test_says_what_it_promises_and_what_not(whole, capsys):
-    from fedlm.cli import main
+    from fedlm.commands.cli import main
 
     summary, out, output = whole
     assert main(["account", "ledger", str(out)]) == 0

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from fl_core.training_runs.metrics_log import read_rows
+from fedlm.fl_core.runs.metrics_log import read_rows
 
 SETTINGS = {
     "model": "cifg_tiny",
@@ -30,7 +30,7 @@ PATIENCE = 240
 def start(store, out, *more, **changes):
     words = [f"--{name}={value}" for name, value in (SETTINGS | {"data": store, "out": out} | changes).items()]
     return subprocess.Popen(
-        [sys.executable, "-m", "fedlm.cli", "simulate", *words, "--save-client-scores", *more],
+        [sys.executable, "-m", "fedlm.commands.cli", "simulate", *words, "--save-client-scores", *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from fl_core.client_examples import padded_sequences
-from simulations.datasets.splits import SPLITS
-from simulations.datasets.store import TokenStore
+from fedlm.fl_core.client_examples import padded_sequences
+from fedlm.simulations.data.splits import SPLITS
+from fedlm.simulations.data.store.token_store import TokenStore
 
 pytestmark = pytest.mark.reference
 

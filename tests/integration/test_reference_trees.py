@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from noise_matrices import mixing_matrix, plan_of
 
-from fl_core.privacy.tree_sensitivity import tree_sensitivity_squared
+from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
+from tests.fl_core.privacy.mechanisms.noise_matrices import mixing_matrix, plan_of
 
 pytestmark = pytest.mark.reference
 ROUNDS = 30

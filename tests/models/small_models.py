@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.base import Batch, batch_loss
-from models.masked_language import MaskedBatch
-from models.registry import MODELS
-from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
+from fedlm.models.base import Batch, batch_loss
+from fedlm.models.masked_language import MaskedBatch
+from fedlm.models.registry import MODELS
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
 
 # Unlike every other size, so that an array with this many rows is indexed by token.
 VOCABULARY = 53

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks.simulation.peers.bert_logits import HEADS, INPUTS, LAYERS, POSITIONS, PUBLISHED, VOCABULARY, WIDTH, draw
-from models.base import parameter_count
-from models.bert import BertConfig, bert
-from models.hugging_face import from_hugging_face, to_hugging_face
-from models.masked_language import mask_id
-from models.registry import MODELS, create_model
+from fedlm.models.base import parameter_count
+from fedlm.models.bert import BertConfig, bert
+from fedlm.models.hugging_face import from_hugging_face, to_hugging_face
+from fedlm.models.masked_language import mask_id
+from fedlm.models.registry import MODELS, create_model
 
 ROOT = Path(__file__).parents[2]
 PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm, logits_from_table
-from models.recurrent import init_cifg_layer
-from models.transformer import TransformerConfig, softmax_attention_weights, transformer
+from fedlm.models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm, logits_from_table
+from fedlm.models.recurrent import init_cifg_layer
+from fedlm.models.transformer import TransformerConfig, softmax_attention_weights, transformer
 
 
 def rows(shape=(3, 4, 16), seed=0):

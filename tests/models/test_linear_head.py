@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.linear_head import linear_cross_entropy
-from models.losses import cross_entropy
+from fedlm.models.linear_head import linear_cross_entropy
+from fedlm.models.losses import cross_entropy
 
 WIDTH, VOCABULARY, SHAPE = 6, 11, (3, 4)
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from models.base import Batch, Model, batch_loss, language_model
-from models.losses import ExampleSums, cross_entropy, next_token_sums
-from models.special_tokens import EOS_ID, OOV_ID, PAD_ID
+from fedlm.models.base import Batch, Model, batch_loss, language_model
+from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
+from fedlm.models.special_tokens import EOS_ID, OOV_ID, PAD_ID
 
 VOCABULARY = 11
 SHAPE = (3, 5)

@@ -3,11 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.base import batch_loss
-from models.bert import BertConfig, bert
-from models.masked_language import MaskedBatch, mask_id
-from models.precision import with_precision
-from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
+from fedlm.models.base import batch_loss
+from fedlm.models.bert import BertConfig, bert
+from fedlm.models.masked_language import MaskedBatch, mask_id
+from fedlm.models.precision import with_precision
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
 
 DATA_VOCABULARY = 20
 MASK = mask_id(DATA_VOCABULARY)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.matrix_products import constant_product, product, sum_of_outer_products
+from fedlm.models.matrix_products import constant_product, product, sum_of_outer_products
 
 # Wide inputs, wide outputs and equal ones: whichever factor is copied, also with few and with many rows.
 SHAPES = [((3, 4), 5, 7), ((3, 4), 70, 5), ((2,), 30, 40), ((40,), 6, 6)]

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_models import LENGTH, SMALL_MODELS, VOCABULARY, inputs_of, perturbed, random_batch
 
-from models.base import Batch
-from models.registry import MODELS, create_model
-from models.special_tokens import PAD_ID
+from fedlm.models.base import Batch
+from fedlm.models.registry import MODELS, create_model
+from fedlm.models.special_tokens import PAD_ID
+from tests.models.small_models import LENGTH, SMALL_MODELS, VOCABULARY, inputs_of, perturbed, random_batch
 
 leaves = jax.tree_util.tree_leaves
 

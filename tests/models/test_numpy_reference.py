@@ -5,15 +5,15 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy_reference as reference
 import pytest
-from small_models import perturbed, random_batch
 
-from models.cifg import CifgConfig, cifg, si_cifg
-from models.layers import sinusoidal_positions
-from models.recurrent import cifg_layer, init_cifg_layer
-from models.scale_invariant import si_sigmoid, si_tanh
-from models.transformer import TransformerConfig, si_transformer, transformer
+from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.layers import sinusoidal_positions
+from fedlm.models.recurrent import cifg_layer, init_cifg_layer
+from fedlm.models.scale_invariant import si_sigmoid, si_tanh
+from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
+from tests.models import numpy_reference as reference
+from tests.models.small_models import perturbed, random_batch
 
 SIZES = CifgConfig(vocabulary_size=29, embedding=10, hidden=14)
 UNTIED = CifgConfig(vocabulary_size=29, embedding=10, hidden=14, tied=False)

@@ -2,11 +2,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_models import SMALL_MODELS, random_batch
 
-from models.base import batch_loss
-from models.precision import precision_scope, resolve_precision, with_precision
-from models.registry import create_model
+from fedlm.models.base import batch_loss
+from fedlm.models.precision import precision_scope, resolve_precision, with_precision
+from fedlm.models.registry import create_model
+from tests.models.small_models import SMALL_MODELS, random_batch
 
 leaves = jax.tree_util.tree_leaves
 

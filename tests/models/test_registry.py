@@ -3,11 +3,11 @@ import dataclasses
 import jax
 import pytest
 
-from models.base import parameter_count
-from models.cifg import CifgConfig, cifg, si_cifg
-from models.registry import MODELS, UnknownModelError, create_model, standard_twin
-from models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
-from models.transformer import TransformerConfig, si_transformer, transformer
+from fedlm.models.base import parameter_count
+from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.registry import MODELS, UnknownModelError, create_model, standard_twin
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
+from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
 
 ARCHITECTURES = {"cifg": cifg, "si_cifg": si_cifg, "transformer": transformer, "si_transformer": si_transformer}
 PUBLISHED = {
@@ -126,7 +126,7 @@ def test_special_tokens_stand_where_their_ids_say():
 
 def test_a_model_of_ones_own_is_named_by_its_module(tmp_path, monkeypatch):
     (tmp_path / "models_of_mine.py").write_text(
-        "from models.registry import MODELS\nSMALL = MODELS['cifg_tiny']\nNUMBER = 3\n"
+        "from fedlm.models.registry import MODELS\nSMALL = MODELS['cifg_tiny']\nNUMBER = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     model = create_model("models_of_mine:SMALL", 50)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from models.scale_invariant import si_attention_weights, si_sigmoid, si_tanh, unit_rms
+from fedlm.models.scale_invariant import si_attention_weights, si_sigmoid, si_tanh, unit_rms
 
 ROWS, WIDTH = 4, 8
 CAUSAL = np.tril(np.ones((WIDTH, WIDTH), bool))[::2]

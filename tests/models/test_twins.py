@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from small_models import SMALL_MODELS, random_batch
+
+from tests.models.small_models import SMALL_MODELS, random_batch
 
 
 def scaled_gates(params):

@@ -72,7 +72,7 @@ def _fedlm_model(task: Task) -> _Training:
     jax.lax.platform_dependent = lambda *operands, default, **by_platform: default(*operands)
 
     from benchmarks.simulation.peers.jax_models import create
-    from models.base import Batch, batch_loss
+    from fedlm.models.base import Batch, batch_loss
 
     model = create(task.settings.model, task.settings.vocabulary_size)
 

@@ -14,14 +14,14 @@ import numpy as np
 from benchmarks.simulation.peers.jax_models import create
 from benchmarks.simulation.peers.protocol import RoundAnswer, private_standard_output, serve, timed
 from benchmarks.simulation.peers.task import Task, load_task
-from fl_core.aggregation import AggregationRules, CohortAggregate, mean_delta
-from fl_core.compression import make_compressor
-from fl_core.local_sgd import LocalTraining
-from fl_core.round_loop import RoundPlan
-from fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
-from models.base import Batch, Params, batch_loss
-from simulations.cohort_engine import ClientWork, CohortEngine
-from simulations.federated_data import InMemoryData
+from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, mean_delta
+from fedlm.fl_core.compression.compressors import make_compressor
+from fedlm.fl_core.local_sgd import LocalTraining
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
+from fedlm.models.base import Batch, Params, batch_loss
+from fedlm.simulations.data.federated_data import InMemoryData
+from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 
 SERVER = ServerOptimizerConfig("fedavg")
 UPLOAD_BITS = {"engine": 32, "engine_8bit": 8}

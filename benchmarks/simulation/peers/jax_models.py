@@ -1,8 +1,8 @@
 """The models of the comparison, for the contestants that run on JAX."""
 
 from benchmarks.simulation.peers.lstm import lstm
-from models.base import Model
-from models.registry import create_model
+from fedlm.models.base import Model
+from fedlm.models.registry import create_model
 
 
 def create(name: str, vocabulary_size: int) -> Model:

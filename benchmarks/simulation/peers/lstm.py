@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from models.base import Model, Params
-from models.layers import dense, embed, init_dense, init_embedding
-from models.linear_head import linear_head_model
-from models.matrix_products import constant_product, sum_of_outer_products
+from fedlm.models.base import Model, Params
+from fedlm.models.layers import dense, embed, init_dense, init_embedding
+from fedlm.models.linear_head import linear_head_model
+from fedlm.models.matrix_products import constant_product, sum_of_outer_products
 
 _Pair = tuple[jax.Array, jax.Array]
 

@@ -9,8 +9,8 @@ from benchmarks.clipping.accelerator import model_flops_a_token
 from benchmarks.clipping.measurement import Candidate, Started, finalists, memory_limit, summarize, sweep
 from benchmarks.clipping.steps import draw_batch
 from benchmarks.machine import measured_before
-from models.base import parameter_count
-from models.registry import create_model
+from fedlm.models.base import parameter_count
+from fedlm.models.registry import create_model
 
 
 def candidate(kind, microbatch, seconds, devices=1, **facts):

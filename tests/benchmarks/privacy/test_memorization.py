@@ -3,7 +3,7 @@ import argparse
 import numpy as np
 
 from benchmarks.privacy.memorization import COLOURS, PREFIXES, plot, pretraining, take_clients
-from simulations.datasets.store import TokenStore
+from fedlm.simulations.data.store.token_store import TokenStore
 
 
 def test_the_part_of_a_data_set_has_whole_clients(small_store, tmp_path):

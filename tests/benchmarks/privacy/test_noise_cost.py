@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from benchmarks.privacy.noise_cost import plan_of, state_bytes, time_block
-from fl_core.privacy.mechanisms import MECHANISMS, make_mechanism
-from fl_core.privacy.noise_source import fresh_secret, noise_from
+from fedlm.fl_core.privacy.mechanisms.interface import MECHANISMS, make_mechanism
+from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
 
 LIKE = {"x": np.zeros((4, 5), np.float32)}
 

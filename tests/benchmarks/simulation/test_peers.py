@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.simulation.peers.lstm import lstm
 from benchmarks.simulation.peers.task import Settings, Task, flatten, load_task, save_task, unflatten
-from models.base import parameter_count
+from fedlm.models.base import parameter_count
 
 
 def test_a_task_comes_back_as_it_was(tmp_path: Path):

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from models.base import Batch, language_model
-from models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm, logits_from_table
+from fedlm.models.base import Batch, language_model
+from fedlm.models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm, logits_from_table
 
 
 def every_use(vocabulary, width):

@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax_privacy.clipping import clipped_grad
-from small_layers import every_use, random_units
-from small_models import SMALL_MODELS, random_batch
 
-from fl_core.clipping import factored_gradients
-from fl_core.clipping.clip_functions import CLIP_FUNCTIONS
-from fl_core.clipping.methods import METHODS, Clipping, clipped_sum, method_for
-from fl_core.errors import ConfigurationError
-from models.base import Batch, language_model
-from models.layers import embed, init_embedding, logits_from_table
+from fedlm.fl_core.clipping import factored_gradients
+from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS
+from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum, method_for
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.base import Batch, language_model
+from fedlm.models.layers import embed, init_embedding, logits_from_table
+from tests.fl_core.clipping.small_layers import every_use, random_units
+from tests.models.small_models import SMALL_MODELS, random_batch
 
 FAST = ("ghost", "bookkeeping")
 VOCABULARY, WIDTH = 11, 4

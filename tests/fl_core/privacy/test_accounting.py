@@ -8,13 +8,13 @@ from dp_accounting import pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_core.errors import ConfigurationError
-from fl_core.privacy.accounting import account, calibrate, privacy_profile, sensitivity_squared
-from fl_core.privacy.central_plan import central_plan
-from fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
-from fl_core.privacy.plan import PrivacyPlan
-from fl_core.privacy.prefix_error import prefix_variance
-from fl_core.privacy.toeplitz_sensitivity import banded_coefficients, blt_coefficients, strategy_column
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import account, calibrate, privacy_profile, sensitivity_squared
+from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.mechanisms.prefix_error import prefix_variance
+from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import banded_coefficients, blt_coefficients, strategy_column
+from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
 
 DELTA = 1e-6
 BLT = (0.9, 0.4, 0.2, 0.15)

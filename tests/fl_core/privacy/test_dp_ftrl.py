@@ -4,14 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_core.aggregation import empty_aggregate
-from fl_core.privacy.mechanisms import make_mechanism
-from fl_core.privacy.noise_source import fresh_secret, noise_from
-from fl_core.privacy.participation import BoundedParticipation
-from fl_core.privacy.plan import PrivacyPlan
-from fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
-from fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
-from fl_core.server_optimizers import ServerOptimizerConfig, init_server
+from fedlm.fl_core.aggregation import empty_aggregate
+from fedlm.fl_core.privacy.mechanisms.interface import make_mechanism
+from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
+from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
+from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server
 
 WIDTH, ROUNDS, GOAL, CLIP, NOISE, RATE, MOMENTUM = 6, 11, 4, 0.5, 1.5, 0.3, 0.9
 START = np.linspace(-1, 1, WIDTH).astype(np.float32)
@@ -86,7 +86,7 @@ def test_every_server_optimizer_steps_with_the_noised_mean(mechanism, optimizer)
     secret = fresh_secret()
     means = (SUMS + prefix_noise(plan, secret)) / GOAL
     config = ServerOptimizerConfig(optimizer, momentum=MOMENTUM)
-    from fl_core.server_optimizers import server_step
+    from fedlm.fl_core.server_optimizers import server_step
 
     state = init_server(config, {"x": jnp.asarray(START)})
     for number, found in enumerate(run(plan, optimizer, secret)):

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from fl_core.errors import CheckpointError
-from fl_core.privacy.accounting import account
-from fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
-from fl_core.privacy.participation import BoundedParticipation
-from fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
-from fl_core.privacy.releases import Releases
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.accounting import account
+from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
+from fedlm.fl_core.privacy.releases import Releases
 
 PLAN = PrivacyPlan("tree", 20, 3.0, BoundedParticipation(3, 4))
 DELTA = 1e-6

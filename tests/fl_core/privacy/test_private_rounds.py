@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_core.aggregation import empty_aggregate
-from fl_core.errors import ConfigurationError
-from fl_core.privacy.participation import BoundedParticipation
-from fl_core.privacy.plan import PrivacyPlan
-from fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
+from fedlm.fl_core.aggregation import empty_aggregate
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
 
 WIDTH = 50_000
 LIKE = {"x": jnp.zeros(WIDTH)}

@@ -1,10 +1,10 @@
 """Token stores made of given token ids, for tests."""
 
 import numpy as np
-from trained_tokenizer import train_tokenizer
 
-from simulations.datasets.store import StoreWriter, TokenStore
-from simulations.pretraining.units import open_units
+from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
+from fedlm.simulations.pretraining.privacy_units import open_units
+from tests.simulations.data.trained_tokenizer import train_tokenizer
 
 TOKENIZER = train_tokenizer(["some words make a small vocabulary of words"], 64)
 

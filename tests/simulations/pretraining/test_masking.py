@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.special_tokens import PAD_ID
-from simulations.pretraining.masking import MaskedWords
+from fedlm.models.special_tokens import PAD_ID
+from fedlm.simulations.pretraining.masking import MaskedWords
 
 FALSE_ALARM = 1e-6
 VOCABULARY = 54

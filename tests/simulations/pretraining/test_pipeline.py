@@ -3,14 +3,14 @@ import json
 import numpy as np
 import pytest
 
-from fl_core.errors import ConfigurationError
-from models.base import Batch
-from models.special_tokens import PAD_ID
-from simulations.datasets.store import TokenStore
-from simulations.pretraining.masking import MaskedWords
-from simulations.pretraining.pipeline import logical_batches
-from simulations.pretraining.sampling import PoissonBatches, ShuffledBatches
-from simulations.pretraining.units import open_units
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.base import Batch
+from fedlm.models.special_tokens import PAD_ID
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.pretraining.masking import MaskedWords
+from fedlm.simulations.pretraining.pipeline import logical_batches
+from fedlm.simulations.pretraining.privacy_units import open_units
+from fedlm.simulations.pretraining.sampling import PoissonBatches, ShuffledBatches
 
 STEPS = 12
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fl_core.errors import ConfigurationError
-from simulations.pretraining.sampling import PoissonBatches, ShuffledBatches, TruncatedPoissonBatches
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.pretraining.sampling import PoissonBatches, ShuffledBatches, TruncatedPoissonBatches
 
 STEPS = 4000
 SECRET = int.from_bytes(bytes(range(32)))

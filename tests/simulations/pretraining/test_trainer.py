@@ -6,14 +6,14 @@ import numpy as np
 import optax
 import pytest
 from scipy import stats
-from small_models import VOCABULARY
 
-from fl_core.clipping.methods import Clipping
-from models.base import Batch, language_model
-from models.bert import BertConfig, bert
-from models.layers import dense, embed, init_dense, init_embedding, logits_from_table
-from models.masked_language import MaskedBatch
-from simulations.pretraining.trainer import MICROBATCHES, StepRules, Trainer
+from fedlm.fl_core.clipping.methods import Clipping
+from fedlm.models.base import Batch, language_model
+from fedlm.models.bert import BertConfig, bert
+from fedlm.models.layers import dense, embed, init_dense, init_embedding, logits_from_table
+from fedlm.models.masked_language import MaskedBatch
+from fedlm.simulations.pretraining.trainer import MICROBATCHES, StepRules, Trainer
+from tests.models.small_models import VOCABULARY
 
 LENGTH, UNITS = 6, 11
 leaves = jax.tree_util.tree_leaves

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simulations.comparison import Cell, CellResult
-from simulations.configuration import Comparison, Experiment
+from fedlm.simulations.experiments.comparison import Cell, CellResult
+from fedlm.simulations.experiments.configuration import Comparison, Experiment
 
 ROUNDS = 4
 

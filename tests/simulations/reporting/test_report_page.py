@@ -3,13 +3,13 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from hand_made_results import make_comparison, make_result
 
-from simulations.reporting.formatting import DASH
-from simulations.reporting.report import write_report
-from simulations.reporting.selection import model_results
-from simulations.reporting.summary import summary_sentences
-from simulations.reporting.tables import CSV_COLUMNS, HEADLINE, headline_row
+from fedlm.simulations.reporting.formatting import DASH
+from fedlm.simulations.reporting.report import write_report
+from fedlm.simulations.reporting.selection import model_results
+from fedlm.simulations.reporting.summary import summary_sentences
+from fedlm.simulations.reporting.tables import CSV_COLUMNS, HEADLINE, headline_row
+from tests.simulations.reporting.hand_made_results import make_comparison, make_result
 
 COMMAND = "fedlm compare --models cifg_tiny --out 'a <b>'"
 HOSTILE = "<script>alert('$x_1$')</script>--><b>&amp;"

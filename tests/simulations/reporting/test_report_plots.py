@@ -1,12 +1,12 @@
 from itertools import pairwise
 
 import pytest
-from hand_made_results import make_result
 
-from simulations.reporting.plot_style import line_styles
-from simulations.reporting.plots import LABEL_GAP, TOP_LABEL, perplexity_plot, spread_out, upload_plot
-from simulations.reporting.rate_maps import cell_text, rate_map_plot
-from simulations.reporting.selection import group_results, model_results
+from fedlm.simulations.plot_style import line_styles
+from fedlm.simulations.reporting.plots import LABEL_GAP, TOP_LABEL, perplexity_plot, spread_out, upload_plot
+from fedlm.simulations.reporting.rate_maps import cell_text, rate_map_plot
+from fedlm.simulations.reporting.selection import group_results, model_results
+from tests.simulations.reporting.hand_made_results import make_result
 
 
 def texts(axes):

@@ -4,15 +4,15 @@ import csv
 import math
 
 import pytest
-from hand_made_results import make_comparison, make_private_result, make_result
-from test_report_page import Page
 
-from simulations.reporting.privacy_summary import privacy_marks, privacy_rows, privacy_statements
-from simulations.reporting.report import write_report
-from simulations.reporting.selection import model_results
-from simulations.reporting.summary import summary_sentences
-from simulations.reporting.tables import CSV_COLUMNS
-from simulations.reporting.utility_plots import can_draw_utility, mechanisms_plot, utility_plot
+from fedlm.simulations.reporting.privacy_summary import privacy_marks, privacy_rows, privacy_statements
+from fedlm.simulations.reporting.report import write_report
+from fedlm.simulations.reporting.selection import model_results
+from fedlm.simulations.reporting.summary import summary_sentences
+from fedlm.simulations.reporting.tables import CSV_COLUMNS
+from fedlm.simulations.reporting.utility_plots import can_draw_utility, mechanisms_plot, utility_plot
+from tests.simulations.reporting.hand_made_results import make_comparison, make_private_result, make_result
+from tests.simulations.reporting.test_report_page import Page
 
 MODELS = ("cifg_tiny", "si_cifg_tiny")
 PERPLEXITIES = {

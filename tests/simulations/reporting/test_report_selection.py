@@ -1,8 +1,7 @@
 import pytest
-from hand_made_results import make_result
 
-from simulations.reporting.costs import costs, parameters
-from simulations.reporting.selection import (
+from fedlm.simulations.reporting.costs import costs, parameters
+from fedlm.simulations.reporting.selection import (
     Spread,
     group_results,
     mean_curve,
@@ -11,7 +10,8 @@ from simulations.reporting.selection import (
     select_group,
     spread,
 )
-from simulations.reporting.verdicts import judge, pooled_std
+from fedlm.simulations.reporting.verdicts import judge, pooled_std
+from tests.simulations.reporting.hand_made_results import make_result
 
 
 def select(*results):

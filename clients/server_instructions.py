@@ -1,0 +1,94 @@
+"""From what the server says of a round to what the client runs, made once and kept warm."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from fedlm.clients.local_training import ClientProgram
+from fedlm.clients.settings import ClientLimits
+from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.compression.compressors import make_compressor
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.local_sgd import LocalTraining
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.models.base import Model
+from fedlm.models.precision import Precision, resolve_precision, with_precision
+from fedlm.models.registry import create_model
+
+Encode = Callable[[Sequence[str]], list[np.ndarray]]
+"""From texts to the token ids of each, int [tokens], without special tokens other than OOV."""
+
+ReadVocabulary = Callable[[bytes], Encode]
+"""From the tokenizer's JSON, as the server sent it, to how it encodes."""
+
+
+def program_of(message: messages.TrainingProgram, limits: ClientLimits) -> ClientProgram:
+    """Make what the client runs, within what it allows.
+
+    Args:
+      message: from the server; not trusted.
+      limits: of the client.
+
+    Returns:
+      The program; the same model for the same message, so that nothing is compiled twice.
+
+    Raises:
+      ConfigurationError: the client does not allow the model, or a setting is out of range.
+      UnknownModelError: there is no such model.
+    """
+    if message.model not in limits.models and (limits.models or ":" in message.model):
+        raise ConfigurationError(f"the server asks for the model {message.model!r}, which this client does not allow")
+    training = LocalTraining(
+        batch_size=message.batch_size,
+        epochs=message.epochs,
+        max_batches=min(message.max_batches, limits.max_batches),
+        gradient_clip=message.gradient_clip if message.HasField("gradient_clip") else None,
+        max_examples=message.max_examples if message.HasField("max_examples") else None,
+        cap_order=message.cap_order,  # type: ignore[arg-type]
+        batches_across_epochs=message.batches_across_epochs,
+    )
+    model = _model(message.model, message.vocabulary_size, message.precision)
+    return ClientProgram(model, training, make_compressor(message.upload_bits, message.upload_rotation))
+
+
+def plan_of(configuration: messages.RoundConfiguration) -> RoundPlan:
+    """Make the plan of a round, as far as it concerns one client.
+
+    Args:
+      configuration: from the server.
+
+    Returns:
+      The plan.
+
+    Raises:
+      ConfigurationError: the learning rate is not positive and finite.
+    """
+    rate = configuration.learning_rate
+    if not (rate > 0 and math.isfinite(rate)):
+        raise ConfigurationError(f"the server asks for the learning rate {rate}")
+    client = np.array([configuration.client_index], np.int64)
+    return RoundPlan(configuration.round_number, client, configuration.seed, rate)
+
+
+def encode(texts: Sequence[str], how: Encode, length: int) -> np.ndarray:
+    """Make the sequences that a client trains on.
+
+    Args:
+      texts: its examples.
+      how: the tokenizer.
+      length: target tokens of a sequence.
+
+    Returns:
+      int32 [examples, length + 1]: `[BOS] w1 .. wk [EOS]`, cut or padded.
+    """
+    return padded_sequences(ClientExamples.from_sequences(how(texts), np.uint32), length)
+
+
+@functools.lru_cache(maxsize=8)
+def _model(name: str, vocabulary_size: int, precision: Precision) -> Model:
+    # The same object for the same model lets all rounds, and all clients of a process, share compiled programs.
+    return with_precision(create_model(name, vocabulary_size), resolve_precision(precision, jax.default_backend()))

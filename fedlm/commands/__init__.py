@@ -1,0 +1,1 @@
+"""The sub-commands of `fedlm`, a module each."""

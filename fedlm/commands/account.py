@@ -1,0 +1,375 @@
+"""`fedlm account`: what a run promises, or has spent, as a statement that a person can publish."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from fedlm.commands.options import add_configuration, add_preset, settings_of
+from fedlm.commands.sub_commands import answer_without_choice
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
+
+KINDS = {
+    "tree": "binary-tree aggregation (DP-FTRL)",
+    "tree-honaker": "binary-tree aggregation with Honaker's estimator; it spends what tree does",
+    "blt": "correlated noise by a buffered linear Toeplitz matrix",
+    "banded": "correlated noise by a banded Toeplitz matrix",
+    "gaussian": "fresh noise in every round (DP-FedAvg)",
+    "dpsgd": "central DP-SGD with Poisson or truncated Poisson batches",
+    "simulate": "what `fedlm simulate` with the same options would promise, without running it",
+    "ledger": "what a run has spent, from its ledger",
+    "plot": "epsilon against rounds, and the noise of the mechanisms side by side, as a picture",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Noise:
+    noise_multiplier: float | None = None
+    """Standard deviation of one draw of noise, in clip norms."""
+    epsilon: float | None = None
+    """Instead of the noise multiplier: find the least noise for this epsilon."""
+    rho: float | None = None
+    """Instead of the noise multiplier: find the least noise for this rho of zero-concentrated differential privacy."""
+    delta: float
+    """At which epsilon is stated."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedCommand(_Noise):
+    """State the privacy of a federated run in which nobody takes part too often or too soon again.
+
+    Unit: a client, with all its examples. Adjacency: zero-out.
+    """
+
+    rounds: int
+    """T, how many rounds there are."""
+    max_participations: int | None = None
+    """k, in how many of them a client takes part at most."""
+    min_separation: int = 1
+    """b, the least difference between the numbers of two rounds of a client: 1 allows adjacent rounds. (TensorFlow
+    Privacy counts the rounds between the two, which is one less.)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeCommand(BoundedCommand):
+    """State the privacy of a federated run with binary-tree aggregation (DP-FTRL).
+
+    Unit: a client, with all its examples. Adjacency: zero-out.
+    """
+
+    restart_every: int | None = None
+    """A new tree begins after every so many rounds."""
+    complete: bool = False
+    """Each tree is completed to a power of two before the next begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandedCommand(BoundedCommand):
+    """State the privacy of a federated run with noise correlated by a banded Toeplitz matrix.
+
+    Unit: a client, with all its examples. Adjacency: zero-out.
+    """
+
+    bands: int | None = None
+    """Diagonals of the matrix that are not zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianCommand(_Noise):
+    """State the privacy of a federated run with fresh noise in every round.
+
+    Either every client takes part in every round independently with `--sampling-probability`, which amplifies privacy
+    (adjacency: add-or-remove), or in at most `--max-participations` rounds that anybody may choose (zero-out).
+    """
+
+    rounds: int
+    """T, how many rounds there are."""
+    max_participations: int | None = None
+    """k, in how many of them a client takes part at most."""
+    min_separation: int = 1
+    """b, the least difference between the numbers of two rounds of a client: 1 allows adjacent rounds."""
+    sampling_probability: float | None = None
+    """With which each client takes part in each round, independently and in secret (Poisson sampling)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgdCommand(_Noise):
+    """State the privacy of central training with DP-SGD.
+
+    Unit: an example. Every example is in a batch independently with probability batch-size / examples. Accounted by
+    privacy loss distributions, with the looser epsilon of Renyi accounting beside it.
+    """
+
+    examples: int
+    """N, how many examples there are."""
+    batch_size: int
+    """B, how many a batch has on average."""
+    steps: int
+    """T, how many steps are taken."""
+    sampling: Literal["poisson", "truncated-poisson"] = "poisson"
+    """How batches are drawn. truncated-poisson: a batch that is too large for the device loses examples at random."""
+    truncated_batch_size: int | None = None
+    """Examples that the device takes at most, for truncated-poisson; the batch size and six standard deviations where
+    it is not given."""
+    adjacency: Literal["add_or_remove", "zero_out"] = "add_or_remove"
+    """Which data sets are neighbours: one example more or less, or one example whose gradient is zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateStatementCommand(Experiment):
+    """State what `fedlm simulate` with the same options, preset and configuration would promise, without running it."""
+
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerCommand:
+    """State what a run has spent, from its ledger."""
+
+    path: tyro.conf.Positional[Path]
+    """The ledger, or the folder of the run."""
+    delta: float | None = None
+    """At which to state epsilon; the run's own where it is not given."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotCommand:
+    """Draw epsilon against rounds, and the error of the mechanisms at equal privacy."""
+
+    rounds: int
+    """T, how many rounds there are."""
+    max_participations: int | None = None
+    """k, in how many of them a client takes part at most."""
+    min_separation: int = 1
+    """b, the least difference between the numbers of two rounds of a client."""
+    epsilon: float
+    """That every mechanism is given noise for."""
+    delta: float
+    """At which epsilon is stated."""
+    out: Path
+    """The picture, .png, .svg or .pdf."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm account`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    purpose = "State what a run promises, or has spent: epsilon and delta with unit, adjacency and assumptions."
+    status = answer_without_choice(argv, "fedlm account", "subject", purpose, KINDS, _EXAMPLES)
+    if status is not None:
+        return status
+    kind, *words = argv
+    if kind == "simulate":
+        words = add_preset(add_configuration(words, SimulateStatementCommand), SIMULATION_PRESETS)
+    command: Any = tyro.cli(_COMMANDS[kind], args=words, prog=f"fedlm account {kind}")
+    if kind == "plot":
+        return _plot(command)
+    statement = _STATEMENTS[kind](kind, command)
+    if command.json:
+        print(json.dumps(statement, indent=2))
+    else:
+        _print(statement)
+    return 0
+
+
+def _federated(kind: str, command: Any) -> dict[str, Any]:
+    from fedlm.fl_core.privacy.accounting import account, calibrate
+    from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import banded_coefficients, blt_coefficients
+    from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+
+    probability = getattr(command, "sampling_probability", None)
+    participation: Any = BoundedParticipation(command.max_participations, command.min_separation)
+    if probability is not None:
+        if command.max_participations is not None or command.min_separation != 1:
+            raise ConfigurationError(
+                "sampling_probability together with max_participations or min_separation: a bound on participation is "
+                "not made use of where clients are sampled; give one or the other"
+            )
+        participation = PoissonParticipation(probability)
+    coefficients: tuple[float, ...] = ()
+    if kind == "blt":
+        coefficients = blt_coefficients(command.rounds, participation)
+    elif kind == "banded":
+        coefficients = banded_coefficients(command.rounds, participation, command.bands)
+
+    def with_noise(noise_multiplier: float) -> PrivacyPlan:
+        return PrivacyPlan(
+            mechanism=kind.replace("-", "_"),  # type: ignore[arg-type]
+            rounds=command.rounds,
+            noise_multiplier=noise_multiplier,
+            participation=participation,
+            restart_every=getattr(command, "restart_every", None),
+            complete_trees=getattr(command, "complete", False),
+            coefficients=coefficients,
+        )
+
+    plan = _with_chosen_noise(
+        command, with_noise, lambda: calibrate(with_noise, command.delta, command.epsilon, command.rho)
+    )
+    statement = account(plan, command.delta).as_json()
+    return statement | {"privacy_profile": _profile(plan, statement["epsilon"]), "plan": plan.as_json()}
+
+
+def _profile(plan: PrivacyPlan, epsilon: float | None) -> list[dict[str, float]]:
+    """The least delta at some epsilons around the stated one."""
+    from fedlm.fl_core.privacy.accounting import privacy_profile
+
+    epsilons = [part * (epsilon or 1.0) for part in (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)]
+    deltas = privacy_profile(plan, epsilons)
+    return [{"epsilon": one, "delta": delta} for one, delta in zip(epsilons, deltas, strict=True)]
+
+
+def _with_chosen_noise(command: Any, with_noise: Any, calibrated: Any) -> Any:
+    given = [name for name in ("noise_multiplier", "epsilon", "rho") if getattr(command, name) is not None]
+    if len(given) != 1:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigurationError(f"give exactly one of --noise-multiplier, --epsilon and --rho, not {flags or 'none'}")
+    return with_noise(command.noise_multiplier) if given == ["noise_multiplier"] else calibrated()
+
+
+def _dpsgd(kind: str, command: DpSgdCommand) -> dict[str, Any]:
+    from fedlm.fl_core.privacy.accounting import account, calibrate
+    from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches
+
+    truncated = command.truncated_batch_size
+    if command.sampling == "poisson" and truncated is not None:
+        raise ConfigurationError("truncated_batch_size does nothing with poisson sampling; leave it out")
+    if command.sampling == "truncated-poisson" and truncated is None:
+        truncated = enough_for_most_batches(command.batch_size, command.examples)
+
+    def with_noise(noise_multiplier: float) -> PrivacyPlan:
+        return central_plan(
+            command.examples, command.batch_size, command.steps, noise_multiplier, truncated, command.adjacency
+        )
+
+    plan = _with_chosen_noise(
+        command, with_noise, lambda: calibrate(with_noise, command.delta, command.epsilon, command.rho)
+    )
+    return account(plan, command.delta).as_json() | {
+        "truncated_batch_size": truncated,
+        "noise_batch_ratio": plan.noise_multiplier / command.batch_size,
+        "plan": plan.as_json(),
+    }
+
+
+def _simulation(kind: str, command: SimulateStatementCommand) -> dict[str, Any]:
+    from fedlm.fl_core.privacy.accounting import account
+    from fedlm.simulations.experiments.experiment import prepare
+    from fedlm.simulations.experiments.private_experiment import prepare_aggregation
+
+    experiment = settings_of(command, Experiment)
+    if experiment.privacy == "none":
+        raise ConfigurationError(
+            "privacy is none: such a run promises nothing; give --privacy, or a preset that has it"
+        )
+    prepared = prepare(experiment)
+    aggregation = prepare_aggregation(experiment, prepared.cohorts, prepared.delta, None)
+    statement = account(aggregation.plan, prepared.delta).as_json()
+    if experiment.noise_seed == "experiment":
+        statement |= _NOT_PRIVATE
+    return statement | {"clip_norm": aggregation.clip_norm, "plan": aggregation.plan.as_json()}
+
+
+def _ledger(kind: str, command: LedgerCommand) -> dict[str, Any]:
+    from fedlm.fl_core.privacy.ledger import PrivacyLedger
+    from fedlm.fl_core.privacy.plan import LEDGER_FILE
+    from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+
+    folders = [command.path, command.path / PRIVACY_FOLDER]
+    path = next((folder / LEDGER_FILE for folder in folders if (folder / LEDGER_FILE).exists()), command.path)
+    if not path.is_file():
+        raise ConfigurationError(f"{command.path}: neither a ledger nor the folder of a private run; give one of these")
+    ledger = PrivacyLedger(path)
+    statement = ledger.spent(command.delta).as_json()
+    settings = ledger.about.get("experiment") or ledger.about.get("pretraining") or {}
+    if settings.get("noise_seed") == "experiment":
+        statement |= _NOT_PRIVATE
+    return statement | {
+        "planned_rounds": ledger.plan.rounds,
+        "interrupted_generations": len(ledger.generations) - 1,
+        "clip_norm": settings.get("update_clip_norm", settings.get("clip_norm")),
+    }
+
+
+def _print(statement: dict[str, Any]) -> None:
+    console = Console()
+    if statement.get("not_private"):
+        console.print(f"[red]NOT PRIVATE[/]: {statement['not_private']}")
+    unlimited = statement["epsilon"] is None and not statement.get("not_private")
+    for name, value in (statement | ({"epsilon": "infinite"} if unlimited else {})).items():
+        if name in _SHOWN and value is not None:
+            shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+            _print_line(console, name.replace("_", " "), shown)
+    _print_line(console, "assumptions", f"\n{'':{_MARGIN + 2}}".join(statement["assumptions"]))
+
+
+def _print_line(console: Console, name: str, text: str) -> None:
+    console.print(f"{name:>{_MARGIN}}  {escape(text)}", soft_wrap=True, highlight=False)
+
+
+def _plot(command: PlotCommand) -> int:
+    from fedlm.simulations.reporting.privacy_plots import plot_mechanisms
+
+    plot_mechanisms(**{field.name: getattr(command, field.name) for field in dataclasses.fields(command)})
+    Console().print(f"plot: {command.out}", soft_wrap=True)
+    return 0
+
+
+_EXAMPLES = """For example:
+
+  fedlm account tree --rounds 3000 --max-participations 5 --min-separation 400 \\
+      --noise-multiplier 7 --delta 1e-10"""
+_NOT_PRIVATE = {"epsilon": None, "rho": None, "not_private": "the noise follows from the experiment's seed"}
+_MARGIN = 25
+_SHOWN = (
+    "mechanism",
+    "epsilon",
+    "delta",
+    "epsilon_by_rdp",
+    "rho",
+    "sensitivity",
+    "noise_multiplier",
+    "noise_batch_ratio",
+    "rounds",
+    "unit",
+    "adjacency",
+    "truncated_batch_size",
+    "planned_rounds",
+    "interrupted_generations",
+    "clip_norm",
+)
+_COMMANDS: dict[str, type] = {
+    "tree": TreeCommand,
+    "tree-honaker": TreeCommand,
+    "blt": BoundedCommand,
+    "banded": BandedCommand,
+    "gaussian": GaussianCommand,
+    "dpsgd": DpSgdCommand,
+    "simulate": SimulateStatementCommand,
+    "ledger": LedgerCommand,
+    "plot": PlotCommand,
+}
+_STATEMENTS = {
+    **dict.fromkeys(("tree", "tree-honaker", "blt", "banded", "gaussian"), _federated),
+    "dpsgd": _dpsgd,
+    "simulate": _simulation,
+    "ledger": _ledger,
+}

@@ -1,0 +1,100 @@
+"""The `fedlm` command: finds the sub-command's module and turns a user's mistake into one clear message."""
+
+import errno
+import importlib
+import logging
+import os
+import sys
+import traceback
+
+from fedlm.commands.processes import has_joined, leave_processes
+from fedlm.commands.sub_commands import answer_without_choice
+
+COMMANDS = {
+    "models": "list the named models with their exact parameter counts",
+    "data": "import federated data sets, describe, sample and export them",
+    "simulate": "train one model in simulated cross-device rounds",
+    "compare": "compare models over learning rates and seeds, and write a report",
+    "pretrain": "train one model centrally, with DP-SGD or DP-Adam",
+    "serve": "train one model with clients that dial in",
+    "status": "say how a running server stands",
+    "fleet": "run many virtual clients of a server",
+    "client": "take part in a deployment with text that stays on this device",
+    "keys": "make the certificates by which a deployment's server and clients know each other",
+    "account": "state what a private run promises, or has spent, and plot mechanisms side by side",
+    "evaluate": "score a run on each client of a split, and what training on does for it",
+    "memorization": "measure what a model can be made to repeat of its training text, and the exposure of canaries",
+}
+
+_FAILED = 1
+_USAGE_ERROR = 2
+_INTERRUPTED = 130
+_EXAMPLES = """To begin:
+
+  fedlm data import stdlib --out runs/stdlib
+  fedlm compare --preset small --data runs/stdlib --out runs/compare"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a `fedlm` command.
+
+    Args:
+      argv: the words after `fedlm`; those of this process where None.
+
+    Returns:
+      The exit status: 0 on success, 1 when another process of the same run was lost, 2 on a user's mistake, 130 when
+      interrupted.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    purpose = "Language models trained on text that belongs to people: federated, simulated or central."
+    answer = answer_without_choice(argv, "fedlm", "command", purpose, COMMANDS, _EXAMPLES)
+    if answer is not None:
+        return answer
+    _quieten_libraries()
+    status = _run(argv[0], argv[1:])
+    if status:
+        leave_processes(status, with_others=status == _USAGE_ERROR)
+    return status
+
+
+def _run(command: str, argv: list[str]) -> int:
+    from fedlm.fl_core.errors import ProcessLostError, UserError
+    from fedlm.models.registry import UnknownModelError
+
+    try:
+        status = importlib.import_module(f"fedlm.commands.{command}").main(argv)
+        sys.stdout.flush()
+        return status
+    except (UserError, UnknownModelError) as error:
+        print(f"fedlm {command}: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+    except ProcessLostError as error:
+        print(f"fedlm {command}: {error}", file=sys.stderr)
+        return _FAILED
+    except BrokenPipeError:
+        # The reader of our output has gone; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("\nfedlm: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return _INTERRUPTED
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            print(
+                f"fedlm {command}: the disk is full ({error}); make room, and give the command again", file=sys.stderr
+            )
+            return _USAGE_ERROR
+        if not has_joined():
+            raise
+        traceback.print_exc()
+        return _FAILED
+
+
+def _quieten_libraries() -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # What fails there, a checkpoint on a full disk for one, is raised as well: its tracebacks tell a user nothing more.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

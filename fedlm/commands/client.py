@@ -1,0 +1,98 @@
+"""`fedlm client`: take part in a deployment with text that stays on this device."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from fedlm.commands.options import add_configuration
+from fedlm.fl_core.deployment.protocol.names import TransportName
+from fedlm.fl_core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientCommand:
+    """Take part in a deployment with text that stays on this device.
+
+    The client checks in with a server (`fedlm serve`), trains when it is selected, and sends back an update; it goes on
+    until the run is over. Its text, line by line `{"text": "..."}` in a JSON Lines file, never leaves the device.
+    """
+
+    server: str
+    """Host and port of the server."""
+    transport: TransportName = "grpc"
+    """How calls travel, as the server has it."""
+    data: Path
+    """JSON Lines file of this device's text."""
+    credentials: Path | None = None
+    """Folder of this client's certificate and key, from `fedlm keys enrol` or `fedlm keys client`; the certificate's
+    name is the client's identity."""
+    insecure: bool = False
+    """Speak plain text; to a server on loopback alone."""
+    name: str | None = None
+    """What this client calls itself where it is insecure; always the same, since the server counts by it how often a
+    client takes part."""
+    max_examples: int | None = None
+    """Keep the newest so many examples, and forget the others; all where it is not given."""
+    max_age_days: float | None = None
+    """Forget examples that were added longer ago than this."""
+    models: tuple[str, ...] = ()
+    """Names of the models to train; any registered one where none is given."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm client`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    command = tyro.cli(ClientCommand, args=add_configuration(argv, ClientCommand), prog="fedlm client")
+    from fedlm.clients.example_store import ExampleStore, Retention
+    from fedlm.clients.network_client import Client
+    from fedlm.clients.settings import ClientLimits
+    from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+
+    name = _identity(command)
+    dial = TRANSPORTS[command.transport].dial(command.server, command.credentials)
+    store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
+    store.forget()
+    client = Client(
+        lambda: dial(name),
+        store,
+        _read_vocabulary,
+        limits=ClientLimits(models=command.models),
+        notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
+    )
+    client.run()
+    return 0
+
+
+def _identity(command: ClientCommand) -> str:
+    """Find out who this client is; refuse to speak plain text where others could listen."""
+    from fedlm.fl_core.deployment.security.credentials import CLIENT, loopback_only, read_credentials
+
+    if command.insecure:
+        loopback_only(command.server)
+        if command.name is None or command.credentials is not None:
+            raise ConfigurationError("insecure needs a name, and does without credentials")
+        return command.name
+    if command.credentials is None:
+        raise ConfigurationError(
+            "there are no credentials; get them with `fedlm keys enrol` and give their folder as --credentials, or "
+            "give --insecure to speak plain text to a server on loopback"
+        )
+    if command.name is not None:
+        raise ConfigurationError("name does nothing beside credentials, since the certificate has one; leave it out")
+    return read_credentials(command.credentials, CLIENT).name
+
+
+def _read_vocabulary(content: bytes) -> Any:
+    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+
+    return Tokenizer(json.loads(content)).encode_batch

@@ -1,0 +1,63 @@
+"""`fedlm compare`: compare models over learning rates and seeds, and write a report."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from fedlm.commands.options import add_configuration, add_preset, settings_of
+from fedlm.commands.progress import CellProgress
+from fedlm.simulations.experiments.comparison import run_comparison
+from fedlm.simulations.experiments.configuration import Comparison
+from fedlm.simulations.experiments.presets import PRESETS
+from fedlm.simulations.reporting.report import write_report
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand(Comparison):
+    """Compare models over learning rates and seeds, and write a report.
+
+    Each model is trained with every combination of learning rates and every seed. The combination with the lowest
+    mean held-out loss is selected; its scores on the test clients are the model's result. Writes report.html,
+    results.csv and plots into its folder. Stopped at any time, the same command goes on where it was.
+
+    `--preset NAME` sets many options at once (small, paper-table2, paper-table3; small where none is given);
+    `--config FILE` reads options from a TOML file. The command line wins over the file, the file over the preset.
+
+    `--mechanisms` and `--epsilons` compare at equal privacy: every model is trained with every mechanism at every
+    epsilon, rates are selected for each by itself, and the report draws test perplexity against epsilon. `inf` among
+    the epsilons adds runs without noise. Such a comparison needs `--update-clip-norm` and a `--cohort-sampler` that
+    bounds participation. Each private run alone has the guarantee that its summary states; choosing the best of several
+    runs is not accounted.
+    """
+
+    out: Path
+    """Folder of the comparison."""
+    workers: int | None = None
+    """Cells run at the same time: one per CPU core, or per accelerator, where it is not given."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm compare`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    words = add_preset(add_configuration(argv, CompareCommand), PRESETS, "small")
+    command = tyro.cli(CompareCommand, args=words, prog="fedlm compare")
+    comparison = settings_of(command, Comparison)
+    with CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
+        results = run_comparison(comparison, command.out, command.workers, progress.update)
+    report = write_report(comparison, results, command.out, shlex.join(["fedlm", "compare", *argv]))
+    console = Console()
+    for result in results:
+        if result.status != "finished":
+            why = result.summary.get("diverged_because") or result.summary.get("error")
+            console.print(f"[red]{result.status}[/] {result.cell.directory}: {why}")
+    console.print(f"report: {report}", soft_wrap=True)
+    return 0 if all(result.status != "failed" for result in results) else 1

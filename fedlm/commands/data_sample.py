@@ -1,0 +1,76 @@
+"""`fedlm data sample`: look at some clients' examples as text."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.data.sampling import ClientSample, sample_clients
+from fedlm.simulations.data.store.token_store import TokenStore
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Show some clients' examples as text, decoded from their tokens, with [OOV] where a word was unknown."""
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Directory of the store."""
+    split: Literal["train", "heldout", "test"] = "train"
+    """The split to look at."""
+    clients: int = 3
+    """How many clients to choose."""
+    examples: int = 5
+    """How many examples to show of each, the first ones."""
+    seed: int = 0
+    """Another seed chooses other clients."""
+    client: str | None = None
+    """Show the client with this id alone."""
+    json: bool = False
+    """Print one JSON document instead of text."""
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "examples"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        if self.seed < 0:
+            raise ConfigurationError(f"seed is {self.seed}, but must not be negative")
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm data sample`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+
+    Raises:
+      UserError: an option is out of range, the store is missing or damaged, or there is no such client.
+      SystemExit: after printing help, or an option's error (status 2).
+    """
+    options = tyro.cli(SampleOptions, args=argv, prog="fedlm data sample")
+    store = TokenStore.open(options.directory)
+    samples = sample_clients(store, options.split, options.clients, options.examples, options.seed, options.client)
+    if options.json:
+        clients = [sample._asdict() for sample in samples]
+        print(json.dumps({"path": str(store.path), "split": options.split, "clients": clients}, indent=1))
+    else:
+        print("\n\n".join(_block(sample) for sample in samples))
+    return 0
+
+
+def _block(sample: ClientSample) -> str:
+    count = f"{sample.num_examples:,} example{'s' if sample.num_examples != 1 else ''}"
+    left = sample.num_examples - len(sample.examples)
+    lines = [f"client {_printable(sample.client_id)}: {count}"]
+    lines += [f"  {number}. {_printable(text)}" for number, text in enumerate(sample.examples, start=1)]
+    return "\n".join([*lines, f"  ... and {left:,} more"] if left else lines)
+
+
+def _printable(text: str) -> str:
+    """Replace what a terminal would take for a command."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -1,0 +1,244 @@
+"""`fedlm fleet`: many virtual clients in one process, for load tests and demonstrations."""
+
+import asyncio
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fedlm.clients.population import Population
+from fedlm.commands.options import add_configuration, settings_of
+from fedlm.fl_core.deployment.protocol.names import TransportName
+from fedlm.fl_core.errors import ConfigurationError, DataError
+
+_TERMINAL_SECONDS, _PLAIN_SECONDS = 1.0, 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetCommand(Population):
+    """Run many virtual clients of a server (`fedlm serve`), each over a connection of its own.
+
+    They train on real text, but their devices are drawn from a population: these come and go with the day, drop out,
+    and have slow links and processors. A client is called fleet0, fleet1, and so on.
+    """
+
+    server: str
+    """Host and port of the server."""
+    transport: TransportName = "grpc"
+    """How calls travel, as the server has it."""
+    data: Path
+    """Whose text the clients have: the folder of a data set that `fedlm data import` wrote (its training clients; the
+    server's tokenizer must be its own), or a JSON Lines file of objects with `user` and `text`."""
+    clients: int = 100
+    """How many clients; the text of one person serves several where there are more clients than people."""
+    keys: Path | None = None
+    """Folder of the authority's keys, as `fedlm keys ca` makes it: every client gets a certificate from it."""
+    insecure: bool = False
+    """Speak plain text, to a server on loopback alone."""
+    models: tuple[str, ...] = ()
+    """Names of the models to train; any registered one where none is given."""
+    hour: float | None = None
+    """Hour of the population's day at which to begin, from 0 to 24; the clock's, in UTC, where it is not given."""
+    seconds: float | None = None
+    """Stop after so many; when the run is over where it is not given."""
+    json: bool = False
+    """Print the summary as one JSON object."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clients < 1:
+            raise ConfigurationError(f"clients is {self.clients}, but must be at least 1")
+        if self.hour is not None and not 0 <= self.hour <= 24:
+            raise ConfigurationError(f"hour is {self.hour}, but must lie between 0 and 24")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ConfigurationError(f"seconds is {self.seconds}, but must be positive")
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm fleet`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    command = tyro.cli(FleetCommand, args=add_configuration(argv, FleetCommand), prog="fedlm fleet")
+    from fedlm.clients.fleet import Fleet
+    from fedlm.clients.settings import ClientLimits
+
+    dial = _dialling(command)
+    examples, read_vocabulary = _people(command)
+    fleet = Fleet(
+        command.clients,
+        settings_of(command, Population),
+        dial,
+        examples,
+        read_vocabulary,
+        _clock(command),
+        ClientLimits(models=command.models),
+    )
+    started = time.monotonic()
+    over = asyncio.run(_run(fleet, command.seconds))
+    summary = _summary(fleet, over, time.monotonic() - started)
+    if command.json:
+        print(json.dumps(summary))
+    else:
+        Console().print(_table(summary))
+    return 0
+
+
+async def _run(fleet: Any, seconds: float | None) -> bool:
+    showing = asyncio.create_task(_show(fleet))
+    try:
+        return await fleet.run(seconds)
+    finally:
+        showing.cancel()
+
+
+async def _show(fleet: Any) -> None:
+    live = sys.stderr.isatty()
+    while True:
+        await asyncio.sleep(_TERMINAL_SECONDS if live else _PLAIN_SECONDS)
+        tally = fleet.tally
+        line = (
+            f"fleet: {fleet.available()} of {len(fleet.devices)} devices there, {tally.check_ins} check-ins, "
+            f"{tally.selected} selected, {tally.answers['accepted']} reported, {tally.dropped} dropped"
+        )
+        print(f"\r{line}\033[K" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
+
+
+def _clock(command: FleetCommand) -> Callable[[], float]:
+    if command.hour is None:
+        return time.time
+    ahead = command.hour / 24 * command.day_seconds - time.monotonic()
+    return lambda: time.monotonic() + ahead
+
+
+def _dialling(command: FleetCommand) -> Callable[[int], Any]:
+    """Choose how clients dial; with keys, make the certificates that are not there yet."""
+    from fedlm.fl_core.deployment.security.credentials import CLIENT, loopback_only
+    from fedlm.fl_core.deployment.security.keys import Authority
+    from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+
+    dial = TRANSPORTS[command.transport].dial
+    if command.insecure:
+        if command.keys is not None:
+            raise ConfigurationError("insecure does without keys; leave one of them out")
+        loopback_only(command.server)
+        dial_as = dial(command.server, None)
+        return lambda number: dial_as(_name(number))
+    if command.keys is None:
+        raise ConfigurationError(
+            "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
+            "speak plain text to a server on loopback"
+        )
+    authority, folder, dials = Authority(command.keys), command.keys / "clients", []
+    for name in map(_name, range(command.clients)):
+        if not (folder / name / f"{CLIENT}.pem").exists():
+            authority.make_client(name)
+        dials.append(dial(command.server, folder / name))
+    return lambda number: dials[number](_name(number))
+
+
+def _name(number: int) -> str:
+    return f"fleet{number}"
+
+
+class _Texts:
+    """What one virtual client has; never changes."""
+
+    def __init__(self, read: Callable[[int], Any], person: int, people: int, wanted: int | None):
+        self._read, self._person, self._people, self._wanted = read, person, people, wanted
+
+    def version(self) -> tuple[int, int]:
+        return (0, 0)
+
+    def texts(self) -> Any:
+        found = list(self._read(self._person % self._people))
+        if self._wanted is None:
+            return found
+        # Where a person has too few, the next ones lend theirs, and the first again after the last.
+        for lender in range(self._person + 1, self._person + self._people):
+            if len(found) >= self._wanted:
+                break
+            found += self._read(lender % self._people)
+        whole = -(-self._wanted // len(found)) if found else 0
+        return (found * whole)[: self._wanted]
+
+
+def _people(command: FleetCommand) -> tuple[Callable[[int], Any], Any]:
+    """Read whose text there is; returns what `fedlm.clients.fleet.Fleet` takes."""
+    read, people, read_vocabulary = _stored(command.data) if command.data.is_dir() else _lines(command.data)
+    population = settings_of(command, Population)
+    return lambda number: _Texts(read, number, people, population.examples_of(number)), read_vocabulary
+
+
+def _stored(path: Path) -> tuple[Callable[[int], Any], int, Any]:
+    from fedlm.simulations.data.store.token_store import TokenStore
+    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+
+    store = TokenStore.open(path)
+    split = store.split("train")
+    if not split.num_clients:
+        raise DataError(f"{path}: has no training client; give a data set that has some")
+
+    def read(person: int) -> list[Any]:
+        examples = split.client(person)
+        return [examples.example(index) for index in range(examples.num_examples)]
+
+    def read_vocabulary(content: bytes) -> Any:
+        if Tokenizer(json.loads(content)).fingerprint != store.fingerprint:
+            raise ConfigurationError(
+                f"{path}: has another tokenizer than the server; give the data set whose tokenizer the server was given"
+            )
+        return lambda texts: texts
+
+    return read, split.num_clients, read_vocabulary
+
+
+def _lines(path: Path) -> tuple[Callable[[int], Any], int, Any]:
+    from fedlm.simulations.data.client_text import SkippedCounts
+    from fedlm.simulations.data.sources.jsonl import JsonLines
+    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+
+    reading = JsonLines(paths=(path,), examples="texts").open(path.parent, lambda *progress: None)
+    of_user: dict[str, list[str]] = defaultdict(list)
+    for part in reading.parts:
+        for found in reading.read(part.content, SkippedCounts()):
+            of_user[found.client_id] += found.sentences
+    if not of_user:
+        raise DataError(f"{path}: has no text of anybody; expected lines with `user` and `text`")
+    texts = list(of_user.values())
+    return texts.__getitem__, len(texts), lambda content: Tokenizer(json.loads(content)).encode_batch
+
+
+def _summary(fleet: Any, over: bool, seconds: float) -> dict[str, Any]:
+    found = vars(fleet.tally)
+    return {
+        "over": over,
+        "seconds": round(seconds, 3),
+        "clients": len(fleet.devices),
+        **found,
+        "rounds": len(found["rounds"]),
+        "answers": dict(sorted(found["answers"].items())),
+    }
+
+
+def _table(summary: dict[str, Any]) -> Table:
+    table = Table(title="the run is over" if summary["over"] else "stopped before the run was over", show_header=False)
+    for name, value in summary.items():
+        if name == "answers":
+            for status, count in value.items():
+                table.add_row(f"reports {status}", f"{count:,}")
+        elif name != "over":
+            table.add_row(name.replace("_", " "), f"{value:,}")
+    return table

@@ -1,0 +1,137 @@
+"""`fedlm memorization`: what a run's model can be made to repeat of the text that it was trained on."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from fedlm.commands.options import set_up_devices, settings_of
+from fedlm.commands.progress import EvaluationProgress
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.evaluation.memorization.measuring import BASELINE, MemorizationSettings, measure_memorization
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorizationCommand(MemorizationSettings):
+    """Measure what a run's model, as its last checkpoint holds it, can be made to repeat.
+
+    The model is shown the beginning of sequences that it was trained on and continues them greedily. A sequence counts
+    as extracted where the continuation is the true one, and as approximately extracted where they are within 10 % edit
+    distance (Carlini et al. 2023). The same is done with held-out sequences: what training sequences have beyond these
+    is memorised, the rest is guessed. Where `fedlm pretrain` planted canaries, their exposure is measured too (Carlini
+    et al. 2019).
+    """
+
+    checkpoint: Path
+    """Folder of a run of `fedlm simulate` or `fedlm pretrain`."""
+    data: Path | None = None
+    """Folder of the run's data set; where it was when the run was begun, if it is not given."""
+    cache: Path | None = None
+    """Folder for the tokens of the data, laid end to end; the folder `cache` of the data set where it is not given."""
+    devices: int | None = None
+    """How many devices to use: CPU cores where there is no accelerator. All where it is not given."""
+    json: bool = False
+    """Print one JSON object in place of tables."""
+    plot: Path | None = None
+    """Draw the rates against --prefix into this PNG file."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.plot is not None and not self.plot.parent.is_dir():
+            raise ConfigurationError(f"plot is {self.plot}, but there is no folder {self.plot.parent}; make it first")
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm memorization`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    command = tyro.cli(MemorizationCommand, args=argv, prog="fedlm memorization")
+    set_up_devices(command.devices)
+    with EvaluationProgress("decoding", "sequences") as progress:
+        found = measure_memorization(
+            command.checkpoint,
+            command.data,
+            command.cache,
+            settings_of(command, MemorizationSettings),
+            progress.update,
+        )
+    if command.plot is not None:
+        from fedlm.simulations.evaluation.memorization.plots import plot_rates
+
+        write_atomically(command.plot, plot_rates(found))
+    if command.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    console = Console()
+    console.print(extraction_table(found))
+    for name, counts in found["sequences"].items():
+        console.print(
+            f"{name}: of {counts['seen']:,} sequences looked at, {counts['long_enough']:,} were long enough, "
+            f"{counts['tested']:,} were tested",
+            soft_wrap=True,
+        )
+    if found["canaries"]:
+        console.print(exposure_table(found["canaries"]))
+    console.print(f"privacy: {escape(found['privacy'])}", soft_wrap=True)
+    return 0
+
+
+def extraction_table(found: dict[str, Any]) -> Table:
+    """Make the table of extraction rates.
+
+    Args:
+      found: by `measure_memorization`.
+
+    Returns:
+      The table: for each prefix a row a split, and one for their difference.
+    """
+    within = f"within {100 * found['approximate_within']:.0f} % edits"
+    title = f"{found['model']} after {found['steps']} steps: extraction of {found['suffix']} tokens"
+    columns = ("exact", within)
+    table = Table("prefix", "sequences of", *(Column(name, no_wrap=True) for name in columns), title=title)
+    for row in found["extraction"]:
+        for name in dict.fromkeys((found["split"], BASELINE)):
+            if name in row:
+                cells = [_interval(row[name][kind], "rate") for kind in ("exact", "approximate")]
+                table.add_row(str(row["prefix"]), name, *cells)
+        if row["beyond_heldout"]:
+            cells = [_interval(row["beyond_heldout"][kind], "difference") for kind in ("exact", "approximate")]
+            table.add_row(str(row["prefix"]), f"{found['split']} beyond {BASELINE}", *cells, end_section=True)
+    table.caption = f"percent, with {100 * found['confidence']:.0f} % confidence intervals"
+    return table
+
+
+def exposure_table(canaries: dict[str, Any]) -> Table:
+    """Make the table of exposures.
+
+    Args:
+      canaries: of what `measure_memorization` found.
+
+    Returns:
+      The table: a row for each number of repeats.
+    """
+    columns = ("repeats", "canaries", "mean", "median", "largest", "median, extrapolated")
+    table = Table(*columns, title=f"exposure of canaries of {canaries['words']} random words, in bits")
+    for row in canaries["by_repeats"]:
+        numbers = [f"{row[name]:.2f}" for name in ("mean", "median", "largest", "extrapolated_median")]
+        table.add_row(str(row["repeats"]), str(row["canaries"]), *numbers)
+    table.caption = (
+        f"the mean of canaries that the model has not seen is {canaries['chance_mean']:.2f}; ranks among "
+        f"{canaries['references']:,} random sequences tell at most {canaries['largest_by_rank']:.2f}"
+    )
+    return table
+
+
+def _interval(numbers: dict[str, float], middle: str) -> str:
+    return f"{100 * numbers[middle]:.2f} ({100 * numbers['low']:.2f}, {100 * numbers['high']:.2f})"

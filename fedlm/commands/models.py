@@ -1,0 +1,48 @@
+"""`fedlm models`: the named models and how many parameters each has."""
+
+import json
+from dataclasses import dataclass
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fedlm.models.base import parameter_count
+from fedlm.models.registry import MODELS, create_model
+
+
+@dataclass(frozen=True)
+class ModelsCommand:
+    """List the named models with their exact parameter counts, for each one's own vocabulary size.
+
+    A model takes the vocabulary size of the data it is trained on; the counts change with it. Causal models predict the
+    next token; masked ones predict masked tokens, from both sides, and have one more token id, that of the mask.
+    """
+
+    json: bool = False
+    """Print one JSON object from name to parameter count."""
+    vocabulary_size: int | None = None
+    """Count with this vocabulary size in place of each model's own."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm models`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    command = tyro.cli(ModelsCommand, args=argv, prog="fedlm models")
+    models = {name: create_model(name, command.vocabulary_size) for name in MODELS}
+    counts = {name: parameter_count(model) for name, model in models.items()}
+    if command.json:
+        print(json.dumps(counts, indent=2))
+        return 0
+    table = Table("model", "objective", "parameters", "vocabulary")
+    for name, count in counts.items():
+        model = models[name]
+        table.add_row(name, model.objective, f"{count:,}", f"{model.vocabulary_size:,}")
+    Console().print(table)
+    return 0

@@ -1,0 +1,167 @@
+"""Joining several processes, of one machine or of many, that run one command together."""
+
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fedlm.commands.options import set_up_devices
+from fedlm.fl_core.errors import ConfigurationError
+
+AUTOMATIC = "auto"
+_PATIENCE, _FAREWELL = 300, 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessGroup:
+    """Which processes run a command together; this one alone where no field is given."""
+
+    coordinator: str | None = None
+    """HOST:PORT at which process 0 waits for the others; or auto, where JAX finds out by itself which processes there
+    are (SLURM, Open MPI, Cloud TPU)."""
+    num_processes: int | None = None
+    """How many processes run this together."""
+    process_id: int | None = None
+    """Which of them this is, from 0."""
+
+
+def join_processes(group: ProcessGroup, devices: int | None) -> None:
+    """Join the other processes, if there are any, and make JAX see the devices wanted. Call it before JAX is used.
+
+    Args:
+      group: the processes.
+      devices: how many this process uses; None for all.
+
+    Raises:
+      ConfigurationError: the options do not fit, or the processes cannot be joined.
+    """
+    _check(group)
+    if group.coordinator is None:
+        return set_up_devices(devices)
+    import jax
+
+    # JAX would take SIGTERM for the notice of a preemption, and the process would not end.
+    jax.config.update("jax_enable_preemption_service", False)
+    with _warning_before(_PATIENCE, group):
+        try:
+            if group.coordinator == AUTOMATIC:
+                jax.distributed.initialize(initialization_timeout=_PATIENCE)
+            else:
+                jax.distributed.initialize(
+                    group.coordinator, group.num_processes, group.process_id, initialization_timeout=_PATIENCE
+                )
+        except (RuntimeError, ValueError) as error:
+            raise ConfigurationError(_why_not_joined(group, error)) from error
+    set_up_devices(devices)
+    _connect_devices()
+
+
+def has_joined() -> bool:
+    """Say whether this process has joined others.
+
+    Returns:
+      True from `join_processes` on, where there are others.
+    """
+    return "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
+
+
+def leave_processes(status: int, with_others: bool) -> None:
+    """End this process after an error, if it has joined others; at its regular end it would wait for them for minutes.
+
+    Args:
+      status: its exit status.
+      with_others: give the others, which may have found the same error, a few seconds to end by themselves. They would
+        be aborted when process 0 ends before them.
+    """
+    if not has_joined():
+        return
+    if with_others:
+        farewell = threading.Thread(target=sys.modules["jax"].distributed.shutdown, daemon=True)
+        farewell.start()
+        farewell.join(_FAREWELL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _check(group: ProcessGroup) -> None:
+    numbers = (group.num_processes, group.process_id)
+    if group.coordinator == AUTOMATIC:
+        if numbers != (None, None):
+            raise ConfigurationError(
+                "with the coordinator auto, JAX finds num_processes and process_id itself; leave them out"
+            )
+        return
+    if (group.coordinator is None) != (None in numbers) or (group.coordinator is None and numbers != (None, None)):
+        raise ConfigurationError(
+            "coordinator, num_processes and process_id belong together; give all three, or none of them"
+        )
+    if group.coordinator is None or group.num_processes is None or group.process_id is None:
+        return
+    host, _, port = group.coordinator.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigurationError(f"coordinator is {group.coordinator!r}, but must be HOST:PORT, or auto")
+    if not 0 <= group.process_id < group.num_processes:
+        raise ConfigurationError(
+            f"process_id is {group.process_id}, but must lie between 0 and num_processes - 1, which is "
+            f"{group.num_processes - 1}"
+        )
+
+
+def _why_not_joined(group: ProcessGroup, error: Exception) -> str:
+    reason = str(error).splitlines()[0]
+    if group.coordinator == AUTOMATIC:
+        return (
+            f"JAX does not find the processes of this cluster by itself ({reason}); give coordinator, num_processes "
+            "and process_id"
+        )
+    return f"the processes cannot be joined at {group.coordinator} ({reason}); is the port of process 0 free?"
+
+
+@contextmanager
+def _warning_before(seconds: float, group: ProcessGroup) -> Iterator[None]:
+    """Say what is wrong before JAX, which cannot be told to go on, aborts the process for want of the others."""
+    message = (
+        f"fedlm: after {seconds:.0f} seconds not all processes have joined at {group.coordinator}; start each one, "
+        "with a process_id of its own, and let it reach that address"
+    )
+    warning = threading.Timer(max(seconds - 2, 1), lambda: print(message, file=sys.stderr, flush=True))
+    warning.daemon = True
+    warning.start()
+    try:
+        yield
+    finally:
+        warning.cancel()
+
+
+def _connect_devices() -> None:
+    """Exchange a first message between all devices."""
+    import jax
+
+    from fedlm.fl_core.runs.processes import gather
+
+    counts = Counter(device.process_index for device in jax.devices()).values()
+    if len(set(counts)) > 1:
+        raise ConfigurationError(
+            f"the processes have {', '.join(map(str, counts))} devices, but must have equally many; give --devices"
+        )
+    # The devices must meet for the first time within 30 seconds, so they do it now, when no process is far ahead.
+    with _without_stdout():
+        gather(None)
+
+
+@contextmanager
+def _without_stdout() -> Iterator[None]:
+    """Discard what libraries in C++ print."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

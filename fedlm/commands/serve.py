@@ -1,0 +1,218 @@
+"""`fedlm serve`: train one model with clients that dial in."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from fedlm.commands.options import add_configuration, settings_of
+from fedlm.fl_core.deployment.protocol.names import TransportName
+from fedlm.fl_core.deployment.server.settings import Deployment
+from fedlm.fl_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fedlm.fl_core.deployment.operations.call_metrics import Metrics
+    from fedlm.fl_core.deployment.operations.overview import Overview
+    from fedlm.fl_core.deployment.server.server import Show
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeCommand(Deployment):
+    """Train one model with clients that dial in.
+
+    Clients (`fedlm client`) hold their own text and train on it; the server selects some of them for each round, sends
+    them the model, and applies the mean of their updates. Rounds, noise, ledger and checkpoints are those of `fedlm
+    simulate`; stopped at any time, the same command goes on where it was, and clients carry on. `--config FILE` reads
+    options from a TOML file. SIGTERM, or Ctrl-C, lets the round that is under way end and be saved; a second one ends
+    the process at once, and loses no release either.
+    """
+
+    out: Path
+    """Folder of the run."""
+    vocabulary: Path
+    """The tokenizer: its JSON file, or the folder of a data set that `fedlm data import` wrote."""
+    heldout: Path | None = None
+    """Folder of a data set of the same tokenizer, on whose held-out clients the model is scored."""
+    heldout_examples: int = 10_000
+    """Held-out examples to score on; always the same ones."""
+    address: str = "127.0.0.1:8470"
+    """Where to listen: host and port; port 0 takes a free one."""
+    transport: TransportName = "grpc"
+    """How calls travel; clients must be told the same. `http` (HTTP/1.1) moves large models faster, and takes less
+    memory for each client."""
+    keys: Path | None = None
+    """Folder of the server's credentials and the list of revoked clients, as `fedlm keys` makes it. Clients need a
+    certificate of the same authority (mutual TLS), and its name is their identity."""
+    enrolment_address: str | None = None
+    """Where devices get a certificate for a one-time token: host and port. The folder of keys must have the
+    authority's own key."""
+    insecure: bool = False
+    """Speak plain text, and believe the name that a client gives itself; on loopback alone."""
+    database: str | None = None
+    """Where rounds, check-ins and participation are kept: postgresql://USER:PASSWORD@HOST/DATABASE, or
+    sqlite:///FILE; SQLite in the run's folder where it is not given."""
+    role: Literal["all", "coordinator", "aggregator"] = "all"
+    """What this process does. `all`: everything. To grow past one process, run one `coordinator`, which no client
+    talks to, and several `aggregator`s, which select clients, send them the model and add up their reports: all with
+    the same configuration and --database, each with an --out of its own. Aggregators on one machine share --address."""
+    operator_address: str | None = None
+    """Where operators look: host and port of a page, `/status.json` and `/metrics` for Prometheus; nowhere where it is
+    not given. With keys over HTTPS and with the token of `fedlm keys operator`; insecure over HTTP, for whoever can log
+    in to this machine. An aggregator has `/metrics` alone; the rest is the coordinator's."""
+    linger_seconds: float = 30.0
+    """How long clients are still told that the run is over, before the server ends."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm serve`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    command = tyro.cli(ServeCommand, args=add_configuration(argv, ServeCommand), prog="fedlm serve")
+    from fedlm.fl_core.deployment.server.events import JsonLines
+
+    if command.role != "all" and command.database is None:
+        raise ConfigurationError(
+            f"role is {command.role}, which needs a database that its processes share; give --database"
+        )
+    if command.role != "all" and command.aggregation != "mean":
+        raise ConfigurationError("aggregation needs all reports in one process; leave it, or role, out")
+    if command.role == "aggregator" and command.address.rsplit(":", 1)[-1] == "0":
+        raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
+    listen, show = None if command.role == "coordinator" else _listen(command), _show(command)
+    _log_to_stderr(JsonLines())
+    asyncio.run(_server(command, listen, show))
+    return 0
+
+
+def _server(command: ServeCommand, listen: Any, show: Any) -> Coroutine[Any, Any, Any]:
+    from fedlm.fl_core.deployment.aggregators.shared_server import aggregate, coordinate
+    from fedlm.fl_core.deployment.server.events import event
+    from fedlm.fl_core.deployment.server.server import serve
+
+    def observe(row: dict[str, Any]) -> None:
+        event("round_released", **row)
+
+    task, linger = _task(command), command.linger_seconds
+    if command.role == "all":
+        return serve(task, command.out, listen, observe, command.database, linger, show)
+    assert command.database is not None
+    if command.role == "coordinator":
+        return coordinate(task, command.out, observe, command.database, show)
+    return aggregate(task, command.out, listen, command.database, linger, show)
+
+
+def _listen(command: ServeCommand) -> Any:
+    """Choose what listens, and refuse what would let anybody in."""
+    from fedlm.fl_core.deployment.security.credentials import SERVER, loopback_only, read_credentials
+    from fedlm.fl_core.deployment.security.grpc_enrolment import EnrolmentServer
+    from fedlm.fl_core.deployment.security.keys import Authority
+    from fedlm.fl_core.deployment.server.listeners import Listeners
+    from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+
+    transport, shared = TRANSPORTS[command.transport], command.role == "aggregator"
+    if command.insecure:
+        if command.keys is not None or command.enrolment_address is not None:
+            raise ConfigurationError("insecure does without keys and enrolment_address; leave it, or those, out")
+        loopback_only(command.address)
+        return lambda handlers: transport.listen(handlers, command.address, command.chunk_bytes, None, shared)
+    if command.keys is None:
+        raise ConfigurationError(
+            "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
+            "speak plain text on loopback"
+        )
+    keys, credentials = command.keys, read_credentials(command.keys, SERVER)
+    enrol = None if command.enrolment_address is None else Authority(keys).enrol
+
+    def listen(handlers: Any) -> Listeners:
+        calls = transport.listen(handlers, command.address, command.chunk_bytes, keys, shared)
+        if enrol is None or command.enrolment_address is None:
+            return Listeners(calls)
+        return Listeners(calls, EnrolmentServer(enrol, command.enrolment_address, credentials.for_enrolment()))
+
+    return listen
+
+
+def _show(command: ServeCommand) -> "Show | None":
+    """Choose how operators are shown the server, if at all."""
+    from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener, token_needed
+    from fedlm.fl_core.deployment.security.credentials import loopback_only, server_tls
+    from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
+
+    address = command.operator_address
+    if address is None:
+        return None
+    tls = admit = None
+    if command.keys is None:
+        loopback_only(address)
+    else:
+        tls, admit = server_tls(command.keys), token_needed(OperatorAccess(command.keys / OPERATOR_TOKEN_FILE))
+
+    def show(overview: "Overview | None", metrics: "Metrics") -> OperatorListener:
+        if overview is not None:
+            metrics.registry.register(overview)
+        read = None if overview is None else overview.read
+        return OperatorListener(OperatorApplication(read, metrics.registry, admit), address, tls)
+
+    return show
+
+
+def _log_to_stderr(form: logging.Formatter) -> None:
+    handler, logger = logging.StreamHandler(), logging.getLogger("fedlm")
+    handler.setFormatter(form)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def _task(command: ServeCommand) -> Any:
+    import jax
+
+    from fedlm.fl_core.deployment.server.server import Task
+    from fedlm.models.precision import resolve_precision, with_precision
+    from fedlm.models.registry import create_model
+    from fedlm.simulations.data.store.format import TOKENIZER_FILE
+    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+
+    path = command.vocabulary / TOKENIZER_FILE if command.vocabulary.is_dir() else command.vocabulary
+    tokenizer = Tokenizer.load(path)
+    precision = resolve_precision(command.precision, jax.default_backend())
+    model = with_precision(create_model(command.model, tokenizer.vocabulary_size), precision)
+    return Task(
+        deployment=settings_of(command, Deployment),
+        model=model,
+        vocabulary=path.read_bytes(),
+        fingerprint=tokenizer.fingerprint,
+        score=None if command.heldout is None else _score(command, model, precision, tokenizer.fingerprint),
+    )
+
+
+def _score(command: ServeCommand, model: Any, precision: Any, fingerprint: str) -> Any:
+    from fedlm.fl_core.runs.round_rows import named_scores
+    from fedlm.fl_core.scores import evaluate
+    from fedlm.models.precision import precision_scope
+    from fedlm.simulations.data.federated_data import StoredData, device_batches
+    from fedlm.simulations.data.store.token_store import TokenStore
+
+    assert command.heldout is not None
+    store = TokenStore.open(command.heldout)
+    if store.fingerprint != fingerprint:
+        raise ConfigurationError(
+            f"{command.heldout}: has another tokenizer than {command.vocabulary}; give a data set of the same one"
+        )
+    data = StoredData(store.split("heldout"), command.length)
+    batches = list(device_batches(data, command.length, command.heldout_examples))
+
+    def score(params: Any) -> dict[str, Any]:
+        with precision_scope(precision):
+            return named_scores(evaluate(model, params, batches), "heldout")
+
+    return score

@@ -1,0 +1,78 @@
+"""`fedlm simulate`: train one model in simulated cross-device rounds."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from fedlm.commands.options import add_configuration, add_preset, settings_of
+from fedlm.commands.processes import ProcessGroup, join_processes
+from fedlm.commands.progress import RoundProgress
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateCommand(Experiment, ProcessGroup):
+    """Train one model in simulated cross-device rounds.
+
+    Clients run plain SGD on their own examples, the server applies the mean of their updates. The run writes
+    metrics.jsonl, TensorBoard events, checkpoints and summary.json into its folder; stopped at any time, the same
+    command goes on where it was. `--preset NAME` sets many options at once (small-private, paper-table4); `--config
+    FILE` reads options from a TOML file (`client_learning_rate = 0.5`). The command line wins over the file, the file
+    over the preset. With `--privacy` the models that the run releases are differentially private, and `fedlm account
+    ledger OUT` states what it has spent; without it they are NOT PRIVATE.
+
+    Several processes, on one machine or on many, simulate together when each is started with the same options, the
+    same `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
+    """
+
+    out: Path
+    """Folder of the run."""
+    devices: int | None = None
+    """How many devices each process uses: CPU cores where there is no accelerator. All where it is not given."""
+    save_client_scores: bool = False
+    """Write test_clients.parquet into the folder too: the scores of each test client."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm simulate`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    words = add_preset(add_configuration(argv, SimulateCommand), SIMULATION_PRESETS)
+    command = tyro.cli(SimulateCommand, args=words, prog="fedlm simulate")
+    join_processes(settings_of(command, ProcessGroup), command.devices)
+    from fedlm.fl_core.runs.processes import is_first
+    from fedlm.simulations.experiments.experiment import run_experiment
+
+    experiment = settings_of(command, Experiment)
+    if not is_first():
+        run_experiment(experiment, command.out, save_client_scores=command.save_client_scores)
+        return 0
+    with RoundProgress(experiment.model) as progress:
+        summary = run_experiment(experiment, command.out, progress.update, command.save_client_scores)
+    console = Console()
+    if summary["status"] == "diverged":
+        console.print(f"[red]diverged[/] at round {summary['diverged_at_round']}: {summary['diverged_because']}")
+    else:
+        console.print(
+            f"test perplexity {summary['test_perplexity']:.2f}, test accuracy {summary['test_accuracy']:.4f} "
+            f"after {summary['rounds']} rounds ({summary['parameters']:,} parameters)"
+        )
+    console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
+    if audit := summary.get("audit"):
+        console.print(
+            f"audit: epsilon is at least {audit['epsilon_lower_bound']:.3g} at delta {audit['delta']:.3g} with "
+            f"{audit['confidence']:.0%} confidence; {audit['canaries']} canaries are told apart with an AUC of "
+            f"{audit['auc']:.3f}",
+            soft_wrap=True,
+        )
+    console.print(f"everything is in {command.out}", soft_wrap=True)
+    return 0

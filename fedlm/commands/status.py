@@ -1,0 +1,160 @@
+"""`fedlm status`: how a running server stands, for terminals."""
+
+import http.client
+import json
+import math
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedlm.commands.options import add_configuration
+from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
+from fedlm.fl_core.deployment.security.credentials import loopback_only
+from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
+from fedlm.fl_core.errors import ConfigurationError
+
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusCommand:
+    """Say how a running server stands: its round, the funnel of clients, scores, and privacy spent.
+
+    The same as the operators' page shows; `fedlm serve --operator-address` switches both on.
+    """
+
+    server: str = "127.0.0.1:8471"
+    """Host and port of the operators' listener."""
+    keys: Path | None = None
+    """Folder with `ca.pem` and `operator.token`, as `fedlm keys` makes it; for a server with keys."""
+    watch: bool = False
+    """Go on, once a second, until interrupted."""
+    json: bool = False
+    """Print one JSON object instead, or with `--watch` one a line."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm status`.
+
+    Args:
+      argv: its options.
+
+    Returns:
+      The exit status.
+    """
+    command = tyro.cli(StatusCommand, args=add_configuration(argv, StatusCommand), prog="fedlm status")
+    if command.json:
+        for status in _statuses(command):
+            print(json.dumps(status), flush=True)
+        return 0
+    console = Console()
+    if not command.watch:
+        console.print(*map(describe, _statuses(command)))
+        return 0
+    with Live(console=console, auto_refresh=False) as live:
+        for status in _statuses(command):
+            live.update(describe(status), refresh=True)
+    return 0
+
+
+def _statuses(command: StatusCommand) -> Iterator[dict[str, Any]]:
+    fetch = _fetch(command)
+    yield fetch()
+    while command.watch:
+        time.sleep(1.0)
+        yield fetch()
+
+
+def _fetch(command: StatusCommand) -> Callable[[], dict[str, Any]]:
+    headers, tls, scheme = {}, None, "http"
+    if command.keys is None:
+        loopback_only(command.server)
+    else:
+        token = OperatorAccess(command.keys / OPERATOR_TOKEN_FILE).token()
+        headers["Authorization"], scheme = f"Bearer {token}", "https"
+        tls = ssl.create_default_context(
+            cadata=certificate_pem(read_certificate(command.keys / AUTHORITY_FILE)).decode()
+        )
+    url = f"{scheme}://{command.server}/status.json"
+
+    def fetch() -> dict[str, Any]:
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(url, headers=headers), None, _SECONDS, context=tls
+            ) as got:
+                return json.loads(got.read())
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            why = getattr(error, "reason", error)
+            raise ConfigurationError(
+                f"{url}: no server tells its status there ({why}); is it running, was it started with "
+                "--operator-address, and are --keys those of this server (without, where it has none)?"
+            ) from error
+
+    return fetch
+
+
+def describe(status: dict[str, Any]) -> Group:
+    """Put a status into lines.
+
+    Args:
+      status: see `fedlm.fl_core.deployment.operations.overview.Overview.read`.
+
+    Returns:
+      What rich prints.
+    """
+    run, clients = status["run"], status["clients"]
+    lines: list[Any] = [
+        Text(f"{run['model']}: {run['released']} of {run['rounds']} rounds done, {run['doing']}", style="bold"),
+        Text(f"clients: {clients['within_a_day']} checked in within a day, {clients['known']} ever"),
+    ]
+    if status["round"] is not None:
+        lines += _round_lines(status["round"])
+    for name, points in status["curves"].items():
+        lines.append(Text(f"{name.replace('_', ' ')}: {points[-1][1]:.4g} after round {points[-1][0]}"))
+    totals = status["totals"]
+    lines.append(
+        Text(
+            f"in all: {totals['finished']} rounds count, {totals['abandoned']} abandoned; {totals['reported']} reports "
+            f"of {totals['selected']} selected; {totals['bytes_down']:,} bytes down, {totals['bytes_up']:,} up"
+        )
+    )
+    return Group(*lines, Text(_privacy_line(status["privacy"])))
+
+
+def _round_lines(found: dict[str, Any]) -> list[Any]:
+    left = found["seconds_left"]
+    state = (
+        "over" if not found["open"] else "waits for a client" if left is None else f"open, {left:.0f} s left at most"
+    )
+    funnel = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    most = max(found["checked_in"], found["selected"], found["goal"], 1)
+    for stage in ("checked_in", "selected", "reported", "dropped"):
+        bar = ProgressBar(total=most, completed=found[stage], width=30)
+        funnel.add_row("  " + stage.replace("_", " "), str(found[stage]), bar)
+    return [Text(f"round {found['round_number'] + 1} ({state}), waits for {found['goal']} reports:"), funnel]
+
+
+def _privacy_line(privacy: dict[str, Any] | None) -> str:
+    if privacy is None or not privacy["private"]:
+        return "NOT PRIVATE"
+    spent, budget = (
+        math.inf if value is None else value for value in (privacy["epsilon_spent"], privacy["epsilon_budget"])
+    )
+    return f"privacy: epsilon {spent:.4g} of {budget:.4g} spent at delta {privacy['delta']:g}; {privacy['statement']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

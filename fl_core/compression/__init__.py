@@ -1,0 +1,1 @@
+"""How updates are made small before they travel."""

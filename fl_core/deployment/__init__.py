@@ -1,0 +1,1 @@
+"""Training with real clients over the network."""

@@ -1,0 +1,1 @@
+"""Several server processes that share the clients of one run."""

@@ -1,0 +1,420 @@
+"""Rounds that several processes share: aggregators receive reports and add up those that they received, and the
+coordinator merges their sums.
+
+The database is all that they share. Who may add which report is decided in one transaction that nobody writes beside,
+before the report is added; an aggregator's sum, and the list of the reports in it, arrive in one transaction, before
+or after which it can be declared lost. So a client's report is in one sum at most, and a sum is merged whole or not at
+all, whichever process stops and whenever it does.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sql
+from sqlalchemy.engine import Connection
+
+from fedlm.fl_core.deployment.server.registry import final_rest
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.shared_records import Claim, PartialSum, Phase, SharedRound, Tally
+from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError
+from fedlm.fl_core.deployment.state.state_sql import write_attempt
+from fedlm.fl_core.deployment.state.tables import (
+    AGGREGATORS,
+    CLIENTS,
+    PARTIAL_SUMS,
+    PARTICIPATIONS,
+    PIECES,
+    RUNS,
+    SELECTIONS,
+    SHARED_ROUNDS,
+)
+
+_PIECE_BYTES = 1 << 20
+
+
+class SharedRounds:
+    """What coordinator and aggregators tell each other. Every method raises `StateError` where the database is gone."""
+
+    def __init__(self, database: Database):
+        """Use a database.
+
+        Args:
+          database: opened.
+        """
+        self._database = database
+
+    # Both sides.
+
+    def put(self, content: bytes) -> str:
+        """Keep bytes until the round is over.
+
+        Args:
+          content: of a model or a sum.
+
+        Returns:
+          Their SHA-256 in hex, by which they are fetched.
+        """
+        digest = hashlib.sha256(content).hexdigest()
+        there = sql.select(PIECES.c.digest).where(PIECES.c.digest == digest, PIECES.c.number == sql.bindparam("which"))
+        for number, start in enumerate(range(0, len(content), _PIECE_BYTES)):
+            # A piece a transaction, so that nobody waits long for the database.
+            with self._database.writing() as connection:
+                if connection.scalar(there, {"which": number}) is None:
+                    row = {"digest": digest, "number": number, "content": content[start : start + _PIECE_BYTES]}
+                    connection.execute(sql.insert(PIECES).values(**row))
+        return digest
+
+    def fetch(self, digest: str) -> bytes:
+        """Read bytes that were put there.
+
+        Args:
+          digest: of them.
+
+        Returns:
+          The bytes.
+
+        Raises:
+          StateError: they are not there, or damaged.
+        """
+        query = sql.select(PIECES.c.content).where(PIECES.c.digest == digest).order_by(PIECES.c.number)
+        with self._database.reading() as connection:
+            content = b"".join(connection.scalars(query))
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise StateError(f"{self._database.name}: what has the digest {digest} is missing there, or damaged")
+        return content
+
+    # The coordinator's side.
+
+    def begin(self) -> None:
+        """Forget what an earlier coordinator was doing: its round runs again, and no sum of it is used."""
+        with self._database.writing() as connection:
+            connection.execute(sql.update(RUNS).values(over=False))
+            _clear(connection)
+
+    def open(self, shared: SharedRound) -> None:
+        """Let aggregators take part in a round.
+
+        Args:
+          shared: the round; its parameters were put there.
+        """
+        with self._database.writing() as connection:
+            if _phase(connection, shared.token) is None:
+                connection.execute(sql.insert(SHARED_ROUNDS).values(**shared._asdict()))
+
+    def advance(self, token: str, phase: Phase, seconds_left: float) -> None:
+        """Go on to a phase, or stay in it. Once it is `closed` no report is claimed any more.
+
+        Args:
+          token: of the round.
+          phase: that begins.
+          seconds_left: until it will be closed.
+        """
+        values = {"phase": phase, "seconds_left": seconds_left}
+        with self._database.writing() as connection:
+            connection.execute(sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(**values))
+
+    def tally(self, token: str) -> Tally:
+        """Say how a round stands.
+
+        Args:
+          token: of the round.
+
+        Returns:
+          Counts.
+        """
+        selected, ours = SELECTIONS.c, SELECTIONS.c.token == token
+        states = sql.select(selected.state, sql.func.count()).where(ours).group_by(selected.state)
+        claims = sql.select(selected.aggregator, sql.func.count()).where(ours, selected.state == "claimed")
+        delivered = sql.select(PARTIAL_SUMS.c.aggregator).where(PARTIAL_SUMS.c.token == token)
+        beats = sql.select(AGGREGATORS.c.name, AGGREGATORS.c.beats).where(~AGGREGATORS.c.lost)
+        with self._database.reading() as connection:
+            phase = _phase(connection, token)
+            if phase is None:
+                raise StateError(
+                    f"{self._database.name}: the round has vanished; is another coordinator at work there?"
+                )
+            return Tally(
+                phase,
+                {state: count for state, count in connection.execute(states)},
+                {name: count for name, count in connection.execute(claims.group_by(selected.aggregator))},
+                set(connection.scalars(delivered)),
+                {name: count for name, count in connection.execute(beats)},
+            )
+
+    def lose(self, aggregator: str) -> int:
+        """Give an aggregator up, with all reports that it has claimed and whatever it has delivered.
+
+        Args:
+          aggregator: its name.
+
+        Returns:
+          How many reports are lost.
+        """
+        theirs = (SELECTIONS.c.aggregator == aggregator) & (SELECTIONS.c.state == "claimed")
+        with self._database.writing() as connection:
+            gone = sql.update(AGGREGATORS).where(AGGREGATORS.c.name == aggregator).values(lost=True)
+            connection.execute(gone)
+            connection.execute(sql.delete(PARTIAL_SUMS).where(PARTIAL_SUMS.c.aggregator == aggregator))
+            return connection.execute(sql.update(SELECTIONS).where(theirs).values(state="lost")).rowcount
+
+    def partial_sums(self, token: str) -> list[PartialSum]:
+        """List the sums that are there.
+
+        Args:
+          token: of the round.
+
+        Returns:
+          One entry an aggregator, in the order of their names.
+        """
+        columns = [PARTIAL_SUMS.c[name] for name in PartialSum._fields]
+        query = sql.select(*columns).where(PARTIAL_SUMS.c.token == token).order_by(PARTIAL_SUMS.c.aggregator)
+        with self._database.reading() as connection:
+            return [PartialSum(*row) for row in connection.execute(query)]
+
+    def claimed(self, token: str) -> list[int]:
+        """List the clients whose reports count.
+
+        Args:
+          token: of the round, which is closed.
+
+        Returns:
+          Their numbers.
+        """
+        query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.state == "claimed")
+        with self._database.reading() as connection:
+            return list(connection.scalars(query))
+
+    def finish(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
+        """Record an attempt and who took part, and clear away what was shared.
+
+        Args:
+          attempt: which is over; nothing is recorded twice.
+          participants: numbers of the clients whose updates count.
+        """
+        with self._database.writing() as connection:
+            write_attempt(connection, attempt, participants)
+            _clear(connection)
+
+    def end_run(self) -> None:
+        """Tell aggregators, and through them clients, that the run is over."""
+        with self._database.writing() as connection:
+            connection.execute(sql.update(RUNS).values(over=True))
+
+    # An aggregator's side.
+
+    def join(self, aggregator: str) -> None:
+        """Make an aggregator known.
+
+        Args:
+          aggregator: a name that none has had.
+        """
+        with self._database.writing() as connection:
+            connection.execute(sql.insert(AGGREGATORS).values(name=aggregator, beats=0, lost=False))
+
+    def beat(self, aggregator: str) -> bool:
+        """Say that an aggregator lives.
+
+        Args:
+          aggregator: its name.
+
+        Returns:
+          Whether it still counts as living.
+        """
+        alive = (AGGREGATORS.c.name == aggregator) & ~AGGREGATORS.c.lost
+        with self._database.writing() as connection:
+            done = connection.execute(sql.update(AGGREGATORS).where(alive).values(beats=AGGREGATORS.c.beats + 1))
+            return done.rowcount == 1
+
+    def current(self) -> tuple[SharedRound | None, int, bool]:
+        """Look what there is to do.
+
+        Returns:
+          The round, if there is one; how many aggregators live; whether the run is over.
+        """
+        columns = [SHARED_ROUNDS.c[name] for name in SharedRound._fields]
+        with self._database.reading() as connection:
+            row = connection.execute(sql.select(*columns)).first()
+            living = sql.select(sql.func.count()).select_from(AGGREGATORS).where(~AGGREGATORS.c.lost)
+            over = connection.scalar(sql.select(RUNS.c.over))
+            return SharedRound(*row) if row else None, connection.scalar(living) or 0, bool(over)
+
+    def number_clients(self, identities: Sequence[str]) -> dict[str, int]:
+        """Find the numbers of clients, giving new clients the next ones.
+
+        Args:
+          identities: of the clients.
+
+        Returns:
+          From identity to number.
+        """
+        query = sql.select(CLIENTS.c.identity, CLIENTS.c.number).where(CLIENTS.c.identity.in_(identities))
+        with self._database.writing() as connection:
+            found = {identity: number for identity, number in connection.execute(query)}
+            last = connection.scalar(sql.select(sql.func.max(CLIENTS.c.number)))
+            new = [identity for identity in dict.fromkeys(identities) if identity not in found]
+            numbers = range(0 if last is None else last + 1, (0 if last is None else last + 1) + len(new))
+            rows = [
+                {"number": number, "identity": identity, "version": "", "check_ins": 0, "last_seen": 0.0}
+                for number, identity in zip(numbers, new, strict=True)
+            ]
+            if rows:
+                connection.execute(sql.insert(CLIENTS), rows)
+        return found | {row["identity"]: row["number"] for row in rows}
+
+    def select(self, token: str, client: int, saved_every: int) -> tuple[bool, int | None]:
+        """Take a client into a round, if it may and is needed.
+
+        Args:
+          token: of the round.
+          client: its number.
+          saved_every: rounds after which they are on disk.
+
+        Returns:
+          Whether it is selected, and the rounds that it has to rest: None where it may never take part again. A client
+          that was selected before, and has not answered, is told the same again; so is one whose report was lost.
+        """
+        states = sql.select(SELECTIONS.c.client, SELECTIONS.c.state).where(SELECTIONS.c.token == token)
+        with self._database.writing() as connection:
+            shared = connection.execute(sql.select(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token)).first()
+            if shared is None or shared.phase == "closed":
+                return False, 0
+            known = {number: state for number, state in connection.execute(states)}
+            if known.get(client) == "selected":
+                return True, 0
+            active = sum(state in ("selected", "claimed") for state in known.values())
+            if shared.phase != "selecting" or active >= shared.to_select or known.get(client, "lost") != "lost":
+                return False, 0
+            rest = _rounds_to_rest(connection, client, shared, saved_every)
+            if rest != 0:
+                return False, rest
+            _set_state(connection, token, client, client in known, state="selected", aggregator=None, upload_id=None)
+            if active + 1 >= shared.to_select:
+                ours = SHARED_ROUNDS.c.token == token
+                connection.execute(sql.update(SHARED_ROUNDS).where(ours).values(phase="reporting"))
+            return True, 0
+
+    def takes_part(self, token: str, client: int) -> bool:
+        """Say whether a client was selected.
+
+        Args:
+          token: of the round.
+          client: its number.
+
+        Returns:
+          Whether it was, by whichever aggregator.
+        """
+        query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.client == client)
+        with self._database.reading() as connection:
+            return connection.scalar(query) is not None
+
+    def claim(self, token: str, client: int, aggregator: str, upload_id: bytes) -> Claim:
+        """Take the right to add a client's report, which is whole.
+
+        Args:
+          token: of the round.
+          client: its number.
+          aggregator: that would add it.
+          upload_id: of the upload.
+
+        Returns:
+          `taken`: the report may be added now; `mine`: this aggregator took the right to add the same upload before;
+          `elsewhere`: another one did, and may have been lost since; `answered`: the client has answered otherwise;
+          `late`: no report is taken any more.
+        """
+        ours = (SELECTIONS.c.token == token) & (SELECTIONS.c.client == client)
+        claims = sql.select(sql.func.count()).where(SELECTIONS.c.token == token, SELECTIONS.c.state == "claimed")
+        alive = sql.select(AGGREGATORS.c.name).where(AGGREGATORS.c.name == aggregator, ~AGGREGATORS.c.lost)
+        goal = sql.select(SHARED_ROUNDS.c.goal).where(SHARED_ROUNDS.c.token == token)
+        with self._database.writing() as connection:
+            found = connection.execute(sql.select(SELECTIONS).where(ours)).first()
+            if _phase(connection, token) in (None, "closed") or found is None or connection.scalar(alive) is None:
+                return "late"
+            if found.state == "claimed" and found.upload_id == upload_id:
+                return "mine" if found.aggregator == aggregator else "elsewhere"
+            if found.state not in ("selected", "lost"):
+                return "answered"
+            if (connection.scalar(claims) or 0) >= (connection.scalar(goal) or 0):
+                return "late"
+            _set_state(connection, token, client, True, state="claimed", aggregator=aggregator, upload_id=upload_id)
+            return "taken"
+
+    def settle(self, token: str, states: Mapping[int, str], aggregator: str) -> None:
+        """Record what became of clients whose reports are not in this aggregator's sum.
+
+        Args:
+          token: of the round.
+          states: by client: `selected`, it may still report; `declined`, it answered without an update; `refused`, for
+            good.
+          aggregator: its name; what another has claimed is left alone.
+        """
+        free = (SELECTIONS.c.state == "selected") | (SELECTIONS.c.aggregator == aggregator)
+        with self._database.writing() as connection:
+            for client, state in states.items():
+                ours = (SELECTIONS.c.token == token) & (SELECTIONS.c.client == client) & free
+                values = {"state": state, "aggregator": None, "upload_id": None}
+                connection.execute(sql.update(SELECTIONS).where(ours).values(**values))
+
+    def deliver(self, partial: PartialSum, clients: Sequence[int]) -> bool:
+        """Hand a sum over, whole, once the round is closed.
+
+        Args:
+          partial: its content was put there.
+          clients: whose reports are in it.
+
+        Returns:
+          Whether it was taken, now or before; not where the aggregator counts as lost, or the round is gone.
+
+        Raises:
+          StateError: the aggregator had no right to add one of the reports.
+        """
+        claims = sql.select(SELECTIONS.c.client).where(
+            SELECTIONS.c.token == partial.token,
+            SELECTIONS.c.aggregator == partial.aggregator,
+            SELECTIONS.c.state == "claimed",
+        )
+        there = sql.select(PARTIAL_SUMS.c.token).where(
+            PARTIAL_SUMS.c.token == partial.token, PARTIAL_SUMS.c.aggregator == partial.aggregator
+        )
+        lost = sql.select(AGGREGATORS.c.lost).where(AGGREGATORS.c.name == partial.aggregator)
+        with self._database.writing() as connection:
+            if _phase(connection, partial.token) != "closed" or connection.scalar(lost):
+                return False
+            if connection.scalar(there) is not None:
+                return True
+            claimed = set(connection.scalars(claims))
+            if not claimed.issuperset(clients) or partial.reports != len(set(clients)):
+                raise StateError(
+                    f"{self._database.name}: a sum holds other reports than the aggregator {partial.aggregator} had "
+                    "the right to add; it is not used"
+                )
+            for client in claimed.difference(clients):
+                _set_state(connection, partial.token, client, True, state="lost")
+            connection.execute(sql.insert(PARTIAL_SUMS).values(**partial._asdict()))
+            return True
+
+
+def _phase(connection: Connection, token: str) -> Phase | None:
+    return connection.scalar(sql.select(SHARED_ROUNDS.c.phase).where(SHARED_ROUNDS.c.token == token))
+
+
+def _set_state(connection: Connection, token: str, client: int, known: bool, **values: object) -> None:
+    ours = (SELECTIONS.c.token == token) & (SELECTIONS.c.client == client)
+    if known:
+        connection.execute(sql.update(SELECTIONS).where(ours).values(**values))
+    else:
+        connection.execute(sql.insert(SELECTIONS).values(token=token, client=client, **values))
+
+
+def _rounds_to_rest(connection: Connection, client: int, shared: sql.Row, saved_every: int) -> int | None:
+    rounds = PARTICIPATIONS.c.round_number
+    taken = sql.select(sql.func.max(rounds), sql.func.count()).where(PARTICIPATIONS.c.client == client)
+    last, count = connection.execute(taken).one()
+    if shared.max_participations is not None and count >= shared.max_participations:
+        return final_rest(last, shared.round_number, saved_every)
+    return 0 if last is None else max(0, last + shared.min_separation - shared.round_number)
+
+
+def _clear(connection: Connection) -> None:
+    for table in (PARTIAL_SUMS, SELECTIONS, SHARED_ROUNDS, PIECES):
+        connection.execute(sql.delete(table))
+    connection.execute(sql.delete(AGGREGATORS).where(AGGREGATORS.c.lost))

@@ -1,0 +1,268 @@
+"""A `CohortRunner` whose reports are received, and added up, by aggregators: it opens rounds and merges their sums.
+
+Clients never talk to it; it and the aggregators meet in the database, see `shared_rounds`.
+"""
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from fedlm.fl_core.aggregation import CohortAggregate, add_aggregates, empty_aggregate
+from fedlm.fl_core.deployment.aggregators.partial_sums import unpack_aggregate
+from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
+from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_parameters
+from fedlm.fl_core.deployment.server.attempt import DrainedError, Progress, RoundRules
+from fedlm.fl_core.deployment.server.events import event, warn
+from fedlm.fl_core.deployment.server.settings import Deployment
+from fedlm.fl_core.deployment.state.retrying import patiently
+from fedlm.fl_core.deployment.state.shared_records import PartialSum, Phase, SharedRound, Tally
+from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.round_loop import CohortResult, RoundPlan
+from fedlm.models.base import Params
+
+_POLL_SECONDS = 0.1
+_ADVANCED_EVERY = 1.0
+_DELIVERY_SECONDS = 60.0
+LEASE_SECONDS = 5.0
+"""How long an aggregator may be silent before its reports count as lost."""
+
+
+class _Merged(NamedTuple):
+    aggregate: CohortAggregate
+    steps: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+class SharedCohortRunner:
+    """Runs rounds with aggregators; used in one thread."""
+
+    def __init__(
+        self,
+        shared: SharedRounds,
+        deployment: Deployment,
+        agreement: str,
+        rules: RoundRules,
+        draining: Callable[[], bool],
+    ):
+        """Prepare; what an earlier coordinator was doing is forgotten.
+
+        Args:
+          shared: where aggregators are met.
+          deployment: the settings.
+          agreement: digest of the settings that aggregators must share.
+          rules: of rounds.
+          draining: whether no other round should begin.
+        """
+        self._shared, self._deployment, self._agreement = shared, deployment, agreement
+        self._rules, self._draining = rules, draining
+        self._watch, self._opened = _Watch(), 0.0
+        self._progress: Progress | None = None
+        patiently(shared.begin)
+
+    def progress(self) -> tuple[Progress | None, float]:
+        """Say how far the attempt is that is open, or was last; from any thread.
+
+        Returns:
+          Numbers, without the check-ins, which aggregators count: None before the first attempt. And when it was
+          opened, in seconds since 1970.
+        """
+        return self._progress, self._opened
+
+    def announce(self, plan: RoundPlan) -> None:
+        """See `fedlm.fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
+
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
+        """See `fedlm.fl_core.round_loop.CohortRunner.run`; whoever checks in takes part.
+
+        Raises:
+          DrainedError: the server is going down.
+        """
+        if len(plan.clients):
+            raise ConfigurationError("rounds with aggregators cannot name their clients; whoever checks in takes part")
+        content = b"".join(pack_parameters(params, self._deployment.download_encoding))
+        while (result := self._attempt(params, plan, clip_norm, content)) is None:
+            pass
+        return result
+
+    def _attempt(self, params: Params, plan: RoundPlan, clip_norm: float | None, content: bytes) -> CohortResult | None:
+        token = secrets.token_hex(16)
+        self._open(token, plan, clip_norm, content)
+        event("round_opened", round=plan.round_number, attempt=token)
+        first = self._until_over(token, plan.round_number)
+        patiently(lambda: self._shared.advance(token, "closed", 0.0))
+        self._until_delivered(token)
+        merged = self._merge(token, params)
+        participants = patiently(lambda: self._shared.claimed(token))
+        states = patiently(lambda: self._shared.tally(token)).states
+        selected = sum(states.values())
+        shortfall, seconds = self._rules.shortfall(len(participants), selected), time.monotonic() - first
+        record = AttemptRecord(
+            token=token,
+            round_number=plan.round_number,
+            outcome="abandoned" if shortfall else "finished",
+            reason=shortfall,
+            started=time.time() - seconds,
+            seconds=seconds,
+            selected=selected,
+            reported=len(participants),
+            refused=states.get("refused", 0),
+            declined=states.get("declined", 0),
+            bytes_down=merged.bytes_down,
+            bytes_up=merged.bytes_up,
+            lost=states.get("lost", 0),
+        )
+        self._progress = self._progress_of(plan.round_number, states, seconds, 0.0, "closed")._replace(
+            bytes_down=merged.bytes_down, bytes_up=merged.bytes_up
+        )
+        patiently(lambda: self._shared.finish(record, [] if shortfall else participants))
+        event(f"round_{record.outcome}", **record._asdict())
+        if shortfall:
+            return None
+        return CohortResult(merged.aggregate, merged.steps, merged.bytes_down, merged.bytes_up, selected)
+
+    def _open(self, token: str, plan: RoundPlan, clip_norm: float | None, content: bytes) -> None:
+        bound = self._deployment.participation
+        shared = SharedRound(
+            token=token,
+            round_number=plan.round_number,
+            seed=plan.seed,
+            learning_rate=float(plan.learning_rate),
+            clip_norm=None if clip_norm is None else float(clip_norm),
+            goal=self._rules.goal,
+            to_select=self._rules.selected,
+            min_separation=bound.min_separation,
+            max_participations=bound.max_participations,
+            agreement=self._agreement,
+            parameters=patiently(lambda: self._shared.put(content)),
+            phase="selecting",
+            seconds_left=self._rules.selection_seconds + self._rules.reporting_seconds,
+        )
+        self._opened = time.time()
+        self._progress = self._progress_of(plan.round_number, {}, 0.0, None, "selecting")
+        patiently(lambda: self._shared.open(shared))
+
+    def _progress_of(
+        self, round_number: int, states: Mapping[str, int], seconds: float, seconds_left: float | None, phase: Phase
+    ) -> Progress:
+        rules, selected, reported = self._rules, sum(states.values()), states.get("claimed", 0)
+        answered = selected - reported - states.get("selected", 0)
+        return Progress(
+            round_number=round_number,
+            open=phase != "closed",
+            selecting=phase == "selecting",
+            seconds=seconds,
+            seconds_left=seconds_left,
+            goal=rules.goal,
+            minimum=rules.minimum,
+            wanted=rules.selected,
+            checked_in=0,
+            selected=selected,
+            reported=reported,
+            dropped=selected - reported if phase == "closed" else answered,
+            bytes_down=0,
+            bytes_up=0,
+        )
+
+    def _until_over(self, token: str, round_number: int) -> float:
+        """Wait for a round's end; returns when its first client was selected."""
+        rules, opened = self._rules, time.monotonic()
+        advanced, first, selection_ends = opened, math.inf, math.inf
+        while True:
+            tally, now = self._look(token), time.monotonic()
+            selected = sum(tally.states.values())
+            if selected and first == math.inf:
+                first, selection_ends = now, now + rules.selection_seconds
+            if tally.phase == "reporting":
+                selection_ends = min(selection_ends, now)
+            selecting = now < selection_ends
+            left = min(selection_ends, now + rules.selection_seconds) + rules.reporting_seconds - now
+            answered = selected - tally.states.get("selected", 0)
+            if left <= 0 or rules.over(tally.states.get("claimed", 0), answered, selected, selecting):
+                return first
+            if self._draining() and not selected:
+                patiently(self._shared.begin)
+                raise DrainedError
+            phase: Phase = "selecting" if selecting else "reporting"
+            since, shown = (first, left) if selected else (opened, None)
+            self._progress = self._progress_of(round_number, tally.states, now - since, shown, phase)
+            if phase != tally.phase or now - advanced > _ADVANCED_EVERY:
+                self._advance(token, phase, left)
+                advanced = now
+            time.sleep(min(_POLL_SECONDS, left))
+
+    def _advance(self, token: str, phase: Phase, left: float) -> None:
+        try:
+            self._shared.advance(token, phase, left)
+        except StateError as error:
+            warn("state_not_written", why=str(error))
+
+    def _look(self, token: str) -> Tally:
+        """Take a tally, after giving up aggregators that were silent for too long."""
+        tally = patiently(lambda: self._shared.tally(token))
+        # What has delivered its sum is not needed any more.
+        silent = set(self._watch.silent(tally.beats, time.monotonic())) - tally.delivered
+        for name in silent:
+            self._lose(name, "it was silent")
+        return patiently(lambda: self._shared.tally(token)) if silent else tally
+
+    def _lose(self, aggregator: str, why: str) -> None:
+        reports = patiently(lambda: self._shared.lose(aggregator))
+        warn("aggregator_lost", aggregator=aggregator, reports=reports, why=why)
+
+    def _until_delivered(self, token: str) -> None:
+        deadline = time.monotonic() + _DELIVERY_SECONDS
+        while waiting := (tally := self._look(token)).claims.keys() - tally.delivered:
+            if time.monotonic() > deadline:
+                for name in waiting:
+                    self._lose(name, "it did not deliver its sum")
+            time.sleep(_POLL_SECONDS / 2)
+
+    def _merge(self, token: str, params: Params) -> _Merged:
+        merged = _Merged(empty_aggregate(params))
+        for partial in patiently(lambda: self._shared.partial_sums(token)):
+            try:
+                aggregate = self._fetch(partial, params)
+            except (WireError, StateError) as error:
+                self._lose(partial.aggregator, str(error))
+                continue
+            merged = _Merged(
+                add_aggregates(merged.aggregate, aggregate),
+                merged.steps + partial.steps,
+                merged.bytes_down + partial.bytes_down,
+                merged.bytes_up + partial.bytes_up,
+            )
+        return merged
+
+    def _fetch(self, partial: PartialSum, params: Params) -> CohortAggregate:
+        return unpack_aggregate(patiently(lambda: self._shared.fetch(partial.content)), params, partial.reports)
+
+
+class _Watch:
+    """Which aggregators have fallen silent, by a clock that does not step."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, tuple[int, float]] = {}
+        self._looked = time.monotonic()
+
+    def silent(self, beats: dict[str, int], now: float) -> list[str]:
+        """Find those whose beats stand still.
+
+        Args:
+          beats: of all that live.
+          now: seconds.
+
+        Returns:
+          Their names.
+        """
+        # Where nobody looked for a while, as when the database was gone, nobody could be heard.
+        unheard = now - self._looked > LEASE_SECONDS / 2
+        before, self._looked = {} if unheard else self._heard, now
+        self._heard = {
+            name: before[name] if name in before and before[name][0] == count else (count, now)
+            for name, count in beats.items()
+        }
+        return [name for name, (_, since) in self._heard.items() if now - since > LEASE_SECONDS]

@@ -1,0 +1,203 @@
+"""Bytes named by their content: cut into chunks by the server, fetched, checked and put together by a client.
+
+Each chunk has a SHA-256 of its own, so that a download goes on where it broke off and a changed byte is found at once;
+the artifact's digest is over its sizes and all chunks' digests.
+"""
+
+import hashlib
+import os
+import struct
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fedlm.fl_core.atomic_files import disk_errors
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import TransportError, UnknownArtifactError
+
+Buffer = bytes | bytearray | memoryview
+_SIZES = struct.Struct("<QI")
+
+
+class _ContentFile:
+    """A file without a name, which is gone when nobody holds this any more."""
+
+    def __init__(self, folder: Path | None, chunk_bytes: int):
+        self.size, self.chunk_bytes = 0, chunk_bytes
+        with tempfile.TemporaryFile(dir=folder) as file:
+            self._number = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._number)
+
+    def fileno(self) -> int:
+        return self._number
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.fileno(), view) :]
+        self.size += len(data)
+
+
+class ServedChunk:
+    """A part of a served artifact; it holds what it is in, so that nothing else is ever sent in its place.
+
+    Attributes:
+      file: that has it.
+      offset: where its content begins there.
+      size: bytes of its content.
+      count: how many chunks it is; more than one only where that was asked for.
+    """
+
+    __slots__ = ("_message", "_number", "count", "file", "offset", "size")
+
+    def __init__(self, file: _ContentFile, number: int, offset: int, size: int, count: int = 1):
+        """Name a part of a file."""
+        self.file, self.offset, self.size, self.count = file, offset, size, count
+        self._number, self._message = number, b""
+
+    def message(self) -> bytes:
+        """Give the `Chunk` message, serialized; made once, so that what asks for messages has them all in memory."""
+        if not self._message:
+            self._message = messages.Chunk(number=self._number, data=self.content()).SerializeToString()
+        return self._message
+
+    def content(self) -> bytes:
+        """Read the content."""
+        return os.pread(self.file.fileno(), self.size, self.offset)
+
+
+class ServedArtifact:
+    """An artifact in a file of the server, cut into chunks.
+
+    Attributes:
+      description: what a client needs to know to fetch it.
+    """
+
+    def __init__(self, content: Iterable[Buffer], encoding: str, chunk_bytes: int, folder: Path | None = None):
+        """Cut content into chunks.
+
+        Args:
+          content: at least one byte, in pieces of any size.
+          encoding: what the bytes are.
+          chunk_bytes: of every chunk but the last.
+          folder: of the file, which has no name there; the system's for temporary files where None.
+
+        Raises:
+          DiskError: the content cannot be written.
+        """
+        self._chunks: list[ServedChunk] = []
+        digests = []
+        with disk_errors(folder or Path(tempfile.gettempdir())):
+            file = _ContentFile(folder, chunk_bytes)
+            for number, data in enumerate(_chunks(content, chunk_bytes)):
+                self._chunks.append(ServedChunk(file, number, file.size, len(data)))
+                digests.append(hashlib.sha256(data).digest())
+                file.append(data)
+        self.description = messages.Artifact(
+            encoding=encoding, size=file.size, chunk_bytes=chunk_bytes, chunk_digests=digests
+        )
+        self.description.digest = _digest(self.description)
+
+    def chunk(self, number: int, bytes_at_once: int = 0) -> ServedChunk:
+        """Take one chunk, or some that follow each other.
+
+        Args:
+          number: of the first, counted from 0.
+          bytes_at_once: take as many as have no more bytes together, but at least one.
+
+        Returns:
+          The chunk, or chunks in one.
+
+        Raises:
+          UnknownArtifactError: there is no such chunk, or none any more.
+        """
+        if number >= len(self._chunks):
+            raise UnknownArtifactError(f"there is no chunk {number} of this download now")
+        first = self._chunks[number]
+        parts = self._chunks[number : number + max(1, bytes_at_once // first.file.chunk_bytes)]
+        if len(parts) == 1:
+            return first
+        return ServedChunk(first.file, number, first.offset, sum(part.size for part in parts), len(parts))
+
+    def withdraw(self) -> None:
+        """Forget the content, also where a slow client is still fetching it."""
+        self._chunks = []
+
+
+class ArtifactAssembly:
+    """An artifact that a client is fetching.
+
+    Attributes:
+      description: what the server said of it.
+      content: its bytes; whole once `complete`.
+    """
+
+    def __init__(self, description: messages.Artifact, largest: int):
+        """Prepare to receive.
+
+        Args:
+          description: from the server.
+          largest: bytes that this client is willing to receive.
+
+        Raises:
+          TransportError: the description contradicts itself, or the artifact is too large.
+        """
+        size, step = description.size, description.chunk_bytes
+        if not 0 < size <= largest:
+            raise TransportError(f"the server offers {size} bytes, but this client takes 1 to {largest}")
+        if step < 1 or len(description.chunk_digests) != -(-size // step) or description.digest != _digest(description):
+            raise TransportError("the server's description of a download contradicts itself")
+        self.description = description
+        self.content = bytearray(size)
+        self._received = 0
+
+    @property
+    def next_chunk(self) -> int:
+        """The number of the chunk to ask for."""
+        return self._received
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk is there."""
+        return self._received == len(self.description.chunk_digests)
+
+    def add(self, chunk: messages.Chunk) -> None:
+        """Take the next chunk.
+
+        Args:
+          chunk: as it arrived.
+
+        Raises:
+          TransportError: it is another one, or its content is not what was described.
+        """
+        number, step = self._received, self.description.chunk_bytes
+        if self.complete or chunk.number != number:
+            raise TransportError(f"chunk {chunk.number} arrived where chunk {number} was asked for")
+        if hashlib.sha256(chunk.data).digest() != self.description.chunk_digests[number]:
+            raise TransportError(f"chunk {number} of a download was damaged on the way")
+        self.content[number * step : number * step + len(chunk.data)] = chunk.data
+        self._received += 1
+
+
+def _chunks(pieces: Iterable[Buffer], size: int) -> Iterator[bytes]:
+    """Cut pieces, laid end to end, into chunks of one size; the last may be shorter."""
+    chunk = bytearray()
+    for piece in pieces:
+        view = memoryview(piece)
+        while len(view):
+            taken, view = view[: size - len(chunk)], view[size - len(chunk) :]
+            chunk += taken
+            if len(chunk) == size:
+                yield bytes(chunk)
+                chunk.clear()
+    if chunk:
+        yield bytes(chunk)
+
+
+def _digest(description: messages.Artifact) -> bytes:
+    digest = hashlib.sha256(description.encoding.encode())
+    digest.update(_SIZES.pack(description.size, description.chunk_bytes))
+    for chunk in description.chunk_digests:
+        digest.update(chunk)
+    return digest.digest()

@@ -1,0 +1,146 @@
+"""What a transport must do, whichever it is: carry three calls from clients to the server's handlers.
+
+Clients dial in and the server never does. Messages are those of `messages.proto`, whatever carries them. Every handler
+may raise `RefusedError` or `TooManyCallsError`.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TYPE_CHECKING, Protocol
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+
+if TYPE_CHECKING:
+    from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
+
+PROTOCOL = 1
+"""Version of the messages; a client of another is turned away when it checks in."""
+
+LARGEST_CHUNK = 4 << 20
+"""Bytes of the largest chunk that a client takes."""
+
+
+class TransportError(Exception):
+    """The other side cannot be reached, or the connection broke; trying again later may help."""
+
+
+class RefusedError(Exception):
+    """The server refuses the call itself: who calls, or what was sent; trying again does not help."""
+
+
+class TooManyCallsError(Exception):
+    """A client asks for more than its share; later it may ask again."""
+
+
+class MalformedError(Exception):
+    """Bytes are not a message of this protocol."""
+
+
+class UnknownArtifactError(Exception):
+    """What was asked for is not offered, or not any more."""
+
+
+class BrokenUploadError(Exception):
+    """The bytes of an upload break off, or something else is among them."""
+
+
+class Upload(Protocol):
+    """An upload that arrives at the server. The client sends no byte of it before that is read."""
+
+    async def header(self) -> messages.UploadHeader | None:
+        """Wait for what precedes the bytes; once, and first.
+
+        Returns:
+          The header; None where something else came.
+
+        Raises:
+          MalformedError: what came is no message.
+        """
+        ...
+
+    async def read_into(self, space: memoryview) -> int:
+        """Wait for the bytes that follow.
+
+        Args:
+          space: where they go, from its beginning on.
+
+        Returns:
+          How many came; 0 after the last.
+
+        Raises:
+          MalformedError: what came is no message.
+          BrokenUploadError: see there.
+        """
+        ...
+
+
+class Handlers(Protocol):
+    """The server's side. A transport calls these; `peer` names the client and, with credentials, proves who it is."""
+
+    async def check_in(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
+        """Select a client for a round, or tell it when to come back.
+
+        Args:
+          peer: identity of the client.
+          request: what it says of itself.
+
+        Returns:
+          The answer.
+        """
+        ...
+
+    def download(
+        self, peer: str, request: messages.DownloadRequest, bytes_at_once: int = 0
+    ) -> AsyncGenerator["ServedChunk", None]:
+        """Send an artifact.
+
+        Args:
+          peer: identity of the client.
+          request: which artifact, and from which chunk on.
+          bytes_at_once: of chunks that are sent together; where it is 0, each by itself.
+
+        Returns:
+          Its chunks; the next one is wanted when one is on its way.
+
+        Raises:
+          UnknownArtifactError: there is no such artifact or chunk now.
+        """
+        ...
+
+    async def upload(self, peer: str, upload: Upload) -> messages.UploadReply:
+        """Receive a report.
+
+        Args:
+          peer: identity of the client.
+          upload: that arrives.
+
+        Returns:
+          Whether it counts, and if not, why.
+        """
+        ...
+
+
+class Channel(Protocol):
+    """The client's side of a connection. Every call may raise `TransportError` or `RefusedError`."""
+
+    async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
+        """See `Handlers.check_in`."""
+        ...
+
+    def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
+        """See `Handlers.download`; raises `UnknownArtifactError` too."""
+        ...
+
+    async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+        """Send a report.
+
+        Args:
+          parts: a header, then the upload's bytes in order.
+
+        Returns:
+          See `Handlers.upload`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Hang up."""
+        ...

@@ -1,0 +1,188 @@
+"""The bytes of an upload: a short header, every tensor as its compressor packs it, a checksum. And those of a download.
+
+Layout of an upload, little-endian: magic `FLU1` (4 bytes), CRC-32 of the plan (compressor and shapes, 4 bytes), the
+packed tensors in the order of `jax.tree_util.tree_leaves`, CRC-32 of all that precedes (4 bytes). A download is the
+model's tensors in that order and nothing else: who asks for it knows their shapes.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from isal import isal_zlib
+
+from fedlm.fl_core.compression.compressors import Buffer, Compressor
+from fedlm.fl_core.errors import UserError
+from fedlm.models.base import Params
+
+DownloadEncoding = Literal["float32", "bfloat16"]
+_DOWNLOAD_TYPES: dict[str, type] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
+_HEADER = struct.Struct("<4sI")
+_CHECKSUM = struct.Struct("<I")
+
+
+class WireError(UserError):
+    """Bytes are not an upload for this plan, or were damaged on the way."""
+
+
+class DamagedError(WireError):
+    """Bytes were changed, or cut off, on the way; the sender may send them again."""
+
+
+def pack_update(compressor: Compressor, compressed: list, like: Params) -> bytes:
+    """Serialize a compressed update.
+
+    Args:
+      compressor: what compressed it.
+      compressed: the result of `compress_update`.
+      like: arrays, or shapes, of the update's structure.
+
+    Returns:
+      The bytes to send; as many as `upload_bytes` says.
+    """
+    body = _header(compressor, like) + b"".join(map(compressor.pack, compressed))
+    return body + _CHECKSUM.pack(isal_zlib.crc32(body))
+
+
+def check_update(compressor: Compressor, message: Buffer, like: Params) -> None:
+    """Check what claims to be what `pack_update` wrote, trusting nothing about it.
+
+    Args:
+      compressor: what the plan told the client to compress with.
+      message: the bytes received.
+      like: arrays, or shapes, of the update's structure.
+
+    Raises:
+      WireError: the length or header is not that of such an update, or a float is not finite.
+      DamagedError: the checksum does not match.
+    """
+    message, expected = memoryview(message), upload_bytes(compressor, like)
+    if len(message) != expected:
+        raise WireError(f"the upload has {len(message)} bytes, but an update of this model has {expected}")
+    body, (checksum,) = message[: -_CHECKSUM.size], _CHECKSUM.unpack(message[-_CHECKSUM.size :])
+    if checksum != isal_zlib.crc32(body):
+        raise DamagedError("the upload's checksum does not match: it was damaged on the way; send it again")
+    if body[: _HEADER.size] != _header(compressor, like):
+        raise WireError("the upload was not made for this plan: its header names another compression or shapes")
+    for index, (start, end, _) in enumerate(_places(compressor, like)):
+        if not compressor.is_finite(body[start:end]):
+            raise WireError(f"tensor {index} of the upload holds a number that is not finite")
+
+
+def unpack_update(compressor: Compressor, message: jax.Array, like: Params) -> list:
+    """Read what `pack_update` wrote, once `check_update` has found nothing wrong with it; traceable by JAX.
+
+    Args:
+      compressor: what the client compressed with.
+      message: uint8 [bytes], as it was received.
+      like: arrays, or shapes, of the update's structure.
+
+    Returns:
+      The compressed tensors for `decompress_update`.
+    """
+    return [compressor.unpack(message[start:end], size) for start, end, size in _places(compressor, like)]
+
+
+def squared_norm(compressor: Compressor, key: jax.Array, message: jax.Array, like: Params) -> jax.Array:
+    """Compute the sum of squares of an update from its bytes; traceable by JAX.
+
+    Args:
+      compressor: what the client compressed with.
+      key: PRNG key of the client in this round.
+      message: uint8 [bytes], as it was received.
+      like: arrays, or shapes, of the update's structure.
+
+    Returns:
+      float32 scalar: of all values that `decompress_update` gives.
+    """
+    total = jnp.float32(0.0)
+    for index, (start, _, size) in enumerate(_places(compressor, like)):
+        total += compressor.squared_norm(jax.random.fold_in(key, index), message, start, size)
+    return total
+
+
+def upload_bytes(compressor: Compressor, like: Params) -> int:
+    """Compute the exact size of an upload without making one.
+
+    Args:
+      compressor: how updates are compressed.
+      like: arrays, or shapes, of the update's structure.
+
+    Returns:
+      The length of what `pack_update` returns.
+    """
+    tensors = sum(compressor.packed_bytes(leaf.size) for leaf in jax.tree_util.tree_leaves(like))
+    return _HEADER.size + tensors + _CHECKSUM.size
+
+
+def download_bytes(params: Params) -> int:
+    """Compute the size of a model that is broadcast as float32.
+
+    Args:
+      params: its parameters, or their shapes.
+
+    Returns:
+      Four bytes for every parameter.
+    """
+    return 4 * sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
+
+
+def pack_parameters(params: Params, encoding: DownloadEncoding = "float32") -> Iterator[memoryview]:
+    """Serialize a model for its download.
+
+    Args:
+      params: float32 arrays.
+      encoding: how values travel; bfloat16 rounds them.
+
+    Yields:
+      The bytes of each tensor.
+    """
+    for leaf in jax.tree_util.tree_leaves(params):
+        yield np.ascontiguousarray(leaf, _DOWNLOAD_TYPES[encoding]).reshape(-1).view(np.uint8).data
+
+
+def unpack_parameters(content: Buffer, encoding: str, like: Params) -> Params:
+    """Read what `pack_parameters` wrote.
+
+    Args:
+      content: the bytes received, which the result may share.
+      encoding: as the server named it.
+      like: arrays, or shapes, of the model's structure.
+
+    Returns:
+      float32 NumPy arrays.
+
+    Raises:
+      WireError: the encoding is not known, or the length is not that of this model.
+    """
+    if encoding not in _DOWNLOAD_TYPES:
+        raise WireError(f"the download's encoding is {encoding!r}, but must be one of {', '.join(_DOWNLOAD_TYPES)}")
+    kind, offset = np.dtype(_DOWNLOAD_TYPES[encoding]), 0
+    leaves, structure = jax.tree_util.tree_flatten(like)
+    expected = kind.itemsize * sum(leaf.size for leaf in leaves)
+    if len(content) != expected:
+        raise WireError(f"the download has {len(content)} bytes, but this model has {expected}: it is another model")
+    arrays = []
+    for leaf in leaves:
+        array = np.frombuffer(content, kind, leaf.size, offset)
+        arrays.append(array.astype(np.float32, copy=False).reshape(leaf.shape))
+        offset += array.nbytes
+    return jax.tree_util.tree_unflatten(structure, arrays)
+
+
+def _places(compressor: Compressor, like: Params) -> Iterator[tuple[int, int, int]]:
+    """Say where in an upload each tensor begins and ends, and how many values it has."""
+    start = _HEADER.size
+    for leaf in jax.tree_util.tree_leaves(like):
+        end = start + compressor.packed_bytes(leaf.size)
+        yield start, end, leaf.size
+        start = end
+
+
+def _header(compressor: Compressor, like: Params) -> bytes:
+    shapes = [tuple(leaf.shape) for leaf in jax.tree_util.tree_leaves(like)]
+    return _HEADER.pack(b"FLU1", isal_zlib.crc32(repr((compressor, shapes)).encode()))

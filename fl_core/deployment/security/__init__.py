@@ -1,0 +1,1 @@
+"""Who may talk to whom: keys, certificates, enrolment, operators."""

@@ -1,0 +1,310 @@
+"""X.509 certificates: one authority signs the server's and every client's, and a client's name is its identity.
+
+All keys are ECDSA on P-256. The profile is that of RFC 5280; names of hosts stand in the subject's alternative names.
+"""
+
+import datetime
+import ipaddress
+import re
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedlm.fl_core.errors import UserError
+
+AUTHORITY_FILE = "ca.pem"
+"""Certificate of the authority; both sides have a copy, and believe what it signed."""
+
+PrivateKey = ec.EllipticCurvePrivateKey
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MOST_DAYS = 36_500
+_EARLIER = datetime.timedelta(minutes=10)
+_USES = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+
+
+class KeysError(UserError):
+    """A key or a certificate is missing, damaged, not valid now or not of this deployment."""
+
+
+def check_name(name: str) -> str:
+    """Refuse names that no client can have.
+
+    Args:
+      name: of a client.
+
+    Returns:
+      The name.
+
+    Raises:
+      KeysError: it is not 1 to 64 letters, digits, points, dashes or underscores, or does not begin with one of the
+        first two.
+    """
+    if not _NAME.fullmatch(name):
+        raise KeysError(
+            f"{name!r} cannot name a client: give 1 to 64 letters, digits, points, dashes or underscores, of which the "
+            "first is a letter or a digit"
+        )
+    return name
+
+
+def new_key() -> PrivateKey:
+    """Make a private key on P-256."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def sign_authority(key: PrivateKey, days: int) -> x509.Certificate:
+    """Make an authority that signs for itself.
+
+    Args:
+      key: of the authority.
+      days: for which it is valid.
+
+    Returns:
+      Its certificate.
+
+    Raises:
+      KeysError: the days are out of range.
+    """
+    # A name of its own, so that a certificate of another deployment is refused for what it is.
+    name = _name(f"fedlm authority {secrets.token_hex(4)}")
+    builder = _builder(name, name, key.public_key(), days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
+    return builder.sign(key, hashes.SHA256())
+
+
+def sign_server(
+    authority: x509.Certificate,
+    authority_key: PrivateKey,
+    key: ec.EllipticCurvePublicKey,
+    hosts: Sequence[str],
+    days: int,
+) -> x509.Certificate:
+    """Make a server's certificate.
+
+    Args:
+      authority: that signs.
+      authority_key: its key.
+      key: of the server.
+      hosts: names or addresses that clients dial.
+      days: for which it is valid; not longer than the authority.
+
+    Returns:
+      The certificate.
+
+    Raises:
+      KeysError: a host is none, or the days are out of range.
+    """
+    builder = _builder(_name("fedlm server"), authority.subject, key, days, authority.not_valid_after_utc)
+    builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+    return _sign_end(builder, authority, authority_key, ExtendedKeyUsageOID.SERVER_AUTH)
+
+
+def sign_client(
+    authority: x509.Certificate, authority_key: PrivateKey, key: ec.EllipticCurvePublicKey, name: str, days: int
+) -> x509.Certificate:
+    """Make a client's certificate.
+
+    Args:
+      authority: that signs.
+      authority_key: its key.
+      key: of the client.
+      name: its identity.
+      days: for which it is valid; not longer than the authority.
+
+    Returns:
+      The certificate.
+
+    Raises:
+      KeysError: the name is none, or the days are out of range.
+    """
+    builder = _builder(_name(check_name(name)), authority.subject, key, days, authority.not_valid_after_utc)
+    return _sign_end(builder, authority, authority_key, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+def make_request(key: PrivateKey) -> bytes:
+    """Ask for a certificate. The request holds the public key alone: the authority knows the name.
+
+    Args:
+      key: of who asks.
+
+    Returns:
+      The request, in PEM, signed with the key.
+    """
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
+    """Read a request, trusting nothing about it.
+
+    Args:
+      request: what arrived.
+
+    Returns:
+      The key that a certificate is wanted for.
+
+    Raises:
+      KeysError: it is not a request, its signature is wrong, or the key is not one on P-256.
+    """
+    try:
+        found = x509.load_pem_x509_csr(request)
+        key, valid = found.public_key(), found.is_signature_valid
+    except Exception as error:
+        # The parser raises whatever it likes.
+        raise KeysError("this is not a request for a certificate, in PEM") from error
+    if not valid or not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise KeysError("the request for a certificate is not signed with its own key, on P-256")
+    return key
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate.
+
+    Args:
+      path: of its PEM file.
+
+    Returns:
+      The certificate.
+
+    Raises:
+      KeysError: it is missing or damaged.
+    """
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise KeysError(f"{path}: no certificate can be read ({error}); `fedlm keys` makes them") from error
+
+
+def read_key(path: Path) -> PrivateKey:
+    """Read a private key.
+
+    Args:
+      path: of its PEM file.
+
+    Returns:
+      The key.
+
+    Raises:
+      KeysError: it is missing or damaged, others than its owner can read it, or it is of another kind.
+    """
+    try:
+        if path.stat().st_mode & 0o077:
+            raise KeysError(f"{path}: others than its owner can read this private key; chmod 600 it")
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise KeysError(f"{path}: no private key can be read ({error}); `fedlm keys` makes them") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise KeysError(f"{path}: the private key is of another kind; expected one of an elliptic curve")
+    return key
+
+
+def check_certificate(path: Path, certificate: x509.Certificate, key: PrivateKey, authority: x509.Certificate) -> None:
+    """Refuse credentials that the other side would refuse, before it is dialled.
+
+    Args:
+      path: of the certificate, for the message.
+      certificate: one's own.
+      key: one's own.
+      authority: that both sides believe.
+
+    Raises:
+      KeysError: the certificate is not valid now, not of this key or not of this authority.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        raise KeysError(
+            f"{path}: valid from {certificate.not_valid_before_utc:%Y-%m-%d} to "
+            f"{certificate.not_valid_after_utc:%Y-%m-%d}, but today is {now:%Y-%m-%d}; make a new one with `fedlm keys`"
+        )
+    if certificate.public_key() != key.public_key():
+        raise KeysError(f"{path}: the certificate belongs to another key than the one beside it")
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise KeysError(
+            f"{path}: the certificate was not signed by the authority beside it, {AUTHORITY_FILE}"
+        ) from error
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """Give the name in a certificate."""
+    (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(name.value)
+
+
+def certificate_pem(certificate: x509.Certificate) -> bytes:
+    """Write a certificate in PEM."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def key_pem(key: PrivateKey) -> bytes:
+    """Write a private key in PEM, not encrypted: for a file that only its owner can read."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", host):
+        raise KeysError(f"{host!r} is no host: give a name such as fl.example.org, or an address, without a port")
+    return x509.DNSName(host)
+
+
+def _key_usage(**uses: bool) -> x509.KeyUsage:
+    names = ("digital_signature", "key_cert_sign", "crl_sign", "decipher_only", *_USES)
+    return x509.KeyUsage(**dict.fromkeys(names, False) | uses)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    days: int,
+    latest: datetime.datetime | None = None,
+) -> x509.CertificateBuilder:
+    if not 1 <= days <= _MOST_DAYS:
+        raise KeysError(f"a certificate is to be valid for {days} days, but it must be 1 to {_MOST_DAYS}")
+    now = datetime.datetime.now(datetime.UTC)
+    end = now + datetime.timedelta(days=days)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        # Clocks of devices run ahead and behind.
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(end if latest is None else min(end, latest))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _sign_end(
+    builder: x509.CertificateBuilder,
+    authority: x509.Certificate,
+    authority_key: PrivateKey,
+    purpose: x509.ObjectIdentifier,
+) -> x509.Certificate:
+    issuer = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_key_usage(digital_signature=True), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer), critical=False
+    )
+    return builder.sign(authority_key, hashes.SHA256())

@@ -1,0 +1,247 @@
+"""The authority of a deployment, in a folder: it signs certificates, enrols clients by one-time tokens, revokes them.
+
+    ca.pem, ca.key            the authority; a server that enrols nobody needs no copy of its key
+    server.pem, server.key    the server
+    clients/NAME/             client credentials that were made here; a device that enrols keeps its key to itself
+    issued/NAME/              every certificate of a client
+    tokens/                   SHA-256 of each one-time token, the name it is for and when it ends
+    revoked/                  an empty file for each client that was revoked
+
+Several processes may use the folder at once: a file appears whole, and of two that are made under one name one wins.
+"""
+
+import contextlib
+import datetime
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedlm.fl_core.atomic_files import create_privately, write_atomically
+from fedlm.fl_core.deployment.protocol.interface import RefusedError
+from fedlm.fl_core.deployment.security.certificates import (
+    AUTHORITY_FILE,
+    KeysError,
+    certificate_pem,
+    check_name,
+    key_pem,
+    new_key,
+    read_certificate,
+    read_key,
+    requested_key,
+    sign_authority,
+    sign_client,
+    sign_server,
+)
+from fedlm.fl_core.deployment.security.credentials import REVOKED_FOLDER, SERVER, write_credentials, write_pair
+
+AUTHORITY_DAYS, SERVER_DAYS, CLIENT_DAYS, TOKEN_HOURS = 3650, 825, 365, 72.0
+_AUTHORITY_KEY = "ca.key"
+_LONGEST_TOKEN, _LONGEST_REQUEST = 128, 8192
+
+
+class Issued(NamedTuple):
+    """A client's certificate.
+
+    Attributes:
+      name: of the client.
+      ends: when it is valid no more.
+      revoked: whether the client is let in no more.
+    """
+
+    name: str
+    ends: datetime.datetime
+    revoked: bool
+
+
+class Authority:
+    """A folder of keys, with the authority's own."""
+
+    def __init__(self, folder: Path):
+        """Open a folder.
+
+        Args:
+          folder: that `create` made.
+
+        Raises:
+          KeysError: there is no authority.
+        """
+        self._folder = folder
+        self._certificate, self._key = read_certificate(folder / AUTHORITY_FILE), read_key(folder / _AUTHORITY_KEY)
+
+    @classmethod
+    def create(cls, folder: Path, days: int = AUTHORITY_DAYS) -> "Authority":
+        """Make an authority.
+
+        Args:
+          folder: made where absent.
+          days: for which it is valid.
+
+        Returns:
+          The authority.
+
+        Raises:
+          KeysError: there is one.
+        """
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in ("issued", "tokens", REVOKED_FOLDER):
+            (folder / name).mkdir(exist_ok=True, mode=0o700)
+        if (folder / AUTHORITY_FILE).exists():
+            raise KeysError(f"{folder}: has an authority already; give another folder to make another")
+        with contextlib.suppress(FileExistsError):
+            # There is a key where another process is doing the same, or was interrupted.
+            create_privately(folder / _AUTHORITY_KEY, key_pem(new_key()))
+        certificate = sign_authority(read_key(folder / _AUTHORITY_KEY), days)
+        with contextlib.suppress(FileExistsError):
+            create_privately(folder / AUTHORITY_FILE, certificate_pem(certificate))
+        return cls(folder)
+
+    def make_server(self, hosts: Sequence[str], days: int = SERVER_DAYS) -> None:
+        """Make a server's credentials, in place of earlier ones.
+
+        Args:
+          hosts: names or addresses that clients dial.
+          days: for which they are valid.
+
+        Raises:
+          KeysError: a host is none.
+        """
+        key = new_key()
+        certificate = sign_server(self._certificate, self._key, key.public_key(), hosts, days)
+        write_pair(self._folder, SERVER, certificate_pem(certificate), key_pem(key))
+
+    def make_client(self, name: str, days: int = CLIENT_DAYS) -> Path:
+        """Make a client's credentials, to be brought to its device.
+
+        Args:
+          name: of the client.
+          days: for which they are valid.
+
+        Returns:
+          Their folder.
+
+        Raises:
+          KeysError: the name is none, or has been given.
+        """
+        self._check_new(name)
+        key, folder = new_key(), self._folder / "clients" / name
+        certificate = certificate_pem(sign_client(self._certificate, self._key, key.public_key(), name, days))
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_credentials(folder, certificate_pem(self._certificate), certificate, key_pem(key))
+        self._note(name, secrets.token_hex(32), certificate)
+        return folder
+
+    def make_token(self, name: str, hours: float = TOKEN_HOURS, days: int = CLIENT_DAYS, again: bool = False) -> str:
+        """Let a device enrol once.
+
+        Args:
+          name: that its certificate will have.
+          hours: for which the token can be used.
+          days: for which the certificate will be valid.
+          again: the name may have been given before, to the same device, whose certificate ends.
+
+        Returns:
+          The token, which is kept nowhere.
+
+        Raises:
+          KeysError: the name is none, was revoked, or has been given; or hours or days are not positive.
+        """
+        self._check_new(name, again)
+        if not (hours > 0 and days >= 1):
+            raise KeysError(f"a token for {hours} hours and {days} days lets nobody in; give more than 0 of both")
+        token = secrets.token_hex(32)
+        facts = {"name": name, "days": days, "ends": time.time() + hours * 3600, "again": again}
+        create_privately(self._token(token), json.dumps(facts))
+        return token
+
+    def enrol(self, token: str, request: bytes) -> bytes:
+        """Give a certificate for a token. The same device may ask again, should the answer have been lost.
+
+        Args:
+          token: that was presented; not trusted.
+          request: for a certificate, in PEM; not trusted.
+
+        Returns:
+          The certificate, in PEM.
+
+        Raises:
+          RefusedError: the token is unknown, used or has ended, or the request is none.
+        """
+        if len(token) > _LONGEST_TOKEN or len(request) > _LONGEST_REQUEST:
+            raise RefusedError("the token or the request is too long to be one")
+        try:
+            facts = json.loads(self._token(token).read_bytes())
+        except FileNotFoundError as error:
+            raise RefusedError("the token is not known") from error
+        name = facts["name"]
+        if time.time() > facts["ends"]:
+            raise RefusedError(f"the token of {name} has ended")
+        if self.is_revoked(name):
+            raise RefusedError(f"{name} was revoked")
+        try:
+            key = requested_key(request)
+        except KeysError as error:
+            raise RefusedError(f"{name}: {error}") from error
+        certificate = certificate_pem(sign_client(self._certificate, self._key, key, name, facts["days"]))
+        if not facts["again"] and self._has_another(name, _digest(token)):
+            raise RefusedError(f"{name} has a certificate already")
+        try:
+            self._note(name, _digest(token), certificate)
+        except FileExistsError:
+            before = read_certificate(self._issued(name) / f"{_digest(token)}.pem")
+            if before.public_key() != key:
+                raise RefusedError(f"the token of {name} was used by another device") from None
+            return certificate_pem(before)
+        return certificate
+
+    def revoke(self, name: str) -> None:
+        """Let a client in no more, from its next call on; its name is not given again.
+
+        Args:
+          name: of the client.
+
+        Raises:
+          KeysError: no client has the name.
+        """
+        if not self._issued(check_name(name)).exists():
+            raise KeysError(f"no certificate was issued to {name!r}; `fedlm keys list` shows all")
+        write_atomically(self._folder / REVOKED_FOLDER / name, "", private=True)
+
+    def is_revoked(self, name: str) -> bool:
+        """Say whether a client is let in no more."""
+        return (self._folder / REVOKED_FOLDER / check_name(name)).exists()
+
+    def issued(self) -> list[Issued]:
+        """List the clients' certificates by name, the newest of each name last."""
+        found = [(path.parent.name, read_certificate(path)) for path in (self._folder / "issued").glob("*/*.pem")]
+        return sorted(Issued(name, one.not_valid_after_utc, self.is_revoked(name)) for name, one in found)
+
+    def _check_new(self, name: str, again: bool = False) -> None:
+        if self.is_revoked(check_name(name)):
+            raise KeysError(f"{name} was revoked, and its name is not given again; give another")
+        if not again and self._issued(name).exists():
+            raise KeysError(
+                f"{name} has a certificate: two devices with one name would count as one. Give another name, or say "
+                "that the same device asks again"
+            )
+
+    def _token(self, token: str) -> Path:
+        return self._folder / "tokens" / f"{_digest(token)}.json"
+
+    def _issued(self, name: str) -> Path:
+        return self._folder / "issued" / name
+
+    def _has_another(self, name: str, key: str) -> bool:
+        return any(path.stem != key for path in self._issued(name).glob("*.pem"))
+
+    def _note(self, name: str, key: str, certificate: bytes) -> None:
+        self._issued(name).mkdir(exist_ok=True, mode=0o700)
+        create_privately(self._issued(name) / f"{key}.pem", certificate)
+
+
+def _digest(token: str) -> str:
+    # Tokens are 256 random bits: nobody finds one from its hash, nor by trying.
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()

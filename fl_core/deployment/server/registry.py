@@ -1,0 +1,187 @@
+"""The clients that have checked in, in memory: their numbers, and when each took part.
+
+What bounds participation is written to the state before a round's sum is used. Check-ins are written now and then, many
+at once: should the server stop in between, nothing depends on them.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedlm.fl_core.deployment.state.state import SeenClient, State
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+
+DAY_SECONDS = 24 * 3600.0
+
+
+class ClientsSeen(NamedTuple):
+    """How many clients have checked in.
+
+    Attributes:
+      known: ever.
+      within_a_day: lately.
+    """
+
+    known: int
+    within_a_day: int
+
+
+class _Client:
+    __slots__ = ("check_ins", "identity", "last_round", "last_seen", "number", "participations", "version")
+
+    def __init__(self, number: int, identity: str, last_round: int | None, participations: int):
+        self.number, self.identity = number, identity
+        self.last_round, self.participations = last_round, participations
+        self.check_ins, self.last_seen, self.version = 0, 0.0, ""
+
+
+class ClientRegistry:
+    """All clients of a run. Used in one thread."""
+
+    def __init__(self, state: State, bound: BoundedParticipation, saved_every: int):
+        """Read the clients of the run so far.
+
+        Args:
+          state: of the run.
+          bound: on participation.
+          saved_every: rounds after which they are on disk.
+        """
+        self._bound, self._saved_every = bound, saved_every
+        self._clients: dict[str, _Client] = {}
+        self._by_number: dict[int, _Client] = {}
+        self._dirty: dict[int, _Client] = {}
+        for record in state.clients():
+            self._add(_Client(record.number, record.identity, record.last_round, record.participations))
+        self._next = max(self._by_number, default=-1) + 1
+        self._recent: dict[int, float] = {}
+
+    def _add(self, client: _Client) -> None:
+        self._clients[client.identity] = self._by_number[client.number] = client
+
+    def add(self, number: int, identity: str) -> None:
+        """Note a client that another process knows.
+
+        Args:
+          number: of the client.
+          identity: of the client.
+        """
+        if number not in self._by_number:
+            self._add(_Client(number, identity, None, 0))
+
+    def check_in(self, identity: str, version: str) -> int:
+        """Note a check-in.
+
+        Args:
+          identity: of the client.
+          version: of its software.
+
+        Returns:
+          The client's number in this run.
+        """
+        client = self._clients.get(identity)
+        if client is None:
+            client = _Client(self._next, identity, None, 0)
+            self._next += 1
+            self._add(client)
+        client.check_ins += 1
+        client.version, client.last_seen = version, time.time()
+        self._dirty[client.number] = client
+        self._recent.pop(client.number, None)
+        self._recent[client.number] = time.monotonic()
+        return client.number
+
+    def number_of(self, identity: str) -> int | None:
+        """Look a client up.
+
+        Args:
+          identity: of the client.
+
+        Returns:
+          Its number; None where it has never checked in.
+        """
+        client = self._clients.get(identity)
+        return None if client is None else client.number
+
+    def rounds_to_rest(self, number: int, round_number: int, is_open: bool) -> int | None:
+        """Say how long a client may not take part.
+
+        Args:
+          number: of the client.
+          round_number: of the round that is running, or comes next.
+          is_open: whether it is running, so that the one before is over in every respect.
+
+        Returns:
+          Rounds from that one until it may, or until it is worth asking again; None where it never may again.
+        """
+        client = self._by_number[number]
+        if client.last_round is None:
+            return 0
+        most = self._bound.max_participations
+        if most is not None and client.participations >= most:
+            whole = round_number if is_open else round_number - 1
+            return final_rest(client.last_round, whole, self._saved_every)
+        return max(0, client.last_round + self._bound.min_separation - round_number)
+
+    def took_part(self, numbers: Sequence[int], round_number: int) -> None:
+        """Note who took part in a round, once the state has it.
+
+        Args:
+          numbers: of the clients.
+          round_number: of the round.
+        """
+        for number in numbers:
+            client = self._by_number[number]
+            client.last_round, client.participations = round_number, client.participations + 1
+
+    def seen(self) -> ClientsSeen:
+        """Count the clients that have checked in; from any thread."""
+        oldest = time.monotonic() - DAY_SECONDS
+        return ClientsSeen(len(self._clients), sum(seen >= oldest for seen in list(self._recent.values())))
+
+    def population(self) -> int:
+        """Count the clients that have checked in within the last day."""
+        oldest = time.monotonic() - DAY_SECONDS
+        while self._recent:
+            first = next(iter(self._recent))
+            if self._recent[first] >= oldest:
+                break
+            del self._recent[first]
+        return len(self._recent)
+
+    def unsaved(self) -> list[SeenClient]:
+        """Take the check-ins that the state does not have yet.
+
+        Returns:
+          One entry a client.
+        """
+        taken, self._dirty = self._dirty, {}
+        seen = []
+        for client in taken.values():
+            seen.append(SeenClient(client.number, client.identity, client.version, client.check_ins, client.last_seen))
+            client.check_ins = 0
+        return seen
+
+    def put_back(self, seen: Sequence[SeenClient]) -> None:
+        """Keep check-ins that could not be saved.
+
+        Args:
+          seen: from `unsaved`.
+        """
+        for one in seen:
+            client = self._by_number[one.number]
+            client.check_ins += one.check_ins
+            self._dirty[one.number] = client
+
+
+def final_rest(last_round: int, rounds: int, saved_every: int) -> int | None:
+    """Say whether a client that has taken part as often as it may will never be needed again.
+
+    Args:
+      last_round: that it took part in.
+      rounds: that are over.
+      saved_every: rounds after which they are on disk.
+
+    Returns:
+      None where it will not; else, since a crash would undo its last round, rounds until it is worth asking again.
+    """
+    return None if last_round < rounds // saved_every * saved_every else saved_every

@@ -1,0 +1,175 @@
+"""Aggregation that a few dishonest clients cannot lead astray: the coordinate-wise median, or the trimmed mean.
+
+Both need all of a round's updates at once (Yin et al. 2018, "Byzantine-robust distributed learning: towards optimal
+statistical rates"). They wait, dequantized and clipped, in a file without a name: the disk needs 4 bytes a parameter
+for each report of a round, and memory 8 bytes a parameter, however many there are. Neither is a sum, so that no noise
+makes it private.
+"""
+
+import functools
+import math
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
+from fedlm.fl_core.compression.compressors import Compressor, decompress_update
+from fedlm.fl_core.deployment.protocol.update_bytes import unpack_update
+from fedlm.fl_core.deployment.server.streaming_sum import StreamingSum
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.local_sgd import TrainingSums
+from fedlm.models.base import Params
+
+RobustName = Literal["mean", "median", "trimmed_mean"]
+_BLOCK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class RobustRule:
+    """How updates become one.
+
+    Attributes:
+      name: the mean is that of `StreamingSum`, and needs nothing of this module.
+      trimmed_part: of the updates, that `trimmed_mean` leaves out at each end; their number is rounded up.
+    """
+
+    name: RobustName = "mean"
+    trimmed_part: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(RobustName):
+            raise ConfigurationError(f"aggregation is {self.name!r}, but must be one of {get_args(RobustName)}")
+        if not 0 < self.trimmed_part < 0.5:
+            raise ConfigurationError(f"trimmed_part is {self.trimmed_part}, but must lie between 0 and 0.5")
+
+
+class RobustSum(StreamingSum):
+    """A `StreamingSum` whose mean is a robust one."""
+
+    def __init__(
+        self,
+        like: Params,
+        compressor: Compressor,
+        rules: AggregationRules,
+        clip_norm: float | None,
+        upload_key: jax.Array,
+        rule: RobustRule,
+        folder: Path,
+        most: int,
+    ):
+        """Begin with nothing, and take the disk's room for all reports.
+
+        Args:
+          like: see `StreamingSum`, as the next four.
+          compressor: how updates travel.
+          rules: how they are screened and clipped; all weigh the same.
+          clip_norm: of this round.
+          upload_key: of the round.
+          rule: how they become one.
+          folder: for the file.
+          most: reports that will be added.
+
+        Raises:
+          ConfigurationError: the disk has no room.
+        """
+        super().__init__(like, compressor, rules, clip_norm, upload_key)
+        self._rule, self._rows, self._most = rule, 0, most
+        self._columns = sum(leaf.size for leaf in jax.tree_util.tree_leaves(self._like))
+        leaves, structure = jax.tree_util.tree_flatten(self._like)
+        self._shapes = (tuple(leaf.shape for leaf in leaves), structure)
+        # What is summed beside the updates themselves.
+        self.aggregate = empty_aggregate({})
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        try:
+            os.posix_fallocate(self._file.fileno(), 0, 4 * self._columns * most)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{folder}: no room for {most} updates of {4 * self._columns} bytes ({error.strerror}), which the "
+                f"aggregation {rule.name} keeps until a round's end"
+            ) from error
+
+    def _add(self, client: int, message: jax.Array, num_examples: int, training: TrainingSums) -> bool:
+        delta, added = _contribution(
+            self._compressor,
+            self._rules,
+            self._shapes,
+            jax.random.fold_in(self._key, client),
+            message,
+            jnp.float32(num_examples),
+            TrainingSums(*map(jnp.float32, training)),
+            self._clip_norm,
+        )
+        accepted = not bool(added.dropped)
+        if accepted:
+            offset = 4 * self._columns * self._rows
+            for leaf in delta:
+                values = np.ascontiguousarray(leaf, np.float32).reshape(-1)
+                os.pwrite(self._file.fileno(), values.view(np.uint8).data, offset)
+                offset += values.nbytes
+            self._rows += 1
+        self.aggregate = add_aggregates(self.aggregate, added)
+        return accepted
+
+    def finish(self) -> CohortAggregate:
+        """See `StreamingSum.finish`: the weight times the robust mean takes the place of the sum. Takes a while."""
+        rows, columns = self._rows, self._columns
+        self._file.flush()
+        found = np.zeros(columns, np.float32)
+        if rows:
+            updates = np.memmap(self._file, np.float32, "r", shape=(rows, columns))
+            step = max(1, _BLOCK_BYTES // (4 * rows))
+            for start in range(0, columns, step):
+                found[start : start + step] = robust_mean(updates[:, start : start + step], self._rule)
+        self._file.close()
+        return self.aggregate._replace(delta=_unflatten(found * np.float32(rows), self._like))
+
+
+def robust_mean(updates: np.ndarray, rule: RobustRule) -> np.ndarray:
+    """Combine updates, each coordinate by itself.
+
+    Args:
+      updates: float32 [clients, coordinates], at least one client.
+      rule: `median` or `trimmed_mean`.
+
+    Returns:
+      float32 [coordinates].
+    """
+    ordered = np.sort(np.ascontiguousarray(updates.T), axis=1)
+    clients = ordered.shape[1]
+    middle = (clients - 1) // 2
+    cut = middle if rule.name == "median" else min(middle, math.ceil(rule.trimmed_part * clients))
+    return ordered[:, cut : clients - cut].mean(axis=1, dtype=np.float32)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _contribution(
+    compressor: Compressor,
+    rules: AggregationRules,
+    shapes: Any,
+    key: jax.Array,
+    message: jax.Array,
+    num_examples: jax.Array,
+    training: TrainingSums,
+    clip_norm: jax.Array | None,
+) -> tuple[list[jax.Array], CohortAggregate]:
+    """Make the leaves of a client's update, clipped, and what it adds to the sums beside it."""
+    leaves, structure = shapes
+    like = jax.tree_util.tree_unflatten(structure, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in leaves])
+    delta = decompress_update(compressor, key, unpack_update(compressor, message, like), like)
+    added = contribution(delta, num_examples, training, rules, clip_norm)
+    return jax.tree_util.tree_leaves(added.delta), added._replace(delta={})
+
+
+def _unflatten(values: np.ndarray, like: Params) -> Params:
+    leaves, structure = jax.tree_util.tree_flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    parts = np.split(values, ends[:-1])
+    return jax.tree_util.tree_unflatten(
+        structure, [jnp.asarray(part.reshape(leaf.shape)) for part, leaf in zip(parts, leaves, strict=True)]
+    )

@@ -1,0 +1,169 @@
+"""The settings of a deployment. The command line's options and help are made from this dataclass."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlm.fl_core.aggregation import AggregationRules
+from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding
+from fedlm.fl_core.deployment.server.robust_sums import RobustName, RobustRule
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.round_loop import FederatedOptimization
+from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment(TrainingSettings):
+    """One model trained by clients that dial in."""
+
+    model: str
+    """Name of the model; `fedlm models` lists them."""
+    rounds: int = 100
+    """Rounds to run."""
+    client_learning_rate: float = 0.5
+    """Learning rate of the clients' SGD."""
+    server_learning_rate: float = 0.01
+    """Learning rate of the server optimizer."""
+    seed: int = 0
+    """Root seed of initialisation, and of the clients' shuffling and rounding. Who is selected does not follow from
+    it."""
+
+    cohort_size: int = 100
+    """Reports that a round waits for."""
+    minimum_reports: int | None = None
+    """Reports without which a round is abandoned when its time is over; four fifths of cohort-size where it is not
+    given."""
+    over_selection: float = 1.3
+    """Clients selected for each report waited for, since some will not answer."""
+    selection_seconds: float = 60.0
+    """How long a round takes clients in at most, from the first one on."""
+    reporting_seconds: float = 600.0
+    """How long a round waits for reports after it has selected its clients."""
+    min_separation: int = 1
+    """Rounds from one that a client takes part in to the next that it may, at least; 1 allows adjacent rounds."""
+    max_participations: int | None = None
+    """Rounds that a client may take part in at most."""
+    aggregation: RobustName = "mean"
+    """How the updates of a round become one. mean: they are added as they come and forgotten. median, trimmed_mean: of
+    each parameter by itself, so that a few dishonest clients cannot lead it astray (Yin et al. 2018). All clients count
+    the same, and the server keeps every update until the round's end: cohort-size x 4 bytes a parameter in a file
+    in the run's folder, besides 8 bytes a parameter of memory. Not with privacy, whose noise is made for sums; there,
+    and with the mean, update-clip-norm bounds what one client can do."""
+    trimmed_part: float = 0.1
+    """Part of the updates that trimmed_mean leaves out at each end."""
+    check_in_seconds: float = 10.0
+    """How soon a client that is not needed now is asked back at the earliest."""
+    download_encoding: DownloadEncoding = "float32"
+    """How the model travels to clients: float32, or bfloat16 for half the bytes and rounded parameters."""
+    chunk_bytes: int = 1 << 19
+    """Bytes of a chunk of a download."""
+    evaluate_every: int = 10
+    """Score the held-out clients every so many rounds and after the last, where there are any."""
+    checkpoint_every: int = 10
+    """Save a checkpoint every so many rounds, and after the last. With privacy every round is saved, since every model
+    leaves the server."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_learning_rates("client_learning_rate", self.client_learning_rate)
+        check_learning_rates("server_learning_rate", self.server_learning_rate)
+        check_seeds("seed", self.seed)
+        for name in ("rounds", "cohort_size", "evaluate_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        for name in ("selection_seconds", "reporting_seconds", "check_in_seconds"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be positive and finite")
+        if not (self.over_selection >= 1 and math.isfinite(self.over_selection)):
+            raise ConfigurationError(f"over_selection is {self.over_selection}, but must be at least 1 and finite")
+        if not 1 <= self.fewest_reports <= self.cohort_size:
+            raise ConfigurationError(
+                f"minimum_reports is {self.minimum_reports}, but must lie between 1 and cohort_size, {self.cohort_size}"
+            )
+        if not 1 << 12 <= self.chunk_bytes <= 1 << 22:
+            raise ConfigurationError(f"chunk_bytes is {self.chunk_bytes}, but must lie between 4096 and 4194304")
+        _ = self.participation
+        self._check_aggregation()
+        self.check_privacy("min_separation", self.update_clip_norm, self.weighting, audited=False)
+        if self.privacy != "none" and self.delta is None:
+            raise ConfigurationError(
+                "privacy needs delta in a deployment, since it is not known how many clients there will be; give one "
+                "well below 1 / the number of clients"
+            )
+
+    def _check_aggregation(self) -> None:
+        rule = self.robust_rule()
+        if rule.name != "trimmed_mean" and self.trimmed_part != RobustRule().trimmed_part:
+            raise ConfigurationError(f"trimmed_part does nothing with the aggregation {rule.name}; leave it out")
+        if rule.name == "mean":
+            return
+        if self.privacy != "none":
+            raise ConfigurationError(
+                f"aggregation is {rule.name}, but privacy is {self.privacy}, whose guarantee is for sums; leave one out"
+            )
+        if self.weighting == "examples":
+            raise ConfigurationError(
+                f"weighting is examples, but with the aggregation {rule.name} all clients count the same, since "
+                "nothing bounds what one says that it has; give weighting uniform, or leave it out"
+            )
+
+    def robust_rule(self) -> RobustRule:
+        """Collect how updates become one."""
+        return RobustRule(self.aggregation, self.trimmed_part)
+
+    def aggregation_rules(self) -> AggregationRules:
+        """See `TrainingSettings.aggregation_rules`."""
+        rules = super().aggregation_rules()
+        return rules if self.aggregation == "mean" else AggregationRules("uniform", rules.clip_norm)
+
+    @property
+    def fewest_reports(self) -> int:
+        """Reports without which a round is abandoned."""
+        return math.ceil(0.8 * self.cohort_size) if self.minimum_reports is None else self.minimum_reports
+
+    @property
+    def participation(self) -> BoundedParticipation:
+        """What the server enforces of every client."""
+        return BoundedParticipation(self.max_participations, self.min_separation)
+
+    @property
+    def saved_every(self) -> int:
+        """Rounds after which the server saves them; with privacy each of them, before its model is released."""
+        return self.checkpoint_every if self.privacy == "none" else 1
+
+    def optimization(self) -> FederatedOptimization:
+        """Collect what the round loop needs."""
+        return FederatedOptimization(
+            server=self.server_config(),
+            server_learning_rate=self.server_learning_rate,
+            client_learning_rate=self.client_learning_rate,
+            seed=self.seed,
+            server_warmup_rounds=self.server_warmup_rounds,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Make a JSON-able dictionary of the settings.
+
+        Returns:
+          From names to values.
+        """
+        plain = dataclasses.asdict(self).items()
+        return {name: str(value) if isinstance(value, Path) else value for name, value in plain}
+
+
+MAY_CHANGE = (
+    "rounds",
+    "cohort_size",
+    "minimum_reports",
+    "over_selection",
+    "selection_seconds",
+    "reporting_seconds",
+    "check_in_seconds",
+    "chunk_bytes",
+    "evaluate_every",
+    "checkpoint_every",
+)
+"""What a run may go on with other values of. Privacy has a plan of its own, which may not change."""

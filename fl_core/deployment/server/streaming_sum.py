@@ -1,0 +1,126 @@
+"""Adds reports as they come: each is checked, dequantized, clipped, added and forgotten."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
+from fedlm.fl_core.compression.compressors import Buffer, Compressor, decompress_update
+from fedlm.fl_core.deployment.protocol.update_bytes import (
+    WireError,
+    check_update,
+    squared_norm,
+    unpack_update,
+    upload_bytes,
+)
+from fedlm.fl_core.local_sgd import TrainingSums
+from fedlm.models.base import Params
+
+
+class Report(NamedTuple):
+    """A client's report, whole but not trusted.
+
+    Attributes:
+      client: its number in this run.
+      content: the upload's bytes.
+      num_examples: how many examples the client says that it trains on.
+      training: what it says of its training.
+    """
+
+    client: int
+    content: Buffer
+    num_examples: int
+    training: TrainingSums
+
+
+class StreamingSum:
+    """The sum of a round's reports; holds one model's worth of numbers however many there are. Not thread-safe."""
+
+    def __init__(
+        self,
+        like: Params,
+        compressor: Compressor,
+        rules: AggregationRules,
+        clip_norm: float | None,
+        upload_key: jax.Array,
+    ):
+        """Begin with nothing.
+
+        Args:
+          like: arrays, or shapes, of the model's structure.
+          compressor: how updates travel.
+          rules: how they are screened, clipped and weighed.
+          clip_norm: of this round, in place of the rules'; None for theirs.
+          upload_key: of the round; see `fedlm.fl_core.round_loop.RoundPlan.upload_key`.
+        """
+        self._compressor, self._rules, self._clip_norm, self._key = compressor, rules, clip_norm, upload_key
+        self._like = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), like)
+        # Its arrays are given to the compiled program one by one, so that no two may be the same.
+        self.aggregate: CohortAggregate = jax.tree_util.tree_map(jnp.copy, empty_aggregate(self._like))
+
+    def compile(self) -> None:
+        """Compile what adds a report, so that the first one of a run does not wait for it. The sum is used up."""
+        message = jnp.zeros(upload_bytes(self._compressor, self._like), jnp.uint8)
+        self._add(0, message, 1, TrainingSums(0.0, 0.0, 0.0))  # type: ignore[arg-type]
+
+    def add(self, report: Report) -> None:
+        """Add a report.
+
+        Args:
+          report: as it was received.
+
+        Raises:
+          WireError: it is not an update of this model, or its numbers are not finite. The sum is as before, but counts
+            the client as dropped where its numbers were the reason.
+        """
+        check_update(self._compressor, report.content, self._like)
+        # Where it is aligned as JAX wants it, the message is not copied; it is not looked at any more below.
+        message = jax.device_put(np.frombuffer(report.content, np.uint8), may_alias=True)
+        if not self._add(report.client, message, report.num_examples, report.training):
+            raise WireError("the update's length, or its loss, is not a finite number")
+
+    def _add(self, client: int, message: jax.Array, num_examples: int, training: TrainingSums) -> bool:
+        self.aggregate, accepted = _fold(
+            self._compressor,
+            self._rules,
+            self.aggregate,
+            jax.random.fold_in(self._key, client),
+            message,
+            jnp.float32(num_examples),
+            TrainingSums(*map(jnp.float32, training)),
+            self._clip_norm,
+        )
+        jax.block_until_ready(self.aggregate)
+        return bool(accepted)
+
+    def finish(self) -> CohortAggregate:
+        """Give the sum of all that was added; nothing is added after this."""
+        return self.aggregate
+
+    def add_unusable(self) -> None:
+        """Count a client whose training gave no finite update."""
+        counted = self.aggregate
+        self.aggregate = counted._replace(clients=counted.clients + 1, dropped=counted.dropped + 1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+def _fold(
+    compressor: Compressor,
+    rules: AggregationRules,
+    aggregate: CohortAggregate,
+    key: jax.Array,
+    message: jax.Array,
+    num_examples: jax.Array,
+    training: TrainingSums,
+    clip_norm: jax.Array | None,
+) -> tuple[CohortAggregate, jax.Array]:
+    # Decompressed twice, once for the norm and once for the sum, an update need never be in memory: that is several
+    # times as fast.
+    norm = jnp.sqrt(squared_norm(compressor, key, message, aggregate.delta))
+    compressed = unpack_update(compressor, message, aggregate.delta)
+    delta = decompress_update(compressor, key, compressed, aggregate.delta)
+    added = contribution(delta, num_examples, training, rules, clip_norm, norm)
+    return add_aggregates(aggregate, added), added.dropped == 0

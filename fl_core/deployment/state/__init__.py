@@ -1,0 +1,1 @@
+"""What a server remembers, in a database."""

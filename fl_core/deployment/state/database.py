@@ -1,0 +1,188 @@
+"""Opens the server's database, SQLite or PostgreSQL, and brings its tables up to date.
+
+A transaction that was committed survives a crash of the machine. One that writes holds the database's lock from its
+beginning, so that what it read is still so when it writes, whichever processes share the database.
+"""
+
+import contextlib
+import random
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.engine import Connection
+
+from fedlm.fl_core.deployment.state.state import StateError
+
+_BUSY_SECONDS = 30
+_POSTGRESQL_SETTINGS = f"-c synchronous_commit=on -c lock_timeout={_BUSY_SECONDS}s"
+# Any number that nobody else uses: whoever holds it is the one that writes.
+_LOCK = 0x6665646C6D
+_EXPECTED = "give sqlite:///FILE, or postgresql://USER:PASSWORD@HOST/DATABASE"
+_MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+class Database:
+    """Transactions in one database; safe to use from any thread."""
+
+    def __init__(self, url: str):
+        """Open the database, and upgrade its tables where they are absent or of an older version.
+
+        Args:
+          url: `sqlite:///FILE`, or `postgresql://USER:PASSWORD@HOST/DATABASE`.
+
+        Raises:
+          StateError: it cannot be opened, or a newer version of fedlm has written it.
+        """
+        self._url = _parse(url)
+        try:
+            self._engine = sql.create_engine(self._url, **self._options())
+            if self._is_sqlite:
+                sql.event.listen(self._engine, "connect", _set_up_sqlite)
+                sql.event.listen(self._engine, "begin", _begin_sqlite)
+            with self._engine.connect() as connection, connection.begin():
+                current = self._is_current(connection)
+            if not current:
+                with self._engine.connect() as connection, self._lock(connection):
+                    self._upgrade(connection)
+        except (sql.exc.SQLAlchemyError, ImportError) as error:
+            raise StateError(
+                f"{self.name}: the state cannot be opened ({_first_line(error)}); is the database there, and may this "
+                "process write it?"
+            ) from error
+
+    def _options(self) -> dict[str, Any]:
+        if self._is_sqlite:
+            return {"connect_args": {"timeout": _BUSY_SECONDS, "check_same_thread": False}}
+        settings = {"options": _POSTGRESQL_SETTINGS, "client_encoding": "utf8", "connect_timeout": _BUSY_SECONDS}
+        return {"connect_args": settings, "pool_pre_ping": True}
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._url.get_backend_name() == "sqlite"
+
+    @property
+    def name(self) -> str:
+        """The URL, without its password."""
+        return self._url.render_as_string()
+
+    @contextlib.contextmanager
+    def _lock(self, connection: Connection) -> Iterator[None]:
+        """Begin a transaction that nobody else writes beside."""
+        if self._is_sqlite:
+            connection = connection.execution_options(writes=True)
+        with connection.begin():
+            if not self._is_sqlite:
+                connection.execute(sql.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            yield
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Begin a transaction that reads and writes, alone; it is committed at the end.
+
+        Yields:
+          The connection.
+
+        Raises:
+          StateError: the database is busy for long, full or gone; nothing was written.
+        """
+        with self._errors(), self._engine.connect() as connection, self._lock(connection):
+            yield connection
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Begin a transaction that only reads.
+
+        Yields:
+          The connection.
+
+        Raises:
+          StateError: the database is gone.
+        """
+        with self._errors(), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sql.exc.SQLAlchemyError as error:
+            raise StateError(
+                f"{self.name}: the state cannot be read or written ({_first_line(error)}); is the database there, and "
+                "does its disk have room?"
+            ) from error
+
+    def _is_current(self, connection: Connection) -> bool:
+        """Say whether the tables are of this version; refuse those of a newer one."""
+        from alembic.runtime.migration import MigrationContext
+        from alembic.script import ScriptDirectory
+
+        script = ScriptDirectory(str(_MIGRATIONS))
+        found, head = MigrationContext.configure(connection).get_current_revision(), script.get_current_head()
+        if found is not None and found not in {step.revision for step in script.walk_revisions()}:
+            raise StateError(
+                f"{self.name}: a newer version of fedlm wrote this database (its tables are of revision {found}, and "
+                f"this version knows those up to {head}); run that version, or a later one"
+            )
+        return found == head
+
+    def _upgrade(self, connection: Connection) -> None:
+        from alembic import command
+        from alembic.config import Config
+
+        # Another process may have done it meanwhile.
+        if not self._is_current(connection):
+            config = Config(attributes={"connection": connection})
+            config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+            command.upgrade(config, "head")
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._engine.dispose()
+
+
+def _parse(url: str) -> sql.URL:
+    try:
+        parsed = sql.make_url(url)
+    except sql.exc.ArgumentError as error:
+        # Not repeated, since it may hold a password.
+        raise StateError(f"what was given is not the URL of a database; {_EXPECTED}") from error
+    if parsed.drivername in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise StateError(f"{parsed.render_as_string()}: databases of this kind are not supported; {_EXPECTED}")
+    return parsed
+
+
+def _set_up_sqlite(connection: Any, record: Any) -> None:
+    # Transactions begin where SQLAlchemy says so, not where the driver guesses.
+    connection.isolation_level = None
+    # With `synchronous` FULL a committed transaction survives a loss of power, not only of the process.
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+    _write_ahead(connection)
+
+
+def _write_ahead(connection: Any) -> None:
+    """Let readers go on beside a writer; the file remembers it, so only the first connection of all sets it."""
+    # SQLite does not wait for its busy time here: of two that change the mode at once, one is refused immediately.
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.005, 0.05))
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

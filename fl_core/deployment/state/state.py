@@ -1,0 +1,201 @@
+"""What the server remembers beside the model: clients, check-ins, rounds, who took part in them, and releases.
+
+The ledger and the checkpoints say what was released; this says who took part, so that participation stays bounded
+however often the server stops and starts.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from fedlm.fl_core.errors import UserError
+
+Outcome = Literal["finished", "abandoned"]
+
+
+class StateError(UserError):
+    """The state does not belong to this run, is an older copy, or cannot be read or written."""
+
+
+class ClientRecord(NamedTuple):
+    """A client that has checked in before.
+
+    Attributes:
+      number: of the client in this run, counted from 0; its random streams follow from it.
+      identity: its name, or that of its certificate.
+      last_round: the last round that it took part in; None where it has in none.
+      participations: how many rounds it took part in.
+    """
+
+    number: int
+    identity: str
+    last_round: int | None
+    participations: int
+
+
+class SeenClient(NamedTuple):
+    """Check-ins of a client that are not in the state yet.
+
+    Attributes:
+      number: of the client in this run.
+      identity: its name, or that of its certificate.
+      version: of its software.
+      check_ins: how many.
+      last_seen: seconds since 1970 of the last.
+    """
+
+    number: int
+    identity: str
+    version: str
+    check_ins: int
+    last_seen: float
+
+
+class AttemptRecord(NamedTuple):
+    """One attempt at a round, once it is over.
+
+    Attributes:
+      token: that named it, in hex.
+      round_number: of the round, counted from 0.
+      outcome: whether its reports count.
+      reason: why it was abandoned; empty where it was not.
+      started: seconds since 1970.
+      seconds: how long it took.
+      selected: clients that were selected.
+      reported: reports that were added.
+      refused: reports that were not.
+      declined: selected clients that answered without an update.
+      bytes_down: sent to clients.
+      bytes_up: received from them.
+      lost: reports that were accepted, but lost with the process that had added them up.
+    """
+
+    token: str
+    round_number: int
+    outcome: Outcome
+    reason: str
+    started: float
+    seconds: float
+    selected: int
+    reported: int
+    refused: int
+    declined: int
+    bytes_down: int
+    bytes_up: int
+    lost: int = 0
+
+
+class Totals(NamedTuple):
+    """Sums over all attempts that are over.
+
+    Attributes:
+      finished: attempts that count.
+      abandoned: attempts that do not.
+      selected: clients that were selected.
+      reported: reports that were added.
+      bytes_down: sent to clients.
+      bytes_up: received from them.
+    """
+
+    finished: int
+    abandoned: int
+    selected: int
+    reported: int
+    bytes_down: int
+    bytes_up: int
+
+
+class ReleaseRecord(NamedTuple):
+    """A model that was made durable.
+
+    Attributes:
+      rounds: how many rounds it has seen.
+      digest: of its parameters.
+      released: seconds since 1970.
+    """
+
+    rounds: int
+    digest: str
+    released: float
+
+
+class State(Protocol):
+    """Durable: when a method that records returns, what it recorded survives a crash.
+
+    Safe to call from any thread. Every method raises `StateError` where the database is busy or gone.
+    """
+
+    def claim(self, run: str) -> None:
+        """Make sure that this state is that of a run, or make it so where it is new.
+
+        Args:
+          run: the run's name for itself.
+
+        Raises:
+          StateError: it is another run's.
+        """
+        ...
+
+    def clients(self) -> list[ClientRecord]:
+        """List all clients that have ever checked in."""
+        ...
+
+    def clients_since(self, moment: float) -> int:
+        """Count the clients that have checked in since a moment.
+
+        Args:
+          moment: seconds since 1970; 0 counts all.
+        """
+        ...
+
+    def record_check_ins(self, seen: Sequence[SeenClient]) -> None:
+        """Record check-ins, all or none of them.
+
+        Args:
+          seen: one entry a client; the client is added where it is new.
+        """
+        ...
+
+    def record_attempt(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
+        """Record an attempt at a round and, in the same transaction, who took part.
+
+        Args:
+          attempt: which is over; nothing happens where it is recorded already.
+          participants: numbers of the clients whose updates count; none where it was abandoned.
+        """
+        ...
+
+    def finished_rounds(self) -> int:
+        """Say how many rounds are finished: one more than the last one's number."""
+        ...
+
+    def forget_rounds(self, first: int) -> None:
+        """Forget that rounds were finished, and who took part: nothing of them was released, and they run again.
+
+        Args:
+          first: of those rounds.
+        """
+        ...
+
+    def record_release(self, release: ReleaseRecord) -> None:
+        """Record a release, unless it is recorded already.
+
+        Args:
+          release: the model.
+        """
+        ...
+
+    def attempts(self, last: int) -> list[AttemptRecord]:
+        """List the latest attempts, the oldest of them first.
+
+        Args:
+          last: how many at most.
+        """
+        ...
+
+    def totals(self) -> Totals:
+        """Sum all attempts up."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the database."""
+        ...

@@ -1,0 +1,183 @@
+"""The server's state in a database: SQLite in the run's folder, or PostgreSQL by its URL."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import sqlalchemy as sql
+from sqlalchemy.engine import Connection
+
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state import (
+    AttemptRecord,
+    ClientRecord,
+    ReleaseRecord,
+    SeenClient,
+    StateError,
+    Totals,
+)
+from fedlm.fl_core.deployment.state.tables import ATTEMPTS, CLIENTS, PARTICIPATIONS, RELEASES, RUNS
+
+DATABASE_FILE = "state.db"
+_AT_ONCE = 500
+
+
+class SqlState:
+    """A `fedlm.fl_core.deployment.state.state.State` in a database."""
+
+    def __init__(self, database: Database | str):
+        """Open the database.
+
+        Args:
+          database: or its URL.
+
+        Raises:
+          StateError: it cannot be opened.
+        """
+        self._database = Database(database) if isinstance(database, str) else database
+
+    def claim(self, run: str) -> None:
+        """See `State.claim`."""
+        with self._database.writing() as connection:
+            found = connection.scalars(sql.select(RUNS.c.run)).all()
+            if not found:
+                connection.execute(sql.insert(RUNS).values(run=run))
+            elif found != [run]:
+                raise StateError(
+                    f"{self._database.name}: holds the state of another run; give the database that belongs "
+                    "to this run's folder, or a new one for a new run"
+                )
+
+    def clients(self) -> list[ClientRecord]:
+        """See `State.clients`."""
+        taken = (
+            sql.select(
+                PARTICIPATIONS.c.client,
+                sql.func.max(PARTICIPATIONS.c.round_number).label("last"),
+                sql.func.count().label("count"),
+            )
+            .group_by(PARTICIPATIONS.c.client)
+            .subquery()
+        )
+        query = (
+            sql.select(CLIENTS.c.number, CLIENTS.c.identity, taken.c.last, sql.func.coalesce(taken.c.count, 0))
+            .outerjoin(taken, CLIENTS.c.number == taken.c.client)
+            .order_by(CLIENTS.c.number)
+        )
+        with self._database.reading() as connection:
+            return [ClientRecord(*row) for row in connection.execute(query)]
+
+    def clients_since(self, moment: float) -> int:
+        """See `State.clients_since`."""
+        query = sql.select(sql.func.count()).select_from(CLIENTS).where(CLIENTS.c.last_seen >= moment)
+        with self._database.reading() as connection:
+            return connection.scalar(query) or 0
+
+    def record_check_ins(self, seen: Sequence[SeenClient]) -> None:
+        """See `State.record_check_ins`."""
+        if not seen:
+            return
+        update = (
+            sql.update(CLIENTS)
+            .where(CLIENTS.c.number == sql.bindparam("which"))
+            .values(
+                version=sql.bindparam("new_version"),
+                check_ins=CLIENTS.c.check_ins + sql.bindparam("more"),
+                last_seen=sql.bindparam("seen"),
+            )
+        )
+        with self._database.writing() as connection:
+            known = _known(connection, [one.number for one in seen])
+            new = [one._asdict() for one in seen if one.number not in known]
+            old = [
+                {"which": one.number, "new_version": one.version, "more": one.check_ins, "seen": one.last_seen}
+                for one in seen
+                if one.number in known
+            ]
+            if new:
+                connection.execute(sql.insert(CLIENTS), new)
+            if old:
+                connection.execute(update, old)
+
+    def record_attempt(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
+        """See `State.record_attempt`."""
+        with self._database.writing() as connection:
+            write_attempt(connection, attempt, participants)
+
+    def finished_rounds(self) -> int:
+        """See `State.finished_rounds`."""
+        query = sql.select(sql.func.max(ATTEMPTS.c.round_number)).where(ATTEMPTS.c.outcome == "finished")
+        with self._database.reading() as connection:
+            last = connection.scalar(query)
+        return 0 if last is None else last + 1
+
+    def forget_rounds(self, first: int) -> None:
+        """See `State.forget_rounds`."""
+        again = (ATTEMPTS.c.round_number >= first) & (ATTEMPTS.c.outcome == "finished")
+        undone = {"outcome": "abandoned", "reason": "the server stopped before anything of it was released"}
+        with self._database.writing() as connection:
+            connection.execute(sql.delete(PARTICIPATIONS).where(PARTICIPATIONS.c.round_number >= first))
+            connection.execute(sql.update(ATTEMPTS).where(again).values(**undone))
+
+    def record_release(self, release: ReleaseRecord) -> None:
+        """See `State.record_release`."""
+        with self._database.writing() as connection:
+            there = connection.scalar(sql.select(RELEASES.c.rounds).where(RELEASES.c.rounds == release.rounds))
+            if there is None:
+                connection.execute(sql.insert(RELEASES).values(**release._asdict()))
+
+    def attempts(self, last: int) -> list[AttemptRecord]:
+        """See `State.attempts`."""
+        columns = [ATTEMPTS.c[name] for name in AttemptRecord._fields]
+        query = sql.select(*columns).order_by(ATTEMPTS.c.number.desc()).limit(last)
+        with self._database.reading() as connection:
+            return [AttemptRecord(*row) for row in connection.execute(query)][::-1]
+
+    def totals(self) -> Totals:
+        """See `State.totals`."""
+        summed = [sql.func.coalesce(sql.func.sum(ATTEMPTS.c[name]), 0) for name in Totals._fields[2:]]
+        outcomes = [
+            sql.func.count().filter(ATTEMPTS.c.outcome == outcome).label(outcome) for outcome in Totals._fields[:2]
+        ]
+        with self._database.reading() as connection:
+            return Totals(*map(int, connection.execute(sql.select(*outcomes, *summed)).one()))
+
+    def close(self) -> None:
+        """See `State.close`."""
+        self._database.close()
+
+
+def write_attempt(connection: Connection, attempt: AttemptRecord, participants: Sequence[int]) -> None:
+    """Write an attempt, and who took part, within a transaction; see `State.record_attempt`.
+
+    Args:
+      connection: of the transaction.
+      attempt: which is over.
+      participants: numbers of the clients whose updates count.
+    """
+    # The first try may have been committed although its connection broke.
+    if connection.scalar(sql.select(ATTEMPTS.c.number).where(ATTEMPTS.c.token == attempt.token)) is not None:
+        return
+    connection.execute(sql.insert(ATTEMPTS).values(**attempt._asdict()))
+    rows = [{"round_number": attempt.round_number, "client": client} for client in participants]
+    if rows:
+        connection.execute(sql.insert(PARTICIPATIONS), rows)
+
+
+def sqlite_url(path: Path) -> str:
+    """Name an SQLite database.
+
+    Args:
+      path: of its file.
+
+    Returns:
+      The URL for `SqlState`.
+    """
+    return f"sqlite:///{path.absolute()}"
+
+
+def _known(connection: Connection, indices: list[int]) -> set[int]:
+    known: set[int] = set()
+    for start in range(0, len(indices), _AT_ONCE):
+        part = indices[start : start + _AT_ONCE]
+        known |= set(connection.scalars(sql.select(CLIENTS.c.number).where(CLIENTS.c.number.in_(part))))
+    return known

@@ -1,0 +1,97 @@
+"""The tables of the server's database. `migrations` holds the steps that lead to them."""
+
+import sqlalchemy as sql
+
+TABLES = sql.MetaData()
+RUNS = sql.Table(
+    "runs",
+    TABLES,
+    sql.Column("run", sql.String(64), primary_key=True),
+    sql.Column("over", sql.Boolean, nullable=False, server_default=sql.false()),
+)
+CLIENTS = sql.Table(
+    "clients",
+    TABLES,
+    sql.Column("number", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("identity", sql.String(256), nullable=False, unique=True),
+    sql.Column("version", sql.String(64), nullable=False),
+    sql.Column("check_ins", sql.Integer, nullable=False),
+    sql.Column("last_seen", sql.Float, nullable=False),
+)
+ATTEMPTS = sql.Table(
+    "attempts",
+    TABLES,
+    sql.Column("number", sql.Integer, primary_key=True),
+    sql.Column("token", sql.String(64), nullable=False, unique=True),
+    sql.Column("round_number", sql.Integer, nullable=False, index=True),
+    sql.Column("outcome", sql.String(16), nullable=False),
+    sql.Column("reason", sql.String(256), nullable=False),
+    sql.Column("started", sql.Float, nullable=False),
+    sql.Column("seconds", sql.Float, nullable=False),
+    *(sql.Column(name, sql.Integer, nullable=False) for name in ("selected", "reported", "refused", "declined")),
+    *(sql.Column(name, sql.BigInteger, nullable=False) for name in ("bytes_down", "bytes_up")),
+    sql.Column("lost", sql.Integer, nullable=False, server_default="0"),
+)
+PARTICIPATIONS = sql.Table(
+    "participations",
+    TABLES,
+    sql.Column("round_number", sql.Integer, primary_key=True),
+    sql.Column("client", sql.ForeignKey("clients.number"), primary_key=True, index=True),
+)
+RELEASES = sql.Table(
+    "releases",
+    TABLES,
+    sql.Column("rounds", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("digest", sql.String(64), nullable=False),
+    sql.Column("released", sql.Float, nullable=False),
+)
+# The rest is there only while several processes share a round.
+AGGREGATORS = sql.Table(
+    "aggregators",
+    TABLES,
+    sql.Column("name", sql.String(64), primary_key=True),
+    sql.Column("beats", sql.BigInteger, nullable=False),
+    sql.Column("lost", sql.Boolean, nullable=False),
+)
+SHARED_ROUNDS = sql.Table(
+    "shared_rounds",
+    TABLES,
+    sql.Column("token", sql.String(64), primary_key=True),
+    sql.Column("round_number", sql.Integer, nullable=False),
+    sql.Column("seed", sql.BigInteger, nullable=False),
+    sql.Column("learning_rate", sql.Double, nullable=False),
+    sql.Column("clip_norm", sql.Double),
+    sql.Column("goal", sql.Integer, nullable=False),
+    sql.Column("to_select", sql.Integer, nullable=False),
+    sql.Column("min_separation", sql.Integer, nullable=False),
+    sql.Column("max_participations", sql.Integer),
+    sql.Column("agreement", sql.String(64), nullable=False),
+    sql.Column("parameters", sql.String(64), nullable=False),
+    sql.Column("phase", sql.String(16), nullable=False),
+    sql.Column("seconds_left", sql.Double, nullable=False),
+)
+SELECTIONS = sql.Table(
+    "selections",
+    TABLES,
+    sql.Column("token", sql.ForeignKey("shared_rounds.token"), primary_key=True),
+    sql.Column("client", sql.ForeignKey("clients.number"), primary_key=True),
+    sql.Column("state", sql.String(16), nullable=False),
+    sql.Column("aggregator", sql.ForeignKey("aggregators.name")),
+    sql.Column("upload_id", sql.LargeBinary),
+)
+PARTIAL_SUMS = sql.Table(
+    "partial_sums",
+    TABLES,
+    sql.Column("token", sql.ForeignKey("shared_rounds.token"), primary_key=True),
+    sql.Column("aggregator", sql.ForeignKey("aggregators.name"), primary_key=True),
+    sql.Column("content", sql.String(64), nullable=False),
+    sql.Column("reports", sql.Integer, nullable=False),
+    *(sql.Column(name, sql.BigInteger, nullable=False) for name in ("steps", "bytes_down", "bytes_up")),
+)
+PIECES = sql.Table(
+    "pieces",
+    TABLES,
+    sql.Column("digest", sql.String(64), primary_key=True),
+    sql.Column("number", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("content", sql.LargeBinary, nullable=False),
+)

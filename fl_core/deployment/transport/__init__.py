@@ -1,0 +1,1 @@
+"""What carries the messages: gRPC and HTTP."""

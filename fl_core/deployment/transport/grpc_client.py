@@ -1,0 +1,124 @@
+"""The client's end of the gRPC transport."""
+
+from collections.abc import AsyncIterator
+from typing import NoReturn
+
+import grpc
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import (
+    LARGEST_CHUNK,
+    RefusedError,
+    TransportError,
+    UnknownArtifactError,
+)
+from fedlm.fl_core.deployment.transport.grpc_names import (
+    CHECK_IN,
+    CLIENT_NAME,
+    DOWNLOAD,
+    SERVICE,
+    UPLOAD,
+    WANTED,
+    flow_options,
+    message_limits,
+)
+
+_FOR_GOOD = {
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+
+class GrpcChannel:
+    """A connection to a server; a `Channel`. Make and use it in one event loop."""
+
+    def __init__(self, server: str, name: str, credentials: grpc.ChannelCredentials | None = None):
+        """Prepare to dial; the first call does.
+
+        Args:
+          server: host and port.
+          name: that the client gives itself; a server that checks certificates goes by those instead.
+          credentials: of TLS; plain text where None.
+        """
+        options = [
+            *message_limits(LARGEST_CHUNK),
+            *flow_options(),
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            # The client's own backoff decides when to dial again.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(server, options)
+        else:
+            self._channel = grpc.aio.secure_channel(server, credentials, options)
+        self._metadata = ((CLIENT_NAME, name),)
+        self._check_in = self._channel.unary_unary(
+            f"/{SERVICE}/{CHECK_IN}",
+            request_serializer=messages.CheckInRequest.SerializeToString,
+            response_deserializer=messages.CheckInReply.FromString,
+        )
+        self._download = self._channel.unary_stream(
+            f"/{SERVICE}/{DOWNLOAD}",
+            request_serializer=messages.DownloadRequest.SerializeToString,
+            response_deserializer=messages.Chunk.FromString,
+        )
+        self._upload = self._channel.stream_unary(
+            f"/{SERVICE}/{UPLOAD}",
+            request_serializer=messages.UploadPart.SerializeToString,
+            response_deserializer=messages.UploadReply.FromString,
+        )
+
+    async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.check_in`."""
+        try:
+            return await self._check_in(request, metadata=self._metadata, timeout=_CHECK_IN_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            _translate(error)
+
+    async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.download`."""
+        try:
+            async for chunk in self._download(request, metadata=self._metadata):
+                yield chunk
+        except grpc.aio.AioRpcError as error:
+            _translate(error)
+
+    async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.upload`."""
+        call: grpc.aio.StreamUnaryCall | None = None
+
+        async def sent() -> AsyncIterator[messages.UploadPart]:
+            yield await anext(parts)
+            # What answers the first part alone, as that the round is over, spares the rest.
+            assert call is not None
+            if WANTED not in dict(await call.initial_metadata() or ()):
+                # It is refused. Sending on before that is known for certain would hide why.
+                await call.code()
+                return
+            async for part in parts:
+                yield part
+
+        try:
+            call = self._upload(sent(), metadata=self._metadata)
+            return await call
+        except grpc.aio.AioRpcError as error:
+            _translate(error)
+
+    async def close(self) -> None:
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.close`."""
+        await self._channel.close()
+
+
+_CHECK_IN_SECONDS = 30.0
+
+
+def _translate(error: grpc.aio.AioRpcError) -> NoReturn:
+    what = f"{error.code().name}: {error.details()}"
+    if error.code() is grpc.StatusCode.NOT_FOUND:
+        raise UnknownArtifactError(what) from error
+    raise (RefusedError if error.code() in _FOR_GOOD else TransportError)(what) from error

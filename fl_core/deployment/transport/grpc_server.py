@@ -1,0 +1,193 @@
+"""The server's end of the gRPC transport."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import (
+    Handlers,
+    MalformedError,
+    RefusedError,
+    TooManyCallsError,
+    UnknownArtifactError,
+)
+from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
+from fedlm.fl_core.deployment.security.callers import Refusals, check_claimed_name, parse_message
+from fedlm.fl_core.deployment.transport.grpc_names import (
+    CHECK_IN,
+    CLIENT_NAME,
+    DOWNLOAD,
+    SERVICE,
+    UPLOAD,
+    WANTED,
+    flow_options,
+    message_limits,
+)
+from fedlm.fl_core.errors import ConfigurationError
+
+_CALLS_AT_ONCE = 16
+_HANDSHAKE_SECONDS = 10
+_STALLED_SECONDS = 60.0
+
+Identify = Callable[[grpc.aio.ServicerContext], str]
+"""From a call to the identity of its client; raises `RefusedError` where there is none."""
+
+
+class GrpcServer:
+    """Serves `Handlers` to clients that dial in.
+
+    Attributes:
+      port: that it listens on, once started.
+    """
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        address: str,
+        chunk_bytes: int,
+        credentials: grpc.ServerCredentials | None = None,
+        identify: Identify | None = None,
+        share_port: bool = False,
+    ):
+        """Prepare to listen.
+
+        Args:
+          handlers: what to serve.
+          address: host and port; port 0 takes a free one.
+          chunk_bytes: largest chunk in either direction; longer messages are refused unread.
+          credentials: of TLS; plain text where None, which is for loopback alone.
+          identify: finds out who calls; the name that a client claims where None.
+          share_port: whether other processes may listen on the same port; the operating system spreads connections.
+        """
+        self._handlers, self._address, self._credentials = handlers, address, credentials
+        self._identify = identify or claimed_name
+        options = [
+            *message_limits(chunk_bytes),
+            *flow_options(),
+            ("grpc.max_concurrent_streams", _CALLS_AT_ONCE),
+            ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+            ("grpc.so_reuseport", int(share_port)),
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ]
+        self._server = grpc.aio.server(options=options)
+        self._server.add_generic_rpc_handlers([self._routes()])
+        self.port, self._refusals = 0, Refusals()
+
+    def _routes(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                # Requests are parsed below, where a client is known and what is no message can be answered.
+                CHECK_IN: grpc.unary_unary_rpc_method_handler(
+                    self._check_in, response_serializer=messages.CheckInReply.SerializeToString
+                ),
+                # Chunks are serialized once, not once a client.
+                DOWNLOAD: grpc.unary_stream_rpc_method_handler(self._download),
+                UPLOAD: grpc.stream_unary_rpc_method_handler(
+                    self._upload, response_serializer=messages.UploadReply.SerializeToString
+                ),
+            },
+        )
+
+    async def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+          ConfigurationError: the address cannot be listened on.
+        """
+        try:
+            if self._credentials is None:
+                self.port = self._server.add_insecure_port(self._address)
+            else:
+                self.port = self._server.add_secure_port(self._address, self._credentials)
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self._address} ({error}); is another server running there?"
+            ) from error
+        await self._server.start()
+
+    async def stop(self, grace: float) -> None:
+        """Take no new call, and end those that last longer than a grace.
+
+        Args:
+          grace: in seconds.
+        """
+        await self._server.stop(grace)
+
+    async def _check_in(self, content: bytes, context: grpc.aio.ServicerContext) -> messages.CheckInReply:
+        async with self._call(context) as peer:
+            return await self._handlers.check_in(peer, parse_message(messages.CheckInRequest, content))
+
+    async def _download(self, content: bytes, context: grpc.aio.ServicerContext) -> None:
+        async with self._call(context) as peer:
+            download = self._handlers.download(peer, parse_message(messages.DownloadRequest, content))
+            async with contextlib.aclosing(download) as chunks:
+                async for chunk in chunks:
+                    try:
+                        async with asyncio.timeout(_STALLED_SECONDS):
+                            await context.write(chunk.message())
+                    except TimeoutError:
+                        raise RefusedError(f"nothing was read for {_STALLED_SECONDS:g} seconds") from None
+
+    async def _upload(self, parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> messages.UploadReply:
+        async with self._call(context) as peer:
+            return await self._handlers.upload(peer, UploadInParts(_parse_all(parts, context)))
+
+    @contextlib.asynccontextmanager
+    async def _call(self, context: grpc.aio.ServicerContext) -> AsyncIterator[str]:
+        """Find out who calls, and turn refusals into the statuses of gRPC."""
+        peer = ""
+        try:
+            try:
+                peer = self._identify(context)
+            except RefusedError as error:
+                await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, peer, error)
+            yield peer
+        except RefusedError as error:
+            await self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, peer, error)
+        except MalformedError as error:
+            await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, peer, error)
+        except UnknownArtifactError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except TooManyCallsError as error:
+            await self._refusals.hold()
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    async def _refuse(
+        self, context: grpc.aio.ServicerContext, status: grpc.StatusCode, peer: str, error: Exception
+    ) -> None:
+        await self._refusals.note(peer, context.peer(), error)
+        await context.abort(status, str(error))
+
+
+async def _parse_all(
+    parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext
+) -> AsyncIterator[messages.UploadPart]:
+    asked = False
+    async for part in parts:
+        yield parse_message(messages.UploadPart, part)
+        if not asked:
+            # The first part is read, and more is wanted: clients send no other before they see this.
+            await context.send_initial_metadata(((WANTED, "1"),))
+            asked = True
+
+
+def claimed_name(context: Any) -> str:
+    """Take the name that a client gives itself; anybody can give any.
+
+    Args:
+      context: of the call.
+
+    Returns:
+      The name.
+
+    Raises:
+      RefusedError: see `fedlm.fl_core.deployment.security.callers.check_claimed_name`.
+    """
+    return check_claimed_name(dict(context.invocation_metadata() or ()).get(CLIENT_NAME))

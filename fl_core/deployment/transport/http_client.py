@@ -1,0 +1,272 @@
+"""The client's end of the HTTP transport."""
+
+import asyncio
+import base64
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from http import HTTPStatus
+
+import h11
+from google.protobuf.message import DecodeError
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import (
+    LARGEST_CHUNK,
+    RefusedError,
+    TransportError,
+    UnknownArtifactError,
+)
+from fedlm.fl_core.deployment.transport.http_names import (
+    ARTIFACTS,
+    CHECK_IN,
+    CHUNK_BYTES,
+    CLIENT_NAME,
+    FIRST_CHUNK,
+    MESSAGE,
+    UPLOAD,
+    UPLOAD_HEADER,
+)
+from fedlm.fl_core.errors import ConfigurationError
+
+_CHECK_IN_SECONDS = 30.0
+_AT_ONCE, _LONGEST_MESSAGE = 1 << 18, 1 << 22
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+_FOR_GOOD = range(400, 408)
+
+_Fields = list[tuple[str, str]]
+
+
+class HttpChannel:
+    """Connections to a server; a `Channel`. Make and use it in one event loop."""
+
+    def __init__(self, server: str, name: str, tls: ssl.SSLContext | None = None):
+        """Prepare to dial; the first call does.
+
+        Args:
+          server: host and port.
+          name: that the client gives itself; a server that checks certificates goes by those instead.
+          tls: with the client's certificate; plain text where None.
+
+        Raises:
+          ConfigurationError: the server is not named by host and port, or the name is not printable ASCII.
+        """
+        host, _, port = server.rpartition(":")
+        if not (host and port.isdigit()):
+            raise ConfigurationError(f"the server is {server!r}, expected its host and port, such as 127.0.0.1:8470")
+        if not (name.isascii() and name.isprintable()):
+            raise ConfigurationError(f"the client's name is {name!r}, but over HTTP it must be printable ASCII")
+        self._host, self._port = host.strip("[]"), int(port)
+        self._name, self._tls = name, tls
+        self._idle: list[_Connection] = []
+
+    async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.check_in`."""
+        body = request.SerializeToString()
+        fields = [("Content-Type", MESSAGE), ("Content-Length", str(len(body)))]
+        try:
+            async with asyncio.timeout(_CHECK_IN_SECONDS), self._connection() as connection:
+                await connection.begin("POST", CHECK_IN, fields)
+                await connection.send(body)
+                return messages.CheckInReply.FromString(await connection.body(await connection.answer()))
+        except TimeoutError as error:
+            raise TransportError(f"no answer within {_CHECK_IN_SECONDS:g} seconds") from error
+
+    async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.download`."""
+        target = f"{ARTIFACTS}{request.digest.hex()}?{FIRST_CHUNK}={request.first_chunk}"
+        async with self._connection() as connection:
+            await connection.begin("GET", target, [])
+            await connection.send(b"")
+            answer = await connection.answer()
+            number, size, chunk = request.first_chunk, _chunk_bytes(answer), bytearray()
+            async for data in connection.pieces():
+                rest = memoryview(data)
+                while rest:
+                    taken = rest[: size - len(chunk)]
+                    rest = rest[len(taken) :]
+                    chunk += taken
+                    if len(chunk) == size:
+                        yield messages.Chunk(number=number, data=bytes(chunk))
+                        number, chunk = number + 1, bytearray()
+            if chunk:
+                yield messages.Chunk(number=number, data=bytes(chunk))
+
+    async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.upload`."""
+        header = (await anext(parts)).header
+        encoded = base64.b64encode(header.SerializeToString()).decode("ascii")
+        fields = [(UPLOAD_HEADER, encoded), ("Content-Length", str(header.size))]
+        if header.size:
+            fields.append(("Expect", "100-continue"))
+        async with self._connection() as connection:
+            await connection.begin("PUT", UPLOAD, fields)
+            if not header.size or await connection.wanted():
+                await connection.send_while_wanted(part.data async for part in parts)
+            return messages.UploadReply.FromString(await connection.body(await connection.answer()))
+
+    async def close(self) -> None:
+        """See `fedlm.fl_core.deployment.protocol.interface.Channel.close`."""
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator["_Connection"]:
+        """Use a connection for one call, and keep it for the next where that is possible."""
+        with _translated():
+            connection = await self._dial()
+            try:
+                yield connection
+                if connection.reusable():
+                    self._idle.append(connection)
+                    return
+            except BaseException:
+                connection.close()
+                raise
+            connection.close()
+
+    async def _dial(self) -> "_Connection":
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.lost:
+                return connection
+            connection.close()
+        reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=_AT_ONCE)
+        _keep_alive(writer.get_extra_info("socket"))
+        return _Connection(reader, writer, f"{self._host}:{self._port}", self._name)
+
+
+class _Connection:
+    """A connection: one request and its answer after another."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, name: str):
+        self._reader, self._writer = reader, writer
+        self._always = [("Host", host), (CLIENT_NAME, name)]
+        self._parser = h11.Connection(h11.CLIENT)
+        self._answer: h11.Response | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server has hung up."""
+        return self._reader.at_eof() or self._writer.is_closing()
+
+    async def begin(self, method: str, target: str, fields: _Fields) -> None:
+        """Send the head of a request."""
+        self._answer = None
+        await self._write(h11.Request(method=method, target=target, headers=[*self._always, *fields]))
+
+    async def send(self, body: bytes) -> None:
+        """Send the body of a request."""
+        if body:
+            await self._write(h11.Data(data=body))
+        await self._write(h11.EndOfMessage())
+
+    async def wanted(self) -> bool:
+        """Wait until the server wants the body, or answers without it."""
+        event = await self._next()
+        if isinstance(event, h11.Response):
+            self._answer = event
+            return False
+        return True
+
+    async def send_while_wanted(self, pieces: AsyncIterator[bytes]) -> None:
+        """Send a body in pieces, until the server answers before it has all of them."""
+        early = asyncio.create_task(self._reader.read(1))
+        try:
+            async for piece in pieces:
+                if early.done():
+                    return
+                await self._write(h11.Data(data=piece))
+            await self._write(h11.EndOfMessage())
+        except (ConnectionError, h11.LocalProtocolError):
+            # What was cut short is not a request; but the server may have said why before it hung up.
+            if not early.done():
+                raise
+        finally:
+            early.cancel()
+            await asyncio.wait({early})
+            if not early.cancelled():
+                self._parser.receive_data(early.result())
+
+    async def answer(self) -> h11.Response:
+        """Wait for the head of the answer.
+
+        Raises:
+          UnknownArtifactError, RefusedError, TransportError: it says that the call failed.
+        """
+        while self._answer is None:
+            event = await self._next()
+            if isinstance(event, h11.Response):
+                self._answer = event
+        answer = self._answer
+        if answer.status_code == HTTPStatus.OK:
+            return answer
+        why = (await self.body(answer)).decode(errors="replace")[:500]
+        what = f"{answer.status_code} {answer.reason.decode('ascii', 'replace')}: {why}"
+        if answer.status_code == HTTPStatus.NOT_FOUND:
+            raise UnknownArtifactError(what)
+        raise (RefusedError if answer.status_code in _FOR_GOOD else TransportError)(what)
+
+    async def body(self, answer: h11.Response) -> bytes:
+        """Receive all of an answer's body."""
+        body = bytearray()
+        async for piece in self.pieces():
+            body += piece
+            if len(body) > _LONGEST_MESSAGE:
+                raise TransportError(f"the server sends more than {_LONGEST_MESSAGE} bytes where a message belongs")
+        return bytes(body)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Receive an answer's body."""
+        while not isinstance(event := await self._next(), h11.EndOfMessage):
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+
+    def reusable(self) -> bool:
+        """Make ready for another request; whether that is possible."""
+        if self.lost or self._parser.our_state is not h11.DONE or self._parser.their_state is not h11.DONE:
+            return False
+        self._parser.start_next_cycle()
+        return True
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+    async def _write(self, event: h11.Event) -> None:
+        data = self._parser.send(event)
+        if data:
+            self._writer.write(data)
+            await self._writer.drain()
+
+    async def _next(self) -> h11.Event:
+        while (event := self._parser.next_event()) is h11.NEED_DATA:
+            self._parser.receive_data(await self._reader.read(_AT_ONCE))
+        if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
+            raise TransportError("the connection ended before the answer did")
+        return event
+
+
+def _chunk_bytes(answer: h11.Response) -> int:
+    field = dict(answer.headers).get(CHUNK_BYTES.encode("ascii"), b"")
+    size = int(field) if field.isdigit() else 0
+    if not 0 < size <= LARGEST_CHUNK:
+        raise TransportError(f"the server's chunks have {size} bytes, but this client takes 1 to {LARGEST_CHUNK}")
+    return size
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    # A server that is gone without a word is noticed within a minute.
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ssl.SSLError, h11.ProtocolError, DecodeError) as error:
+        raise TransportError(f"{type(error).__name__}: {error}") from error

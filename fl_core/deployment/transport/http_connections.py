@@ -1,0 +1,370 @@
+"""A server's connection of the HTTP transport: heads are parsed by h11, bodies arrive where they are wanted.
+
+A body's length is always declared, so that its bytes need no parsing: they go from the socket to where the upload is
+kept, and those of a download go there from a file, without another copy.
+"""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import h11
+from google.protobuf.message import Message
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
+from fedlm.fl_core.deployment.protocol.interface import BrokenUploadError, MalformedError
+from fedlm.fl_core.deployment.security.callers import parse_message
+from fedlm.fl_core.deployment.transport.http_names import MESSAGE, UPLOAD_HEADER
+
+_LINGERING_SECONDS, _LINGERING_BYTES = 2.0, 1 << 16
+PLAIN, BYTES = {"Content-Type": "text/plain; charset=utf-8"}, {"Content-Type": "application/octet-stream"}
+CLOSE = {"Connection": "close"}
+"""Fields of answers: of those in words, those in bytes, and the last of a connection."""
+
+_LONGEST_HEAD, _AT_ONCE, _LONGEST_MESSAGE = 1 << 14, 1 << 11, 1 << 16
+_IDLE_SECONDS, _HEAD_SECONDS, _STALLED_SECONDS = 900.0, 10.0, 60.0
+
+
+class BadRequestError(Exception):
+    """What arrived is no request that this server understands.
+
+    Attributes:
+      status: to answer with.
+    """
+
+    def __init__(self, status: HTTPStatus, why: str):
+        super().__init__(why)
+        self.status = status
+
+
+class Head(NamedTuple):
+    """What precedes a request's body.
+
+    Attributes:
+      method: in capitals.
+      target: path and query.
+      fields: by lower-case name; of those that were given twice, the last.
+      length: bytes of the body.
+      waits: whether the client sends the body only when it is told to.
+      close: whether it wants no other answer on this connection.
+      begun: what has arrived of the body.
+    """
+
+    method: str
+    target: str
+    fields: dict[str, str]
+    length: int
+    waits: bool
+    close: bool
+    begun: bytes
+
+
+class ServedConnection(asyncio.BufferedProtocol):
+    """A connection. Bytes are received while somebody waits for them; else the client has to.
+
+    Attributes:
+      transport: of the connection, once it is made.
+    """
+
+    def __init__(self, begin: Callable[["ServedConnection"], None]):
+        """Wait for the connection.
+
+        Args:
+          begin: called once it is made.
+        """
+        self._begin = begin
+        self.transport: Any = None
+        self._space = memoryview(b"")
+        self._arrived: asyncio.Future[int] | None = None
+        self._fill, self._filled = False, 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._over = False
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self.transport = transport
+        # TLS of asyncio would take a limit of 0 for reached for ever.
+        self.transport.set_write_buffer_limits(high=1, low=0)
+        self.transport.pause_reading()
+        self._begin(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._came(nbytes)
+
+    def eof_received(self) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._over = True
+        self._came(0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._over = True
+        self._came(0)
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._writable.set()
+
+    def _came(self, count: int) -> None:
+        """Wake who waits, once there is no space left or nothing more will come."""
+        if self._arrived is None or self._arrived.done():
+            self.transport.pause_reading()
+            return
+        self._filled += count
+        if self._over or not self._fill or count == len(self._space):
+            self.transport.pause_reading()
+            self._arrived.set_result(self._filled)
+        else:
+            self._space = self._space[count:]
+
+    # What calls do.
+
+    async def receive(self, space: memoryview, fill: bool = False) -> int:
+        """Wait for bytes.
+
+        Args:
+          space: where they go; at least one byte.
+          fill: whether to wait until it is full.
+
+        Returns:
+          How many came; fewer than were waited for where no other will.
+        """
+        if self._over:
+            return 0
+        self._space, self._fill, self._filled = space, fill, 0
+        self._arrived = asyncio.get_running_loop().create_future()
+        self.transport.resume_reading()
+        try:
+            return await self._arrived
+        finally:
+            self.transport.pause_reading()
+            self._space, self._arrived = memoryview(b""), None
+
+    async def head(self) -> Head | None:
+        """Wait for a request.
+
+        Returns:
+          Its head; None where none came.
+
+        Raises:
+          BadRequestError: something else came.
+          TimeoutError: it came too slowly.
+        """
+        parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
+        space = memoryview(bytearray(_AT_ONCE))
+        try:
+            async with asyncio.timeout(_IDLE_SECONDS):
+                count = await self.receive(space)
+        except TimeoutError:
+            return None
+        async with asyncio.timeout(_HEAD_SECONDS):
+            while count:
+                try:
+                    parser.receive_data(bytes(space[:count]))
+                    event = parser.next_event()
+                except h11.RemoteProtocolError as error:
+                    raise BadRequestError(HTTPStatus(error.error_status_hint), str(error)) from error
+                if isinstance(event, h11.Request):
+                    return _head_of(event, parser.trailing_data[0])
+                count = await self.receive(space)
+        return None
+
+    async def send(
+        self, status: HTTPStatus, fields: dict[str, str], body: bytes = b"", length: int | None = None
+    ) -> None:
+        """Send an answer.
+
+        Args:
+          status: of it.
+          fields: by name, without the body's length.
+          body: what is there of it.
+          length: of the whole body; that of `body` where None.
+
+        Raises:
+          TimeoutError: the client does not read it.
+        """
+        lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
+        if status >= HTTPStatus.OK:
+            lines.append(f"Content-Length: {len(body) if length is None else length}")
+        lines += [f"{name}: {value}" for name, value in fields.items()]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode("ascii") + body)
+        async with asyncio.timeout(_STALLED_SECONDS):
+            await self._writable.wait()
+
+    async def send_chunk(self, chunk: ServedChunk) -> None:
+        """Send the content of a chunk.
+
+        Args:
+          chunk: of an artifact.
+
+        Raises:
+          ConnectionError: the connection is lost.
+        """
+        if self.transport.is_closing():
+            raise ConnectionResetError("the connection is lost")
+        if self.transport.get_extra_info("sslcontext") is None:
+            sent = asyncio.get_running_loop().sendfile(
+                self.transport,
+                chunk.file,  # type: ignore[arg-type]
+                chunk.offset,
+                chunk.size,
+                fallback=False,
+            )
+            # What asyncio takes a lost connection for too; writing tells them apart.
+            with contextlib.suppress(asyncio.SendfileNotAvailableError):
+                await sent
+                return
+        self.transport.write(chunk.content())
+        await self._writable.wait()
+
+    async def linger(self) -> None:
+        """Take no notice of what still arrives, for a moment: hanging up on it could cost the client its answer."""
+        space = memoryview(bytearray(_LINGERING_BYTES))
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(loop.time() + _LINGERING_SECONDS):
+                while await self.receive(space):
+                    pass
+
+    def certified_names(self) -> list[bytes]:
+        """Give the names in the certificate of the client, which TLS has verified."""
+        certificate = self.transport.get_extra_info("peercert") or {}
+        pairs = [pair for group in certificate.get("subject", ()) for pair in group]
+        return [value.encode() for kind, value in pairs if kind == "commonName"]
+
+    @property
+    def address(self) -> str:
+        """The address of the client."""
+        host, port, *_ = self.transport.get_extra_info("peername") or ("", 0)
+        return f"{host}:{port}"
+
+    def close(self) -> None:
+        """Hang up, once what was written is sent."""
+        self.transport.close()
+
+
+def _head_of(request: h11.Request, begun: bytes) -> Head:
+    fields = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise BadRequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1")
+    if "transfer-encoding" in fields:
+        raise BadRequestError(HTTPStatus.LENGTH_REQUIRED, "a body must declare its length")
+    return Head(
+        method=request.method.decode("ascii"),
+        target=request.target.decode("ascii"),
+        fields=fields,
+        length=int(fields.get("content-length", "0")),
+        waits=fields.get("expect", "").lower() == "100-continue",
+        close=request.http_version < b"1.1" or "close" in fields.get("connection", "").lower(),
+        begun=begun,
+    )
+
+
+class ServedCall:
+    """A request and its answer; a `fedlm.fl_core.deployment.protocol.interface.Upload` where it is one.
+
+    Attributes:
+      connection: that it came by.
+      head: of the request.
+      closes: whether no other may follow on the connection.
+    """
+
+    def __init__(self, connection: ServedConnection, head: Head):
+        """Prepare to read the body; see the attributes."""
+        self.connection, self.head, self.closes = connection, head, head.close
+        self._begun, self._left, self._waits = memoryview(head.begun), head.length, head.waits
+
+    async def header(self) -> messages.UploadHeader | None:
+        """See `fedlm.fl_core.deployment.protocol.interface.Upload.header`."""
+        field = self.head.fields.get(UPLOAD_HEADER)
+        if field is None:
+            return None
+        try:
+            header = parse_message(messages.UploadHeader, base64.b64decode(field, validate=True))
+        except binascii.Error as error:
+            raise MalformedError(f"{len(field)} characters that are no base64") from error
+        if header.outcome == messages.UploadHeader.TRAINED and header.size != self._left:
+            raise MalformedError(f"{self._left} bytes follow, but the upload is declared to have {header.size}")
+        return header
+
+    async def read_into(self, space: memoryview) -> int:
+        """See `fedlm.fl_core.deployment.protocol.interface.Upload.read_into`."""
+        if not self._left:
+            return 0
+        if self._waits:
+            self._waits = False
+            await self.connection.send(HTTPStatus.CONTINUE, {})
+        most = min(len(space), self._left)
+        if self._begun:
+            count = min(most, len(self._begun))
+            space[:count], self._begun = self._begun[:count], self._begun[count:]
+        elif not (count := await self.connection.receive(space[:most], fill=True)):
+            raise BrokenUploadError(f"the connection ended {self._left} bytes before the upload did")
+        self._left -= count
+        return count
+
+    async def body(self) -> bytes:
+        """Receive a message.
+
+        Returns:
+          Its bytes.
+
+        Raises:
+          BadRequestError: they are too many.
+          BrokenUploadError: not all of them came.
+          TimeoutError: they come too slowly.
+        """
+        if self._left > _LONGEST_MESSAGE:
+            raise BadRequestError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{self._left} bytes are more than any message has"
+            )
+        body, end = memoryview(bytearray(self._left)), 0
+        async with asyncio.timeout(_STALLED_SECONDS):
+            while self._left:
+                end += await self.read_into(body[end:])
+        return bytes(body)
+
+    async def send(
+        self, status: HTTPStatus, fields: dict[str, str], body: bytes = b"", length: int | None = None
+    ) -> None:
+        """Answer; see `ServedConnection.send`."""
+        # What has not been received yet would be taken for the next request.
+        self.closes = self.closes or bool(self._left) or len(self._begun) > 0
+        if self.closes:
+            fields = fields | CLOSE
+        await self.connection.send(status, fields, body, length)
+
+    async def reply(self, message: Message) -> None:
+        """Answer with a message.
+
+        Args:
+          message: to send.
+        """
+        await self.send(HTTPStatus.OK, {"Content-Type": MESSAGE}, message.SerializeToString())
+
+    async def say(self, status: HTTPStatus, why: str) -> None:
+        """Answer that a call fails.
+
+        Args:
+          status: which kind of failure.
+          why: in words.
+        """
+        await self.send(status, PLAIN, why.encode(errors="replace"))

@@ -1,0 +1,1 @@
+"""The noise mechanisms, a module each."""

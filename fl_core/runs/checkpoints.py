@@ -1,0 +1,217 @@
+"""Checkpoints of a federated run, by orbax: each is written beside the others and renamed into place when whole."""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk
+from fedlm.fl_core.errors import CheckpointError, DiskError
+from fedlm.models.base import Params
+
+_UNFINISHED = "*.orbax-checkpoint-tmp"
+_TRIES, _TRIED_AGAIN_AFTER = 5, 0.1
+_ROOM_BESIDE = 1 << 18
+"""Bytes for what a checkpoint has beside its arrays, and for the records that are written with it."""
+
+
+class Checkpoints:
+    """The last few checkpoints of one run, used by one process alone; a context manager."""
+
+    def __init__(self, directory: Path, keep: int = 2):
+        """Open or create the folder of checkpoints.
+
+        Args:
+          directory: where they lie.
+          keep: how many to keep.
+        """
+        self._directory = directory
+        # Of several processes only the one that writes calls orbax, which would wait for the others by default.
+        this = jax.process_index()
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            enable_async_checkpointing=False,
+            create=False,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=this, active_processes={this}),
+        )
+        directory.mkdir(parents=True, exist_ok=True)
+        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._manager.close()
+
+    def latest_round(self) -> int:
+        """Say how many rounds the newest whole checkpoint has seen.
+
+        Returns:
+          The number of finished rounds, 0 where there is no checkpoint.
+        """
+        return self._manager.latest_step() or 0
+
+    def all_rounds(self) -> list[int]:
+        """List the whole checkpoints.
+
+        Returns:
+          How many finished rounds each has seen.
+        """
+        return list(self._manager.all_steps())
+
+    def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
+        """Save a pytree of arrays, the server's state for one; when this returns, it is on disk.
+
+        Args:
+          rounds: how many rounds are finished.
+          state: after them.
+          about: JSON-able facts that tell whose checkpoint it is.
+
+        Raises:
+          DiskError: it cannot be written; nothing of it stays.
+        """
+        if rounds in self._manager.all_steps():
+            return
+        # What an interrupted process left behind would lie there for ever.
+        self._clear_unfinished()
+        arrays = jax.tree_util.tree_map(np.asarray, jax.device_get(state))
+        self.check_room(arrays)
+        items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
+        with disk_errors(self._directory / str(rounds)), self._nothing_unfinished(), _tensorstore_errors():
+            self._manager.save(rounds, args=items)
+            self._manager.wait_until_finished()
+            for path in (self._directory / str(rounds)).rglob("*"):
+                sync_to_disk(path)
+            sync_to_disk(self._directory)
+
+    @contextlib.contextmanager
+    def _nothing_unfinished(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            # Threads of orbax that have not noticed yet that another has failed go on writing for a moment.
+            for _ in range(_TRIES):
+                self._clear_unfinished()
+                time.sleep(_TRIED_AGAIN_AFTER)
+            raise
+
+    def _clear_unfinished(self) -> None:
+        for path in self._directory.glob(_UNFINISHED):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def check_room(self, state: Any) -> None:
+        """Make sure that the disk has room for a checkpoint, before anything depends on its being written.
+
+        Args:
+          state: pytree of NumPy arrays that it would hold.
+
+        Raises:
+          DiskError: the disk has too little left.
+        """
+        needed = sum(np.asarray(leaf).nbytes for leaf in jax.tree_util.tree_leaves(state)) + _ROOM_BESIDE
+        left = shutil.disk_usage(self._directory).free
+        if left < needed:
+            raise DiskError(
+                f"{self._directory}: a checkpoint needs {needed} bytes, but the disk has {left} left. Make room, then "
+                "give the same command again."
+            )
+
+    def restore_about(self, rounds: int) -> dict[str, Any]:
+        """Read the facts that were saved with a checkpoint.
+
+        Args:
+          rounds: which checkpoint.
+
+        Returns:
+          The facts.
+
+        Raises:
+          CheckpointError: they cannot be read.
+        """
+        return self._restore(rounds, ocp.args.Composite(about=ocp.args.JsonRestore())).about
+
+    def restore_state(self, rounds: int, like: Any) -> Any:
+        """Read the server's state.
+
+        Args:
+          rounds: which checkpoint.
+          like: arrays, or shapes, of the state's structure.
+
+        Returns:
+          The state, of NumPy arrays.
+
+        Raises:
+          CheckpointError: it cannot be read, or has another structure.
+        """
+        template = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+        restored = self._restore(rounds, ocp.args.Composite(state=ocp.args.StandardRestore(template))).state
+        for found, expected in zip(*map(jax.tree_util.tree_leaves, (restored, template)), strict=True):
+            if found.shape != expected.shape:
+                raise CheckpointError(
+                    f"{self._directory / str(rounds)}: holds an array of shape {found.shape} where the model has "
+                    f"{expected.shape}; it was written for another model"
+                )
+        return restored
+
+    def restore_arrays(self, rounds: int) -> Any:
+        """Read a pytree as it was saved, without knowing its structure.
+
+        Args:
+          rounds: which checkpoint.
+
+        Returns:
+          NumPy arrays in dictionaries and lists; the fields of a named tuple become keys.
+
+        Raises:
+          CheckpointError: it cannot be read.
+        """
+        return self._restore(rounds, ocp.args.Composite(state=ocp.args.StandardRestore())).state
+
+    def _restore(self, rounds: int, items: ocp.args.Composite) -> Any:
+        try:
+            return self._manager.restore(rounds, args=items)
+        except Exception as error:
+            raise CheckpointError(
+                f"{self._directory / str(rounds)}: this checkpoint cannot be read ({_first_line(error)}); remove that "
+                "folder to go on from the one before it, or start again with another --out"
+            ) from error
+
+
+def parameters_digest(params: Params) -> str:
+    """Compute a fingerprint of parameters: equal exactly where every bit is.
+
+    Args:
+      params: arrays.
+
+    Returns:
+      The SHA-256 of all leaves' bytes, in hex.
+    """
+    digest = hashlib.sha256()
+    for leaf in jax.tree_util.tree_leaves(jax.device_get(params)):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _tensorstore_errors() -> Iterator[None]:
+    """Turn what tensorstore makes of an error of the operating system into that error again."""
+    try:
+        yield
+    except ValueError as error:
+        found = re.search(r"\[os_error_code='(\d+)'\]", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,193 @@
+"""Several processes that run one program together, joined by `jax.distributed`: what they tell each other.
+
+Every process calls these functions at the same place of the program. Each exchange is a small program over all
+devices, so that nothing but JAX is needed; in a single process there is none.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedlm.fl_core.errors import ConfigurationError, ProcessLostError, UserError
+
+_Result = TypeVar("_Result")
+_AXIS = "devices"
+
+
+def is_first() -> bool:
+    """Say whether this is the process that writes files and speaks to the user.
+
+    Returns:
+      True in process 0, and in a process that runs alone.
+    """
+    return jax.process_index() == 0
+
+
+def together(step: Callable[[], _Result]) -> _Result:
+    """Take a step that may fail in some of the processes; then it fails in all of them.
+
+    Args:
+      step: called in every process.
+
+    Returns:
+      What the step returns here.
+
+    Raises:
+      UserError: the step raised it here, or in another process.
+    """
+    result, error = None, None
+    try:
+        result = step()
+    except UserError as raised:
+        error = raised
+    messages = gather(error and str(error))
+    if error is not None:
+        raise error
+    for process, message in enumerate(messages):
+        if message is not None:
+            raise ConfigurationError(f"process {process} ended: {message}")
+    return result  # type: ignore[return-value]
+
+
+def gather(value: Any) -> list[Any]:
+    """Tell all processes a value of each.
+
+    Args:
+      value: JSON-able, small.
+
+    Returns:
+      The values of all processes, in their order.
+    """
+    if jax.process_count() == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    owners = [device.process_index for device in jax.devices()]
+    firsts = [owners.index(process) for process in range(jax.process_count())]
+    lengths = gather_by_device(np.full((jax.local_device_count(), 1), len(text), np.int32))[firsts, 0]
+    padded = np.zeros((jax.local_device_count(), lengths.max()), np.uint8)
+    padded[0, : len(text)] = text
+    texts = gather_by_device(padded)[firsts]
+    return [json.loads(row[:length].tobytes()) for row, length in zip(texts, lengths, strict=True)]
+
+
+def gather_by_device(local: np.ndarray) -> np.ndarray:
+    """Tell all processes what each device has.
+
+    Args:
+      local: [devices of this process, ...].
+
+    Returns:
+      [devices of all processes, ...], in the order of `jax.devices()`.
+    """
+    if jax.process_count() == 1:
+        return local
+    with lost_processes():
+        return np.asarray(_replicated(jax.make_array_from_process_local_data(_by_device(), local)))
+
+
+def gather_rows(rows: np.ndarray) -> np.ndarray:
+    """Put together the rows of batches that are spread over all devices.
+
+    Args:
+      rows: [batches, rows of this process], as `own_rows` gives them.
+
+    Returns:
+      [batches, rows of all processes], in the order of the batches.
+    """
+    if jax.process_count() == 1:
+        return rows
+    by_device = np.moveaxis(rows.reshape(len(rows), jax.local_device_count(), -1), 1, 0)
+    return np.moveaxis(gather_by_device(np.ascontiguousarray(by_device)), 0, 1).reshape(len(rows), -1)
+
+
+def own_rows(tree: Any) -> Any:
+    """Fetch of arrays that are spread by rows over all devices those on the devices of this process.
+
+    Args:
+      tree: of arrays.
+
+    Returns:
+      The tree of NumPy arrays.
+    """
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+
+    def fetch(array: jax.Array) -> np.ndarray:
+        shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start)
+        return np.concatenate([np.asarray(shard.data) for shard in shards])
+
+    return jax.tree_util.tree_map(fetch, tree)
+
+
+def from_first(tree: Any) -> Any:
+    """Put the arrays of the first process on all devices of all processes, bit for bit.
+
+    Args:
+      tree: of arrays; those of other processes give the shapes and types only.
+
+    Returns:
+      The tree of replicated arrays.
+    """
+    if jax.process_count() == 1:
+        return jax.device_put(tree, NamedSharding(_mesh(), PartitionSpec()))
+    return jax.tree_util.tree_map(_leaf_from_first, tree)
+
+
+def _leaf_from_first(leaf: Any) -> jax.Array:
+    whole = np.asarray(leaf)
+    # Integers, since a sum of floats with zeros would lose the sign of a negative zero.
+    bits = np.zeros((jax.local_device_count(), *whole.shape), f"u{whole.itemsize}")
+    if is_first():
+        bits[0] = whole.view(bits.dtype)
+    with lost_processes():
+        spread = jax.make_array_from_process_local_data(_by_device(), bits)
+        return jax.block_until_ready(_sum_of_bits(spread, whole.dtype.name))
+
+
+@contextmanager
+def lost_processes() -> Iterator[None]:
+    """Wait inside for other processes; says so where one of them is gone.
+
+    Yields:
+      Nothing.
+
+    Raises:
+      ProcessLostError: the devices of the other processes cannot be reached any more.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        raise ProcessLostError(
+            f"the exchange with the other processes failed ({str(error).splitlines()[0][:200]}); most likely one of "
+            "them ended, see what it printed. The same commands go on from the last checkpoint"
+        ) from error
+
+
+@functools.lru_cache(maxsize=1)
+def _mesh() -> Mesh:
+    return Mesh(np.array(jax.devices()), _AXIS)
+
+
+def _by_device() -> NamedSharding:
+    return NamedSharding(_mesh(), PartitionSpec(_AXIS))
+
+
+@jax.jit
+def _replicated(array: jax.Array) -> jax.Array:
+    return jax.lax.with_sharding_constraint(array, NamedSharding(_mesh(), PartitionSpec()))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _sum_of_bits(bits: jax.Array, dtype: str) -> jax.Array:
+    total = jnp.sum(bits, axis=0, dtype=bits.dtype)
+    whole = jax.lax.bitcast_convert_type(total, jnp.dtype(dtype))
+    return jax.lax.with_sharding_constraint(whole, NamedSharding(_mesh(), PartitionSpec()))

@@ -1,0 +1,93 @@
+"""A row of numbers for each round of a run, and whether the rows tell of divergence."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from fedlm.fl_core.aggregation import norm_quantiles
+from fedlm.fl_core.round_loop import RoundResult
+from fedlm.fl_core.scores import Scores
+from fedlm.fl_core.runs.metrics_log import finite_or_none
+
+DIVERGED_ROUNDS = 3
+NOT_PRIVATE = "NOT PRIVATE"
+_NORM_QUANTILES = {"update_norm_p10": 0.1, "update_norm_p50": 0.5, "update_norm_p90": 0.9}
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Why a run counts as diverged.
+
+    Attributes:
+      round_number: the round at which it was seen.
+      reason: one sentence.
+    """
+
+    round_number: int
+    reason: str
+
+
+def round_row(result: RoundResult) -> dict[str, Any]:
+    """Make the metrics row of a round.
+
+    Args:
+      result: the finished round.
+
+    Returns:
+      JSON-able numbers by name.
+    """
+    aggregate = jax.device_get(result.cohort.aggregate._replace(delta=()))
+    accepted = max(float(aggregate.clients - aggregate.dropped), 1.0)
+    tokens = float(aggregate.training.tokens)
+    return {
+        "round": result.round_number,
+        "train_loss": float(aggregate.training.loss) / tokens if tokens else None,
+        "cohort": result.cohort_size,
+        "clients": int(aggregate.clients),
+        "clients_dropped": int(aggregate.dropped),
+        "clients_clipped": int(aggregate.clipped),
+        "examples": int(aggregate.examples),
+        "steps": result.cohort.steps,
+        "update_norm": float(aggregate.update_norm) / accepted,
+        **dict(
+            zip(_NORM_QUANTILES, norm_quantiles(aggregate.norm_counts, list(_NORM_QUANTILES.values())), strict=True)
+        ),
+        "gradient_norm": float(aggregate.training.gradient_norm) / max(result.cohort.steps, 1),
+        "bytes_down": result.cohort.bytes_down,
+        "bytes_up": result.cohort.bytes_up,
+    }
+
+
+def find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:
+    """Decide from its record whether a run has diverged beyond recovery.
+
+    Args:
+      rows: of the rounds so far.
+
+    Returns:
+      The divergence where the held-out loss is no number, or no client's update was finite for three rounds
+      in a row; else None.
+    """
+    if not rows:
+        return None
+    last = rows[-1]
+    if last.get("heldout_loss", 0.0) is None:
+        return Divergence(last["round"], "the held-out loss is not a finite number")
+    recent = rows[-DIVERGED_ROUNDS:]
+    if len(recent) == DIVERGED_ROUNDS and all(row["clients"] == row["clients_dropped"] > 0 for row in recent):
+        return Divergence(last["round"], f"no client sent a finite update for {DIVERGED_ROUNDS} rounds in a row")
+    return None
+
+
+def named_scores(scores: Scores, prefix: str) -> dict[str, float | None]:
+    """Name scores for a JSON record.
+
+    Args:
+      scores: of a model.
+      prefix: `heldout` or `test`.
+
+    Returns:
+      From `prefix_score` to the number, None where it is not finite.
+    """
+    return {f"{prefix}_{name}": finite_or_none(value) for name, value in scores._asdict().items()}

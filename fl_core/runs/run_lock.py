@@ -1,0 +1,38 @@
+"""Only one process at a time may write into the folder of a run."""
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedlm.fl_core.errors import ConfigurationError
+
+
+@contextmanager
+def run_lock(directory: Path, patience: float = 10.0) -> Iterator[None]:
+    """Hold the folder of a run; the operating system lets go of it when the process ends, however it ends.
+
+    Args:
+      directory: of the run; it exists.
+      patience: seconds to wait for a process that is just ending.
+
+    Yields:
+      Nothing.
+
+    Raises:
+      ConfigurationError: another process holds the folder.
+    """
+    deadline = time.monotonic() + patience
+    with (directory / ".lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ConfigurationError(
+                        f"{directory}: another process is running there; wait for it or end it, or give another --out"
+                    ) from None
+                time.sleep(0.1)
+        yield

@@ -1,1 +1,0 @@
-"""The server of a deployment: whom it selects, what it sends, what it accepts, and what it remembers."""

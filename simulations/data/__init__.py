@@ -1,0 +1,1 @@
+"""Federated data sets: import, storage, description, export."""

@@ -1,0 +1,112 @@
+"""A description of a token store in numbers, for people and for programs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.models.special_tokens import OOV_ID
+from fedlm.simulations.data.store.counts import SplitCounts, count_store
+from fedlm.simulations.data.store.token_store import TokenStore
+
+TRUNCATION_LENGTH = 20
+TRUNCATION_LENGTHS = (10, 20, 30, 50)
+RANKS = (100, 1_000, 10_000)
+
+
+def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None) -> dict[str, Any]:
+    """Describe a store; reads all its tokens once, one record batch at a time.
+
+    Args:
+      store: to describe.
+      counts: of its splits, where they have been counted already.
+
+    Returns:
+      A JSON-able dict: `path`, `source`, `vocabulary_size`, `fingerprint` (of the tokenizer), `parameters`,
+      `skipped` (count by reason), `first_skipped` (place of the first by reason) and `splits`, which has for each
+      split: `clients`, `examples`, `tokens`
+      (without BOS and EOS), `examples_per_client` and `tokens_per_example` (each `min`, `median`, `mean`,
+      `p90`, `max`; null where there is nothing), `truncation_length` and `truncated_share` (the share of
+      examples that lose something, EOS included, when cut to that length), `truncated_share_by_length` (the same
+      by length, as a string), `oov_share` (of all tokens), `coverage` (the share of the others), `vocabulary_used`
+      (how many entries of the vocabulary occur, special tokens not counted) and `coverage_by_rank` (the share of
+      all tokens that the most frequent 100, 1,000 and 10,000 entries make up, by their number as a string, as far
+      as there are so many).
+
+    Raises:
+      DataError: a file of the store is damaged.
+    """
+    counts = count_store(store) if counts is None else counts
+    return {
+        "path": str(store.path),
+        "source": store.source,
+        "vocabulary_size": store.vocabulary_size,
+        "fingerprint": store.fingerprint,
+        "parameters": store.header.parameters,
+        "splits": {name: describe_split(split) for name, split in counts.items()},
+        "skipped": store.header.skipped,
+        "first_skipped": store.header.first_skipped,
+    }
+
+
+def describe_split(counts: SplitCounts) -> dict[str, Any]:
+    """Describe one split, as in `describe`."""
+    examples, tokens = int(counts.lengths.sum()), int(counts.tokens.sum())
+    oov = int(counts.tokens[OOV_ID])
+    covered = coverage_by_rank(counts)
+    return {
+        "clients": len(counts.examples_per_client),
+        "examples": examples,
+        "tokens": tokens,
+        "examples_per_client": _statistics(np.bincount(counts.examples_per_client)),
+        "tokens_per_example": _statistics(counts.lengths),
+        "truncation_length": TRUNCATION_LENGTH,
+        "truncated_share": truncated_share(counts, TRUNCATION_LENGTH),
+        "truncated_share_by_length": {str(cut): truncated_share(counts, cut) for cut in TRUNCATION_LENGTHS},
+        "oov_share": oov / tokens if tokens else None,
+        "coverage": 1 - oov / tokens if tokens else None,
+        "vocabulary_used": int(np.count_nonzero(counts.tokens[OOV_ID + 1 :])),
+        "coverage_by_rank": {
+            str(rank): float(covered[rank - 1]) if tokens else None for rank in RANKS if rank <= len(covered)
+        },
+    }
+
+
+def truncated_share(counts: SplitCounts, length: int) -> float | None:
+    """Return the share of examples that lose something, EOS included, when cut to a length; None without any."""
+    examples = int(counts.lengths.sum())
+    # [BOS] and [EOS] take one place of the length + 1 each.
+    return int(counts.lengths[length:].sum()) / examples if examples else None
+
+
+def coverage_by_rank(counts: SplitCounts) -> NDArray[np.float64]:
+    """Return float64 `[entries]`: the share of all tokens that the most frequent 1, 2, ... entries make up.
+
+    Special tokens are no entries, so that the last share is that of all tokens but OOV.
+    """
+    entries = np.sort(counts.tokens[OOV_ID + 1 :])[::-1]
+    return np.cumsum(entries) / max(int(counts.tokens.sum()), 1)
+
+
+def _statistics(counts: NDArray[np.int64]) -> dict[str, float | None]:
+    """Summarize numbers given as a histogram: `counts[v]` of them equal v."""
+    cumulative = np.cumsum(counts)
+    total = int(cumulative[-1]) if len(counts) else 0
+    if not total:
+        return dict.fromkeys(("min", "median", "mean", "p90", "max"))
+
+    def quantile(share: float) -> float:
+        # The value at linear position share * (total - 1) among the sorted numbers, as numpy.quantile has it.
+        position = share * (total - 1)
+        low, high = np.searchsorted(cumulative, [int(position), min(int(position) + 1, total - 1)], "right")
+        return float(low + (position - int(position)) * (high - low))
+
+    present = np.flatnonzero(counts)
+    return {
+        "min": int(present[0]),
+        "median": quantile(0.5),
+        "mean": float(np.arange(len(counts)) @ counts) / total,
+        "p90": quantile(0.9),
+        "max": int(present[-1]),
+    }

@@ -1,0 +1,144 @@
+"""From a token store to the form of another program, whole or not at all."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.simulations.data.exports.base import Export, ExportSettings
+from fedlm.simulations.data.exports.registry import EXPORTS
+from fedlm.simulations.data.sources.base import Progress
+from fedlm.simulations.data.store.token_store import TokenStore
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """What an export wrote.
+
+    Args:
+      path: the file or folder.
+      bytes: its size.
+      clients: number of clients by split.
+      examples: number of examples by split.
+      reading_lines: three lines of Python that read it.
+    """
+
+    path: Path
+    bytes: int
+    clients: dict[str, int]
+    examples: dict[str, int]
+    reading_lines: list[str]
+
+
+def export_store(
+    store: TokenStore,
+    name: str,
+    out: Path | str,
+    settings: ExportSettings | None = None,
+    overwrite: bool = False,
+    progress: Progress = lambda phase, done, total, unit: None,
+) -> ExportSummary:
+    """Write a token store in the form of another program.
+
+    It grows in a hidden folder beside its destination, is synced to disk and renamed into place at the end. When
+    anything fails, the destination is as it was.
+
+    Args:
+      store: what is written.
+      name: of the form, one of `EXPORTS`.
+      out: the file or folder to make; parents are made too.
+      settings: what an example is; the defaults where None.
+      overwrite: whether an export at `out` may be replaced.
+      progress: called as the export proceeds.
+
+    Raises:
+      DataError: the store is damaged or has what the form cannot hold, or `out` may not be written.
+      ConfigurationError: there is no such form, the settings do not fit it, or another process exports to `out`.
+    """
+    if name not in EXPORTS:
+        raise ConfigurationError(f"format is {name!r}, expected one of: {', '.join(EXPORTS)}")
+    export, settings = EXPORTS[name](), settings or ExportSettings()
+    out = Path(os.path.abspath(out))
+    export.check(store, settings)
+    workspace = out.with_name(f".{out.name}.export")
+    with disk_errors(out):
+        _check_destination(export, store, out, overwrite)  # before the long work, not only after it
+        workspace.mkdir(parents=True, exist_ok=True)
+        with run_lock(workspace):
+            try:
+                made = _make(export, store, settings, workspace, progress)
+                _check_destination(export, store, out, overwrite)
+                size = _sync(made)
+                _move(made, out, workspace)
+            finally:
+                shutil.rmtree(workspace, ignore_errors=True)
+    headers = store.header.splits
+    return ExportSummary(
+        path=out,
+        bytes=size,
+        clients={split: header.clients for split, header in headers.items()},
+        examples={split: header.examples for split, header in headers.items()},
+        reading_lines=export.reading_lines(store, out, settings),
+    )
+
+
+def _make(export: Export, store: TokenStore, settings: ExportSettings, workspace: Path, progress: Progress) -> Path:
+    made = workspace / "made"
+    if made.is_dir():  # a killed export may have left it
+        shutil.rmtree(made)
+    made.unlink(missing_ok=True)
+    total = sum(header.examples for header in store.header.splits.values())
+    done = 0
+
+    def advance(examples: int) -> None:
+        nonlocal done
+        done += examples
+        progress("export", done, total, "examples")
+
+    export.write(store, made, settings, advance)
+    return made
+
+
+def _check_destination(export: Export, store: TokenStore, out: Path, overwrite: bool) -> None:
+    folder = bool(export.endings)
+    kind = "folder" if folder else "file"
+    if store.path.resolve() in (out.resolve(), *out.resolve().parents):
+        raise DataError(f"{out}: is in the token store that is exported. Choose another --out.")
+    if not out.exists() and not out.is_symlink():
+        return
+    if out.is_symlink() or not (out.is_dir() if folder else out.is_file()):
+        raise DataError(f"{out}: is something else than a {kind}, expected a {kind} to make. Choose another --out.")
+    if folder and not _is_replaceable(out, export):
+        raise DataError(f"{out}: has files that no export of this form wrote. Choose another --out.")
+    if not overwrite and (not folder or any(out.iterdir())):
+        raise DataError(f"{out}: there is a {kind} already. Choose another --out, or pass --overwrite.")
+
+
+def _is_replaceable(folder: Path, export: Export) -> bool:
+    return all(path.is_file() and path.name.endswith(export.endings) for path in folder.iterdir())
+
+
+def _sync(made: Path) -> int:
+    """Sync a file or folder to disk, and return its size."""
+    files = sorted(made.iterdir()) if made.is_dir() else [made]
+    for path in {*files, made}:
+        sync_to_disk(path)
+    return sum(path.stat().st_size for path in files)
+
+
+def _move(made: Path, out: Path, workspace: Path) -> None:
+    if out.is_dir():
+        # A folder cannot be renamed over a full one: the old one steps aside and is removed last.
+        replaced = workspace / "replaced"
+        os.rename(out, replaced)
+        try:
+            os.rename(made, out)
+        except OSError:
+            os.rename(replaced, out)
+            raise
+    else:
+        os.replace(made, out)
+    sync_to_disk(out.parent)

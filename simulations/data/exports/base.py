@@ -1,0 +1,105 @@
+"""What an export is: a form that another program reads, written client by client from a token store."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.data.store.token_store import TokenStore
+
+PIECE_EXAMPLES = 1 << 12
+"""So many examples of a client are written at once, so that one with millions takes no more memory."""
+
+Advance = Callable[[int], None]
+"""Called with the number of examples just written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings:
+    """What an example is."""
+
+    content: Literal["text", "ids"] = "text"
+    """The feature `tokens` with the example's text; or `x` and `y`, token ids that a model reads and predicts, with
+    the store's own numbers (PAD 0, BOS 1, EOS 2, OOV 3). A Parquet file always has text and all token ids."""
+    length: int = 20
+    """Token ids of `x` and of `y`: longer examples are cut, shorter ones padded."""
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ConfigurationError(f"length is {self.length}, but must be at least 1")
+
+
+class Export(Protocol):
+    """A form in which a token store is written; its docstring's first line is its description.
+
+    A new export is one module with such a class, and one line in `fedlm.simulations.data.exports.registry`.
+    """
+
+    endings: ClassVar[tuple[str, ...]]
+    """How the names of the files in its folder end; none where the export is one file."""
+
+    def check(self, store: TokenStore, settings: ExportSettings) -> None:
+        """Find out, before anything is written, whether a store can be written.
+
+        Raises:
+          DataError: it holds what the other program cannot read.
+          ConfigurationError: the settings do not fit.
+        """
+        ...
+
+    def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:
+        """Write all clients of a store, with the memory of a few.
+
+        Args:
+          store: where the clients are.
+          path: the file or folder to make; there is none, and nobody sees it before it is whole.
+          settings: what an example is.
+          advance: called as examples are written.
+
+        Raises:
+          OSError: the disk refuses.
+          DataError: the store is damaged.
+        """
+        ...
+
+    def reading_lines(self, store: TokenStore, path: Path, settings: ExportSettings) -> list[str]:
+        """Return three lines of Python that read the export of a store at `path`."""
+        ...
+
+
+class StoredClient(NamedTuple):
+    """A client of a store."""
+
+    client_id: str
+    examples: ClientExamples
+
+
+def stored_clients(store: TokenStore, split: str) -> Iterator[StoredClient]:
+    """Yield the clients of a split in the store's order."""
+    clients = store.split(split)
+    for index in range(clients.num_clients):
+        yield StoredClient(clients.client_id(index), clients.client(index))
+
+
+def pieces(examples: ClientExamples) -> Iterator[ClientExamples]:
+    """Yield a client's examples, in order, a bounded number at a time."""
+    for first in range(0, examples.num_examples, PIECE_EXAMPLES):
+        offsets = examples.stored_offsets[first : first + PIECE_EXAMPLES + 1]
+        begin, end = offsets[[0, -1]] - examples.stored_offsets[0]
+        yield ClientExamples(examples.values[begin:end], offsets)
+
+
+def example_texts(store: TokenStore, examples: ClientExamples) -> list[str]:
+    """Return the text of each example, as the store's tokenizer decodes it."""
+    return [store.tokenizer.decode(examples.example(index).tolist()) for index in range(examples.num_examples)]
+
+
+def inputs_and_targets(examples: ClientExamples, length: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return int32 `[n, length]` twice: what a model reads, `[BOS] w1 ..`, and predicts, `w1 .. [EOS]`."""
+    sequences = padded_sequences(examples, length)
+    return sequences[:, :-1], sequences[:, 1:]

@@ -1,0 +1,58 @@
+"""Export to FedJAX."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from fedlm.fl_core.client_examples import ClientExamples
+from fedlm.simulations.data.exports.base import (
+    Advance,
+    ExportSettings,
+    example_texts,
+    inputs_and_targets,
+    stored_clients,
+)
+from fedlm.simulations.data.exports.sqlite import new_database
+from fedlm.simulations.data.fedjax_format import create_table, pack_client
+from fedlm.simulations.data.splits import SPLITS
+from fedlm.simulations.data.store.token_store import TokenStore
+
+_ENDINGS = {"train": "_train.sqlite", "heldout": "_held_out.sqlite", "test": "_test.sqlite"}
+
+
+class FedJaxExport:
+    """FedJAX: a folder with an SQLite file for each split, one client a row."""
+
+    endings: ClassVar[tuple[str, ...]] = tuple(_ENDINGS.values())
+
+    def check(self, store: TokenStore, settings: ExportSettings) -> None:
+        """See `Export.check`."""
+
+    def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:
+        """See `Export.write`."""
+        path.mkdir()
+        for split in SPLITS:
+            with new_database(path / _file_name(store, split)) as connection:
+                create_table(connection)
+                for client_id, examples in stored_clients(store, split):
+                    row = (client_id.encode(), _packed(store, examples, settings), examples.num_examples)
+                    connection.execute("INSERT INTO federated_data VALUES (?, ?, ?)", row)
+                    advance(examples.num_examples)
+
+    def reading_lines(self, store: TokenStore, path: Path, settings: ExportSettings) -> list[str]:
+        """See `Export.reading_lines`."""
+        return [
+            "import fedjax",
+            f"train = fedjax.SQLiteFederatedData.new({str(path / _file_name(store, 'train'))!r})",
+            "client_id, client = next(train.clients())",
+        ]
+
+
+def _file_name(store: TokenStore, split: str) -> str:
+    return store.path.resolve().name + _ENDINGS[split]
+
+
+def _packed(store: TokenStore, examples: ClientExamples, settings: ExportSettings) -> bytes:
+    if settings.content == "text":
+        return pack_client({"tokens": [text.encode() for text in example_texts(store, examples)]})
+    inputs, targets = inputs_and_targets(examples, settings.length)
+    return pack_client({"x": inputs, "y": targets})

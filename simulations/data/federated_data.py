@@ -1,0 +1,228 @@
+"""What the cohort engine needs of a federated data set: in memory, or in a store on disk."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedlm.fl_core.errors import DataError
+from fedlm.models.base import Batch
+from fedlm.models.special_tokens import PAD_ID
+from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore, padded_sequences
+
+CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
+
+
+class FederatedData(Protocol):
+    """Clients with their token sequences.
+
+    Attributes:
+      num_examples: int64 [clients].
+    """
+
+    num_examples: np.ndarray
+
+    def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """Fetch a client's examples.
+
+        Args:
+          client: its index.
+          rows: int [n], the examples to fetch, in this order; all where None.
+
+        Returns:
+          int32 [n, length + 1]: `[BOS] w1 .. wk [EOS]`, cut or padded with PAD; a copy where `rows` are given.
+        """
+        ...
+
+
+class InMemoryData:
+    """Federated data held in lists; for tests and for data of your own that is small."""
+
+    def __init__(self, clients: Sequence[np.ndarray]):
+        """Keep the clients' sequences.
+
+        Args:
+          clients: int32 [examples, length + 1] each.
+        """
+        self._clients = clients
+        self.num_examples = np.array([len(client) for client in clients], np.int64)
+
+    def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """See `FederatedData.sequences`."""
+        sequences = self._clients[client]
+        return sequences if rows is None else sequences[rows]
+
+
+class ChosenClients:
+    """Some clients of a federated data set, numbered anew."""
+
+    def __init__(self, data: FederatedData, clients: np.ndarray):
+        """Bind the data to the choice.
+
+        Args:
+          data: all clients.
+          clients: int [chosen], indices of those chosen.
+        """
+        self._data, self._clients = data, clients
+        self.num_examples = data.num_examples[clients]
+
+    def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """See `FederatedData.sequences`."""
+        return self._data.sequences(int(self._clients[client]), rows)
+
+
+class StoredData:
+    """One split of a store on disk, cut to a sequence length."""
+
+    def __init__(self, split: ClientSplit, length: int):
+        """Bind a split to a length.
+
+        Args:
+          split: of a `TokenStore`.
+          length: target tokens of a sequence.
+        """
+        self._split, self._length = split, length
+        self.num_examples = split.num_examples
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The names of all clients, by index."""
+        return self._split.client_ids
+
+    def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """See `FederatedData.sequences`."""
+        return padded_sequences(self._split.client(client), self._length, rows)
+
+
+def open_splits(store: TokenStore, names: Iterable[str], length: int) -> dict[str, StoredData]:
+    """Open splits of a store, each of which must have examples.
+
+    Args:
+      store: the store.
+      names: of the splits.
+      length: target tokens of a sequence.
+
+    Returns:
+      The splits, by name.
+
+    Raises:
+      DataError: a split has no example.
+    """
+    splits = {name: StoredData(store.split(name), length) for name in names}
+    for name, split in splits.items():
+        if not split.num_examples.sum():
+            raise DataError(f"{store.path}: split {name} has no example; import data with more clients")
+    return splits
+
+
+def evaluation_batches(
+    data: FederatedData,
+    length: int,
+    batch_size: int,
+    max_examples: int | None = None,
+    own_rows: range | None = None,
+) -> Iterator[Batch]:
+    """Lay examples of all clients out in batches of one shape.
+
+    Args:
+      data: the clients.
+      length: target tokens of a sequence.
+      batch_size: rows of a batch; the last batch is filled up with rows of weight 0.
+      max_examples: take only so many examples, from clients in an order that is random but always the
+        same; None takes all.
+      own_rows: which rows of every batch to make; all where None. Other examples are not touched.
+
+    Yields:
+      The batches, as NumPy arrays.
+    """
+    clients = evaluation_order(data)
+    ends = np.cumsum(data.num_examples[clients])
+    total = int(data.num_examples.sum()) if max_examples is None else min(int(data.num_examples.sum()), max_examples)
+    own_rows = range(batch_size) if own_rows is None else own_rows
+    for start in range(0, total, batch_size):
+        first, last = (min(start + row, total) for row in (own_rows.start, own_rows.stop))
+        yield _filled_batch(_sequences(data, clients, ends, first, last), (len(own_rows), length + 1))
+
+
+def _sequences(
+    data: FederatedData, clients: np.ndarray, ends: np.ndarray, first: int, last: int
+) -> Iterator[np.ndarray]:
+    """Fetch examples `first` to `last` of clients laid end to end, each of which ends where `ends` says."""
+    place = int(np.searchsorted(ends, first, side="right"))
+    while first < last:
+        end, size = int(ends[place]), int(data.num_examples[clients[place]])
+        until = min(last, end)
+        rows = np.arange(first, until) - (end - size)
+        yield data.sequences(int(clients[place]), None if len(rows) == size else rows)
+        first, place = until, place + 1
+
+
+def device_batches(
+    data: FederatedData,
+    length: int,
+    max_examples: int | None = None,
+    transform: Callable[[int, range, Batch], Any] = lambda number, rows, batch: batch,
+) -> Iterator[Any]:
+    """Lay examples of all clients out in batches that are spread over the devices of all processes.
+
+    Args:
+      data: the clients.
+      length: target tokens of a sequence.
+      max_examples: see `evaluation_batches`.
+      transform: what a model reads of a batch: maps its number, the rows of it that this process makes, and these.
+
+    Yields:
+      The batches, on the devices. Each process makes the rows of its own devices.
+    """
+    rows_over_devices = NamedSharding(Mesh(np.array(jax.devices()), "devices"), PartitionSpec("devices"))
+    rows, devices = rows_per_device(), jax.devices()
+    first = devices.index(jax.local_devices()[0])
+    own_rows = range(first * rows, (first + jax.local_device_count()) * rows)
+    batches = evaluation_batches(data, length, rows * len(devices), max_examples, own_rows)
+    for number, batch in enumerate(batches):
+        yield jax.make_array_from_process_local_data(rows_over_devices, transform(number, own_rows, batch))
+
+
+def rows_per_device() -> int:
+    """Say how many rows are scored together on each device.
+
+    Returns:
+      Few on a CPU, so that their logits stay in its cache.
+    """
+    return CPU_EVALUATION_BATCH if jax.local_devices()[0].platform == "cpu" else EVALUATION_BATCH
+
+
+def evaluation_owners(data: FederatedData, max_examples: int | None = None) -> np.ndarray:
+    """Say whose the rows of `evaluation_batches` are, without touching an example.
+
+    Args:
+      data: the clients.
+      max_examples: as there.
+
+    Returns:
+      int64 [examples]: the client of every row, in order; the rows that fill up the last batch are left out.
+    """
+    clients = evaluation_order(data)
+    return np.repeat(clients, data.num_examples[clients])[:max_examples]
+
+
+def evaluation_order(data: FederatedData) -> np.ndarray:
+    """Put clients into the order in which they are scored: random, but always the same.
+
+    Args:
+      data: the clients.
+
+    Returns:
+      int64 [clients], their indices.
+    """
+    return np.random.default_rng(0).permutation(len(data.num_examples))
+
+
+def _filled_batch(sequences: Iterable[np.ndarray], shape: tuple[int, int]) -> Batch:
+    tokens, filled = np.full(shape, PAD_ID, np.int32), 0
+    for found in sequences:
+        tokens[filled : filled + len(found)] = found
+        filled += len(found)
+    return Batch(tokens, (np.arange(len(tokens)) < filled).astype(np.float32))  # type: ignore[arg-type]

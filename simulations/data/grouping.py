@@ -1,0 +1,154 @@
+"""Bringing each client's text together: parts of a source are written as runs, sorted by group of clients.
+
+A client's text may lie anywhere in a source. Every part that is read becomes one file, a run, with one record batch
+for each of `NUM_GROUPS` groups of clients; a client's group is the first byte of the SHA-256 of its id. The clients
+of one group are then found in one record batch of every run, and fit in memory. Runs are whole or not there, so
+they also remember which parts have been read.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+
+NUM_GROUPS = 256
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("client_id", pa.string(), nullable=False),
+        pa.field("split", pa.string()),
+        pa.field("order", pa.int64(), nullable=False),
+        pa.field("sentences", pa.list_(pa.string()), nullable=False),
+    ]
+)
+_SUMMARY = b"summary"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What one run holds.
+
+    Attributes:
+      texts: number of `ClientText`s.
+      sentences: number of their sentences.
+      splits: the splits that the source named.
+      group_bytes: bytes of text in each group.
+      skipped: inputs left out, by reason.
+      first_skipped: where the first of each reason was.
+    """
+
+    texts: int
+    sentences: int
+    splits: list[str]
+    group_bytes: list[int]
+    skipped: dict[str, int]
+    first_skipped: dict[str, str]
+
+
+class GroupedClient(NamedTuple):
+    """All text of one client.
+
+    Attributes:
+      client_id: its id.
+      texts: (split named by the source, sentences) in order.
+    """
+
+    client_id: str
+    texts: list[tuple[str | None, list[str]]]
+
+
+def client_digest(client_id: str) -> bytes:
+    """Return the SHA-256 of a client's id, by which clients are grouped and put in order."""
+    return hashlib.sha256(client_id.encode()).digest()
+
+
+def write_run(path: Path, texts: Iterable[ClientText], skipped: SkippedCounts) -> RunSummary:
+    """Write the text of one part as a run.
+
+    Args:
+      path: where to; appears only when it is whole.
+      texts: of the part.
+      skipped: the part's tally, complete once `texts` has been read; receives texts that are not Unicode.
+
+    Returns:
+      What the run holds.
+
+    Raises:
+      OSError: the disk refuses.
+    """
+    groups: list[list[ClientText]] = [[] for _ in range(NUM_GROUPS)]
+    group_bytes = [0] * NUM_GROUPS
+    digests: dict[str, int] = {}
+    count = sentences = 0
+    splits = set()
+    for text in texts:
+        if not text.sentences:
+            skipped.add("text without a sentence")
+            continue
+        try:
+            size = sum(len(sentence.encode()) for sentence in text.sentences)
+            group = digests.get(text.client_id)
+            if group is None:
+                group = digests[text.client_id] = client_digest(text.client_id)[0]
+        except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold
+            skipped.add("text that is not Unicode")
+            continue
+        groups[group].append(text)
+        group_bytes[group] += size
+        count += 1
+        sentences += len(text.sentences)
+        if text.split is not None:
+            splits.add(text.split)
+    summary = RunSummary(count, sentences, sorted(splits), group_bytes, skipped.as_dict(), skipped.first_places())
+    schema = _SCHEMA.with_metadata({_SUMMARY: json.dumps(asdict(summary))})
+    beside = path.with_name(path.name + ".partial")
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.OSFile(str(beside), "wb") as file, pa.ipc.new_file(file, schema, options=options) as writer:
+        for group_texts in groups:
+            columns: Sequence = list(
+                zip(*((t.client_id, t.split, t.order, t.sentences) for t in group_texts), strict=True)
+            )
+            columns = columns or [[], [], [], []]
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+    beside.replace(path)
+    return summary
+
+
+def read_summary(path: Path) -> RunSummary:
+    """Read what a run holds, without its text.
+
+    Raises:
+      pyarrow.ArrowException, OSError, ValueError: the file is damaged.
+    """
+    with pa.memory_map(str(path)) as file:
+        return RunSummary(**json.loads(pa.ipc.open_file(file).schema.metadata[_SUMMARY]))
+
+
+def read_clients(runs: Sequence[Path], groups: range) -> Iterator[GroupedClient]:
+    """Bring together the text of some groups' clients, opening every run once.
+
+    Args:
+      runs: all runs, in the order of the source's parts.
+      groups: neighbours, from 0 to `NUM_GROUPS - 1`; their text is in memory at once.
+
+    Yields:
+      The clients in the order of the SHA-256 of their ids.
+    """
+    rows: dict[str, list[tuple[int, int, str | None, list[str]]]] = {}
+    for run in runs:
+        with pa.memory_map(str(run)) as file:
+            reader = pa.ipc.open_file(file)
+            batches = [reader.get_batch(group) for group in groups]
+            columns = [column.to_pylist() for column in pa.Table.from_batches(batches).columns]
+        for client_id, split, order, sentences in zip(*columns, strict=True):
+            texts = rows.setdefault(client_id, [])
+            texts.append((order, len(texts), split, sentences))
+    for client_id in sorted(rows, key=client_digest):
+        yield GroupedClient(client_id, [(split, sentences) for _, _, split, sentences in sorted(rows.pop(client_id))])

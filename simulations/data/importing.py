@@ -1,0 +1,386 @@
+"""From a source of text to a token store, in stages that an interrupted import need not do again.
+
+1. *read*: worker processes read the source's parts and write each as a run (see `grouping`).
+2. *train the tokenizer*: words are counted in a sample of the train split's clients, chosen by their ids. Where a
+   vocabulary is given, there is nothing to train.
+3. *encode*: worker processes bring the clients of some groups together, split, tokenize and write them.
+4. *write*: the encoded groups become one store, which then appears at its destination.
+
+Everything unfinished lies in a hidden folder beside the destination. The same import started again goes on there; an
+import of something else begins anew. The store is the same, byte for byte, with any number of workers and
+interruptions.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.fl_core.atomic_files import disk_errors, write_atomically
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.simulations.data.client_text import SkippedCounts
+from fedlm.simulations.data.grouping import (
+    NUM_GROUPS,
+    GroupedClient,
+    RunSummary,
+    client_digest,
+    read_clients,
+    read_summary,
+    write_run,
+)
+from fedlm.simulations.data.sources.base import Part, Progress, Reading, ReadPart, Source
+from fedlm.simulations.data.split_rule import SplitRule
+from fedlm.simulations.data.splits import SPLITS
+from fedlm.simulations.data.store.format import TOKENIZER_FILE, StoreHeader, read_header, split_file
+from fedlm.simulations.data.store.writer import SplitWriter, StoreWriter
+from fedlm.simulations.data.vocabulary.given_vocabulary import given_tokenizer
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
+from fedlm.simulations.data.worker_pool import WorkerPool
+from fedlm.simulations.experiments.workers import cpu_cores
+
+ENCODE_BYTES = 16 << 20
+"""Bytes of text that one task tokenizes."""
+ENCODE_SENTENCES = 20_000
+"""Sentences tokenized at once: enough to keep the tokenizer's threads busy."""
+ENCODE_CHARACTERS = 4 << 20
+"""Characters tokenized at once, about: documents are longer than sentences, and their words are all in memory."""
+_LAYOUT = 1  # of the hidden folder; one of another release is not gone on with
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportSettings(TokenizerSettings):
+    """How text becomes a token store, whatever its source."""
+
+    tokenizer_sentences: int = 2_000_000
+    """Train the tokenizer on about so many sentences at most: those of some of the train split's clients."""
+    min_examples: int = 1
+    """Leave out clients with fewer examples, all splits together (the published Stack Overflow has 100)."""
+    resplit: bool = False
+    """Split by user, 80/10/10, even where the source has splits of its own."""
+    seed: int = 0
+    """Seed of the split by user."""
+
+    def __post_init__(self) -> None:
+        for name in ("tokenizer_sentences", "min_examples"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
+
+
+@dataclass(frozen=True)
+class ImportSummary:
+    """What an import made.
+
+    Args:
+      path: the store's directory.
+      header: the store's header, with the counts of each split and of skipped inputs.
+    """
+
+    path: Path
+    header: StoreHeader
+
+
+class _EncodedGroups(NamedTuple):
+    files: dict[str, Path]
+    skipped: SkippedCounts
+
+
+def import_text(
+    name: str,
+    source: Source,
+    out: Path | str,
+    settings: ImportSettings | None = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    progress: Progress = lambda phase, done, total, unit: None,
+) -> ImportSummary:
+    """Import text into a token store, or the rest of it where the same import was interrupted.
+
+    Args:
+      name: of the source, kept in the store's header.
+      source: where the text comes from.
+      out: the store to make.
+      settings: tokenizer and splits; the defaults where None.
+      overwrite: whether a token store at `out` may be replaced.
+      workers: processes that read and tokenize; one for each CPU core where None.
+      progress: called as the import proceeds.
+
+    Raises:
+      DataError: the source cannot be read or has no text, or `out` may not be written.
+      ConfigurationError: another process imports into `out`.
+    """
+    settings = settings or ImportSettings()
+    if workers is not None and workers < 1:
+        raise ConfigurationError(f"workers is {workers}, but must be at least 1")
+    out = Path(os.path.abspath(out))
+    StoreWriter.check(out, overwrite)  # before the long work, not after it
+    given = given_tokenizer(settings, source.words_are_separated)
+    plan = _plan(name, source, settings, given)
+    workspace = out.with_name(f".{out.name}.import")
+    with disk_errors(out):
+        workspace.mkdir(parents=True, exist_ok=True)
+        with run_lock(workspace):
+            try:
+                _keep_only_same_plan(workspace, plan)
+                if given is not None:
+                    given.save(workspace / TOKENIZER_FILE)
+                with WorkerPool(workers or len(cpu_cores())) as pool:
+                    header = _run_stages(name, source, out, settings, overwrite, workspace, pool, progress)
+            except BaseException:
+                if not (_runs(workspace) or any(workspace.glob("decompressed-*"))):  # nothing to go on with
+                    shutil.rmtree(workspace, ignore_errors=True)
+                raise
+            shutil.rmtree(workspace)
+    return ImportSummary(out, header)
+
+
+def _run_stages(
+    name: str,
+    source: Source,
+    out: Path,
+    settings: ImportSettings,
+    overwrite: bool,
+    workspace: Path,
+    pool: WorkerPool,
+    progress: Progress,
+) -> StoreHeader:
+    summaries = _read_stage(source, workspace, pool, progress)
+    skipped = SkippedCounts()
+    for summary in summaries:
+        skipped.merge(summary.skipped, summary.first_skipped)
+    rule = SplitRule.of_source({split for summary in summaries for split in summary.splits}, settings)
+    separated = source.words_are_separated
+    tokenizer = _tokenizer_stage(summaries, settings, rule, separated, workspace, pool, progress)
+    encoded = _encode_stage(summaries, settings, rule, tokenizer, workspace, pool, progress)
+    parameters = {**_jsonable(settings), "splits": rule.description}
+    with StoreWriter(out, name, tokenizer, parameters, overwrite) as writer:
+        for done, groups in enumerate(encoded, start=1):
+            for split, file in groups.files.items():
+                writer.append(split, file)
+            skipped.merge(groups.skipped.as_dict(), groups.skipped.first_places())
+            progress("write", done, len(encoded), "groups")
+        writer.record_skipped(skipped)
+    return read_header(out)
+
+
+def _read_stage(source: Source, workspace: Path, pool: WorkerPool, progress: Progress) -> list[RunSummary]:
+    complete = workspace / "read-complete"
+    if not complete.exists():
+        reading = source.open(workspace, progress)
+        done = 0
+        tasks = _unread(reading, workspace, progress)
+        for size in pool.map(functools.partial(_read_part, reading.read), tasks):
+            done += size
+            progress("read", done, reading.total, reading.unit)
+        write_atomically(complete, "")
+    for decompressed in workspace.glob("decompressed-*"):  # everything in it has been read
+        decompressed.unlink()
+    return [read_summary(run) for run in _runs(workspace)]
+
+
+def _unread(reading: Reading, workspace: Path, progress: Progress) -> Iterator[tuple[Part | int, Path]]:
+    for index, part in enumerate(reading.parts):
+        run = workspace / f"run-{index:08d}.arrow"
+        # A part that has been read is passed on only for its size, without its content.
+        yield (part.size if run.exists() else part), run
+
+
+def _read_part(read: ReadPart, task: tuple[Part | int, Path]) -> int:
+    part, run = task
+    if isinstance(part, int):
+        return part
+    skipped = SkippedCounts()
+    with disk_errors(run):
+        write_run(run, read(part.content, skipped), skipped)
+    return part.size
+
+
+def _tokenizer_stage(
+    summaries: Sequence[RunSummary],
+    settings: ImportSettings,
+    rule: SplitRule,
+    words_are_separated: bool,
+    workspace: Path,
+    pool: WorkerPool,
+    progress: Progress,
+) -> Tokenizer:
+    path = workspace / TOKENIZER_FILE
+    if path.exists():
+        return Tokenizer.load(path)
+    sentences = sum(summary.sentences for summary in summaries)
+    share = min(1.0, settings.tokenizer_sentences / max(sentences, 1))
+    count = functools.partial(_count_words, _runs(workspace), settings, rule, share, words_are_separated)
+    tasks = _encode_tasks(summaries)
+    words = Counter[str]()
+    for done, counts in enumerate(pool.map(count, tasks), start=1):
+        words.update(counts)
+        progress("train the tokenizer", done, len(tasks), "groups")
+    tokenizer = Tokenizer.train(words, settings, words_are_separated)
+    tokenizer.save(path)
+    return tokenizer
+
+
+def _count_words(
+    runs: Sequence[Path],
+    settings: ImportSettings,
+    rule: SplitRule,
+    share: float,
+    words_are_separated: bool,
+    groups: range,
+) -> Counter[str]:
+    sentences = (
+        sentence
+        for client in read_clients(runs, groups)
+        if int.from_bytes(client_digest(client.client_id)[8:16]) < share * 2**64
+        for split, texts in client.texts
+        if rule.split(client.client_id, split) == "train"
+        for sentence in texts
+    )
+    return count_words(sentences, settings, words_are_separated)
+
+
+def _encode_stage(
+    summaries: Sequence[RunSummary],
+    settings: ImportSettings,
+    rule: SplitRule,
+    tokenizer: Tokenizer,
+    workspace: Path,
+    pool: WorkerPool,
+    progress: Progress,
+) -> list[_EncodedGroups]:
+    encode = functools.partial(_encode_groups, _runs(workspace), settings, rule, workspace, tokenizer.fingerprint)
+    tasks = _encode_tasks(summaries)
+    encoded = []
+    sizes = [sum(sum(summary.group_bytes[group] for summary in summaries) for group in task) for task in tasks]
+    for groups in pool.map(encode, tasks):
+        encoded.append(groups)
+        progress("tokenize", sum(sizes[: len(encoded)]), sum(sizes), "bytes")
+    return encoded
+
+
+def _encode_tasks(summaries: Sequence[RunSummary]) -> list[range]:
+    """Divide the groups into runs of neighbours with about `ENCODE_BYTES` of text each."""
+    tasks, first, size = [], 0, 0
+    for group in range(NUM_GROUPS):
+        size += sum(summary.group_bytes[group] for summary in summaries)
+        if size >= ENCODE_BYTES or group == NUM_GROUPS - 1:
+            tasks.append(range(first, group + 1))
+            first, size = group + 1, 0
+    return tasks
+
+
+def _encode_groups(
+    runs: Sequence[Path], settings: ImportSettings, rule: SplitRule, workspace: Path, fingerprint: str, groups: range
+) -> _EncodedGroups:
+    stem = f"groups-{groups.start:03d}"
+    files = {split: workspace / f"{stem}-{split_file(split)}" for split in SPLITS}
+    record = workspace / f"{stem}.json"
+    skipped = SkippedCounts()
+    if record.exists():
+        skipped.merge(**json.loads(record.read_text(encoding="utf-8")))
+        return _EncodedGroups(files, skipped)
+    tokenizer = _tokenizer(workspace / TOKENIZER_FILE, fingerprint)
+    with disk_errors(record):
+        writers = {split: SplitWriter(file, tokenizer.vocabulary_size) for split, file in files.items()}
+        try:
+            for split, client_id, sequences in _encode(read_clients(runs, groups), settings, rule, tokenizer, skipped):
+                writers[split].add(client_id, sequences)
+            for writer in writers.values():
+                writer.finish()
+        finally:
+            for writer in writers.values():
+                writer.abandon()
+        counts = {"counts": skipped.as_dict(), "first": skipped.first_places()}
+        write_atomically(record, json.dumps(counts))
+    return _EncodedGroups(files, skipped)
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(path: Path, fingerprint: str) -> Tokenizer:
+    # A worker keeps it for its next task, because it remembers words; the fingerprint tells it from another import's.
+    return Tokenizer.load(path)
+
+
+def _encode(
+    clients: Iterable[GroupedClient],
+    settings: ImportSettings,
+    rule: SplitRule,
+    tokenizer: Tokenizer,
+    skipped: SkippedCounts,
+) -> Iterator[tuple[str, str, list[NDArray[np.int32]]]]:
+    """Yield (split, client id, token sequences) of every client and split."""
+    for chunk in _chunks(clients):
+        encoded = iter(tokenizer.encode_batch([s for client in chunk for _, texts in client.texts for s in texts]))
+        for client in chunk:
+            by_split: dict[str, list[NDArray[np.int32]]] = {}
+            for given, texts in client.texts:
+                sequences = [next(encoded) for _ in texts]
+                kept = [sequence for sequence in sequences if len(sequence)]
+                skipped.add("sentence without a token", len(texts) - len(kept), f"client {client.client_id!r}")
+                if kept:
+                    by_split.setdefault(rule.split(client.client_id, given), []).extend(kept)
+            examples = sum(map(len, by_split.values()))
+            if not examples:
+                skipped.add("client without text", place=f"client {client.client_id!r}")
+            elif examples < settings.min_examples:
+                reason = f"client with fewer than {settings.min_examples} examples"
+                skipped.add(reason, place=f"client {client.client_id!r}")
+            else:
+                for split in sorted(by_split):
+                    yield split, client.client_id, by_split[split]
+
+
+def _chunks(clients: Iterable[GroupedClient]) -> Iterator[list[GroupedClient]]:
+    chunk: list[GroupedClient] = []
+    sentences = characters = 0
+    for client in clients:
+        chunk.append(client)
+        sentences += sum(len(texts) for _, texts in client.texts)
+        characters += sum(len(text) for _, texts in client.texts for text in texts)
+        if sentences >= ENCODE_SENTENCES or characters >= ENCODE_CHARACTERS:
+            yield chunk
+            chunk, sentences, characters = [], 0, 0
+    if chunk:
+        yield chunk
+
+
+def _runs(workspace: Path) -> list[Path]:
+    return sorted(workspace.glob("run-*.arrow"))
+
+
+def _plan(name: str, source: Source, settings: ImportSettings, given: Tokenizer | None) -> str:
+    files = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files()]
+    plan = {
+        "layout": _LAYOUT,
+        "source": name,
+        "source_settings": _jsonable(source),
+        "settings": _jsonable(settings),
+        "vocabulary": given.fingerprint if given else None,
+        "files": hashlib.sha256(json.dumps(files).encode()).hexdigest(),
+    }
+    return json.dumps(plan, sort_keys=True)
+
+
+def _jsonable(settings: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(settings), default=str))
+
+
+def _keep_only_same_plan(workspace: Path, plan: str) -> None:
+    path = workspace / "plan.json"
+    if path.exists() and path.read_text(encoding="utf-8") == plan:
+        return
+    for left in workspace.iterdir():
+        if left.is_dir():
+            shutil.rmtree(left)
+        elif left.name != ".lock":
+            left.unlink()
+    write_atomically(path, plan)

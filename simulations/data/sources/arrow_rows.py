@@ -1,0 +1,122 @@
+"""Rows of Arrow tables: whether the columns' types fit, and their values as Python's."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.sources.byte_parts import unreadable
+from fedlm.simulations.data.sources.user_rows import NOT_UTF8, RowSettings, check_columns, row_text
+
+_TIME = pa.timestamp("us")
+
+
+@contextmanager
+def arrow_errors(path: Path) -> Iterator[None]:
+    """Turn what Arrow raises on a file that is missing or damaged into a DataError.
+
+    Args:
+      path: of the file.
+
+    Raises:
+      DataError: in place of an error of Arrow or of the operating system.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(path, error) from error
+
+
+def check_schema(schema: pa.Schema, settings: RowSettings, path: Path) -> None:
+    """Check that a table has the columns that are read, of types that can be read.
+
+    Args:
+      schema: of the table.
+      settings: which columns mean what.
+      path: names the table in messages.
+
+    Raises:
+      DataError: a column is missing, there twice, or of another type.
+    """
+    check_columns(schema.names, settings, str(path))
+    if settings.user is not None:
+        _check_type(schema, settings.user, _is_user, "strings or whole numbers", path)
+    _check_type(schema, settings.text, _is_string, "strings", path)
+    if settings.split is not None:
+        _check_type(schema, settings.split, _is_string, "strings", path)
+    if settings.order is not None:
+        _check_type(schema, settings.order, _is_order, "whole numbers or times", path)
+
+
+def batch_text(
+    batch: pa.RecordBatch,
+    settings: RowSettings,
+    path: Path,
+    first_row: int,
+    skipped: SkippedCounts,
+    split: str | None = None,
+) -> Iterator[ClientText]:
+    """Yield the texts of some rows.
+
+    Args:
+      batch: the rows, with the columns that `check_schema` has seen.
+      settings: which columns mean what.
+      path: names the table in messages.
+      first_row: number of the batch's first row in it, from 1.
+      skipped: receives the counts of what is left out.
+      split: to which the rows belong where no column says it.
+
+    Raises:
+      DataError: a value is not what it should be.
+    """
+    names = settings.fields
+    columns = [_values(batch.column(name), as_order=name == settings.order) for name in names]
+    for number, values in enumerate(zip(*columns, strict=True), first_row):
+        place = f"{path}, row {number}"
+        if any(isinstance(value, bytes) for value in values):
+            skipped.add(NOT_UTF8, place=place)
+        else:
+            yield from row_text(dict(zip(names, values, strict=True)), settings, place, skipped, split)
+
+
+def _values(column: pa.Array, as_order: bool) -> list[object]:
+    """Return a column's values; strings that are not UTF-8 as bytes."""
+    if as_order and pa.types.is_temporal(column.type):
+        column = column.cast(_TIME, safe=False).cast(pa.int64())
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        return [_decoded(value) for value in column.cast(pa.large_string()).cast(pa.large_binary()).to_pylist()]
+
+
+def _decoded(value: bytes | None) -> str | bytes | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _check_type(schema: pa.Schema, name: str, fits: Callable[[pa.DataType], bool], expected: str, path: Path) -> None:
+    found = schema.field(name).type
+    values = found.value_type if pa.types.is_dictionary(found) else found
+    if not (fits(values) or pa.types.is_null(values)):
+        raise DataError(
+            f"{path}: column {name!r} is of type {found}, expected {expected}. "
+            "Name another column, or convert this one."
+        )
+
+
+def _is_string(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+
+
+def _is_user(type_: pa.DataType) -> bool:
+    return _is_string(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_)
+
+
+def _is_order(type_: pa.DataType) -> bool:
+    time = pa.types.is_timestamp(type_) or pa.types.is_date(type_)
+    return _is_user(type_) or time

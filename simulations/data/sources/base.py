@@ -1,0 +1,86 @@
+"""What a source of text is: settings that a user gives, cut into parts that worker processes read."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+
+Progress = Callable[[str, int, int | None, str], None]
+"""Called with (phase, done, total, unit); the total is None where it is not known. The unit is a plural, "bytes"."""
+
+PART_BYTES = 32 << 20
+"""About so much of an input is one part: small enough to hold in memory as Python strings, large enough that
+starting on it costs nothing."""
+
+
+ReadPart = Callable[[Any, SkippedCounts], Iterator[ClientText]]
+"""Yields the text of one part, given its `content` and a tally of what is skipped."""
+
+
+class Part(NamedTuple):
+    """A piece of a source that is read on its own.
+
+    Attributes:
+      content: what the source's `read` needs to find it; small, or the bytes themselves; picklable.
+      size: in the source's unit.
+    """
+
+    content: Any
+    size: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A source that has been opened.
+
+    Attributes:
+      unit: what sizes count, in the plural.
+      total: the sum of the sizes of all parts, where it is known.
+      parts: the same parts in the same order each time the source is opened. Iterated once, in the main process,
+        no faster than workers read.
+      read: picklable: a function of a module, or a `functools.partial` of one.
+    """
+
+    unit: str
+    total: int | None
+    parts: Iterable[Part]
+    read: ReadPart
+
+
+class Source(Protocol):
+    """The settings of a source, a frozen dataclass; the command line's options and help are made from it.
+
+    Its docstring's first line is the source's description. A new source is one module with such a class, and one
+    line in `fedlm.simulations.data.sources.registry`.
+    """
+
+    @property
+    def words_are_separated(self) -> bool:
+        """Whether texts are words with single spaces between them already, which word-level tokenizers keep."""
+        ...
+
+    def files(self) -> list[Path]:
+        """Name the files that are read.
+
+        Returns:
+          Existing files, in a fixed order. An interrupted import goes on only while they are the same.
+
+        Raises:
+          DataError: one is missing, or is not what the source reads.
+        """
+        ...
+
+    def open(self, workspace: Path, progress: Progress) -> Reading:
+        """Open the files.
+
+        Args:
+          workspace: a folder for large temporary files. What is found there was left by an interrupted import of
+            the same source.
+          progress: called as preparations proceed, if there are any.
+
+        Raises:
+          DataError: a file cannot be read, or is not what it should be.
+        """
+        ...

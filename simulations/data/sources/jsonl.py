@@ -1,0 +1,74 @@
+"""Your own users' text as JSON Lines: one JSON object a line."""
+
+import codecs
+import functools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.sources.base import Progress, Reading
+from fedlm.simulations.data.sources.byte_parts import BytePart, byte_parts, last_line_end
+from fedlm.simulations.data.sources.user_rows import NOT_UTF8, RowSettings, existing_files, row_text
+
+
+@dataclass(frozen=True)
+class JsonLines(RowSettings):
+    """Your own users' text as JSON Lines: one object a line, with a user (or none) and a text.
+
+    Files may be compressed: .gz, .bz2 or .xz.
+    """
+
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """The files."""
+
+    def files(self) -> list[Path]:
+        """See `Source.files`."""
+        return existing_files(self.paths)
+
+    def open(self, workspace: Path, progress: Progress) -> Reading:
+        """See `Source.open`."""
+        files = self.files()
+        return Reading(
+            unit="bytes",
+            total=sum(path.stat().st_size for path in files),
+            parts=(part for path in files for part in byte_parts(path, last_line_end)),
+            read=functools.partial(read_lines, self),
+        )
+
+
+def read_lines(settings: RowSettings, part: BytePart, skipped: SkippedCounts) -> Iterator[ClientText]:
+    """Yield the texts of some lines.
+
+    Args:
+      settings: the fields to read.
+      part: whole lines of a file.
+      skipped: receives the counts of what is left out.
+
+    Raises:
+      DataError: a line is not a JSON object, or has not the fields named.
+    """
+    for number, line in enumerate(part.load().split(b"\n"), part.first_line):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if not line or line.isspace():
+            continue
+        place = f"{part.path}, line {number}"
+        try:
+            row: Any = json.loads(line.decode())
+        except UnicodeDecodeError:
+            skipped.add(NOT_UTF8, place=place)
+            continue
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{place}: found no JSON ({error}): {line[:60].decode(errors='replace')!r}. "
+                "Expected one JSON object a line; mend or remove the line."
+            ) from error
+        if not isinstance(row, dict):
+            raise DataError(f"{place}: found {type(row).__name__}, expected a JSON object with named fields.")
+        yield from row_text(row, settings, place, skipped)

@@ -1,0 +1,29 @@
+"""The sources that `fedlm data import` knows by name."""
+
+from fedlm.simulations.data.sources.base import Source
+from fedlm.simulations.data.sources.csv_tables import CsvTables
+from fedlm.simulations.data.sources.huggingface import HuggingFaceDataset
+from fedlm.simulations.data.sources.jsonl import JsonLines
+from fedlm.simulations.data.sources.parquet import ParquetTables
+from fedlm.simulations.data.sources.stackexchange.source import StackExchange
+from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
+from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
+from fedlm.simulations.data.sources.standard_library.source import StandardLibrary
+from fedlm.simulations.data.sources.text_files import TextFiles
+
+SOURCES: dict[str, type[Source]] = {
+    "stdlib": StandardLibrary,
+    "jsonl": JsonLines,
+    "text": TextFiles,
+    "csv": CsvTables,
+    "parquet": ParquetTables,
+    "huggingface": HuggingFaceDataset,
+    "stackoverflow-tff": StackOverflowTff,
+    "stackoverflow-fedjax": StackOverflowFedjax,
+    "stackexchange": StackExchange,
+}
+
+
+def describe_source(source: type[Source]) -> str:
+    """Return the first line of a source's docstring, without the full stop."""
+    return (source.__doc__ or "").splitlines()[0].removesuffix(".")

@@ -1,0 +1,193 @@
+"""Dumps of Stack Exchange sites, Stack Overflow among them: one user of one site is one client."""
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import tyro
+
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.sources.base import PART_BYTES, Part, Progress, Reading
+from fedlm.simulations.data.sources.byte_parts import BytePart, byte_parts, stream_parts
+from fedlm.simulations.data.sources.stackexchange.files import Dump, Kind, find_dumps
+from fedlm.simulations.data.sources.stackexchange.html_text import comment_paragraphs, html_paragraphs
+from fedlm.simulations.data.sources.stackexchange.rows import last_row_start, read_rows
+from fedlm.simulations.data.sources.stackexchange.seven_zip import open_members
+from fedlm.simulations.data.sources.standard_library.english import split_sentences
+
+_QUESTION_OR_ANSWER = ("1", "2")
+_COMMUNITY_USER = "-1"  # the site itself, which owns what many have written
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class DumpPart(NamedTuple):
+    """Some rows of a dump.
+
+    Attributes:
+      site: the site's short name.
+      kind: whether they are posts or comments.
+      part: their bytes.
+    """
+
+    site: str
+    kind: Kind
+    part: BytePart
+
+
+@dataclass(frozen=True)
+class StackExchange:
+    """Dumps of Stack Exchange sites, Stack Overflow among them, as archive.org has them.
+
+    Questions, answers and comments become sentences, without code blocks and displayed formulas. Of many sites, one
+    data set is made: a client is a user of one site, "stackoverflow/22656".
+    """
+
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Archives as they are published, SITE.stackexchange.com.7z, which are read without being extracted; or files
+    SITE.Posts.xml and SITE.Comments.xml, which several workers read at once and which may be compressed: .gz, .bz2 or
+    .xz; or folders of these, or of folders named after sites that hold Posts.xml and Comments.xml."""
+    split: Literal["user", "stackoverflow"] = "user"
+    """user: users are split 80/10/10. stackoverflow: as the published Stack Overflow data is split: heldout has the
+    users whose id is a multiple of 10, train what all others wrote before --split-date, and test what they wrote
+    since; rows without a date are left out, and counted."""
+    split_date: str = "2018-01-01"
+    """First day (UTC) of the test split, where the split is stackoverflow."""
+    comments: bool = True
+    """Read comments, too, not only posts (the published Stack Overflow data has posts only)."""
+
+    def __post_init__(self) -> None:
+        try:
+            valid = date.fromisoformat(self.split_date).isoformat() == self.split_date
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ConfigurationError(f"split_date is {self.split_date!r}, but must be a date like 2018-01-01")
+
+    @property
+    def words_are_separated(self) -> bool:
+        """See `Source.words_are_separated`."""
+        return False
+
+    def files(self) -> list[Path]:
+        """See `Source.files`."""
+        return list(dict.fromkeys(dump.path for dump in self._dumps()))
+
+    def open(self, workspace: Path, progress: Progress) -> Reading:
+        """See `Source.open`."""
+        dumps = self._dumps()
+        return Reading(
+            unit="bytes",
+            total=sum(dump.size for dump in dumps),
+            parts=dump_parts(dumps),
+            read=functools.partial(read_text, self),
+        )
+
+    def _dumps(self) -> list[Dump]:
+        kinds: tuple[Kind, ...] = ("posts", "comments") if self.comments else ("posts",)
+        return find_dumps(self.paths, kinds)
+
+
+def dump_parts(dumps: Iterable[Dump], part_bytes: int = PART_BYTES) -> Iterator[Part]:
+    """Cut dumps into parts.
+
+    Args:
+      dumps: those of one archive together.
+      part_bytes: about how large a part is.
+
+    Yields:
+      Parts with a `DumpPart` as content.
+
+    Raises:
+      DataError: a file cannot be read, or is damaged.
+    """
+    for path, group in itertools.groupby(dumps, key=lambda dump: dump.path):
+        members = list(group)
+        if members[0].member is None:
+            yield from _labelled(members[0], byte_parts(path, last_row_start, part_bytes))
+        else:
+            yield from _archive_parts(path, members, part_bytes)
+
+
+def _archive_parts(path: Path, dumps: list[Dump], part_bytes: int) -> Iterator[Part]:
+    # Without its folder a name is still unique here, and py7zr may write folders in another way.
+    by_name = {str(dump.member).rpartition("/")[2]: dump for dump in dumps}
+    with closing(open_members(path, [str(dump.member) for dump in dumps])) as members:
+        for name, stream, position in members:
+            dump = by_name[name.rpartition("/")[2]]
+            yield from _labelled(dump, stream_parts(path / name, stream, last_row_start, True, position, part_bytes))
+
+
+def _labelled(dump: Dump, parts: Iterator[Part]) -> Iterator[Part]:
+    for part in parts:
+        yield Part(DumpPart(dump.site, dump.kind, part.content), part.size)
+
+
+def read_text(settings: StackExchange, content: DumpPart, skipped: SkippedCounts) -> Iterator[ClientText]:
+    """Yield the texts of some rows.
+
+    Args:
+      settings: how they are split.
+      content: the rows.
+      skipped: receives the counts of what is left out.
+
+    Raises:
+      DataError: the file is not a dump or is cut off, or a row is malformed.
+    """
+    for line, row in read_rows(content.part, content.kind, skipped):
+        place = f"{content.part.path}, line {line}"
+        text = _row_text(settings, content, row, place)
+        if isinstance(text, ClientText):
+            yield text
+        else:
+            skipped.add(text, place=place)
+
+
+def _row_text(settings: StackExchange, content: DumpPart, row: Mapping[str, str], place: str) -> ClientText | str:
+    """Return a row's text, or the reason why it has none."""
+    posts = content.kind == "posts"
+    if posts and row.get("PostTypeId") not in _QUESTION_OR_ANSWER:
+        return "post that is neither question nor answer"
+    user = row.get("OwnerUserId" if posts else "UserId")
+    if not user:
+        return "row without user"
+    if user == _COMMUNITY_USER:
+        return "row of the Community user"
+    if not (user.isascii() and user.isdecimal()):
+        raise DataError(f"{place}: found {user!r} as the id of a user, expected a whole number.")
+    created = _milliseconds(row.get("CreationDate", ""))
+    if created is None and settings.split == "stackoverflow":
+        return "row without a date of creation"
+    paragraphs = html_paragraphs(row.get("Body", "")) if posts else comment_paragraphs(row.get("Text", ""))
+    sentences = [sentence for paragraph in paragraphs for sentence in split_sentences(paragraph)]
+    if not sentences:
+        return "empty text"
+    split = _split(settings, user, created) if created is not None else None
+    return ClientText(f"{content.site}/{user}", sentences, split, created or 0)
+
+
+def _split(settings: StackExchange, user: str, created: int) -> str | None:
+    if settings.split == "user":
+        return None
+    if user.endswith("0"):
+        return "heldout"
+    return "train" if created < _first_test_millisecond(settings.split_date) else "test"
+
+
+@functools.cache
+def _first_test_millisecond(split_date: str) -> int:
+    return _milliseconds(split_date) or 0
+
+
+def _milliseconds(text: str) -> int | None:
+    """Return a time, in UTC where it says nothing else, as milliseconds since 1970; None where it is none."""
+    try:
+        time = datetime.fromisoformat(text)
+        return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        return None

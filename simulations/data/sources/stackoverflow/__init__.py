@@ -1,0 +1,1 @@
+"""Stack Overflow as TensorFlow Federated and FedJAX publish it."""

@@ -1,0 +1,181 @@
+"""Federated text in the files of FedJAX: Stack Overflow, Shakespeare, or your own in their form."""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import tyro
+
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.fedjax_format import COLUMNS, unpack_client
+from fedlm.simulations.data.sources.base import Part, Progress, Reading
+from fedlm.simulations.data.sources.stackoverflow.sqlite_files import Database, check_columns, database_errors, opened
+from fedlm.simulations.data.sources.text_features import TOKENS, choose_feature, decode_texts, splits_in_names
+from fedlm.simulations.data.sources.user_rows import existing_files
+
+PART_BYTES = 8 << 20
+"""Clients with together about so many compressed bytes are one part."""
+
+
+class FedjaxPart(NamedTuple):
+    """A range of rows of one database.
+
+    Attributes:
+      database: the file.
+      split: train, heldout or test, or None where the file's name does not say.
+      feature: the one with the text.
+      first: the range's first row id.
+      last: its last row id.
+    """
+
+    database: Database
+    split: str | None
+    feature: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class StackOverflowFedjax:
+    """Stack Overflow, or Shakespeare, as FedJAX publishes them.
+
+    SQLite files whose names end in _train, _held_out and _test, or none of them: then users are split 80/10/10.
+    """
+
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """The files."""
+    feature: str | None = None
+    """Name of the feature with the text; tokens or else snippets where it is not given."""
+
+    @property
+    def words_are_separated(self) -> bool:
+        """See `Source.words_are_separated`."""
+        return self._text_feature() == TOKENS
+
+    def files(self) -> list[Path]:
+        """See `Source.files`."""
+        return existing_files(self.paths)
+
+    def open(self, workspace: Path, progress: Progress) -> Reading:
+        """See `Source.open`."""
+        files = self.files()
+        feature = self._text_feature()
+        seen: dict[tuple[str | None, str], Path] = {}
+        parts: list[Part] = []
+        for path, split in zip(files, splits_in_names(files), strict=True):
+            parts += _parts(Database(path, path), split, feature, seen)
+        return Reading("clients", sum(part.size for part in parts), parts, read_clients)
+
+    def _text_feature(self) -> str:
+        if self.feature is not None:
+            return self.feature
+        path = self.files()[0]
+        with opened(Database(path, path)) as connection:
+            _check_table(connection, Database(path, path))
+            row = connection.execute("SELECT client_id, data FROM federated_data ORDER BY rowid LIMIT 1").fetchone()
+        if row is None:
+            raise DataError(f"{path}: the table federated_data is empty, expected a row for each client.")
+        where = f"{path}, client {_client_name(row[0])!r}"
+        return choose_feature(_unpack(row[1], where), where)
+
+
+def read_clients(part: FedjaxPart, skipped: SkippedCounts) -> Iterator[ClientText]:
+    """Yield the text of one part.
+
+    Args:
+      part: a range of rows.
+      skipped: receives the counts of what is left out.
+
+    Raises:
+      DataError: the file is damaged, or a client has another number of examples than its row says.
+    """
+    query = "SELECT rowid, client_id, num_examples FROM federated_data WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
+    with opened(part.database) as connection:
+        for rowid, client_id, expected in connection.execute(query, (part.first, part.last)):
+            name = _client_name(client_id)
+            where = f"{part.database.given}, client {name!r}"
+            with database_errors(where):
+                (data,) = connection.execute("SELECT data FROM federated_data WHERE rowid = ?", (rowid,)).fetchone()
+            values = _text_values(_unpack(data, where), part.feature, where)
+            if len(values) != expected:
+                raise DataError(
+                    f"{where}: found {len(values)} examples, expected {expected} as num_examples says. Fetch or make "
+                    "the file again."
+                )
+            if not values:
+                skipped.add("client without text", place=where)
+                continue
+            texts = decode_texts(enumerate(values, start=1), part.feature, where, skipped)
+            if texts:
+                yield ClientText(name, texts, part.split)
+
+
+def _check_table(connection: sqlite3.Connection, database: Database) -> None:
+    advice = "This is the table of FedJAX; stackoverflow-tff reads those of TensorFlow Federated."
+    check_columns(connection, database, {"federated_data": COLUMNS}, advice)
+
+
+def _parts(
+    database: Database, split: str | None, feature: str, seen: dict[tuple[str | None, str], Path]
+) -> Iterator[Part]:
+    with opened(database) as connection:
+        _check_table(connection, database)
+        # Not ordered by SQLite, so that it can read the index of the client ids and none of the data.
+        rowids = []
+        for rowid, client_id in connection.execute("SELECT rowid, client_id FROM federated_data"):
+            if client_id is None:
+                raise DataError(f"{database.given}: row {rowid} of federated_data has no client_id, expected one.")
+            name = _client_name(client_id)
+            if (split, name) in seen:
+                _raise_twice(name, database.given, seen[split, name])
+            seen[split, name] = database.given
+            rowids.append(rowid)
+    rowids.sort()
+    count = max(1, len(rowids) * PART_BYTES // database.path.stat().st_size)
+    for first in range(0, len(rowids), count):
+        some = rowids[first : first + count]
+        yield Part(FedjaxPart(database, split, feature, some[0], some[-1]), len(some))
+
+
+def _raise_twice(client_id: str, path: Path, before: Path) -> None:
+    also = "" if before == path else f" and in {before}"
+    raise DataError(
+        f"{path}: client {client_id!r} occurs twice{also}, in the same split. Expected one row for each client; name "
+        "each file once, and join the client's rows."
+    )
+
+
+def _client_name(client_id: object) -> str:
+    """Return a client's id as text, in hexadecimal where its bytes are not text."""
+    if isinstance(client_id, bytes):
+        try:
+            return client_id.decode()
+        except UnicodeDecodeError:
+            return client_id.hex()
+    return str(client_id)
+
+
+def _unpack(data: Any, where: str) -> dict[str, Any]:
+    try:
+        return unpack_client(data)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{where}: its data is damaged ({error}). Fetch or make the file again.") from error
+
+
+def _text_values(features: dict[str, Any], feature: str, where: str) -> list[bytes]:
+    if feature not in features:
+        raise DataError(
+            f"{where}: the features are {', '.join(sorted(features)) or 'none'}, expected {feature} among them. "
+            "Name the feature with the text with --feature."
+        )
+    values = features[feature]
+    if not isinstance(values, np.ndarray) or values.dtype != object or values.ndim != 1:
+        raise DataError(
+            f"{where}: {feature} is {str(values)[:60]}, expected a list of texts. "
+            "Name the feature with the text with --feature."
+        )
+    return values.tolist()

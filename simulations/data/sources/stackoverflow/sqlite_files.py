@@ -1,0 +1,94 @@
+"""SQLite databases as input: opened for reading only, and damage told apart from defects of the code."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from fedlm.fl_core.errors import DataError
+
+SQLITE_SIGNATURE = b"SQLite format 3\x00"
+
+
+class Database(NamedTuple):
+    """A database file.
+
+    Attributes:
+      path: the file to open.
+      given: the file that the user named, for messages; another one where it was compressed.
+    """
+
+    path: Path
+    given: Path
+
+
+@contextmanager
+def opened(database: Database) -> Iterator[sqlite3.Connection]:
+    """Open a database for reading, as a context manager; it is closed again when the block ends.
+
+    Args:
+      database: the file, which nobody may write to meanwhile.
+
+    Raises:
+      DataError: the file is damaged, or another program has not finished writing it.
+    """
+    for suffix in ("-wal", "-journal"):
+        beside = database.path.with_name(database.path.name + suffix)
+        if beside.exists() and beside.stat().st_size:
+            raise DataError(
+                f"{database.given}: found {beside.name} beside it, with changes that the database has not taken in. "
+                "End the program that writes to it, or open and close it once with the sqlite3 program."
+            )
+    # "immutable" lets SQLite read where it may write neither the file nor locks beside it.
+    uri = f"{database.path.absolute().as_uri()}?mode=ro&immutable=1"
+    with database_errors(str(database.given)), closing(sqlite3.connect(uri, uri=True)) as connection:
+        yield connection
+
+
+@contextmanager
+def database_errors(place: str) -> Iterator[None]:
+    """Turn an error of SQLite into one that says where it was and what to do, as a context manager.
+
+    Args:
+      place: file and client.
+
+    Raises:
+      DataError: in place of any `sqlite3.Error`.
+    """
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise DataError(
+            f"{place}: SQLite cannot read it ({error}). The file is damaged or cut off: fetch it again, and check that "
+            "it is complete."
+        ) from error
+
+
+def check_columns(
+    connection: sqlite3.Connection, database: Database, expected: Mapping[str, Sequence[str]], advice: str
+) -> None:
+    """Check that a database has tables with certain columns.
+
+    Args:
+      connection: to the database.
+      database: for messages.
+      expected: names of columns by the name of their table.
+      advice: what the user can do, a sentence.
+
+    Raises:
+      DataError: a table or a column is missing.
+    """
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+    found = {table: [row[0] for row in connection.execute(_COLUMNS, (table,))] for (table,) in rows}
+    if any(not set(columns) <= set(found.get(table, ())) for table, columns in expected.items()):
+        raise DataError(
+            f"{database.given}: found {_describe(found) or 'no table'}, expected {_describe(expected)}. {advice}"
+        )
+
+
+_COLUMNS = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
+
+
+def _describe(tables: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(f"{table}({', '.join(columns)})" for table, columns in tables.items())

@@ -1,0 +1,256 @@
+"""Reading the SQLite tables of TensorFlow Federated, by client where they have an index and by row where not."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, NoReturn
+
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.sources.base import Part, Progress
+from fedlm.simulations.data.sources.stackoverflow.sqlite_files import Database, check_columns, database_errors, opened
+from fedlm.simulations.data.sources.text_features import choose_feature, decode_texts
+from fedlm.simulations.data.tff_format import EXAMPLES_COLUMNS, METADATA_COLUMNS, parse_example, parse_feature
+
+PART_EXAMPLES = 50_000
+"""Clients with together about so many examples are one part."""
+
+SPLITS_BY_NAME: dict[str, str | None] = {
+    "train": "train",
+    "heldout": "heldout",
+    "held_out": "heldout",
+    "test": "test",
+    "default_split": None,  # TensorFlow Federated's writer says this where it is told no split
+}
+
+_ROWS_OF_CLIENT = (
+    "SELECT rowid, serialized_example_proto FROM examples WHERE split_name = ? AND client_id = ? ORDER BY rowid"
+)
+
+Key = tuple[str, str]
+"""(split name, client id), as the tables have them."""
+
+
+class TablePart(NamedTuple):
+    """A range of rows of one database.
+
+    Attributes:
+      database: the file.
+      feature: the one with the text.
+      by_client: whether the range is of `client_metadata`, and not of `examples`.
+      first: its first row id.
+      last: its last row id.
+      without_text: clients without an example, which a range of `examples` does not show.
+    """
+
+    database: Database
+    feature: str
+    by_client: bool
+    first: int
+    last: int
+    without_text: tuple[str, ...] = ()
+
+
+def text_feature(database: Database) -> str:
+    """Return the name of the feature with the text, found in the first example.
+
+    Raises:
+      DataError: there is no example, or none of the usual features in it.
+    """
+    with opened(database) as connection:
+        _check_tables(connection, database)
+        row = connection.execute("SELECT serialized_example_proto FROM examples LIMIT 1").fetchone()
+    if row is None:
+        raise DataError(f"{database.given}: the table examples is empty, expected a row for each sentence.")
+    try:
+        found = parse_example(row[0])
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{database.given}: the first row of examples is damaged ({error}). Fetch the file again."
+        ) from error
+    return choose_feature(found, str(database.given))
+
+
+def table_parts(databases: Iterable[Database], feature: str, progress: Progress) -> list[Part]:
+    """Cut databases into parts, sized in examples.
+
+    Args:
+      databases: the files.
+      feature: the one with the text.
+      progress: called while rows are counted, where there is no index.
+
+    Raises:
+      DataError: a file is damaged, has other tables, contradicts itself, or has a client that was there before.
+    """
+    clients: set[Key] = set()
+    parts: list[Part] = []
+    for database in databases:
+        with opened(database) as connection:
+            _check_tables(connection, database)
+            if _has_index(connection):
+                parts += _client_parts(connection, database, feature, clients)
+            else:
+                parts += _row_parts(connection, database, feature, clients, progress)
+    return parts
+
+
+def read_table(part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
+    """Yield the text of one part.
+
+    Args:
+      part: a range of clients or of rows.
+      skipped: receives the counts of what is left out.
+
+    Raises:
+      DataError: the file is damaged, or a client has another number of examples than its metadata says.
+    """
+    with opened(part.database) as connection:
+        yield from (_read_clients if part.by_client else _read_rows)(connection, part, skipped)
+
+
+def _check_tables(connection: sqlite3.Connection, database: Database) -> None:
+    tables = {"examples": EXAMPLES_COLUMNS, "client_metadata": METADATA_COLUMNS}
+    advice = "These are the tables of TensorFlow Federated; stackoverflow-fedjax reads those of FedJAX."
+    check_columns(connection, database, tables, advice)
+
+
+def _has_index(connection: sqlite3.Connection) -> bool:
+    plan = connection.execute("EXPLAIN QUERY PLAN " + _ROWS_OF_CLIENT, ("", "")).fetchall()
+    return any("SEARCH" in step[3] and "client_id=?" in step[3] for step in plan)
+
+
+def _metadata(connection: sqlite3.Connection, database: Database, clients: set[Key]) -> Iterator[tuple[int, Key, int]]:
+    """Yield (row id, client, number of examples), all checked, and add the clients to `clients`."""
+    query = "SELECT rowid, split_name, client_id, num_examples FROM client_metadata ORDER BY rowid"
+    for rowid, split, client_id, count in connection.execute(query):
+        place = f"{database.given}: client_metadata, row {rowid}"
+        if not isinstance(client_id, str) or not isinstance(count, int) or count < 0:
+            raise DataError(
+                f"{place}: found client {client_id!r} with {count!r} examples, expected a text and a whole number. "
+                "Make the file again."
+            )
+        if split not in SPLITS_BY_NAME:
+            raise DataError(f"{place}: found the split {split!r}, expected one of {', '.join(SPLITS_BY_NAME)}.")
+        if (split, client_id) in clients:
+            raise DataError(
+                f"{place}: client {client_id!r} occurs twice in {split}, expected one row for each client and split. "
+                "Is a file named twice? If not, join the client's rows."
+            )
+        clients.add((split, client_id))
+        yield rowid, (split, client_id), count
+
+
+def _client_parts(
+    connection: sqlite3.Connection, database: Database, feature: str, clients: set[Key]
+) -> Iterator[Part]:
+    first: int | None = None
+    total = size = last = 0
+    for rowid, _, count in _metadata(connection, database, clients):
+        if first is not None and size + count > PART_EXAMPLES:
+            yield Part(TablePart(database, feature, True, first, last), size)
+            first, size = None, 0
+        first = rowid if first is None else first
+        last, size, total = rowid, size + count, total + count
+    if first is not None:
+        yield Part(TablePart(database, feature, True, first, last), size)
+    _check_no_others(connection, database, total)
+
+
+def _check_no_others(connection: sqlite3.Connection, database: Database, total: int) -> None:
+    """Check that every example is of a client in the metadata, quickly where there are as many as it says."""
+    if connection.execute("SELECT max(rowid) FROM examples").fetchone()[0] in (total, None):
+        return
+    if connection.execute("SELECT COUNT(*) FROM examples").fetchone()[0] <= total:
+        return
+    row = connection.execute(
+        "SELECT split_name, client_id FROM examples EXCEPT SELECT split_name, client_id FROM client_metadata LIMIT 1"
+    ).fetchone()
+    if row is not None:
+        _raise_count_differs(database, row, "some", 0)
+
+
+def _raise_count_differs(database: Database, key: tuple[Any, Any], found: int | str, expected: int) -> NoReturn:
+    split, client_id = key
+    raise DataError(
+        f"{database.given}: client {client_id!r} has {found} rows in examples for {split!r}, expected {expected} as "
+        "client_metadata says. Fetch or make the file again."
+    )
+
+
+def _row_parts(
+    connection: sqlite3.Connection, database: Database, feature: str, clients: set[Key], progress: Progress
+) -> Iterator[Part]:
+    expected = {key: count for _, key, count in _metadata(connection, database, clients)}
+    total = sum(expected.values())
+    found = Counter[Key]()
+    ranges: list[list[int]] = []
+    query = "SELECT rowid, split_name, client_id FROM examples ORDER BY rowid"
+    for done, (rowid, split, client_id) in enumerate(connection.execute(query)):
+        found[split, client_id] += 1
+        if done % PART_EXAMPLES == 0:
+            ranges.append([rowid, rowid, 0])
+            progress("count", done, total, "sentences")
+        ranges[-1][1] = rowid
+        ranges[-1][2] += 1
+    progress("count", total, total, "sentences")
+    for key in expected.keys() | found.keys():
+        if found[key] != expected.get(key, 0):
+            _raise_count_differs(database, key, found[key], expected.get(key, 0))
+    without = tuple(client_id for (_, client_id), count in expected.items() if not count)
+    for first, last, size in ranges or [[0, 0, 0]]:
+        yield Part(TablePart(database, feature, False, first, last, without), size)
+        without = ()
+
+
+def _read_clients(connection: sqlite3.Connection, part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
+    query = "SELECT split_name, client_id, num_examples FROM client_metadata WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
+    for split, client_id, expected in connection.execute(query, (part.first, part.last)).fetchall():
+        where = f"{part.database.given}, client {client_id!r}"
+        with database_errors(where):
+            rows = connection.execute(_ROWS_OF_CLIENT, (split, client_id)).fetchall()
+        if len(rows) != expected:
+            _raise_count_differs(part.database, (split, client_id), len(rows), expected)
+        if not rows:
+            skipped.add("client without text", place=where)
+            continue
+        texts = decode_texts(_values(rows, part.feature, where), part.feature, where, skipped)
+        if texts:
+            yield ClientText(client_id, texts, SPLITS_BY_NAME[split])
+
+
+def _read_rows(connection: sqlite3.Connection, part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
+    for client_id in part.without_text:
+        skipped.add("client without text", place=f"{part.database.given}, client {client_id!r}")
+    query = (
+        "SELECT rowid, split_name, client_id, serialized_example_proto FROM examples "
+        "WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
+    )
+    clients: dict[Key, list[tuple[int, Any]]] = {}
+    with database_errors(f"{part.database.given}, rows {part.first} to {part.last} of examples"):
+        for rowid, split, client_id, data in connection.execute(query, (part.first, part.last)):
+            clients.setdefault((split, client_id), []).append((rowid, data))
+    for (split, client_id), rows in clients.items():
+        where = f"{part.database.given}, client {client_id!r}"
+        texts = decode_texts(_values(rows, part.feature, where), part.feature, where, skipped)
+        if texts:
+            yield ClientText(client_id, texts, SPLITS_BY_NAME[split])
+
+
+def _values(rows: Iterable[tuple[int, Any]], feature: str, where: str) -> Iterator[tuple[int, bytes]]:
+    for rowid, data in rows:
+        try:
+            values = parse_feature(data, feature)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{where}, row {rowid} of examples: damaged ({error}). Fetch the file again.") from error
+        if values is None:
+            found = ", ".join(sorted(parse_example(data))) or "none"
+            raise DataError(
+                f"{where}, row {rowid} of examples: the features are {found}, expected {feature} among them. "
+                "Name the feature with the text with --feature."
+            )
+        if len(values) != 1 or not isinstance(values[0], bytes):
+            raise DataError(
+                f"{where}, row {rowid} of examples: {feature} is {str(values)[:60]}, expected one text. "
+                "Name the feature with the text with --feature."
+            )
+        yield rowid, values[0]

@@ -1,0 +1,1 @@
+"""English of the Python standard library, one module a client."""

@@ -1,0 +1,218 @@
+"""What tables of text have in common: a text, mostly a user, perhaps a split and a time."""
+
+import functools
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.sources.byte_parts import unreadable
+from fedlm.simulations.data.sources.standard_library.english import split_sentences
+
+NOT_UTF8 = "bytes that are not UTF-8"
+"""Why rows of undecodable bytes are left out."""
+
+SPLIT_NAMES = {
+    "train": "train",
+    "heldout": "heldout",
+    "validation": "heldout",
+    "valid": "heldout",
+    "dev": "heldout",
+    "test": "test",
+}
+"""Which split is meant by the names that people give them."""
+
+_LARGEST_WHOLE_FLOAT = 2.0**53
+_SMALLEST_ORDER, _LARGEST_ORDER = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings:
+    """Which fields of a row mean what."""
+
+    user: str | None = "user"
+    """Name of the field that says whose text it is: a string or a whole number, 12.0 being 12. Rows without a user
+    are left out, and counted. None where texts have no users: each row is then a document, and a client of its own."""
+    text: str = "text"
+    """Name of the field with the text."""
+    split: str | None = None
+    """Name of a field that says train, heldout (or validation, valid, dev) or test. Without it, users are split
+    80/10/10."""
+    order: str | None = None
+    """Name of a field with whole numbers, times say, by which a user's rows are put in order."""
+    examples: Literal["sentences", "texts"] | None = None
+    """What makes an example: each sentence of a text, or each text as a whole. None stands for sentences where there
+    are users, and for texts where there are documents."""
+
+    @property
+    def words_are_separated(self) -> bool:
+        """See `Source.words_are_separated`."""
+        return False
+
+    @functools.cached_property
+    def fields(self) -> list[str]:
+        """The names of the fields that are read, each once."""
+        named = (self.user, self.text, self.split, self.order)
+        return list(dict.fromkeys(name for name in named if name is not None))
+
+    @property
+    def examples_are_sentences(self) -> bool:
+        """What `examples` comes to."""
+        return self.examples == "sentences" or (self.examples is None and self.user is not None)
+
+
+def existing_files(paths: Sequence[Path]) -> list[Path]:
+    """Check that files are there.
+
+    Args:
+      paths: of files.
+
+    Returns:
+      The same.
+
+    Raises:
+      DataError: one is not a file.
+    """
+    if not paths:
+        raise DataError("no file is named, expected at least one to import.")
+    for path in paths:
+        try:
+            if path.is_file():
+                continue
+            found = "a folder" if path.is_dir() else "no regular file" if path.exists() else "nothing"
+        except OSError as error:  # a folder above may not be entered
+            raise unreadable(path, error) from error
+        raise DataError(f"{path}: found {found}, expected a file to import.")
+    return list(paths)
+
+
+def check_columns(found: Sequence[str], settings: RowSettings, place: str, advice: str = "") -> None:
+    """Check that a table has the columns that are read.
+
+    Args:
+      found: names of its columns.
+      settings: which fields mean what.
+      place: the file, for messages.
+      advice: what else to do about a missing one; begins with a space.
+
+    Raises:
+      DataError: one is missing, or there more than once.
+    """
+    _check_fields(found, settings, place, advice)
+    for name in settings.fields:
+        if found.count(name) > 1:
+            raise DataError(f"{place}: found {found.count(name)} columns {name!r}, expected one. Rename the others.")
+
+
+def document_id(words: Sequence[str], split: str | None) -> str:
+    """Name a text that nobody is named for.
+
+    Texts of the same words have the same name, so that no copy of a training text is in another split, unless the
+    source puts it there.
+
+    Args:
+      words: of the text.
+      split: what the source says.
+
+    Returns:
+      The first 128 bits of a SHA-256, in hexadecimal.
+    """
+    return hashlib.sha256(f"{split}:{' '.join(words)}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def row_text(
+    row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts, split: str | None = None
+) -> Iterator[ClientText]:
+    """Yield the text of a row, or count why there is none.
+
+    Args:
+      row: values by field.
+      settings: which fields mean what.
+      place: file and line or row, for messages.
+      skipped: receives the counts of what is left out.
+      split: to which the row belongs where no field says it.
+
+    Raises:
+      DataError: the row has no field of such a name, or a value of the wrong type.
+    """
+    _check_fields(row.keys(), settings, place)
+    text, client_id = row[settings.text], None
+    if settings.user is not None:
+        user = row[settings.user]
+        if _is_missing(user):
+            skipped.add("row without user", place=place)
+            return
+        client_id = _user_id(user)
+        if client_id is None:
+            raise DataError(f"{place}: {settings.user!r} is {_shown(user)}, expected a string or a whole number.")
+    if _is_missing(text):
+        skipped.add("empty text", place=place)
+        return
+    if not isinstance(text, str):
+        raise DataError(f"{place}: {settings.text!r} is {_shown(text)}, expected a string.")
+    words = text.split()
+    if not words:
+        skipped.add("empty text", place=place)
+        return
+    split = split if settings.split is None else _split(row[settings.split], settings.split, place)
+    yield ClientText(
+        client_id=document_id(words, split) if client_id is None else client_id,
+        sentences=split_sentences(" ".join(words)) if settings.examples_are_sentences else [text],
+        split=split,
+        order=_order(row, settings, place),
+    )
+
+
+def _check_fields(found: Collection[str], settings: RowSettings, place: str, advice: str = "") -> None:
+    for name in settings.fields:
+        if name not in found:
+            raise DataError(
+                f"{place}: has no field {name!r}, only {', '.join(map(repr, found)) or 'none'}. "
+                "Name the fields with --user, --text, --split and --order; where texts have no users, say --user None."
+                f"{advice}"
+            )
+
+
+def _is_missing(value: object) -> bool:
+    # A table of numbers has no other way than "not a number" to say that one is missing.
+    return value is None or value == "" or (isinstance(value, float) and value != value)
+
+
+def _user_id(user: object) -> str | None:
+    if isinstance(user, str):
+        return user
+    # Whole numbers become floating-point ones where a program had to make room for missing ones among them.
+    if isinstance(user, float) and user.is_integer() and abs(user) < _LARGEST_WHOLE_FLOAT:
+        return str(int(user))
+    return str(user) if isinstance(user, int) and not isinstance(user, bool) else None
+
+
+def _split(split: object, field: str, place: str) -> str:
+    if not isinstance(split, str) or split not in SPLIT_NAMES:
+        raise DataError(
+            f"{place}: {field!r} is {_shown(split)}, expected one of {', '.join(SPLIT_NAMES)}. "
+            "Mend the field, or leave --split away: users are then split 80/10/10."
+        )
+    return SPLIT_NAMES[split]
+
+
+def _order(row: Mapping[str, Any], settings: RowSettings, place: str) -> int:
+    if settings.order is None:
+        return 0
+    value = row[settings.order]
+    try:
+        order = int(value)
+        whole = isinstance(value, str) or order == value
+    except (TypeError, ValueError, OverflowError):
+        order, whole = 0, False
+    if not whole or isinstance(value, bool) or not _SMALLEST_ORDER <= order <= _LARGEST_ORDER:
+        raise DataError(f"{place}: {settings.order!r} is {_shown(value)}, expected a whole number of 64 bits.")
+    return order
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

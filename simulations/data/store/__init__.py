@@ -1,0 +1,1 @@
+"""Token sequences by client, on disk."""

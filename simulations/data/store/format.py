@@ -1,0 +1,144 @@
+"""The layout of a token store: a directory with a header, a tokenizer and one Arrow file for each split."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data.splits import SPLITS
+
+FORMAT = "fedlm-token-store"
+FORMAT_VERSION = 1
+HEADER_FILE = "store.json"
+TOKENIZER_FILE = "tokenizer.json"
+IMPORT_AGAIN = "Import the data again."
+
+
+@dataclass(frozen=True)
+class SplitHeader:
+    """What the header says of one split.
+
+    Args:
+      clients: number of clients.
+      examples: number of examples of all clients.
+      tokens: number of tokens of all examples, without BOS and EOS.
+      bytes: size of the Arrow file, by which a truncated file is known at once.
+      batch_clients: clients in each record batch, so that a client is found without reading any.
+    """
+
+    clients: int = 0
+    examples: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    batch_clients: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoreHeader:
+    """What `store.json` says of a store.
+
+    Args:
+      source: name of the source the text came from.
+      vocabulary_size: number of tokens of the tokenizer.
+      tokenizer_fingerprint: its fingerprint.
+      splits: the headers of train, heldout and test.
+      skipped: inputs left out at import, by reason.
+      first_skipped: where the first input of each reason was, where that is known.
+      parameters: what the store was made with.
+    """
+
+    source: str
+    vocabulary_size: int
+    tokenizer_fingerprint: str
+    splits: dict[str, SplitHeader]
+    skipped: dict[str, int] = field(default_factory=dict)
+    first_skipped: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def split_file(name: str) -> str:
+    """Return the file name of a split."""
+    return f"{name}.arrow"
+
+
+def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
+    """Return the narrowest of uint16 and uint32 that holds every token id."""
+    return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
+
+
+def schema(vocabulary_size: int) -> pa.Schema:
+    """Return the columns of a split: one row a client, its examples a list of lists of token ids.
+
+    Offsets are 32 bits wide: they count from the start of a record batch, and batches are bounded.
+    """
+    token = pa.from_numpy_dtype(token_dtype(vocabulary_size))
+    return pa.schema(
+        [
+            pa.field("client_id", pa.string(), nullable=False),
+            pa.field("examples", pa.list_(pa.list_(token)), nullable=False),
+        ]
+    )
+
+
+def write_header(directory: Path, header: StoreHeader) -> None:
+    """Write `store.json`."""
+    document = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(header)}
+    (directory / HEADER_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def read_header(directory: Path) -> StoreHeader:
+    """Read `store.json`.
+
+    Raises:
+      DataError: it is missing, damaged or of another format version.
+    """
+    path = directory / HEADER_FILE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(
+            f"{path}: there is no such file, so {directory} is not a token store. "
+            f"Make one with: fedlm data import stdlib --out {directory}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: cannot be read ({error}), expected the header of a token store. {IMPORT_AGAIN}"
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise DataError(f'{path}: found no "format": "{FORMAT}", expected a token store. {IMPORT_AGAIN}')
+    if document.get("format_version") != FORMAT_VERSION:
+        raise DataError(
+            f"{path}: found format version {document.get('format_version')!r}, this release reads version "
+            f"{FORMAT_VERSION}. Import the data again, or use the release that wrote it."
+        )
+    try:
+        return _parse(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{path}: a field is missing or wrong ({type(error).__name__}: {error}). {IMPORT_AGAIN}"
+        ) from error
+
+
+def _parse(document: dict[str, Any]) -> StoreHeader:
+    splits = {}
+    for name in SPLITS:
+        fields = document["splits"][name]
+        batches = tuple(int(clients) for clients in fields["batch_clients"])
+        splits[name] = SplitHeader(
+            **{key: int(fields[key]) for key in ("clients", "examples", "tokens", "bytes")}, batch_clients=batches
+        )
+        if sum(batches) != splits[name].clients:
+            raise ValueError(f"batch_clients of {name} sum to {sum(batches)}, clients are {fields['clients']}")
+    return StoreHeader(
+        source=str(document["source"]),
+        vocabulary_size=int(document["vocabulary_size"]),
+        tokenizer_fingerprint=str(document["tokenizer_fingerprint"]),
+        splits=splits,
+        skipped={str(reason): int(count) for reason, count in document["skipped"].items()},
+        first_skipped={str(reason): str(place) for reason, place in document.get("first_skipped", {}).items()},
+        parameters=dict(document["parameters"]),
+    )

@@ -1,0 +1,254 @@
+"""The token store: the token sequences of federated clients on disk, memory-mapped.
+
+A store is a directory: `store.json` (the header), `tokenizer.json`, and `train.arrow`, `heldout.arrow` and
+`test.arrow` in the Arrow IPC file format, one row a client. Opening reads the header only; a client's tokens
+are views of the mapped file, read by the operating system when touched and dropped by it when memory is short.
+"""
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data.splits import SPLITS
+from fedlm.simulations.data.store.format import (
+    IMPORT_AGAIN,
+    TOKENIZER_FILE,
+    SplitHeader,
+    StoreHeader,
+    read_header,
+    schema,
+    split_file,
+)
+from fedlm.simulations.data.store.writer import StoreWriter
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+
+__all__ = ["ClientExamples", "ClientSplit", "StoreWriter", "TokenStore", "padded_sequences"]
+
+_Result = TypeVar("_Result")
+
+
+class TokenStore:
+    """A token store opened for reading.
+
+    Args:
+      path: the store's directory.
+      header: what its `store.json` says.
+      tokenizer: the tokenizer beside it.
+    """
+
+    def __init__(self, path: Path, header: StoreHeader, tokenizer: Tokenizer) -> None:
+        self.path = path
+        self.header = header
+        self.tokenizer = tokenizer
+        self._splits: dict[str, ClientSplit] = {}
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Open a store without reading its data.
+
+        Raises:
+          DataError: a file is missing, truncated or of another format version, or the tokenizer is not the
+            one that the store was made with.
+        """
+        path = Path(path)
+        header = read_header(path)
+        for name, split in header.splits.items():
+            _check_size(path / split_file(name), split)
+        tokenizer = Tokenizer.load(path / TOKENIZER_FILE)
+        if tokenizer.fingerprint != header.tokenizer_fingerprint:
+            raise DataError(
+                f"{path / TOKENIZER_FILE}: found a tokenizer with fingerprint {tokenizer.fingerprint[:16]}, the "
+                f"store was made with {header.tokenizer_fingerprint[:16]}. Put the store's own tokenizer.json "
+                "back, or import the data again."
+            )
+        return cls(path, header, tokenizer)
+
+    @property
+    def source(self) -> str:
+        """The name of the source of the text."""
+        return self.header.source
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of tokens of the store's vocabulary."""
+        return self.header.vocabulary_size
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the store's tokenizer."""
+        return self.header.tokenizer_fingerprint
+
+    @property
+    def contents(self) -> str:
+        """A fingerprint of what the header says of the data: its tokenizer, and counts and sizes of its splits."""
+        record = json.dumps([self.fingerprint, {name: asdict(split) for name, split in self.header.splits.items()}])
+        return hashlib.sha256(record.encode()).hexdigest()
+
+    def split(self, name: str) -> "ClientSplit":
+        """Return a split; the same object on every call.
+
+        Args:
+          name: train, heldout or test.
+
+        Raises:
+          DataError: there is no such split, or its file is damaged.
+        """
+        if name not in self.header.splits:
+            raise DataError(f"{self.path}: has no split {name!r}. Choose one of {', '.join(SPLITS)}.")
+        if name not in self._splits:
+            self._splits[name] = ClientSplit(
+                self.path / split_file(name), self.header.splits[name], self.vocabulary_size
+            )
+        return self._splits[name]
+
+
+class _Columns(NamedTuple):
+    """The buffers of one record batch, as views."""
+
+    client_ids: pa.StringArray
+    client_offsets: NDArray[np.int32]  # [clients + 1], counts examples
+    example_offsets: NDArray[np.int32]  # [examples + 1], counts tokens
+    values: NDArray[np.unsignedinteger]  # [tokens]
+
+
+class ClientSplit:
+    """The clients of one split, numbered from 0 in the order they were written.
+
+    Args:
+      path: an Arrow IPC file with the columns `client_id` and `examples`.
+      header: what the store's header says of it.
+      vocabulary_size: number of tokens, which sets the width of the values.
+
+    Raises:
+      DataError: the file is not such an Arrow file.
+    """
+
+    def __init__(self, path: Path, header: SplitHeader, vocabulary_size: int) -> None:
+        self.path = path
+        self.header = header
+        self._first = np.concatenate([[0], np.cumsum(header.batch_clients, dtype=np.int64)]).tolist()
+        self._reader = self._read(lambda: pa.ipc.open_file(pa.memory_map(str(path))))
+        if self._reader.schema != schema(vocabulary_size):
+            raise self._damaged("found other columns: " + ", ".join(map(str, self._reader.schema)))
+        if self._reader.num_record_batches != len(header.batch_clients):
+            raise self._damaged(
+                f"found {self._reader.num_record_batches} record batches, expected {len(header.batch_clients)}"
+            )
+        self._columns = lru_cache(maxsize=None)(self._read_columns)
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients."""
+        return self.header.clients
+
+    @cached_property
+    def client_ids(self) -> list[str]:
+        """The ids of all clients, read on first use."""
+        return [id_ for batch in range(len(self._first) - 1) for id_ in self._columns(batch).client_ids.to_pylist()]
+
+    @cached_property
+    def num_examples(self) -> NDArray[np.int64]:
+        """int64 `[num_clients]`: the number of examples of each client, read from offsets on first use."""
+        counts = [np.diff(self._columns(batch).client_offsets) for batch in range(len(self._first) - 1)]
+        return _frozen(counts)
+
+    @cached_property
+    def num_tokens(self) -> NDArray[np.int64]:
+        """int64 `[num_clients]`: the number of tokens of each client, read from offsets on first use."""
+        batches = [self._columns(batch) for batch in range(len(self._first) - 1)]
+        return _frozen([np.diff(columns.example_offsets[columns.client_offsets]) for columns in batches])
+
+    def client_id(self, index: int) -> str:
+        """Return the id of a client.
+
+        Raises:
+          IndexError: there is no such client.
+        """
+        batch, row = self._locate(index)
+        return self._columns(batch).client_ids[row].as_py()
+
+    def client(self, index: int) -> ClientExamples:
+        """Return the examples of a client as views of the mapped file.
+
+        Raises:
+          IndexError: there is no such client.
+          DataError: the file is damaged there.
+        """
+        batch, row = self._locate(index)
+        columns = self._columns(batch)
+        first, last = columns.client_offsets[row : row + 2].tolist()
+        offsets = columns.example_offsets[first : last + 1]
+        return ClientExamples(columns.values[offsets[0] : offsets[-1]], offsets)
+
+    def batch_lengths(self, batch: int) -> NDArray[np.int32]:
+        """Return int32 `[examples]`: the tokens of every example of one record batch."""
+        return np.diff(self._columns(batch).example_offsets)
+
+    def batch_values(self, batch: int) -> NDArray[np.unsignedinteger]:
+        """Return the tokens `[tokens]` of one record batch, a view of the mapped file."""
+        return self._columns(batch).values
+
+    @property
+    def num_batches(self) -> int:
+        """The number of record batches."""
+        return len(self._first) - 1
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < self.num_clients:
+            raise IndexError(f"client {index} of a split with {self.num_clients} clients")
+        batch = bisect_right(self._first, index) - 1
+        return batch, index - self._first[batch]
+
+    def _read_columns(self, batch: int) -> _Columns:
+        record = self._read(lambda: self._reader.get_batch(batch))
+        examples = record.column(1)
+        columns = _Columns(
+            client_ids=record.column(0),
+            client_offsets=examples.offsets.to_numpy(),
+            example_offsets=examples.values.offsets.to_numpy(),
+            values=examples.values.values.to_numpy(),
+        )
+        found = (record.num_rows, columns.client_offsets[-1], columns.example_offsets[-1])
+        expected = (
+            self.header.batch_clients[batch],
+            len(columns.example_offsets) - 1,
+            len(columns.values),
+        )
+        if found != expected:
+            raise self._damaged(
+                f"record batch {batch} has (clients, examples, tokens) {tuple(map(int, found))} instead of {expected}"
+            )
+        return columns
+
+    def _read(self, action: Callable[[], _Result]) -> _Result:
+        try:
+            return action()
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(f"cannot be read ({error})") from error
+
+    def _damaged(self, found: str) -> DataError:
+        return DataError(f"{self.path}: {found}, expected the Arrow file of a token store. {IMPORT_AGAIN}")
+
+
+def _check_size(path: Path, split: SplitHeader) -> None:
+    size = path.stat().st_size if path.is_file() else None
+    if size != split.bytes:
+        found = "there is no such file" if size is None else f"found {size} bytes"
+        raise DataError(f"{path}: {found}, expected {split.bytes} bytes. {IMPORT_AGAIN}")
+
+
+def _frozen(counts: list[NDArray[np.int32]]) -> NDArray[np.int64]:
+    joined = np.concatenate([np.empty(0, np.int64), *counts])
+    joined.flags.writeable = False
+    return joined

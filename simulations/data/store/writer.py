@@ -1,0 +1,317 @@
+"""Writing a token store: bounded memory, and whole or not at all."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import combinations
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike
+
+from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data.client_text import SkippedCounts
+from fedlm.simulations.data.splits import SPLITS
+from fedlm.simulations.data.store.format import (
+    HEADER_FILE,
+    TOKENIZER_FILE,
+    SplitHeader,
+    StoreHeader,
+    schema,
+    split_file,
+    token_dtype,
+    write_header,
+)
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+
+BATCH_CLIENTS = 1024
+BATCH_BYTES = 4 << 20
+_SPLIT_SETS = {frozenset(some): frozenset(some) for size in range(4) for some in combinations(SPLITS, size)}
+"""Every set of splits once, so that millions of clients share them."""
+
+
+class StoreWriter:
+    """Writes a token store as a context manager.
+
+    The store grows in a temporary directory beside its destination, is synced to disk and renamed into place
+    when the block ends. When the block raises, the temporary directory is removed; when the process dies, the
+    destination is as it was.
+
+    Args:
+      path: the directory to make; parents are made too.
+      source: name of the source of the text.
+      tokenizer: the tokenizer that made the sequences.
+      parameters: what the store is made with, JSON-able, kept in its header.
+      overwrite: whether a token store at `path` may be replaced.
+      batch_clients: clients in a record batch, at most.
+      batch_bytes: bytes of tokens after which a record batch is closed.
+
+    Raises:
+      DataError: there is something at `path` that may not be replaced.
+      DiskError: the disk refuses.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        source: str,
+        tokenizer: Tokenizer,
+        parameters: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        batch_clients: int = BATCH_CLIENTS,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> None:
+        self.path = Path(os.path.abspath(path))
+        self._source = source
+        self._tokenizer = tokenizer
+        self._parameters = dict(parameters or {})
+        self._overwrite = overwrite
+        self._bounds = (batch_clients, batch_bytes)
+        self._skipped = SkippedCounts()
+        self._client_ids: dict[str, frozenset[str]] = {}
+        self.check(self.path, overwrite)
+
+    @staticmethod
+    def check(path: Path | str, overwrite: bool) -> None:
+        """Raise what making a store at `path` would raise, before there is one to write.
+
+        Raises:
+          DataError: there is something at `path` that may not be replaced.
+        """
+        _check_destination(Path(os.path.abspath(path)), overwrite)
+
+    def __enter__(self) -> Self:
+        with disk_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._directory = self.path.with_name(f".{self.path.name}.partial")
+            shutil.rmtree(self._directory, ignore_errors=True)  # a killed writer may have left it
+            self._directory.mkdir()
+            self._splits = {
+                name: SplitWriter(self._directory / split_file(name), self._tokenizer.vocabulary_size, *self._bounds)
+                for name in SPLITS
+            }
+        return self
+
+    def add(self, split: str, client_id: str, sequences: Sequence[ArrayLike]) -> None:
+        """Append a client.
+
+        Args:
+          split: train, heldout or test.
+          client_id: unique in the split, since a client is the unit that privacy protects; a client in heldout is
+            in no other split.
+          sequences: the token ids of each example, integers `[k]`, without BOS and EOS, not truncated.
+
+        Raises:
+          DataError: the client is there already.
+          DiskError: the disk refuses.
+          ValueError: the split does not exist, or a token is outside the vocabulary.
+        """
+        if split not in self._splits:
+            raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")
+        self._check_new(split, client_id)
+        with disk_errors(self.path):
+            self._splits[split].add(client_id, sequences)
+
+    def append(self, split: str, path: Path) -> None:
+        """Append the clients of a file that a `SplitWriter` with the same tokenizer wrote.
+
+        Args:
+          split: train, heldout or test.
+          path: of the file.
+
+        Raises:
+          DataError: a client is there already, or the file is damaged.
+          DiskError: the disk refuses.
+        """
+        with disk_errors(self.path), pa.memory_map(str(path)) as file:
+            for batch in _batches(path, file, self._tokenizer.vocabulary_size):
+                for client_id in batch.column(0).to_pylist():
+                    self._check_new(split, client_id)
+                self._splits[split].append(batch)
+
+    def _check_new(self, split: str, client_id: str) -> None:
+        # A user's text may be divided by time into train and test, but nobody who is held out may be trained on.
+        found = self._client_ids.setdefault(client_id, frozenset())
+        if split in found or (found and "heldout" in (split, *found)):
+            raise DataError(
+                f"client {client_id!r} occurs twice ({', '.join(sorted({*found, split}))}), expected one record for "
+                "each client. Join its records before the import."
+            )
+        self._client_ids[client_id] = _SPLIT_SETS[found | {split}]
+
+    def record_skipped(self, skipped: SkippedCounts) -> None:
+        """Add to the counts of inputs left out."""
+        self._skipped.merge(skipped.as_dict(), skipped.first_places())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                with disk_errors(self.path):
+                    self._commit()
+        finally:
+            for split in self._splits.values():
+                split.abandon()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _commit(self) -> None:
+        _check_destination(self.path, self._overwrite)
+        headers = {name: split.finish() for name, split in self._splits.items()}
+        self._tokenizer.save(self._directory / TOKENIZER_FILE)
+        write_header(
+            self._directory,
+            StoreHeader(
+                source=self._source,
+                vocabulary_size=self._tokenizer.vocabulary_size,
+                tokenizer_fingerprint=self._tokenizer.fingerprint,
+                splits=headers,
+                skipped=self._skipped.as_dict(),
+                first_skipped=self._skipped.first_places(),
+                parameters=self._parameters,
+            ),
+        )
+        for file in sorted(self._directory.iterdir()):
+            sync_to_disk(file)
+        self._directory.chmod(0o777 & ~_umask())
+        sync_to_disk(self._directory)
+        if self.path.exists():
+            # A directory cannot be renamed over a full one: the old store steps aside and is removed last.
+            replaced = self._directory.with_name(self._directory.name + "-replaced")
+            os.rename(self.path, replaced)
+            try:
+                os.rename(self._directory, self.path)
+            except OSError:
+                os.rename(replaced, self.path)
+                raise
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            os.rename(self._directory, self.path)
+        sync_to_disk(self.path.parent)
+
+
+class SplitWriter:
+    """Collects clients into bounded record batches of one Arrow file; see `StoreWriter` for the arguments."""
+
+    def __init__(
+        self, path: Path, vocabulary_size: int, batch_clients: int = BATCH_CLIENTS, batch_bytes: int = BATCH_BYTES
+    ) -> None:
+        self._path = path
+        self._vocabulary_size = vocabulary_size
+        self._dtype = token_dtype(vocabulary_size)
+        self._schema = schema(vocabulary_size)
+        self._batch_clients = batch_clients
+        self._batch_tokens = max(1, batch_bytes // self._dtype.itemsize)
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_file(self._file, self._schema)
+        self._written: list[int] = []
+        self._totals = np.zeros(3, np.int64)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._client_ids: list[str] = []
+        self._counts: list[int] = []
+        self._lengths: list[int] = []
+        self._tokens: list[np.ndarray] = []
+        self._num_tokens = 0
+
+    def add(self, client_id: str, sequences: Sequence[ArrayLike]) -> None:
+        """Append a client; see `StoreWriter.add`."""
+        arrays = [np.asarray(sequence, np.int64).reshape(-1) for sequence in sequences]
+        tokens = np.concatenate([np.empty(0, np.int64), *arrays])
+        if tokens.size and not (tokens.min() >= 0 and tokens.max() < self._vocabulary_size):
+            raise ValueError(
+                f"client {client_id!r}: token ids span {tokens.min()} to {tokens.max()}, expected 0 to "
+                f"{self._vocabulary_size - 1}"
+            )
+        self._client_ids.append(client_id)
+        self._counts.append(len(arrays))
+        self._lengths.extend(array.size for array in arrays)
+        self._tokens.append(tokens.astype(self._dtype))
+        self._num_tokens += tokens.size
+        if len(self._client_ids) >= self._batch_clients or self._num_tokens >= self._batch_tokens:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._client_ids:
+            return
+        if max(self._num_tokens, len(self._lengths)) > np.iinfo(np.int32).max:
+            raise DataError(
+                f"client {self._client_ids[-1]!r} has too much text for one client: {self._num_tokens} tokens "
+                f"in one record batch, expected at most {np.iinfo(np.int32).max}. Divide the client."
+            )
+        sequences = pa.ListArray.from_arrays(pa.array(_offsets(self._lengths)), pa.array(np.concatenate(self._tokens)))
+        examples = pa.ListArray.from_arrays(pa.array(_offsets(self._counts)), sequences)
+        columns = [pa.array(self._client_ids, pa.string()), examples]
+        self._write(pa.record_batch(columns, schema=self._schema))
+        self._clear()
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        self._written.append(batch.num_rows)
+        examples = batch.column(1).values
+        self._totals += (batch.num_rows, len(examples), len(examples.values))
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Append a record batch of another `SplitWriter` as it is."""
+        self._flush()
+        self._write(batch)
+
+    def finish(self) -> SplitHeader:
+        """Close the file, and return what it holds."""
+        self._flush()
+        self._close()
+        clients, examples, tokens = self._totals.tolist()
+        return SplitHeader(clients, examples, tokens, self._path.stat().st_size, tuple(self._written))
+
+    def abandon(self) -> None:
+        """Close the file if it is still open, whatever state it is in."""
+        with suppress(OSError, pa.ArrowException):
+            self._close()
+
+    def _close(self) -> None:
+        if not self._file.closed:
+            try:
+                self._writer.close()
+            finally:
+                self._file.close()
+
+
+def _check_destination(path: Path, overwrite: bool) -> None:
+    if not path.exists() and not path.is_symlink():
+        return
+    if not path.is_dir() or path.is_symlink():
+        raise DataError(f"{path}: is a file or a link, expected a directory to make. Choose another --out.")
+    if not any(path.iterdir()):
+        return
+    if not (path / HEADER_FILE).is_file():
+        raise DataError(f"{path}: is full of something that is not a token store. Choose another --out.")
+    if not overwrite:
+        raise DataError(f"{path}: there is a token store already. Choose another --out, or pass --overwrite.")
+
+
+def _batches(path: Path, file: pa.MemoryMappedFile, vocabulary_size: int) -> Iterator[pa.RecordBatch]:
+    try:
+        reader = pa.ipc.open_file(file)
+        if reader.schema != schema(vocabulary_size):
+            raise DataError(f"{path}: found other columns: {reader.schema}, expected those of this store.")
+        for index in range(reader.num_record_batches):
+            yield reader.get_batch(index)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path}: cannot be read ({error}), expected an Arrow file.") from error
+
+
+def _offsets(lengths: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
+
+
+def _umask() -> int:
+    # The mask can only be read by setting it.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

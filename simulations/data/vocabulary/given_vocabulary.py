@@ -1,0 +1,77 @@
+"""A vocabulary that the user gives in place of a trained one."""
+
+import json
+import re
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+from fedlm.fl_core.errors import DataError
+from fedlm.models.special_tokens import SPECIAL_TOKENS
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
+from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
+from fedlm.simulations.data.vocabulary.word_level import URL_WORD
+
+_CAPITAL = re.compile("[A-Z]")
+
+
+def given_tokenizer(settings: TokenizerSettings, words_are_separated: bool = False) -> Tokenizer | None:
+    """Make the tokenizer of the vocabulary that settings name.
+
+    Args:
+      settings: whose `vocabulary` is the file.
+      words_are_separated: whether texts are words with single spaces between them already.
+
+    Returns:
+      The tokenizer; None where no file is named.
+
+    Raises:
+      DataError: the file is missing, or is not what its kind of tokenizer reads.
+    """
+    path = settings.vocabulary
+    if path is None:
+        return None
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "nothing"
+        raise DataError(
+            f"{path}: found {found}, expected a vocabulary: a tokenizer.json, a vocab.txt or a word_count file."
+        )
+    if path.suffix == ".json":
+        return Tokenizer.load(path)
+    kind = TOKENIZERS[settings.tokenizer]
+    vocabulary = {token: id_ for id_, token in enumerate(SPECIAL_TOKENS)}
+    for place, token in kind.read_tokens(_lines(path), settings):
+        if token not in SPECIAL_TOKENS:
+            _check_token(place, token, vocabulary, settings)
+            vocabulary[token] = len(vocabulary)
+    if len(vocabulary) == len(SPECIAL_TOKENS):
+        raise DataError(f"{path}: found no token, expected one on each line.")
+    return Tokenizer(json.loads(kind.build(vocabulary, settings, words_are_separated).to_str()))
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (place, content) of every line; a line ends at a line feed, which a carriage return may precede."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                place = f"{path}, line {number}"
+                yield place, _decode(place, line.removesuffix(b"\n").removesuffix(b"\r"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}), expected a vocabulary.") from error
+
+
+def _decode(place: str, line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: found bytes that are not UTF-8 ({error.reason}): {line[:60]!r}.") from error
+
+
+def _check_token(place: str, token: str, known: Container[str], settings: TokenizerSettings) -> None:
+    if token in known:
+        raise DataError(f"{place}: found {token!r} a second time, expected every token once. Remove the line.")
+    if settings.lowercase and token != URL_WORD and _CAPITAL.search(token):
+        raise DataError(
+            f"{place}: found {token!r}, which never occurs in lower-cased text. For a vocabulary with capitals give "
+            "--no-lowercase."
+        )

@@ -1,0 +1,161 @@
+"""Tokenizers: trained or given, kept as one JSON file, and fast at encoding many texts."""
+
+import functools
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.errors import DataError
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
+from fedlm.simulations.data.vocabulary.piece_cache import PieceCache
+from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
+from fedlm.simulations.data.vocabulary.tokenizer_settings import DEFAULT_SETTINGS, TokenizerSettings
+
+__all__ = ["DEFAULT_SETTINGS", "Tokenizer", "TokenizerSettings", "count_words"]
+
+_UNSEEN = (PAD_ID, BOS_ID, EOS_ID)
+_MAKE_ANOTHER = "Train the tokenizer by importing the data again, or give another vocabulary."
+
+
+class Tokenizer:
+    """A tokenizer that writes no special token into what it encodes.
+
+    No text, whatever it says, can encode to PAD, BOS or EOS: the names of the special tokens have ids but are not
+    matched in text. What the vocabulary does not have is one OOV token a word.
+
+    Args:
+      definition: the tokenizer in the JSON form of the `tokenizers` library.
+
+    Raises:
+      DataError: the definition has not our special tokens at ids 0 to 3, or text could encode to them.
+    """
+
+    def __init__(self, definition: dict[str, Any]) -> None:
+        self._json = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        vocabulary = (definition.get("model") or {}).get("vocab")
+        found = [token for token, id_ in sorted(_items(vocabulary), key=lambda item: item[1])][:4]
+        if tuple(found) != SPECIAL_TOKENS:
+            raise DataError(
+                f"tokenizer: ids 0 to {OOV_ID} are {found}, expected {list(SPECIAL_TOKENS)}. {_MAKE_ANOTHER}"
+            )
+        self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
+        self._check_special_tokens()
+        self._cache = PieceCache(self._encode_whole) if _spaces_divide(definition) else None
+
+    def _check_special_tokens(self) -> None:
+        if self._tokenizer.padding or self._tokenizer.truncation:
+            raise DataError(f"tokenizer: pads or cuts what it encodes, which training does itself. {_MAKE_ANOTHER}")
+        for id_ in _UNSEEN:
+            name = SPECIAL_TOKENS[id_]
+            if id_ in self._tokenizer.encode(name, add_special_tokens=False).ids:
+                raise DataError(f"tokenizer: the text {name} encodes to the special token {name}. {_MAKE_ANOTHER}")
+
+    @classmethod
+    def train(
+        cls, words: Mapping[str, int], settings: TokenizerSettings = DEFAULT_SETTINGS, words_are_separated: bool = False
+    ) -> Self:
+        """Train a vocabulary on counted words; the same counts give the same tokenizer, byte for byte.
+
+        Args:
+          words: how often each word occurs, as `count_words` with the same settings gives it.
+          settings: kind and size of the vocabulary. Little text gives a smaller one.
+          words_are_separated: as `count_words` was told.
+
+        Raises:
+          DataError: there is no word, or the vocabulary cannot hold the words' characters.
+        """
+        kind = TOKENIZERS[settings.tokenizer]
+        vocabulary = kind.train_vocabulary(words, settings)
+        return cls(json.loads(kind.build(vocabulary, settings, words_are_separated).to_str()))
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read a tokenizer from a JSON file.
+
+        Raises:
+          DataError: the file is missing, damaged or not such a tokenizer.
+        """
+        path = Path(path)
+        try:
+            return cls(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError as error:
+            raise DataError(f"{path}: there is no such file, expected a tokenizer. Import the data again.") from error
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
+        except Exception as error:  # the tokenizers library raises bare Exception for a wrong definition
+            raise DataError(
+                f"{path}: found a damaged file ({error}), expected a tokenizer in JSON. Import the data again."
+            ) from error
+
+    def save(self, path: Path | str) -> None:
+        """Write the tokenizer as canonical JSON, which the `tokenizers` library also reads."""
+        write_atomically(Path(path), self._json)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Return the token ids of each text, int32 `[tokens]`, without special tokens other than OOV."""
+        if self._cache is not None:
+            return self._cache.encode_batch(texts)
+        return [np.asarray(ids, np.int32) for ids in self._encode_whole(texts)]
+
+    def _encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        """Return the text of token ids; PAD, BOS and EOS are left out."""
+        return self._tokenizer.decode([int(id_) for id_ in ids if id_ not in _UNSEEN], skip_special_tokens=False)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of tokens, special tokens included."""
+        return self._tokenizer.get_vocab_size()
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256, in hexadecimal, of the tokenizer's canonical JSON (sorted keys, no spaces)."""
+        return hashlib.sha256(self._json.encode()).hexdigest()
+
+
+def count_words(
+    texts: Iterable[str], settings: TokenizerSettings = DEFAULT_SETTINGS, words_are_separated: bool = False
+) -> Counter[str]:
+    """Return how often each word occurs after normalization and splitting.
+
+    Args:
+      texts: read once.
+      settings: of the tokenizer that the counts are for.
+      words_are_separated: whether texts are words with single spaces between them already.
+    """
+    return TOKENIZERS[settings.tokenizer].cutter(settings, words_are_separated).count_words(texts)
+
+
+def _spaces_divide(definition: dict[str, Any]) -> bool:
+    """Whether what stands between two spaces is encoded without regard to what is around it."""
+    return not definition.get("added_tokens") and _cutting(definition) in _known_cuttings()
+
+
+@functools.cache
+def _known_cuttings() -> list[list[Any]]:
+    vocabulary = {token: id_ for id_, token in enumerate(SPECIAL_TOKENS)}
+    return [
+        _cutting(json.loads(kind.build(vocabulary, TokenizerSettings(lowercase=lowercase), separated).to_str()))
+        for kind in TOKENIZERS.values()
+        for lowercase in (True, False)
+        for separated in (True, False)
+    ]
+
+
+def _cutting(definition: dict[str, Any]) -> list[Any]:
+    return [definition.get("normalizer"), definition.get("pre_tokenizer")]
+
+
+def _items(vocabulary: object) -> Iterable[tuple[str, int]]:
+    return vocabulary.items() if isinstance(vocabulary, dict) else ()

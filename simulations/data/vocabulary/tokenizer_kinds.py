@@ -1,0 +1,62 @@
+"""The kinds of tokenizers by name.
+
+A new kind is one module with the functions of `TokenizerKind`, one line in `TOKENIZERS`, and its name among the choices
+of `TokenizerSettings.tokenizer`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+import tokenizers
+
+from fedlm.simulations.data.text_cutting import TextCutter
+from fedlm.simulations.data.vocabulary import word_level, wordpiece
+from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
+
+
+class TokenizerKind(Protocol):
+    """What the module of a kind of tokenizer has."""
+
+    def cutter(self, settings: TokenizerSettings, words_are_separated: bool) -> TextCutter:
+        """Return how text is cut into the words that are counted.
+
+        A space must divide words wherever it stands, and what is between two spaces must be cut without regard to
+        what is around it; counting and encoding rely on it.
+        """
+        ...
+
+    def train_vocabulary(self, words: Mapping[str, int], settings: TokenizerSettings) -> dict[str, int]:
+        """Return token -> id; the same counts, in any order, give the same vocabulary.
+
+        Args:
+          words: how often each word occurs.
+          settings: as the words were counted with.
+
+        Raises:
+          DataError: there is no word, or the size does not do.
+        """
+        ...
+
+    def read_tokens(self, lines: Iterable[tuple[str, str]], settings: TokenizerSettings) -> Iterator[tuple[str, str]]:
+        """Yield (place, token) of the tokens of a vocabulary file, in the order of their ids to be.
+
+        Args:
+          lines: (place, content) of each line, without line ends; places are for messages.
+          settings: of the tokenizer wanted.
+
+        Raises:
+          DataError: a line is not what the kind's vocabulary files have.
+        """
+        ...
+
+    def build(
+        self, vocabulary: Mapping[str, int], settings: TokenizerSettings, words_are_separated: bool
+    ) -> tokenizers.Tokenizer:
+        """Return the tokenizer of a vocabulary with the special tokens at ids 0 to 3."""
+        ...
+
+
+TOKENIZERS: dict[str, TokenizerKind] = {
+    "wordpiece": wordpiece,
+    "words": word_level,
+}

@@ -1,0 +1,1 @@
+"""Simulated rounds on the devices at hand."""

@@ -1,0 +1,260 @@
+"""The vectorised engine: a `CohortRunner` that trains whole cohorts in one compiled program.
+
+Each device runs its lanes (see `lanes`) in one loop over steps: a client's first step resets its
+lane to the server's parameters, its last adds the lane's compressed, decompressed, screened and clipped update
+to the device's sum. So memory does not depend on the number of clients, no per-client update outlives its
+lane, and nothing is compiled again when cohorts differ. `vmap` runs the lanes of a device together,
+`shard_map` the devices, which may be those of several processes.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
+from fedlm.fl_core.compression.compressors import Compressor, compress_update, decompress_update
+from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
+from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, local_step
+from fedlm.fl_core.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.runs.processes import lost_processes
+from fedlm.models.base import Batch, Model, Params
+from fedlm.simulations.data.federated_data import FederatedData
+from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks
+from fedlm.simulations.engine.prefetching import Lookahead
+
+_AXIS = "devices"
+CHUNKS_AHEAD = 4
+"""Chunks made before they are needed, of this cohort or of the next."""
+
+
+@dataclass(frozen=True)
+class ClientWork:
+    """What every client of a cohort does, and what the server makes of it.
+
+    Attributes:
+      model: the model trained.
+      training: local SGD.
+      compressor: how the update travels.
+      rules: how the server screens, clips and weighs it.
+    """
+
+    model: Model
+    training: LocalTraining
+    compressor: Compressor
+    rules: AggregationRules
+
+
+class RoundSetting(NamedTuple):
+    """What changes from round to round without compiling anew.
+
+    Attributes:
+      learning_rate: float scalar, of the clients' SGD.
+      clip_norm: float scalar, of updates, or None for that of the rules.
+      upload_key: see `fedlm.fl_core.round_loop.RoundPlan.upload_key`.
+    """
+
+    learning_rate: jax.typing.ArrayLike
+    clip_norm: jax.typing.ArrayLike | None
+    upload_key: jax.Array
+
+
+class _LaneState(NamedTuple):
+    params: Params
+    sums: TrainingSums
+
+
+class CohortEngine:
+    """Simulates cohorts on the devices of this process, or of all processes joined by `jax.distributed`."""
+
+    def __init__(
+        self,
+        work: ClientWork,
+        data: FederatedData,
+        length: int,
+        devices: Sequence[jax.Device] | None = None,
+        lanes_per_device: int = 1,
+        steps_per_chunk: int = 32,
+    ):
+        """Prepare an engine; compilation happens at the first cohort.
+
+        Args:
+          work: what clients do.
+          data: their examples.
+          length: target tokens of a sequence.
+          devices: where to run; all devices of all processes where None.
+          lanes_per_device: clients trained together on a device. One is best on a CPU core; on an
+            accelerator, as many as fill it. Each lane holds parameters, gradients and an update.
+          steps_per_chunk: local steps handed to the devices at once.
+        """
+        devices = jax.devices() if devices is None else devices
+        self._work, self._data = work, data
+        self._shape = LaneShape(len(devices), lanes_per_device, steps_per_chunk, length)
+        self._own = [place for place, device in enumerate(devices) if device.process_index == jax.process_index()]
+        self._mesh = Mesh(np.array(devices), _AXIS)
+        self._by_device = NamedSharding(self._mesh, PartitionSpec(_AXIS))
+        self._thread = ThreadPoolExecutor(1, "prepare-cohorts")
+        self._announced: RoundPlan | None = None
+        self._prepared: tuple[RoundPlan, Lookahead[LaneChunk]] | None = None
+
+    def announce(self, plan: RoundPlan) -> None:
+        """See `CohortRunner.announce`; its first chunks are made while the devices are busy."""
+        self._announced = plan
+
+    def _chunks(self, plan: RoundPlan) -> Lookahead[LaneChunk]:
+        if self._prepared is not None and self._prepared[0] is plan:
+            return self._prepared[1]
+        chunks = lane_chunks(self._data, plan, self._work.training, self._shape, self._own)
+        return Lookahead(chunks, self._thread, CHUNKS_AHEAD)
+
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
+        """See `fedlm.fl_core.round_loop.CohortRunner.run`."""
+        setting = RoundSetting(plan.learning_rate, clip_norm, plan.upload_key())
+        params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
+        state = _empty_state(params, self._shape, self._mesh)
+        for chunk in self._chunks(plan):
+            on_devices = jax.make_array_from_process_local_data(self._by_device, chunk)
+            state = _run_chunk(self._work, self._mesh, params, setting, state, on_devices)
+        following, self._announced = self._announced, None
+        self._prepared = None if following is None else (following, self._chunks(following))
+        steps = self._work.training.count_steps(self._data.num_examples[plan.clients])
+        # With several programs in flight, the sum over devices could deadlock JAX's CPU devices.
+        by_device = jax.block_until_ready(state[1])
+        with lost_processes():
+            aggregate = jax.block_until_ready(_add_devices(by_device, self._mesh))
+        return CohortResult(
+            aggregate=aggregate,
+            steps=int(steps.sum()),
+            bytes_down=len(plan.clients) * download_bytes(params),
+            bytes_up=int(aggregate.clients - aggregate.dropped) * upload_bytes(self._work.compressor, params),
+        )
+
+    @staticmethod
+    def compiled_programs() -> int:
+        """Count the versions of the chunk program that this process has compiled so far.
+
+        Returns:
+          The count over all engines of the process; it stands still while shapes and settings do.
+        """
+        return _run_chunk._cache_size()  # type: ignore[attr-defined]
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "mesh"))
+def _empty_state(params: Params, shape: LaneShape, mesh: Mesh) -> tuple[_LaneState, CohortAggregate]:
+    def zeros(tree: Any, *leading: int) -> Any:
+        def one(leaf: jax.Array) -> jax.Array:
+            full = jnp.zeros((*leading, *leaf.shape), leaf.dtype)
+            return jax.lax.with_sharding_constraint(full, NamedSharding(mesh, PartitionSpec(_AXIS)))
+
+        return jax.tree_util.tree_map(one, tree)
+
+    aggregate = empty_aggregate(params)
+    lanes = _LaneState(params, aggregate.training)
+    return zeros(lanes, shape.devices, shape.lanes), zeros(aggregate, shape.devices)
+
+
+@functools.partial(jax.jit, static_argnames=("mesh",))
+def _add_devices(aggregate: CohortAggregate, mesh: Mesh) -> CohortAggregate:
+    return jax.shard_map(
+        functools.partial(_add_in_order, mesh.size),
+        mesh=mesh,
+        in_specs=PartitionSpec(_AXIS),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )(aggregate)
+
+
+def _add_in_order(devices: int, aggregate: CohortAggregate) -> CohortAggregate:
+    """Sum over devices: each adds up one part of all vectors, then they exchange the parts."""
+    own = jax.tree_util.tree_map(lambda leaf: leaf[0], aggregate)
+    if devices == 1:
+        return own
+    # An all-reduce would move as much, but the order of its sums depends on what connects the devices.
+    vector, unravel = ravel_pytree(own)
+    parts = jnp.pad(vector, (0, -vector.size % devices)).reshape(devices, -1)
+    part = jnp.sum(jax.lax.all_to_all(parts, _AXIS, 0, 0), axis=0)
+    return unravel(jax.lax.all_gather(part, _AXIS, tiled=True)[: vector.size])
+
+
+@functools.partial(jax.jit, static_argnames=("work", "mesh"), donate_argnames=("state",))
+def _run_chunk(
+    work: ClientWork,
+    mesh: Mesh,
+    params: Params,
+    setting: RoundSetting,
+    state: tuple[_LaneState, CohortAggregate],
+    chunk: LaneChunk,
+) -> tuple[_LaneState, CohortAggregate]:
+    everywhere, by_device = PartitionSpec(), PartitionSpec(_AXIS)
+    return jax.shard_map(
+        functools.partial(_run_device_chunk, work),
+        mesh=mesh,
+        in_specs=(everywhere, everywhere, by_device, by_device),
+        out_specs=by_device,
+        check_vma=False,
+    )(params, setting, state, chunk)
+
+
+def _run_device_chunk(
+    work: ClientWork,
+    params: Params,
+    setting: RoundSetting,
+    state: tuple[_LaneState, CohortAggregate],
+    chunk: LaneChunk,
+) -> tuple[_LaneState, CohortAggregate]:
+    state, chunk = jax.tree_util.tree_map(lambda leaf: leaf[0], (state, chunk))
+    over_lanes = _over_lanes(chunk.first.shape[1])
+    num_steps, steps = chunk.num_steps, chunk._replace(num_steps=chunk.first)
+
+    def train(lane: _LaneState, inputs: LaneChunk) -> _LaneState:
+        fresh = _LaneState(params, TrainingSums.zero())
+        lane = jax.lax.cond(inputs.first, lambda: fresh, lambda: lane)
+        batch = Batch(jnp.asarray(inputs.tokens), jnp.asarray(inputs.weight))
+        stepped, sums = local_step(work.model, lane.params, batch, setting.learning_rate, work.training.gradient_clip)
+        return _LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.sums, sums))
+
+    def report(lane: _LaneState, inputs: LaneChunk) -> CohortAggregate:
+        delta = jax.tree_util.tree_map(jnp.subtract, params, lane.params)
+        key = jax.random.fold_in(setting.upload_key, inputs.client)
+        compressed = compress_update(work.compressor, key, delta)
+        received = decompress_update(work.compressor, key, compressed, delta)
+        examples = jnp.asarray(inputs.num_examples)
+        update = contribution(received, examples, lane.sums, work.rules, setting.clip_norm)
+        return jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, 0.0), update)
+
+    def step(index: jax.Array, state: tuple[_LaneState, CohortAggregate]) -> tuple[_LaneState, CohortAggregate]:
+        lanes, aggregate = state
+        inputs = jax.tree_util.tree_map(lambda leaf: leaf[index], steps)
+        lanes = over_lanes(train)(lanes, inputs)
+
+        def collect() -> CohortAggregate:
+            reports = over_lanes(report)(lanes, inputs)
+            total = jax.tree_util.tree_map(lambda leaf: jnp.sum(leaf, axis=0), reports)
+            return add_aggregates(aggregate, total)
+
+        return lanes, jax.lax.cond(jnp.any(inputs.last), collect, lambda: aggregate)
+
+    state = jax.lax.fori_loop(0, num_steps, step, state)
+    return jax.tree_util.tree_map(lambda leaf: leaf[None], state)
+
+
+def _over_lanes(lanes: int) -> Callable[[Callable], Callable]:
+    if lanes > 1:
+        return jax.vmap
+
+    # With a single lane there is no axis to batch, and a `cond` stays a branch instead of a select.
+    def single(function: Callable) -> Callable:
+        def call(*trees: Any) -> Any:
+            result = function(*jax.tree_util.tree_map(lambda leaf: leaf[0], trees))
+            return jax.tree_util.tree_map(lambda leaf: leaf[None], result)
+
+        return call
+
+    return single

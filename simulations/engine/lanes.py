@@ -1,0 +1,176 @@
+"""Cutting a ragged cohort into equally long lanes of client batches.
+
+A lane is a stream of local steps: all steps of one client, then all of the next. Lanes travel to the devices
+in chunks of a fixed number of steps, so that no two cohorts need different array shapes.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fedlm.fl_core.local_sgd import LocalTraining, batch_rows
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.models.special_tokens import PAD_ID
+from fedlm.simulations.data.federated_data import FederatedData
+
+
+@dataclass(frozen=True)
+class LaneShape:
+    """The fixed shape of a chunk.
+
+    Attributes:
+      devices: how many devices run lanes, of all processes together.
+      lanes: lanes on each device.
+      steps: local steps in a chunk.
+      length: target tokens of a sequence.
+    """
+
+    devices: int
+    lanes: int
+    steps: int
+    length: int
+
+
+class LaneChunk(NamedTuple):
+    """Some steps of every lane. D devices of this process, S steps, L lanes.
+
+    Attributes:
+      tokens: int32 [D, S, L, batch, length + 1].
+      weight: float32 [D, S, L, batch].
+      first: bool [D, S, L], whether the step is its client's first.
+      last: bool [D, S, L], whether it is its client's last.
+      client: int32 [D, S, L], the client's index.
+      num_examples: float32 [D, S, L], how many examples the client trains on.
+      num_steps: int32 [D], how many of the S steps hold work on any of the device's lanes.
+    """
+
+    tokens: np.ndarray
+    weight: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    client: np.ndarray
+    num_examples: np.ndarray
+    num_steps: np.ndarray
+
+
+def balance_lanes(steps: np.ndarray, num_lanes: int) -> list[list[int]]:
+    """Give clients to lanes so that lanes are about equally long: longest first, to the shortest lane.
+
+    Args:
+      steps: int [clients], local steps of each.
+      num_lanes: how many lanes there are.
+
+    Returns:
+      For each lane the positions of its clients. Clients without steps are left out. The longest lane is at
+      most 4/3 of the best possible (Graham 1969).
+    """
+    lanes: list[list[int]] = [[] for _ in range(num_lanes)]
+    shortest = [(0, lane) for lane in range(num_lanes)]
+    for position in np.argsort(-steps, kind="stable"):
+        if steps[position] > 0:
+            load, lane = heapq.heappop(shortest)
+            lanes[lane].append(int(position))
+            heapq.heappush(shortest, (load + int(steps[position]), lane))
+    return lanes
+
+
+def lane_chunks(
+    data: FederatedData,
+    plan: RoundPlan,
+    training: LocalTraining,
+    shape: LaneShape,
+    own_devices: Sequence[int] | None = None,
+) -> Iterator[LaneChunk]:
+    """Lay a cohort's local steps out in lanes and cut the lanes into chunks.
+
+    Which lane a client is in follows from the plan alone. So several processes, each of which makes the lanes of its
+    own devices, agree without a word, also on the number of chunks.
+
+    Args:
+      data: the clients' examples.
+      plan: the cohort and its random streams.
+      training: batch size, epochs and cap.
+      shape: of the chunks of all devices together.
+      own_devices: those whose lanes to make; all where None.
+
+    Yields:
+      The chunks in order, as many as the longest lane of all devices needs.
+    """
+    own_devices = range(shape.devices) if own_devices is None else own_devices
+    steps = training.count_steps(data.num_examples[plan.clients])
+    balance = balance_lanes(steps, shape.devices * shape.lanes)
+    longest = max(int(steps[positions].sum()) for positions in balance)
+    lanes = [
+        [
+            _Lane(plan.clients[positions].tolist(), data, plan, training)
+            for positions in balance[device * shape.lanes : (device + 1) * shape.lanes]
+        ]
+        for device in own_devices
+    ]
+    for _ in range(-(-longest // shape.steps)):
+        chunk = _empty_chunk(len(lanes), shape, training.batch_size)
+        for device, of_device in enumerate(lanes):
+            chunk.num_steps[device] = max(lane.fill(chunk, device, row) for row, lane in enumerate(of_device))
+        yield chunk
+
+
+class _Lane:
+    """Where one lane stands: which client is next, and which of the current client's steps are left."""
+
+    def __init__(self, clients: list[int], data: FederatedData, plan: RoundPlan, training: LocalTraining):
+        self._clients = clients[::-1]
+        self._data, self._plan, self._training = data, plan, training
+        self._client = -1
+        self._tokens = np.empty((0, training.batch_size, 0), np.int32)
+        self._weight = np.empty((0, training.batch_size), np.float32)
+        self._next_step = 0
+
+    @property
+    def finished(self) -> bool:
+        return not self._clients and self._next_step == len(self._tokens)
+
+    def fill(self, chunk: LaneChunk, device: int, lane: int) -> int:
+        """Copy as many steps as fit; returns how many."""
+        capacity = chunk.first.shape[1]
+        step = 0
+        while step < capacity and not self.finished:
+            if self._next_step == len(self._tokens):
+                self._start_next_client()
+            taken = min(capacity - step, len(self._tokens) - self._next_step)
+            here = (device, slice(step, step + taken), lane)
+            those = slice(self._next_step, self._next_step + taken)
+            chunk.tokens[here], chunk.weight[here] = self._tokens[those], self._weight[those]
+            chunk.client[here] = self._client
+            chunk.num_examples[here] = self._training.count_examples(self._data.num_examples[self._client])
+            chunk.first[device, step, lane] = self._next_step == 0
+            self._next_step += taken
+            step += taken
+            chunk.last[device, step - 1, lane] = self._next_step == len(self._tokens)
+        return step
+
+    def _start_next_client(self) -> None:
+        self._client = self._clients.pop()
+        num_examples = int(self._data.num_examples[self._client])
+        rows = batch_rows(num_examples, self._training, self._plan.shuffling(self._client))
+        real = rows >= 0
+        wanted = self._data.sequences(self._client, np.maximum(rows, 0).reshape(-1))
+        self._tokens = wanted.reshape(*rows.shape, -1)
+        self._tokens[~real] = PAD_ID
+        self._weight = real.astype(np.float32)
+        self._next_step = 0
+
+
+def _empty_chunk(devices: int, shape: LaneShape, batch_size: int) -> LaneChunk:
+    grid = (devices, shape.steps, shape.lanes)
+    return LaneChunk(
+        tokens=np.zeros((*grid, batch_size, shape.length + 1), np.int32),
+        weight=np.zeros((*grid, batch_size), np.float32),
+        first=np.zeros(grid, bool),
+        last=np.zeros(grid, bool),
+        client=np.zeros(grid, np.int32),
+        num_examples=np.zeros(grid, np.float32),
+        num_steps=np.zeros(devices, np.int32),
+    )

@@ -1,0 +1,1 @@
+"""What a trained model is worth, to whom, and what it has memorised."""

@@ -1,0 +1,154 @@
+"""Auditing in one run: made-up clients of which half take part, and how well one can tell which.
+
+Each canary client holds one sequence of random tokens (the "secret" of Carlini et al. 2019), several times over. A fair
+coin of its own decides whether it is among the training clients. If the model, trained once, allows to guess those
+coins better than chance, its epsilon has a lower bound (Steinke et al. 2023, "Privacy auditing with one (1) training
+run").
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.randomness import host_rng
+from fedlm.fl_core.scores import example_sums
+from fedlm.models.base import Batch, Model, Params
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, SPECIAL_TOKENS
+from fedlm.simulations.data.federated_data import EVALUATION_BATCH, FederatedData
+
+SIGNIFICANCE = 0.05
+"""The chance of a lower bound that is above the true epsilon."""
+
+
+class Canaries(NamedTuple):
+    """Made-up clients.
+
+    Attributes:
+      sequences: int32 [canaries, length + 1], each one's secret.
+      repeats: how many times a canary client holds its own.
+      inside: bool [canaries], whether it takes part.
+    """
+
+    sequences: np.ndarray
+    repeats: int
+    inside: np.ndarray
+
+
+def draw_canaries(number: int, repeats: int, length: int, vocabulary_size: int, seed: int) -> Canaries:
+    """Draw canaries, all independent.
+
+    Args:
+      number: how many.
+      repeats: examples of a canary client.
+      length: target tokens of a sequence.
+      vocabulary_size: of the model; special tokens do not occur.
+      seed: the experiment's root seed.
+
+    Returns:
+      The canaries.
+    """
+    rng = host_rng(seed, "canaries")
+    sequences = random_sequences(rng, number, length, vocabulary_size)
+    inside = rng.random(number) < 0.5
+    if number and inside.all() | ~inside.any():
+        raise ConfigurationError(f"all {number} canaries drew the same coin; take more of them, or another seed")
+    return Canaries(sequences, repeats, inside)
+
+
+def random_sequences(rng: np.random.Generator, number: int, length: int, vocabulary_size: int) -> np.ndarray:
+    """Draw sequences of random words.
+
+    Args:
+      rng: to draw from.
+      number: how many.
+      length: target tokens of a sequence.
+      vocabulary_size: of the model; special tokens do not occur between BOS and EOS.
+
+    Returns:
+      int32 [number, length + 1]: BOS, `length - 1` words, each token as likely as any other, and EOS.
+    """
+    words = rng.integers(len(SPECIAL_TOKENS), vocabulary_size, (number, length - 1))
+    ends = np.full((number, 1), EOS_ID)
+    return np.concatenate([np.full((number, 1), BOS_ID), words, ends], axis=1).astype(np.int32)
+
+
+class WithCanaries:
+    """A federated data set with the canaries that take part added as its last clients."""
+
+    def __init__(self, data: Any, canaries: Canaries):
+        """Put both together.
+
+        Args:
+          data: a `FederatedData` with `client_ids`.
+          canaries: those that are inside become clients.
+        """
+        self._data: FederatedData = data
+        self._inside = canaries.sequences[canaries.inside]
+        self._repeats = canaries.repeats
+        self._ids = data.client_ids
+        self.num_examples = np.append(data.num_examples, np.full(len(self._inside), canaries.repeats))
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The names of all clients, by index."""
+        return [*self._ids, *(f"canary {number}" for number in range(len(self._inside)))]
+
+    def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """See `FederatedData.sequences`."""
+        if client < len(self._ids):
+            return self._data.sequences(client, rows)
+        secret = self._inside[client - len(self._ids)]
+        return np.tile(secret, (self._repeats if rows is None else len(rows), 1))
+
+
+def audit(model: Model, before: Params, after: Params, canaries: Canaries, delta: float) -> dict[str, Any]:
+    """Guess from a model which canaries took part, and bound its epsilon from below.
+
+    Args:
+      model: the model.
+      before: parameters before training.
+      after: parameters that were released.
+      canaries: all of them.
+      delta: at which epsilon is stated.
+
+    Returns:
+      `epsilon_lower_bound` at `confidence`, `auc` of the guesses, and counts of canaries.
+    """
+    # Loading the auditing library takes a while.
+    from jax_privacy.auditing import CanaryScoreAuditor
+
+    gain = _losses(model, before, canaries) - _losses(model, after, canaries)
+    gain = np.where(np.isfinite(gain), gain, np.nan_to_num(gain, nan=0.0, posinf=1e30, neginf=-1e30))
+    inside, outside = gain[canaries.inside], gain[~canaries.inside]
+    auditor = CanaryScoreAuditor(inside, outside)
+    return {
+        "epsilon_lower_bound": float(max(0.0, auditor.epsilon_one_run(SIGNIFICANCE, delta))),
+        "confidence": 1 - SIGNIFICANCE,
+        "delta": delta,
+        "auc": _area_under_curve(inside, outside),
+        "canaries": len(gain),
+        "canaries_inside": int(canaries.inside.sum()),
+        "examples_of_a_canary": canaries.repeats,
+    }
+
+
+def _area_under_curve(inside: np.ndarray, outside: np.ndarray) -> float:
+    """The chance that one from inside scores above one from outside. (The auditor's own area is that of the convex
+    hull, which lies above a half even for guesses by chance.)"""
+    outside = np.sort(outside)
+    below = np.searchsorted(outside, inside, "left") + np.searchsorted(outside, inside, "right")
+    return float(np.mean(below) / (2 * len(outside)))
+
+
+def _losses(model: Model, params: Params, canaries: Canaries) -> np.ndarray:
+    return np.asarray(example_sums(model, params, _batches(canaries.sequences)).loss)[: len(canaries.sequences)]
+
+
+def _batches(sequences: np.ndarray) -> Iterator[Batch]:
+    for start in range(0, len(sequences), EVALUATION_BATCH):
+        rows = sequences[start : start + EVALUATION_BATCH]
+        missing = EVALUATION_BATCH - len(rows)
+        weight = np.append(np.ones(len(rows), np.float32), np.zeros(missing, np.float32))
+        yield Batch(np.pad(rows, ((0, missing), (0, 0))), weight)  # type: ignore[arg-type]

@@ -1,0 +1,154 @@
+"""Scoring the clients of a split with the parameters of a run."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.runs.metrics_log import finite_or_none
+from fedlm.fl_core.scores import DEFINITIONS, ClientSums, Scores, evaluate_clients
+from fedlm.models.base import Batch
+from fedlm.models.precision import precision_scope
+from fedlm.simulations.data.federated_data import (
+    ChosenClients,
+    StoredData,
+    device_batches,
+    evaluation_order,
+    evaluation_owners,
+)
+from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, write_table
+from fedlm.simulations.experiments.configuration import as_json
+from fedlm.simulations.experiments.trained_run import TrainedRun
+
+Observer = Callable[[int, int], None]
+"""Called with how much has been done, and how much there is in all."""
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation found.
+
+    Attributes:
+      summary: JSON-able facts and scores.
+      columns: of the table with a row a client.
+    """
+
+    summary: dict[str, Any]
+    columns: dict[str, Any]
+
+
+def evaluate_split(
+    run: TrainedRun, split: str, max_clients: int | None = None, observe: Observer = lambda done, total: None
+) -> Evaluation:
+    """Score the clients of a split as they are.
+
+    Args:
+      run: whose model is scored.
+      split: train, heldout or test.
+      max_clients: take only so many clients, at random but always the same.
+      observe: called with numbers of examples.
+
+    Returns:
+      The scores.
+
+    Raises:
+      DataError: the split has no client with an example.
+    """
+    everyone = run.split(split)
+    chosen = choose_clients(everyone, split, 1, max_clients)
+    data = ChosenClients(everyone, chosen)
+    batches = _observed(device_batches(data, run.experiment.length), int(data.num_examples.sum()), observe)
+    with precision_scope(run.precision):
+        scores, found = evaluate_clients(run.model, run.params, batches, evaluation_owners(data))
+    found = found._replace(clients=chosen[found.clients])
+    summary = describe_evaluation(run, split, everyone, found) | describe_scores(scores, found)
+    return Evaluation(summary, client_columns(found, everyone.client_ids))
+
+
+def choose_clients(data: StoredData, split: str, least_examples: int, max_clients: int | None) -> np.ndarray:
+    """Choose the clients to score.
+
+    Args:
+      data: a split.
+      split: its name, for the message.
+      least_examples: a client must have.
+      max_clients: how many to take at most; None for all.
+
+    Returns:
+      int64 [chosen], ascending; at random but always the same.
+
+    Raises:
+      DataError: there is none.
+    """
+    order = evaluation_order(data)
+    chosen = order[data.num_examples[order] >= least_examples][:max_clients]
+    if not len(chosen):
+        raise DataError(f"split {split}: has no client with {least_examples} or more examples; choose another split")
+    return np.sort(chosen)
+
+
+def describe_evaluation(run: TrainedRun, split: str, data: StoredData, found: ClientSums) -> dict[str, Any]:
+    """Say what was evaluated.
+
+    Args:
+      run: whose model was scored.
+      split: name of the split.
+      data: the split.
+      found: the sums of the clients scored.
+
+    Returns:
+      JSON-able facts.
+    """
+    return {
+        "split": split,
+        "model": run.experiment.model,
+        "rounds": run.rounds,
+        "clients_scored": len(found.clients),
+        "clients_in_split": len(data.num_examples),
+        "examples": int(found.examples.sum()),
+        "metrics": DEFINITIONS,
+        "experiment": as_json(run.experiment),
+    }
+
+
+def describe_scores(scores: Scores, found: ClientSums, prefix: str = "") -> dict[str, Any]:
+    """Name scores for a JSON record.
+
+    Args:
+      scores: on the examples of all clients together.
+      found: the sums of each client.
+      prefix: put before both names.
+
+    Returns:
+      `scores`, and in `clients` how they are spread over clients.
+    """
+    together = {name: finite_or_none(value) for name, value in scores._asdict().items()}
+    return {f"{prefix}scores": together, f"{prefix}clients": describe_clients(found)}
+
+
+def write_evaluation(directory: Path, found: Evaluation) -> Path:
+    """Write `evaluation_SPLIT.parquet`, a row a client, and `evaluation_SPLIT.json`; or `personalization_SPLIT.*`.
+
+    Args:
+      directory: of the run.
+      found: the evaluation.
+
+    Returns:
+      The path of the JSON file.
+    """
+    stem = "personalization" if "personalized_scores" in found.summary else "evaluation"
+    path = directory / f"{stem}_{found.summary['split']}.json"
+    write_table(path.with_suffix(".parquet"), found.columns)
+    write_atomically(path, json.dumps(found.summary, indent=2) + "\n")
+    return path
+
+
+def _observed(batches: Iterator[Batch], examples: int, observe: Observer) -> Iterator[Batch]:
+    done = 0
+    for batch in batches:
+        yield batch
+        done = min(done + len(batch.weight), examples)
+        observe(done, examples)

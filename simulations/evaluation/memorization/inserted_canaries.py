@@ -1,0 +1,147 @@
+"""Random sequences that are planted into what a model is pretrained on, each several times over.
+
+They follow from a few settings alone, so that whoever has the run's record knows them (the "canaries" of Carlini et al.
+2019, "The secret sharer").
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.randomness import host_rng
+from fedlm.models.special_tokens import PAD_ID, SPECIAL_TOKENS
+from fedlm.simulations.evaluation.canaries import random_sequences
+from fedlm.simulations.pretraining.privacy_units import Units
+
+
+@dataclass(frozen=True)
+class InsertedCanaries:
+    """What is planted.
+
+    Attributes:
+      number: different canaries for each of `repeats`.
+      repeats: how many times a canary stands in the data, each time as a unit of its own.
+      length: tokens that the model reads in one sequence; a canary fills it, with BOS before and EOS after its words.
+      vocabulary_size: of the data.
+      seed: of the run; not negative.
+    """
+
+    number: int
+    repeats: tuple[int, ...]
+    length: int
+    vocabulary_size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.number < 1:
+            raise ConfigurationError(f"canaries is {self.number}, but must be at least 1")
+        if not self.repeats or min(self.repeats) < 1 or len(set(self.repeats)) < len(self.repeats):
+            raise ConfigurationError(
+                f"canary_repeats is {self.repeats}, but must have at least one number, each only once and at least 1"
+            )
+        if self.length < 2:
+            raise ConfigurationError(f"length is {self.length}, but canaries need at least 2")
+
+    @property
+    def possible_bits(self) -> float:
+        """The logarithm to base 2 of the number of sequences of this form, which no exposure exceeds."""
+        return (self.length - 1) * math.log2(self.vocabulary_size - len(SPECIAL_TOKENS))
+
+    def sequences(self) -> NDArray[np.int32]:
+        """Draw the canaries.
+
+        Returns:
+          int32 [repeats, number, length + 1]: those of `repeats[0]` first.
+        """
+        rng = host_rng(self.seed, "inserted canaries")
+        drawn = random_sequences(rng, self.number * len(self.repeats), self.length, self.vocabulary_size)
+        return drawn.reshape(len(self.repeats), self.number, self.length + 1)
+
+    def references(self, number: int) -> NDArray[np.int32]:
+        """Draw sequences that were not planted, of the same form.
+
+        Args:
+          number: how many.
+
+        Returns:
+          int32 [number, length + 1].
+        """
+        return random_sequences(host_rng(self.seed, "canary references"), number, self.length, self.vocabulary_size)
+
+    def planted(self) -> NDArray[np.int32]:
+        """Return what each of the units that are added holds: int32 [units, length + 1]."""
+        groups = zip(self.sequences(), self.repeats, strict=True)
+        return np.concatenate([np.repeat(sequences, repeats, axis=0) for sequences, repeats in groups])
+
+
+def canaries_of(settings: Mapping[str, Any], vocabulary_size: int) -> InsertedCanaries | None:
+    """Read from the settings of a run which canaries it was trained on.
+
+    Args:
+      settings: JSON-able, with `length` and `seed`; `canaries` says how many there are for each of `canary_repeats`.
+      vocabulary_size: of its data.
+
+    Returns:
+      The canaries; None where there are none.
+    """
+    if not settings.get("canaries"):
+        return None
+    repeats = tuple(settings["canary_repeats"])
+    return InsertedCanaries(settings["canaries"], repeats, settings["length"], vocabulary_size, settings["seed"])
+
+
+def with_canaries(units: Units, canaries: InsertedCanaries) -> Units:
+    """Add canaries to privacy units, as the last of them.
+
+    Args:
+      units: of the data; `length` must be that of the canaries.
+      canaries: what to plant. Each repeat is a unit with one sequence.
+
+    Returns:
+      The units of both.
+    """
+    if units.length != canaries.length:
+        raise ValueError(f"units of length {units.length} and canaries of length {canaries.length}")
+    fields = {field.name: getattr(units, field.name) for field in dataclasses.fields(Units)}
+    return UnitsWithCanaries(**fields, canaries=canaries, planted=canaries.planted())
+
+
+@dataclass(frozen=True, eq=False)
+class UnitsWithCanaries(Units):
+    """Privacy units of which the last are canaries; made by `with_canaries`.
+
+    Attributes:
+      canaries: what is planted.
+      planted: int32 [canary units, length + 1].
+    """
+
+    canaries: InsertedCanaries
+    planted: NDArray[np.int32]
+
+    @property
+    def count(self) -> int:
+        """N, the number of units, canaries among them."""
+        return super().count + len(self.planted)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Units.describe`; with how many units are canaries."""
+        return super().describe() | {"canary_units": len(self.planted)}
+
+    def sequences(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """See `Units.sequences`."""
+        indices = np.asarray(indices, np.int64)
+        if len(indices) and not (indices.min() >= 0 and indices.max() < self.count):
+            raise IndexError(f"units {indices.min()} to {indices.max()}, but there are {self.count}")
+        place = indices - super().count
+        inserted = place >= 0
+        tokens = np.full((len(indices), self.sequences_per_unit, self.length + 1), PAD_ID, np.int32)
+        weight = np.zeros((len(indices), self.sequences_per_unit), np.float32)
+        tokens[~inserted], weight[~inserted] = super().sequences(indices[~inserted])
+        tokens[inserted, 0], weight[inserted, 0] = self.planted[place[inserted]], 1.0
+        return tokens, weight

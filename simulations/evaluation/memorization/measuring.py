@@ -1,0 +1,160 @@
+"""Measuring what a run has memorised."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.models.precision import precision_scope
+from fedlm.simulations.evaluation.memorization.exposure import canary_exposures
+from fedlm.simulations.evaluation.memorization.extraction import (
+    APPROXIMATE,
+    CONFIDENCE,
+    difference,
+    extraction_rates,
+    most_edits,
+)
+from fedlm.simulations.evaluation.memorization.greedy_decoding import greedy_suffixes, refuse_other_objectives
+from fedlm.simulations.evaluation.memorization.inserted_canaries import canaries_of
+from fedlm.simulations.evaluation.memorization.sequences import Candidates, Lengths, choose_lengths
+from fedlm.simulations.experiments.initial_parameters import stated_privacy
+from fedlm.simulations.experiments.trained_run import TrainedModel, open_model
+from fedlm.simulations.pretraining.privacy_units import Units, open_units
+
+BASELINE = "heldout"
+"""The split whose sequences the model has not seen."""
+
+Observer = Callable[[int, int], None]
+"""Called with how many continuations are decoded, and how many there are in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorizationSettings:
+    """What to measure."""
+
+    split: Literal["train", "heldout", "test"] = "train"
+    """Whose sequences the model is asked to continue."""
+    prefix: tuple[int, ...] = ()
+    """Tokens that the model is shown, BOS among them. Several values are measured one after another, all on sequences
+    that are long enough for the largest. Where it is not given, 50, or as many as enough sequences allow."""
+    suffix: int | None = None
+    """Tokens that the model is to continue with. Where it is not given, 50, or as many as enough sequences allow."""
+    examples: int = 1000
+    """Sequences of each split, at most; drawn at random among those that are long enough."""
+    references: int = 2000
+    """Random sequences among which canaries are ranked, where the run was trained on canaries."""
+    seed: int = 0
+    """Chooses the sequences."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("examples", 1), ("references", 2), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least {least}")
+
+
+def measure_memorization(
+    run: Path,
+    data: Path | None,
+    cache: Path | None,
+    settings: MemorizationSettings,
+    observe: Observer = lambda done, total: None,
+) -> dict[str, Any]:
+    """Measure what the model of a run can be made to repeat.
+
+    Sequences are cut, and packed, as the run cut them.
+
+    Args:
+      run: folder of a run of `fedlm simulate` or `fedlm pretrain`.
+      data: see `open_model`.
+      cache: folder for the tokens of the data, see `open_stream`; the folder `cache` of the data where None.
+      settings: what to measure.
+      observe: see `Observer`.
+
+    Returns:
+      JSON-able facts, extraction rates and exposures.
+
+    Raises:
+      UserError: the run, the data or the settings do not fit.
+    """
+    trained = open_model(run, data)
+    refuse_other_objectives(trained.model)
+    cache = cache or trained.store.path / "cache"
+    candidates = Candidates(_units(trained, settings.split, cache), settings.seed)
+    lengths = choose_lengths(
+        candidates.counts, trained.settings["length"], settings.prefix, settings.suffix, settings.examples
+    )
+    splits: dict[str, Candidates] = {settings.split: candidates}
+    if settings.split != BASELINE and trained.store.split(BASELINE).header.examples:
+        splits[BASELINE] = Candidates(_units(trained, BASELINE, cache), settings.seed)
+    sequences = {name: found.take(lengths.total, settings.examples) for name, found in splits.items()}
+    canaries = canaries_of(trained.settings, trained.store.vocabulary_size)
+    with precision_scope(trained.precision):
+        extraction = _measure_extraction(trained, sequences, lengths, observe)
+        exposures = canaries and canary_exposures(trained.model, trained.params, canaries, settings.references)
+    return {
+        "run": str(run),
+        "command": trained.command,
+        "model": trained.settings["model"],
+        "steps": trained.steps,
+        "parameters_sha256": parameters_digest(trained.params),
+        "privacy": stated_privacy(run),
+        "split": settings.split,
+        "sequences": {
+            name: {
+                "seen": len(found.counts),
+                "long_enough": int((found.counts >= lengths.total).sum()),
+                "tested": len(sequences[name]),
+            }
+            for name, found in splits.items()
+        },
+        "suffix": lengths.suffix,
+        "approximate_within": APPROXIMATE,
+        "confidence": CONFIDENCE,
+        "extraction": extraction,
+        "canaries": exposures,
+        "seed": settings.seed,
+    }
+
+
+def _units(trained: TrainedModel, split: str, cache: Path) -> Units:
+    settings, names = trained.settings, ("unit", "packing", "sequences_per_unit", "seed")
+    as_examples = {"unit": "example", "packing": "none", "sequences_per_unit": 1, "seed": 0}
+    cut = as_examples if trained.command == "simulate" else {name: settings[name] for name in names}
+    return open_units(trained.store, split, settings["length"], cache=cache, **cut)
+
+
+def _measure_extraction(
+    trained: TrainedModel, sequences: dict[str, NDArray[np.int32]], lengths: Lengths, observe: Observer
+) -> list[dict[str, Any]]:
+    """Measure each prefix on each split, the one asked for first."""
+    total = len(lengths.prefixes) * sum(map(len, sequences.values()))
+    before, rows = 0, []
+    for prefix in lengths.prefixes:
+        row: dict[str, Any] = {"prefix": prefix}
+        for name, tokens in sequences.items():
+            if not len(tokens):
+                continue
+            parted = tokens[:, : prefix + lengths.suffix]
+
+            def advance(done: int, before: int = before) -> None:
+                observe(before + done, total)
+
+            edits = most_edits(lengths.suffix)
+            found = greedy_suffixes(trained.model, trained.params, parted, prefix, edits, advance)
+            before += len(tokens)
+            row[name] = extraction_rates(found, parted[:, prefix:])
+        rows.append(row | {"beyond_heldout": _beyond_heldout(row)})
+    return rows
+
+
+def _beyond_heldout(row: dict[str, Any]) -> dict[str, Any] | None:
+    measured = [rates for name, rates in row.items() if name != "prefix"]
+    if len(measured) < 2:
+        return None
+    one, heldout = measured
+    return {kind: difference(one[kind], heldout[kind]) for kind in one}

@@ -1,0 +1,126 @@
+"""Which sequences of a split a model is asked to continue: as the run cut them, and long enough."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.randomness import host_rng
+from fedlm.models.special_tokens import PAD_ID
+from fedlm.simulations.pretraining.privacy_units import Units
+
+MAX_SEEN = 32_768
+"""Sequences that are looked at, at most."""
+USUAL = 50
+"""The tokens of prefix and suffix where sequences are long enough (Carlini et al. 2023)."""
+_BLOCK = 1024
+
+
+class Lengths(NamedTuple):
+    """How sequences are parted.
+
+    Attributes:
+      prefixes: tokens that the model is shown, ascending; each is measured on the same sequences.
+      suffix: tokens that it is to continue with.
+    """
+
+    prefixes: tuple[int, ...]
+    suffix: int
+
+    @property
+    def total(self) -> int:
+        """Tokens that a sequence must have."""
+        return self.prefixes[-1] + self.suffix
+
+
+class Candidates:
+    """Sequences of a split in a random order.
+
+    Attributes:
+      counts: int64 [seen], the tokens of each, BOS and EOS among them.
+    """
+
+    def __init__(self, units: Units, seed: int):
+        """Draw units and count the tokens of their sequences.
+
+        Args:
+          units: of the split.
+          seed: chooses them; not negative.
+        """
+        most = -(-MAX_SEEN // units.sequences_per_unit)
+        rng = host_rng(seed, "memorization", *units.split.encode())
+        self._units = units
+        self._drawn = rng.choice(units.count, min(units.count, most), replace=False)
+        blocks = (self._drawn[start : start + _BLOCK] for start in range(0, len(self._drawn), _BLOCK))
+        tokens = np.concatenate([_token_counts(units, block) for block in blocks])
+        self._rows, self._columns = np.nonzero(tokens)
+        self.counts = tokens[self._rows, self._columns]
+
+    def take(self, total: int, most: int) -> NDArray[np.int32]:
+        """Fetch the beginnings of sequences that are long enough.
+
+        Args:
+          total: tokens that they must have.
+          most: how many to fetch at most.
+
+        Returns:
+          int32 [n, total], without PAD.
+        """
+        chosen = np.flatnonzero(self.counts >= total)[:most]
+        found, _ = self._units.sequences(self._drawn[self._rows[chosen]])
+        return found[np.arange(len(chosen)), self._columns[chosen], :total]
+
+
+def _token_counts(units: Units, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    tokens, weight = units.sequences(indices)
+    return np.where(weight > 0, (tokens != PAD_ID).sum(-1), 0)
+
+
+def choose_lengths(
+    counts: NDArray[np.int64], length: int, prefixes: tuple[int, ...], suffix: int | None, examples: int
+) -> Lengths:
+    """Settle how sequences are parted.
+
+    What is not given is as long as so many sequences allow as are wanted, or half of all where there are too few, but
+    no longer than `USUAL`.
+
+    Args:
+      counts: int64 [n], the tokens of sequences, one more than `length` at most.
+      length: tokens that the model reads in one sequence.
+      prefixes: tokens that the model is shown; empty for a choice.
+      suffix: tokens that it is to continue with; None for a choice.
+      examples: how many sequences are wanted.
+
+    Returns:
+      The lengths.
+
+    Raises:
+      ConfigurationError: a length is out of range.
+      DataError: no sequence is long enough.
+    """
+    for name, value in [*(("prefix", prefix) for prefix in prefixes), ("suffix", suffix)]:
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{name} is {value}, but must be at least 1")
+    enough = min(examples, math.ceil(len(counts) / 2))
+    room = int(np.sort(counts)[-enough])
+    if not prefixes and suffix is None:
+        prefixes, suffix = (_clip(room // 2),), _clip(room // 2)
+    prefixes = tuple(sorted(set(prefixes))) or (_clip(room - (suffix or 0)),)
+    lengths = Lengths(prefixes, _clip(room - prefixes[-1]) if suffix is None else suffix)
+    if lengths.total > length + 1:
+        raise ConfigurationError(
+            f"prefix and suffix are {lengths.total} tokens together, but the run's sequences have at most {length + 1} "
+            f"(its length is {length}); give a smaller --prefix or --suffix"
+        )
+    if not (counts >= lengths.total).any():
+        raise DataError(
+            f"none of {len(counts)} sequences has {lengths.total} tokens, which prefix {lengths.prefixes[-1]} and "
+            f"suffix {lengths.suffix} ask for; the longest has {counts.max()}: give a smaller --prefix or --suffix"
+        )
+    return lengths
+
+
+def _clip(tokens: int) -> int:
+    return min(max(tokens, 1), USUAL)

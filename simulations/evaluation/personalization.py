@@ -1,0 +1,121 @@
+"""Personalization: what a client gains when the global model goes on training on its own text.
+
+Each client's examples are cut in two halves, in the order in which they are stored: the model trains on the first,
+just as in a round, and is scored on the second before and after.
+"""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fedlm.fl_core.local_sgd import train_client
+from fedlm.fl_core.randomness import host_rng
+from fedlm.fl_core.scores import ClientSums, example_sums, scores_from_totals, scores_of_each
+from fedlm.models.base import Params
+from fedlm.models.losses import ExampleSums
+from fedlm.models.precision import precision_scope
+from fedlm.simulations.data.federated_data import InMemoryData, StoredData, evaluation_batches, rows_per_device
+from fedlm.simulations.evaluation.client_evaluation import (
+    Evaluation,
+    Observer,
+    choose_clients,
+    describe_evaluation,
+    describe_scores,
+)
+from fedlm.simulations.evaluation.client_scores import client_columns
+from fedlm.simulations.experiments.trained_run import TrainedRun
+
+_FEWEST_EXAMPLES = 2
+
+
+class _Gain(NamedTuple):
+    """Sums over the second half of a client's examples, float64 [sums], and how many examples each half has."""
+
+    before: np.ndarray
+    after: np.ndarray
+    trained_on: int
+    scored_on: int
+
+
+def personalize(
+    run: TrainedRun,
+    split: str,
+    client_learning_rate: float | None = None,
+    max_clients: int | None = None,
+    observe: Observer = lambda done, total: None,
+) -> Evaluation:
+    """Train the run's model on each client of a split alone, and score what that does to it.
+
+    Args:
+      run: whose model is scored, and how clients train.
+      split: train, heldout or test.
+      client_learning_rate: of the clients' SGD; the run's where it is None.
+      max_clients: take only so many clients, at random but always the same.
+      observe: called with numbers of clients.
+
+    Returns:
+      The scores before and after; clients with a single example, which cannot be cut in two, are left out.
+
+    Raises:
+      DataError: the split has no client with two examples.
+    """
+    rate = run.experiment.client_learning_rate if client_learning_rate is None else client_learning_rate
+    data = run.split(split)
+    clients = choose_clients(data, split, _FEWEST_EXAMPLES, max_clients)
+    gains = []
+    with precision_scope(run.precision):
+        params = jax.device_put(run.params)
+        for client in map(int, clients):
+            gains.append(_gain(run, params, data, client, rate))
+            observe(len(gains), len(clients))
+    before, after = (_client_sums(clients, gains, side) for side in ("before", "after"))
+    summary = (
+        describe_evaluation(run, split, data, before)
+        | {"client_learning_rate": rate}
+        | _describe(before, "")
+        | _describe(after, "personalized_")
+        | {"share_of_clients_better": share_better(before, after)}
+    )
+    columns = client_columns(before, data.client_ids) | {"training_examples": [gain.trained_on for gain in gains]}
+    columns |= {f"personalized_{name}": values for name, values in scores_of_each(after.sums).items()}
+    return Evaluation(summary, columns)
+
+
+def share_better(before: ClientSums, after: ClientSums) -> float | None:
+    """Compute the share of clients whose perplexity fell.
+
+    Args:
+      before: sums with the global model.
+      after: sums of the same clients with the personalized ones.
+
+    Returns:
+      The share of the clients with targets to score; one whose training diverged did not get better. None without any.
+    """
+    old, new = (scores_of_each(found.sums)["perplexity"] for found in (before, after))
+    scored = ~np.isnan(old)
+    return float(np.mean((new < old)[scored])) if scored.any() else None
+
+
+def _gain(run: TrainedRun, params: Params, data: StoredData, client: int, rate: float) -> _Gain:
+    sequences = data.sequences(client)
+    first, second = np.split(sequences, [len(sequences) // 2])
+    rng = host_rng(run.experiment.seed, "personalize", client)
+    trained, _ = train_client(run.model, params, first, run.experiment.local_training(), rng, rate)
+    before, after = (_total(run, these, second) for these in (params, trained))
+    return _Gain(before, after, len(first), len(second))
+
+
+def _total(run: TrainedRun, params: Params, sequences: np.ndarray) -> np.ndarray:
+    batches = evaluation_batches(InMemoryData([sequences]), run.experiment.length, rows_per_device())
+    return np.array([np.sum(column, dtype=np.float64) for column in example_sums(run.model, params, batches)])
+
+
+def _client_sums(clients: np.ndarray, gains: list[_Gain], side: str) -> ClientSums:
+    sums = np.stack([getattr(gain, side) for gain in gains], axis=1)
+    return ClientSums(clients, np.array([gain.scored_on for gain in gains]), ExampleSums(*sums))
+
+
+def _describe(found: ClientSums, prefix: str) -> dict:
+    totals = ExampleSums(*(np.sum(column) for column in found.sums))
+    return describe_scores(scores_from_totals(totals), found, prefix)

@@ -1,0 +1,1 @@
+"""Simulated runs and comparisons of them."""

@@ -1,0 +1,265 @@
+"""A comparison: every model with every privacy, learning rate and seed, cell by cell, one worker process a device.
+
+A cell that diverges, fails or is killed does not end the others; a comparison that is stopped goes on, when started
+again, with the cells that are left, each from its last checkpoint.
+"""
+
+import dataclasses
+import json
+import multiprocessing
+import queue
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.errors import CheckpointError, UserError
+from fedlm.fl_core.runs.metrics_log import read_rows
+from fedlm.simulations.data.cohort_files import fingerprint
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.experiments.configuration import (
+    MAY_MOVE,
+    Comparison,
+    Experiment,
+    RoundSettings,
+    as_json,
+    with_defaults,
+)
+from fedlm.simulations.experiments.federated_models import create_federated_model
+from fedlm.simulations.experiments.workers import Worker, connect_worker, default_workers, report_round
+
+MAX_ATTEMPTS = 2
+
+CellObserver = Callable[["Cell", dict[str, Any]], None]
+"""Called with each cell's metrics rows as they come."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment of a comparison.
+
+    Attributes:
+      experiment: its settings.
+      directory: where it runs.
+    """
+
+    experiment: Experiment
+    directory: Path
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What became of a cell.
+
+    Attributes:
+      cell: which.
+      summary: its summary, with `status` `finished`, `diverged` or `failed`; a failed one has only `error` beside it.
+      rows: its metrics, a dictionary a round.
+    """
+
+    cell: Cell
+    summary: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    @property
+    def status(self) -> str:
+        """`finished`, `diverged` or `failed`."""
+        return self.summary["status"]
+
+
+def list_cells(comparison: Comparison, out: Path) -> list[Cell]:
+    """Name the cells of a comparison and their folders.
+
+    Args:
+      comparison: its settings.
+      out: its folder.
+
+    Returns:
+      One cell for each experiment, those of one model together.
+    """
+    return [
+        Cell(
+            experiment,
+            out
+            / "cells"
+            / experiment.model
+            / _privacy_folder(comparison, experiment)
+            / f"client-{experiment.client_learning_rate:g}_server-{experiment.server_learning_rate:g}"
+            / f"seed-{experiment.seed}",
+        )
+        for experiment in comparison.experiments()
+    ]
+
+
+def _privacy_folder(comparison: Comparison, experiment: Experiment) -> Path:
+    """Name the folder between model and learning rates, which there is only where several privacies are compared."""
+    if not (comparison.mechanisms or comparison.epsilons):
+        return Path()
+    if experiment.privacy == "none":
+        return Path("no_noise")
+    if not comparison.epsilons:
+        return Path(experiment.privacy)
+    return Path(f"{experiment.privacy}_epsilon-{str(experiment.target_epsilon).removesuffix('.0')}")
+
+
+def run_comparison(
+    comparison: Comparison, out: Path, workers: int | None, observe: CellObserver = lambda cell, row: None
+) -> list[CellResult]:
+    """Run the cells that are not finished yet.
+
+    Args:
+      comparison: what to compare.
+      out: folder of the comparison; made where absent.
+      workers: processes at once; None for one per CPU core, or per accelerator.
+      observe: see `CellObserver`.
+
+    Returns:
+      The results of all cells, in the order of `list_cells`.
+
+    Raises:
+      UserError: settings or data do not fit, or `out` holds a comparison with other settings.
+    """
+    for name in comparison.models:
+        create_federated_model(name)
+    TokenStore.open(comparison.data)
+    cohort_file = comparison.availability_trace or comparison.cohort_weights
+    digest = fingerprint(cohort_file) if cohort_file else None
+    out.mkdir(parents=True, exist_ok=True)
+    _claim(comparison, out, digest)
+    cells = list_cells(comparison, out)
+    failures = run_cells(cells, workers or default_workers(), observe)
+    return [read_result(cell, failures.get(cell)) for cell in cells]
+
+
+def _claim(comparison: Comparison, out: Path, cohort_file: str | None) -> None:
+    """Refuse a folder whose cells were run with other settings than this comparison's."""
+    path = out / "comparison.json"
+    shared = [field.name for field in dataclasses.fields(RoundSettings) if field.name not in MAY_MOVE]
+    shared.append("cohort_file_sha256")
+    settings = as_json(comparison) | {"cohort_file_sha256": cohort_file}
+    if path.exists():
+        try:
+            before = with_defaults(json.loads(path.read_text(encoding="utf-8")))
+        except (json.JSONDecodeError, TypeError) as error:
+            raise CheckpointError(f"{path}: not the settings of a comparison ({error}); give another --out") from error
+        changed = [name for name in shared if before.get(name) != settings[name]]
+        if changed:
+            what = "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
+            raise CheckpointError(
+                f"{out} holds a comparison with other settings: {what}. Give the same settings to go on with it "
+                "(models, mechanisms, epsilons, learning rates and seeds may be added), or another --out"
+            )
+    write_atomically(path, json.dumps(settings, indent=2) + "\n")
+
+
+def run_cells(cells: list[Cell], num_workers: int, observe: CellObserver = lambda cell, row: None) -> dict[Cell, str]:
+    """Run those of the cells that are not finished, one in each worker process at a time.
+
+    Args:
+      cells: what to run, each in a folder of its own.
+      num_workers: processes at once.
+      observe: see `CellObserver`.
+
+    Returns:
+      Why cells failed; empty where none did.
+
+    Raises:
+      UserError: settings or data do not fit.
+    """
+    failures: dict[Cell, str] = {}
+    attempts: Counter[Cell] = Counter()
+    pending = [cell for cell in cells if not (cell.directory / "summary.json").exists()]
+    context = multiprocessing.get_context("spawn")
+    while pending:
+        workers = min(num_workers, len(pending))
+        numbers, rows = context.Queue(), context.Queue()
+        for number in range(workers):
+            numbers.put(number)
+        worker = Worker(numbers, rows, workers)
+        with ProcessPoolExecutor(workers, context, initializer=connect_worker, initargs=(worker,)) as pool:
+            futures = {pool.submit(_run_cell, cell): cell for cell in pending}
+            started = _follow(futures, rows, observe)
+        unfinished = []
+        for future, cell in futures.items():
+            error = future.exception()
+            if error is None:
+                failure = future.result()
+                if failure:
+                    failures[cell] = failure
+            elif isinstance(error, UserError):
+                raise error
+            else:
+                attempts[cell] += cell in started
+                unfinished.append(cell)
+        pending = []
+        for cell in unfinished:
+            if attempts[cell] < MAX_ATTEMPTS:
+                pending.append(cell)
+            else:
+                failures[cell] = f"its process was killed {MAX_ATTEMPTS} times; was there enough memory?"
+    return failures
+
+
+def _follow(futures: dict[Future, Cell], rows: Any, observe: CellObserver) -> set[Cell]:
+    """Pass the workers' rows on until all futures are done; returns the cells that were begun."""
+    by_directory = {cell.directory: cell for cell in futures.values()}
+    begun: set[Cell] = set()
+    try:
+        while True:
+            all_done = not wait(futures, timeout=0).not_done
+            try:
+                directory, row = rows.get(timeout=0.2)
+            except queue.Empty:
+                if all_done:
+                    return begun
+                continue
+            begun.add(by_directory[directory])
+            if row is not None:
+                observe(by_directory[directory], row)
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+
+
+def _run_cell(cell: Cell) -> str | None:
+    """Run one cell in a worker process; returns why it failed, if it did."""
+    from fedlm.simulations.experiments.experiment import run_experiment
+
+    report_round(cell.directory, None)
+    try:
+        run_experiment(cell.experiment, cell.directory, lambda row, rounds: report_round(cell.directory, row))
+    except UserError:
+        raise
+    except Exception as error:
+        cell.directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(cell.directory / "error.txt", traceback.format_exc())
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    return None
+
+
+def read_result(cell: Cell, failure: str | None = None) -> CellResult:
+    """Read what a cell left in its folder.
+
+    Args:
+      cell: one that `run_cells` was given.
+      failure: why it failed, if it did.
+
+    Returns:
+      Its result.
+
+    Raises:
+      CheckpointError: its files are damaged.
+    """
+    rows = read_rows(cell.directory / "metrics.jsonl")
+    if failure is not None:
+        return CellResult(cell, {"status": "failed", "error": failure}, rows)
+    path = cell.directory / "summary.json"
+    try:
+        return CellResult(cell, json.loads(path.read_text(encoding="utf-8")), rows)
+    except (OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); remove {cell.directory} and run again") from error

@@ -1,0 +1,28 @@
+"""Which of the named models federated runs train."""
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.base import Model
+from fedlm.models.registry import create_model
+
+
+def create_federated_model(name: str, vocabulary_size: int | None = None) -> Model:
+    """Build a model that predicts the next token, as clients' examples ask for.
+
+    Args:
+      name: see `fedlm.models.registry.create_model`.
+      vocabulary_size: see `fedlm.models.registry.create_model`.
+
+    Returns:
+      The model.
+
+    Raises:
+      UnknownModelError: there is no such model.
+      ConfigurationError: the model has another objective.
+    """
+    model = create_model(name, vocabulary_size)
+    if model.objective != "causal":
+        raise ConfigurationError(
+            f"model {name!r} has the {model.objective} objective, and federated runs train models to predict the next "
+            "token; name a causal one (`fedlm models` lists them)"
+        )
+    return model

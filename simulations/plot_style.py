@@ -1,0 +1,123 @@
+"""The look of the plots: colours of models, and figures as PNG or as inline SVG that follows the page's theme."""
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from fedlm.models.registry import standard_twin
+from fedlm.simulations.reporting.selection import ModelResult
+
+INK, MUTED, GRID, EMPTY = "#1c2127", "#5b6570", "#dde2e7", "#eceff2"
+FAMILIES = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#8a6d00", "#3a86c8")
+"""Colours that people with any common colour blindness tell apart, after Okabe and Ito."""
+THEME = {INK: "ink", MUTED: "muted", GRID: "grid", EMPTY: "empty"} | {
+    colour: f"series-{number}" for number, colour in enumerate(FAMILIES)
+}
+"""Colours that the page replaces by its own, so that inline plots can be read in dark mode."""
+MARKERS = ("o", "s", "^", "D", "v")
+MAX_NAME = 26
+WIDTH = 5.8
+
+_SETTINGS: Any = {
+    "svg.fonttype": "path",
+    "svg.hashsalt": "fedlm",
+    "hatch.linewidth": 0.8,
+}
+
+
+class LineStyle(dict[str, Any]):
+    """Keyword arguments of a model's line: colour, dash and marker."""
+
+
+def line_styles(models: Sequence[ModelResult]) -> dict[str, LineStyle]:
+    """Choose lines for models: twins share a colour, the standard one is dashed.
+
+    Args:
+      models: all models of a comparison.
+
+    Returns:
+      A style a model. Families also differ in their markers, which tell them apart where colours repeat.
+    """
+    families = list(dict.fromkeys(standard_twin(entry.model) or entry.model for entry in models))
+    twins = {entry.twin for entry in models}
+    styles = {}
+    for entry in models:
+        family = families.index(standard_twin(entry.model) or entry.model)
+        dash = (0, (4, 2)) if entry.model in twins else "-"
+        colour, marker = FAMILIES[family % len(FAMILIES)], MARKERS[family % len(MARKERS)]
+        styles[entry.model] = LineStyle(color=colour, linestyle=dash, marker=marker, linewidth=1.8)
+    return styles
+
+
+def new_figure(height: float) -> Figure:
+    """Make an empty figure of the report's width.
+
+    Args:
+      height: in inches.
+
+    Returns:
+      The figure, independent of pyplot's state.
+    """
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def settle(figure: Figure) -> None:
+    """Lay a finished figure out once for all, which is most of the work of drawing it.
+
+    Args:
+      figure: that nothing more is added to.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def short_name(model: str) -> str:
+    """Shorten a model's name so that it fits a plot."""
+    return model if len(model) <= MAX_NAME else model[: MAX_NAME - 1] + "…"
+
+
+def to_png(figure: Figure) -> bytes:
+    """Draw a figure on white.
+
+    Args:
+      figure: to draw.
+
+    Returns:
+      The content of a PNG file.
+    """
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(_SETTINGS):
+        figure.savefig(buffer, format="png", dpi=170, facecolor="white", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def to_svg(figure: Figure, name: str) -> str:
+    """Draw a figure as an SVG element for an HTML page.
+
+    Args:
+      figure: to draw.
+      name: put before its identifiers, which must be unique on the page.
+
+    Returns:
+      The element, without background; colours of `THEME` are CSS variables `--plot-NAME`.
+    """
+    buffer = io.StringIO()
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with matplotlib.rc_context(_SETTINGS):
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1))
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    for colour, variable in THEME.items():
+        text = text.replace(colour, f"var(--plot-{variable})")
+    return text

@@ -1,0 +1,194 @@
+"""Privacy units: what is sampled, clipped and hidden as a whole, each a fixed number of token sequences."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.randomness import host_rng
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.pretraining.token_stream import TokenStream, open_stream
+
+Unit = Literal["example", "user"]
+Packing = Literal["none", "packed"]
+
+
+def open_units(
+    store: TokenStore,
+    split: str,
+    length: int,
+    unit: Unit,
+    packing: Packing,
+    sequences_per_unit: int,
+    seed: int,
+    cache: Path,
+) -> "Units":
+    """Open the privacy units of a split.
+
+    Args:
+      store: the store.
+      split: train, heldout or test.
+      length: tokens that a model reads in one sequence, at least 1.
+      unit: `example`, one sequence each, or `user`, all that a client has, up to `sequences_per_unit` sequences.
+      packing: `none` makes each stored example a sequence, cut or padded. `packed` lays examples end to end and cuts
+        them into sequences without padding: all clients' for the unit `example`, each client's for `user`.
+      sequences_per_unit: K; 1 for the unit `example`.
+      seed: chooses the sequences of users who have more than K; not negative, of any size.
+      cache: a folder for the tokens; see `open_stream`.
+
+    Returns:
+      The units.
+
+    Raises:
+      ConfigurationError: a setting is out of range, or two contradict each other.
+      DataError: the split does not exist, is empty or damaged, or the cache cannot be written.
+    """
+    for name, value, choices in (("unit", unit, ("example", "user")), ("packing", packing, ("none", "packed"))):
+        if value not in choices:
+            raise ConfigurationError(f"{name} is {value!r}, but must be one of {', '.join(choices)}")
+    for name, number in (("length", length), ("sequences_per_unit", sequences_per_unit)):
+        if number < 1:
+            raise ConfigurationError(f"{name} is {number}, but must be at least 1")
+    if seed < 0:
+        raise ConfigurationError(f"seed is {seed}, but must not be negative")
+    if unit == "example" and sequences_per_unit != 1:
+        raise ConfigurationError(
+            f"sequences_per_unit is {sequences_per_unit}, but must be 1 where the unit is an example. "
+            "Choose the unit user, or leave sequences_per_unit away"
+        )
+    return Units(open_stream(store, split, cache), split, length, unit, packing, sequences_per_unit, seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Privacy units, numbered from 0.
+
+    Attributes:
+      stream: the tokens they are cut from.
+      split: of the store.
+      length: tokens that a model reads in one sequence.
+      kind: see `unit` of `open_units`.
+      packing: see `open_units`.
+      sequences_per_unit: K.
+      seed: see `open_units`.
+    """
+
+    stream: TokenStream
+    split: str
+    length: int
+    kind: Unit
+    packing: Packing
+    sequences_per_unit: int
+    seed: int
+
+    @property
+    def count(self) -> int:
+        """N, the number of units."""
+        if self.kind == "user":
+            return self.stream.num_clients
+        return self._windows(len(self.stream.tokens)) if self.packing == "packed" else self.stream.num_examples
+
+    @property
+    def unit(self) -> str:
+        """What a unit is, in the words of a privacy statement."""
+        if self.kind == "user":
+            most = "1 sequence" if self.sequences_per_unit == 1 else f"{self.sequences_per_unit} sequences"
+            return f"all text of one user, of which at most {most} of {self.length} tokens are trained on"
+        if self.packing == "packed":
+            return f"one packed sequence of {self.length} tokens"
+        return f"one example, of which at most {self.length} tokens are trained on"
+
+    @property
+    def protects(self) -> str:
+        """What a promise about units covers, and what it does not."""
+        if self.kind == "user":
+            return "Everything that one user wrote is in one unit."
+        if self.packing == "packed":
+            return (
+                "A document or a user may be spread over several sequences, each of which counts for itself, and a "
+                "sequence may hold text of several users. The promise is per sequence, not per document or per user. "
+                "Neighbouring sequences share one token."
+            )
+        return "A user with several examples is spread over as many units. The promise is per example, not per user."
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the units for a run's record; JSON-able."""
+        return {
+            "split": self.split,
+            "unit": self.kind,
+            "unit_in_words": self.unit,
+            "protects": self.protects,
+            "packing": self.packing,
+            "length": self.length,
+            "sequences_per_unit": self.sequences_per_unit,
+            "units": self.count,
+            "tokens": len(self.stream.tokens),
+        }
+
+    def sequences(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return the sequences of some units.
+
+        Args:
+          indices: int64 [n], from 0 to `count` - 1.
+
+        Returns:
+          tokens int32 [n, K, length + 1]: inputs are `[..., :-1]`, targets `[..., 1:]`; PAD where there is no token.
+          weight float32 [n, K]: 0 for a sequence that the unit does not have, else 1.
+
+        Raises:
+          IndexError: an index is out of range.
+        """
+        indices = np.asarray(indices, np.int64)
+        if len(indices) and not (indices.min() >= 0 and indices.max() < self.count):
+            raise IndexError(f"units {indices.min()} to {indices.max()}, but there are {self.count}")
+        if self.kind == "user":
+            numbers, present = self._chosen(indices)
+            starts, stops = self._bounds(indices[:, None], numbers)
+            stops = np.where(present, stops, starts)
+        else:
+            present = np.ones((len(indices), 1), bool)
+            starts, stops = self._bounds(None, indices[:, None])
+        return self._cut(starts, stops), present.astype(np.float32)
+
+    def _windows(self, tokens: Any) -> Any:
+        """Return how many windows of length + 1 tokens, each overlapping the next by one, cover some tokens."""
+        return -(-(tokens - 1) // self.length)
+
+    def _chosen(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the numbers of the clients' sequences, int64 [n, K], and which of them there are."""
+        most = self.sequences_per_unit
+        first, last = self.stream.first_examples[clients], self.stream.first_examples[clients + 1]
+        count = last - first
+        if self.packing == "packed":
+            count = self._windows(self.stream.starts[last] - self.stream.starts[first])
+        numbers = np.tile(np.arange(most), (len(clients), 1))
+        for row in np.flatnonzero(count > most):
+            rng = host_rng(self.seed, "sequences of a user", int(clients[row]))
+            numbers[row] = np.sort(rng.choice(int(count[row]), most, replace=False))
+        present = numbers < count[:, None]
+        return np.where(present, numbers, 0), present
+
+    def _bounds(
+        self, clients: NDArray[np.int64] | None, numbers: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where sequences begin and end in the stream, given their numbers within clients, or within all."""
+        offsets = self.stream.starts
+        if clients is None:
+            first, last = np.zeros(1, np.int64), np.full(1, self.stream.num_examples)
+        else:
+            first, last = self.stream.first_examples[clients], self.stream.first_examples[clients + 1]
+        if self.packing == "packed":
+            starts = offsets[first] + numbers * self.length
+            return starts, np.minimum(starts + self.length + 1, offsets[last])
+        examples = first + numbers
+        return offsets[examples], offsets[np.minimum(examples + 1, last)]
+
+    def _cut(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int32]:
+        positions = starts[..., None] + np.arange(self.length + 1)
+        # Reading past a sequence's end gives other tokens, which the product with 0 turns into PAD.
+        tokens = self.stream.tokens.take(positions, mode="clip").astype(np.int32)
+        tokens *= positions < stops[..., None]
+        return tokens

@@ -1,0 +1,283 @@
+"""`fedlm account` as a user types it."""
+
+import json
+import math
+
+import pytest
+
+from fedlm.commands.account import KINDS
+from fedlm.commands.cli import main
+from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+
+FIELDS = {"epsilon", "delta", "rho", "sensitivity", "unit", "adjacency", "assumptions", "noise_multiplier", "rounds"}
+BLT = (0.9, 0.4, 0.2, 0.15)
+DPSGD = ["dpsgd", "--examples", "2000", "--batch-size", "50", "--steps", "20", "--delta", "1e-5"]
+NOISE = ["--noise-multiplier", "2", "--delta", "1e-6"]
+FEDERATED = {
+    "tree": ["--rounds", "8", "--max-participations", "2"],
+    "tree-honaker": ["--rounds", "8", "--max-participations", "2", "--restart-every", "4", "--complete"],
+    "blt": ["--rounds", "8", "--max-participations", "2"],
+    "banded": ["--rounds", "8", "--max-participations", "2", "--min-separation", "4", "--bands", "3"],
+    "gaussian": ["--rounds", "8", "--max-participations", "2"],
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_blt(monkeypatch):
+    """Optimizing the matrix takes half a minute, and is tested elsewhere."""
+    monkeypatch.setattr("fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity.blt_coefficients", lambda *_: BLT)
+
+
+def state(capsys, *words):
+    assert main(["account", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_explains_itself(kind, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["account", kind, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert f"fedlm account {kind}" in text
+    assert "delta" in text
+
+
+@pytest.mark.parametrize("kind", FEDERATED)
+def test_a_statement_is_whole(kind, capsys):
+    statement = state(capsys, kind, *FEDERATED[kind], *NOISE)
+    assert statement.keys() >= FIELDS
+    assert statement["rho"] == pytest.approx(statement["sensitivity"] ** 2 / (2 * 2**2))
+    assert statement["unit"].startswith("client")
+    assert statement["adjacency"].startswith("zero-out")
+    assert "at most 2 rounds" in statement["assumptions"][0]
+
+
+@pytest.mark.parametrize(("rounds", "most", "apart", "squared"), [(8, 2, 1, 14), (16, 4, 4, 36), (1, 1, 1, 1)])
+def test_known_numbers_of_trees(rounds, most, apart, squared, capsys):
+    words = ["--rounds", rounds, "--max-participations", most, "--min-separation", apart]
+    statement = state(capsys, "tree", *map(str, words), "--noise-multiplier", "3", "--delta", "1e-6")
+    assert statement["sensitivity"] ** 2 == pytest.approx(squared)
+    assert statement["rho"] == pytest.approx(squared / 18)
+
+
+def test_sampling_amplifies_and_leaves_no_rho(capsys):
+    amplified = state(capsys, "gaussian", "--rounds", "20", "--sampling-probability", "0.05", *NOISE)
+    assert (amplified["rho"], amplified["sensitivity"]) == (None, None)
+    assert amplified["adjacency"].startswith("add-or-remove")
+    assert 0 < amplified["epsilon"] < state(capsys, "gaussian", "--rounds", "20", *NOISE)["epsilon"] / 3
+
+
+def test_central_training_with_both_ways_of_sampling(capsys):
+    whole = state(capsys, *DPSGD, "--noise-multiplier", "1")
+    truncated = state(capsys, *DPSGD, "--noise-multiplier", "1", "--sampling", "truncated-poisson")
+    assert whole.keys() >= FIELDS
+    assert (whole["rho"], whole["sensitivity"], whole["truncated_batch_size"]) == (None, None, None)
+    assert whole["unit"].startswith("example")
+    assert truncated["truncated_batch_size"] == 93
+    assert "93" in truncated["assumptions"][0]
+    assert whole["epsilon"] <= truncated["epsilon"] < 2 * whole["epsilon"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[kind, *words, "--delta", "1e-6"] for kind, words in FEDERATED.items()]
+    + [["gaussian", "--rounds", "20", "--sampling-probability", "0.05", "--delta", "1e-6"], DPSGD],
+    ids=lambda words: f"{words[0]} {words[3]}",
+)
+def test_calibrated_noise_keeps_its_epsilon_and_is_not_wasted(words, capsys):
+    noise = state(capsys, *words, "--epsilon", "2")["noise_multiplier"]
+    assert state(capsys, *words, "--noise-multiplier", repr(noise))["epsilon"] <= 2
+    assert state(capsys, *words, "--noise-multiplier", repr(0.99 * noise))["epsilon"] > 2
+
+
+@pytest.mark.parametrize("kind", FEDERATED)
+def test_calibrated_noise_keeps_its_rho(kind, capsys):
+    statement = state(capsys, kind, *FEDERATED[kind], "--delta", "1e-6", "--rho", "0.5")
+    assert statement["rho"] <= 0.5
+    assert statement["rho"] == pytest.approx(0.5, rel=1e-5)
+
+
+def test_people_read_the_same_numbers(capsys):
+    assert main(["account", "tree", *FEDERATED["tree"], *NOISE]) == 0
+    text = capsys.readouterr().out
+    for line in (
+        "mechanism  tree",
+        "delta  1e-06",
+        "rho  1.75",
+        "sensitivity  3.74166",
+        "adjacency  zero-out",
+        "secret",
+    ):
+        assert line in text
+
+
+def test_the_worst_case_of_a_long_tree_is_found(capsys):
+    statement = state(capsys, "tree", "--rounds", "3000", "--max-participations", "10", *NOISE)
+    # Ten leaves side by side are in one node of each of the ten upper levels, and at worst in ever fewer below.
+    assert 11 * 10 < statement["sensitivity"] ** 2 < 12 * 100
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder of a run that has released 6 of 8 rounds."""
+    folder = tmp_path / "run"
+    (folder / "privacy").mkdir(parents=True)
+    ledger = PrivacyLedger(folder / "privacy" / "ledger.jsonl")
+    plan = PrivacyPlan("tree", 8, 2.0, BoundedParticipation(2, 1))
+    about = {"experiment": {"noise_seed": "entropy", "update_clip_norm": 0.5}}
+    ledger.begin(plan, 1e-6, "0" * 64, about)
+    ledger.intend(Release(6, "digest"))
+    ledger.confirm()
+    return folder
+
+
+def test_a_ledger_says_what_was_spent(run, capsys):
+    spent = state(capsys, "ledger", str(run))
+    assert (
+        spent
+        == state(capsys, "ledger", str(run / "privacy"))
+        == state(capsys, "ledger", str(run / "privacy/ledger.jsonl"))
+    )
+    assert (spent["rounds"], spent["planned_rounds"], spent["interrupted_generations"]) == (6, 8, 0)
+    assert (spent["delta"], spent["clip_norm"]) == (1e-6, 0.5)
+    planned = state(capsys, "tree", "--rounds", "6", "--max-participations", "2", *NOISE)
+    assert spent["epsilon"] == planned["epsilon"]
+    assert state(capsys, "ledger", str(run), "--delta", "1e-3")["epsilon"] < spent["epsilon"]
+    assert main(["account", "ledger", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert "planned rounds  8" in text
+    assert "clip norm  0.5" in text
+
+
+def test_a_ledger_of_repeatable_noise_promises_nothing(tmp_path, capsys):
+    ledger = PrivacyLedger(tmp_path / "ledger.jsonl")
+    about = {"experiment": {"noise_seed": "experiment", "update_clip_norm": 1.0}}
+    ledger.begin(PrivacyPlan("gaussian", 8, 2.0, BoundedParticipation(2, 1)), 1e-6, "0" * 64, about)
+    statement = state(capsys, "ledger", str(tmp_path))
+    assert (statement["epsilon"], statement["rho"]) == (None, None)
+    assert main(["account", "ledger", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "NOT PRIVATE" in text
+    assert "infinite" not in text
+
+
+BOUNDED = ["--rounds", "8", "--max-participations", "2"]
+PLOT = ["plot", "--rounds", "8", "--epsilon", "1", "--delta", "1e-6", "--out"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tree", *BOUNDED, "--delta", "1e-6"], "exactly one of --noise-multiplier, --epsilon and --rho, not none"),
+        (["tree", *BOUNDED, *NOISE, "--epsilon", "1"], "not --noise-multiplier and --epsilon"),
+        (["tree", *BOUNDED, "--epsilon", "1", "--rho", "1", "--delta", "1e-6"], "not --epsilon and --rho"),
+        ([*DPSGD], "exactly one of"),
+        ([*DPSGD, "--rho", "1"], "rho does not express"),
+        ([*DPSGD, "--noise-multiplier", "1", "--truncated-batch-size", "60"], "does nothing with poisson sampling"),
+        ([*DPSGD[:-1], "0", "--epsilon", "2"], "delta is 0.0"),
+        ([*DPSGD[:-1], "0", "--noise-multiplier", "2"], "delta is 0.0"),
+        ([*DPSGD, "--epsilon", "0"], "the target is 0.0"),
+        ([*DPSGD, "--epsilon", "2", "--batch-size", "3000"], "batch_size is 3000"),
+        (["gaussian", *BOUNDED, "--noise-multiplier", "2", "--delta", "0"], "delta is 0.0"),
+        (["gaussian", *BOUNDED, "--epsilon", "2", "--delta", "1"], "delta is 1.0"),
+        (["gaussian", *BOUNDED, "--epsilon", "-1", "--delta", "1e-6"], "the target is -1.0"),
+        (["gaussian", *BOUNDED, *NOISE, "--sampling-probability", "0.1"], "one or the other"),
+        (["gaussian", "--rounds", "8", *NOISE, "--sampling-probability", "2"], "sampling_probability is 2.0"),
+        (
+            ["gaussian", "--rounds", "8", "--rho", "1", "--delta", "1e-6", "--sampling-probability", "0.1"],
+            "give epsilon",
+        ),
+        (["tree", *BOUNDED, "--noise-multiplier", "0", "--delta", "1e-6"], "noise_multiplier is 0.0"),
+        (["tree", *BOUNDED, *NOISE, "--complete"], "complete_trees does nothing without restart_every"),
+        (["tree", "--rounds", "8", *NOISE, "--max-participations", "0"], "max_participations is 0"),
+        (["banded", *BOUNDED, *NOISE, "--bands", "2"], "bands is 2"),
+        *(([kind, "--rounds", "0", *NOISE], "rounds is 0") for kind in ("tree", "tree-honaker", "banded", "gaussian")),
+        (["trees"], "unknown subject 'trees'"),
+        ([*PLOT, "picture.jpg"], "must end in one of .png, .svg, .pdf"),
+        (["ledger", "/nowhere"], "neither a ledger nor the folder of a private run"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line_and_status_2(words, message, capsys):
+    assert main(["account", *words]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.startswith("fedlm account: ")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_no_round_of_blt_noise_is_refused(monkeypatch, capsys):
+    monkeypatch.undo()
+    assert main(["account", "blt", "--rounds", "0", *NOISE]) == 2
+    assert capsys.readouterr().err == "fedlm account: rounds is 0, but must be at least 1\n"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content.replace(b'"rounds": 6', b'"rounds": 5', 1), "does not match its checksum"),
+        (lambda content: content.split(b"\n", 1)[1], "does not follow"),
+        (lambda content: b"\xff\xfe\n", "not a record of a privacy ledger"),
+        (lambda content: b"[1, 2]\n", "not a record of a privacy ledger"),
+        (lambda content: b"", "no ledger, or no whole record"),
+    ],
+)
+def test_a_damaged_ledger_is_named(run, damage, message, capsys):
+    path = run / "privacy" / "ledger.jsonl"
+    path.write_bytes(damage(path.read_bytes()))
+    assert main(["account", "ledger", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert str(path) in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["picture.png", "deep/picture.svg"])
+def test_a_picture_is_made(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("fedlm.simulations.reporting.privacy_plots.blt_coefficients", lambda *_: BLT)
+    out = tmp_path / name
+    words = ["--max-participations", "2", "--min-separation", "4", "--rounds", "20"]
+    assert main(["account", *PLOT, str(out), *words]) == 0
+    assert str(out) in capsys.readouterr().out
+    content = out.read_bytes()
+    assert content.startswith(b"\x89PNG") if out.suffix == ".png" else b"</svg>" in content
+    assert [file.name for file in out.parent.iterdir()] == [out.name], "nothing is left beside it"
+
+
+def test_an_infinite_epsilon_is_said(monkeypatch, capsys):
+    monkeypatch.setattr("fedlm.fl_core.privacy.accounting.gaussian_epsilon", lambda *_: math.inf)
+    assert main(["account", "gaussian", *BOUNDED, *NOISE]) == 0
+    assert "epsilon  infinite" in capsys.readouterr().out
+
+
+SIMULATION = [
+    *("--model", "cifg_tiny", "--rounds", "4", "--cohort-size", "5", "--cohort-sampler", "min_separation"),
+    *("--min-separation", "2", "--max-participations", "2", "--privacy", "tree", "--update-clip-norm", "0.5"),
+    *("--noise-multiplier", "2", "--delta", "1e-5", "--length", "8"),
+]
+
+
+def test_a_simulation_is_accounted_without_running_it(capsys, small_store):
+    found = state(capsys, "simulate", *SIMULATION, "--data", str(small_store))
+    same = ["--rounds", "4", "--max-participations", "2", "--min-separation", "2", "--noise-multiplier", "2"]
+    expected = state(capsys, "tree", *same, "--delta", "1e-5")
+    assert {name: found[name] for name in FIELDS} == {name: expected[name] for name in FIELDS}
+    assert found["clip_norm"] == 0.5
+    repeatable = state(capsys, "simulate", *SIMULATION, "--data", str(small_store), "--noise-seed", "experiment")
+    assert repeatable["epsilon"] is None
+    assert main(["account", "simulate", "--model", "cifg_tiny", "--data", str(small_store)]) == 2
+    assert "such a run promises nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", FEDERATED)
+def test_the_privacy_profile_passes_through_the_stated_epsilon(kind, capsys):
+    found = state(capsys, kind, *FEDERATED[kind], *NOISE)
+    profile = found["privacy_profile"]
+    (delta,) = [point["delta"] for point in profile if point["epsilon"] == found["epsilon"]]
+    assert delta == pytest.approx(1e-6, rel=0.05)
+    deltas = [point["delta"] for point in profile]
+    assert deltas == sorted(deltas, reverse=True)

@@ -1,0 +1,116 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fedlm.commands.cli import COMMANDS, main
+from fedlm.commands.options import add_configuration, add_preset, as_options
+from fedlm.commands.progress import bytes_text, describe_round, time_text
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.experiments.configuration import Experiment
+
+
+def test_models_as_json_are_exact_counts(capsys):
+    assert main(["models", "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert counts["cifg_19m"] == counts["si_cifg_19m"] == 18_884_608
+    assert counts["cifg_6m"] == 6_242_250
+
+
+def test_models_can_be_counted_with_another_vocabulary(capsys):
+    assert main(["models", "--json", "--vocabulary-size", "10"]) == 0
+    assert json.loads(capsys.readouterr().out)["cifg_tiny"] == 381_696 - 4086 * 65
+
+
+def test_models_are_listed_with_their_objectives(capsys):
+    assert main(["models"]) == 0
+    rows = {line.split()[1]: line.split()[3] for line in capsys.readouterr().out.splitlines() if "_tiny" in line}
+    assert (rows["cifg_tiny"], rows["bert_tiny"]) == ("causal", "masked")
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command, capsys):
+    try:
+        status = main([command, "--help"])
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 0
+    assert "fedlm" in capsys.readouterr().out
+
+
+def test_unknown_commands_are_refused(capsys):
+    assert main(["simulat"]) == 2
+    assert "unknown command 'simulat'" in capsys.readouterr().err
+    assert main([]) == 2
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedlm.commands.cli", "models", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert b"Traceback" not in process.stderr.read()
+    assert process.wait() == 0
+
+
+def test_options_of_a_file_come_before_those_of_the_line(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('rounds = 7\nupload_rotation = true\nmodel = "cifg_tiny"\n')
+    words = add_configuration(["--seed", "1", "--config", str(file), "--rounds", "3"], Experiment)
+    assert words == ["--rounds", "7", "--upload-rotation", "--model", "cifg_tiny", "--seed", "1", "--rounds", "3"]
+    assert add_configuration([f"--config={file}"], Experiment)[:2] == ["--rounds", "7"]
+
+
+@pytest.mark.parametrize(("content", "message"), [("rounds = ", "not a TOML file"), ("round = 1", "sets round")])
+def test_a_bad_file_is_named(tmp_path, content, message):
+    file = tmp_path / "run.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigurationError, match=f"run.toml: {message}"):
+        add_configuration(["--config", str(file)], Experiment)
+    with pytest.raises(ConfigurationError, match="--config needs a value"):
+        add_configuration(["--config"], Experiment)
+
+
+def test_the_last_preset_named_counts_and_a_command_may_have_a_default():
+    presets = {"small": {"rounds": 1}, "other": {"seeds": [1, 2], "upload_rotation": False}}
+    assert add_preset(["--x"], presets) == ["--x"]
+    assert add_preset(["--x"], presets, default="small") == ["--rounds", "1", "--x"]
+    words = add_preset(["--preset", "small", "--x", "--preset", "other"], presets)
+    assert words == ["--seeds", "1", "2", "--no-upload-rotation", "--x"]
+
+
+def test_settings_become_options():
+    assert as_options({"a_b": None, "c": 1e-8}) == ["--a-b", "None", "--c", "1e-08"]
+
+
+def test_numbers_are_written_for_people():
+    assert [bytes_text(count) for count in (12, 1500, 2.5e9)] == ["12 B", "1.5 kB", "2.5 GB"]
+    assert [time_text(seconds) for seconds in (5, 185, 3723)] == ["0:05", "3:05", "1:02:03"]
+    row = {"train_loss": 1.5, "clients": 10, "clients_dropped": 2, "seconds": 0.5, "bytes_up": 1e6, "bytes_down": 1e6}
+    assert describe_round(row, "") == "loss 1.500 20 clients/s 2 MB/round [dropped 2]"
+    assert describe_round(row | {"train_loss": None}, "").startswith("no loss")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--coordinator", "host:80"], "belong together"),
+        (["--process-id", "0"], "belong together"),
+        (["--num-processes", "2", "--process-id", "0"], "belong together"),
+        (["--coordinator", "host", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
+        (["--coordinator", "host:70000", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
+        (["--coordinator", "host:80", "--num-processes", "2", "--process-id", "2"], "process_id is 2"),
+        (["--coordinator", "auto", "--num-processes", "2"], "leave them out"),
+    ],
+)
+def test_options_of_several_processes_must_fit(options, message, capsys, tmp_path):
+    words = ["simulate", "--model", "cifg_tiny", "--data", str(tmp_path), "--out", str(tmp_path / "out"), *options]
+    assert main(words) == 2
+    assert message in capsys.readouterr().err

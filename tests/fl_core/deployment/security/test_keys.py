@@ -1,0 +1,203 @@
+"""Keys: what the authority signs is believed, a token buys one certificate, and a revoked name is let in no more."""
+
+import datetime
+import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedlm.fl_core.deployment.protocol.interface import RefusedError
+from fedlm.fl_core.deployment.security import certificates, keys
+from fedlm.fl_core.deployment.security.certificates import KeysError, common_name, make_request, new_key
+from fedlm.fl_core.deployment.security.credentials import (
+    CLIENT,
+    SERVER,
+    CertifiedNames,
+    loopback_only,
+    read_credentials,
+    server_tls,
+)
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.errors import ConfigurationError
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    return Authority.create(tmp_path_factory.mktemp("shared") / "keys")
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority.create(tmp_path / "keys")
+
+
+def test_only_their_owner_can_read_private_keys(authority, tmp_path):
+    authority.make_server(["fl.example.org"])
+    authority.make_client("alice")
+    authority.make_token("bob")
+    secret = [path for path in (tmp_path / "keys").rglob("*") if path.suffix in (".key", ".json")]
+    assert len(secret) == 4
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secret)
+    assert not list((tmp_path / "keys").rglob("*.partial"))
+
+
+def test_credentials_that_the_other_side_would_refuse_are_refused_at_once(authority, tmp_path, monkeypatch):
+    authority.make_server(["fl.example.org", "10.0.0.1"])
+    server = read_credentials(tmp_path / "keys", SERVER)
+    names = x509.load_pem_x509_certificate(server.certificate).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    assert names.value.get_values_for_type(x509.DNSName) == ["fl.example.org"]
+    assert server_tls(tmp_path / "keys").get_ca_certs() == []
+    folder, others = authority.make_client("alice"), Authority.create(tmp_path / "other").make_client("alice")
+    assert read_credentials(folder, CLIENT).name == "alice"
+    (folder / "client.key").chmod(0o640)
+    with pytest.raises(KeysError, match="chmod 600"):
+        read_credentials(folder, CLIENT)
+    (folder / "client.key").chmod(0o600)
+    (folder / "ca.pem").write_bytes((others / "ca.pem").read_bytes())
+    with pytest.raises(KeysError, match="not signed by the authority"):
+        read_credentials(folder, CLIENT)
+    (folder / "client.pem").write_bytes((others / "client.pem").read_bytes())
+    with pytest.raises(KeysError, match="belongs to another key"):
+        read_credentials(folder, CLIENT)
+    monkeypatch.setattr(certificates, "_EARLIER", -datetime.timedelta(hours=1))
+    with pytest.raises(KeysError, match="make a new one"):
+        read_credentials(authority.make_client("bob"), CLIENT)
+    (folder / "client.key").write_bytes(b"-----BEGIN PRIVATE KEY-----\n!")
+    with pytest.raises(KeysError, match="no private key"):
+        read_credentials(folder, CLIENT)
+
+
+def test_a_token_buys_one_certificate_for_one_device(authority):
+    token, key = authority.make_token("alice"), new_key()
+    content = authority.enrol(token, make_request(key))
+    certificate = x509.load_pem_x509_certificate(content)
+    assert common_name(certificate) == "alice"
+    assert certificate.public_key() == key.public_key()
+    assert authority.enrol(token, make_request(key)) == content, "the answer was lost, and the device asks again"
+    for refused, why in ((token, "used by another device"), ("0" * 64, "not known"), ("x" * 10_000, "too long")):
+        with pytest.raises(RefusedError, match=why):
+            authority.enrol(refused, make_request(new_key()))
+    with pytest.raises(KeysError, match="alice has a certificate"):
+        authority.make_token("alice")
+    assert [one.name for one in authority.issued()] == ["alice"]
+    again = authority.make_token("alice", again=True)
+    assert authority.enrol(again, make_request(new_key())) != content
+
+
+def test_two_tokens_for_one_name_make_one_client(authority):
+    first, second = authority.make_token("alice"), authority.make_token("alice")
+    authority.enrol(first, make_request(new_key()))
+    with pytest.raises(RefusedError, match="alice has a certificate"):
+        authority.enrol(second, make_request(new_key()))
+
+
+def test_of_many_devices_with_one_token_one_gets_a_certificate(authority):
+    token = authority.make_token("alice", again=True)
+
+    def attempt(request):
+        try:
+            return bool(authority.enrol(token, request))
+        except RefusedError:
+            return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, [make_request(new_key()) for _ in range(8)])) == 1
+
+
+def test_tokens_end(authority, monkeypatch):
+    token = authority.make_token("alice", hours=1)
+    later = time.time() + 3601
+    monkeypatch.setattr(keys.time, "time", lambda: later)
+    with pytest.raises(RefusedError, match="has ended"):
+        authority.enrol(token, make_request(new_key()))
+
+
+def test_a_revoked_name_is_let_in_no_more_and_not_given_again(authority, tmp_path):
+    authority.make_client("alice")
+    token = authority.make_token("alice", again=True)
+    identify = CertifiedNames(tmp_path / "keys")
+    assert identify.check([b"alice"]) == "alice"
+    authority.revoke("alice")
+    with pytest.raises(RefusedError, match="alice was revoked"):
+        identify.check([b"alice"])
+    with pytest.raises(RefusedError, match="revoked"):
+        authority.enrol(token, make_request(new_key()))
+    with pytest.raises(KeysError, match="not given again"):
+        authority.make_token("alice", again=True)
+    with pytest.raises(KeysError, match="no certificate was issued"):
+        authority.revoke("bob")
+    assert [one.revoked for one in authority.issued()] == [True]
+
+
+def test_nobody_is_let_in_without_a_name_or_without_a_list_of_the_revoked(authority, tmp_path):
+    identify = CertifiedNames(tmp_path / "keys")
+    for names in ([], [b"a", b"b"], [b"fedlm server"], [b"../keys"], [b""], [b"\xff"], [b"a" * 65], [b"a\n"]):
+        with pytest.raises(RefusedError, match="names no client"):
+            identify.check(names)
+    (tmp_path / "keys" / "revoked").rmdir()
+    with pytest.raises(RefusedError, match="list of revoked clients is gone"):
+        identify.check([b"alice"])
+    with pytest.raises(KeysError, match="no list of revoked"):
+        CertifiedNames(tmp_path / "keys")
+
+
+def test_an_authority_is_not_made_twice_and_hosts_are_hosts(authority, tmp_path):
+    with pytest.raises(KeysError, match="has an authority already"):
+        Authority.create(tmp_path / "keys")
+    (tmp_path / "keys" / "ca.pem").unlink()
+    Authority.create(tmp_path / "keys")  # goes on where an interruption left a key alone
+    for host in ("fl.example.org:8470", "", "a b", "https://fl"):
+        with pytest.raises(KeysError, match="is no host"):
+            authority.make_server([host])
+    with pytest.raises(KeysError, match="0 days"):
+        authority.make_server([], days=0)
+
+
+def test_plain_text_is_for_loopback_alone():
+    for address in ("127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1"):
+        loopback_only(address)
+    for address in ("0.0.0.0:1", "[::]:1", "10.0.0.1:1", "fl.example.org:1", "127.0.0.1.example.org:1", ":1"):
+        with pytest.raises(ConfigurationError, match="loopback alone"):
+            loopback_only(address)
+
+
+def other_requests():
+    pem = serialization.Encoding.PEM
+    kinds = rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1())
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    return [builder.sign(key, hashes.SHA256()).public_bytes(pem) for key in kinds]
+
+
+def test_requests_with_other_keys_are_refused(authority):
+    token = authority.make_token("alice")
+    for request in other_requests():
+        with pytest.raises(RefusedError, match="P-256"):
+            authority.enrol(token, request)
+
+
+REQUEST = make_request(new_key())
+
+
+@given(st.one_of(st.binary(max_size=300), st.tuples(st.integers(0, len(REQUEST) - 1), st.integers(1, 255))))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_damaged_requests_are_refused_with_a_reason(shared, damage):
+    if not hasattr(shared, "fuzzed"):
+        shared.fuzzed = shared.make_token("fuzzed")
+    if isinstance(damage, bytes):
+        request = damage
+    else:
+        request = bytearray(REQUEST)
+        request[damage[0]] ^= damage[1]
+    try:
+        shared.enrol(shared.fuzzed, bytes(request))
+    except RefusedError:
+        return
+    assert x509.load_pem_x509_csr(bytes(request)).is_signature_valid

@@ -1,0 +1,125 @@
+"""Robust aggregation: equal to SciPy's, and a minority cannot move it beyond what honest clients sent."""
+
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from fedlm.fl_core.aggregation import AggregationRules, mean_delta
+from fedlm.fl_core.compression.compressors import compress_update, make_compressor
+from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
+from fedlm.fl_core.deployment.server.robust_sums import RobustRule, RobustSum, robust_mean
+from fedlm.fl_core.deployment.server.settings import Deployment
+from fedlm.fl_core.deployment.server.streaming_sum import Report, StreamingSum
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.local_sgd import TrainingSums
+
+SHAPES = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
+MEDIAN, TRIMMED = RobustRule("median"), RobustRule("trimmed_mean", 0.25)
+KEY = jax.random.key(3)
+
+
+@given(arrays.arrays(np.float32, (4, 7), elements=st.floats(-1e6, 1e6, width=32)), st.integers(1, 4))
+def test_they_are_what_scipy_computes(updates, clients):
+    updates = updates[:clients]
+    median = np.median(updates.astype(np.float64), axis=0)
+    np.testing.assert_allclose(robust_mean(updates, MEDIAN), median, rtol=1e-6, atol=1e-6)
+    if clients == 4:
+        expected = scipy.stats.trim_mean(updates.astype(np.float64), 0.25)
+        np.testing.assert_allclose(robust_mean(updates, TRIMMED), expected, rtol=1e-5, atol=1e-1)
+
+
+@pytest.mark.parametrize(("rule", "hostile"), [(MEDIAN, 4), (TRIMMED, 2)])
+@given(
+    arrays.arrays(np.float32, (9, 5), elements=st.floats(-1, 1, width=32)),
+    st.sampled_from([-1e18, -1.5, 0.0, 1.5, 1e18]),
+)
+def test_a_minority_cannot_leave_the_range_of_the_honest(rule, hostile, updates, value):
+    updates[:hostile] = value
+    honest = updates[hostile:]
+    found = robust_mean(updates, rule)
+    assert (found >= honest.min(axis=0) - 1e-6).all()
+    assert (found <= honest.max(axis=0) + 1e-6).all()
+
+
+def report(compressor, client, scale=1.0):
+    rng = np.random.default_rng(client)
+    delta = {name: scale * rng.normal(size=shape.shape).astype(np.float32) for name, shape in SHAPES.items()}
+    compressed = compress_update(compressor, jax.random.fold_in(KEY, client), delta)
+    content = pack_update(compressor, compressed, SHAPES)
+    return Report(client, content, 3, TrainingSums(1.0, 2.0, 3.0)), delta
+
+
+def new_sum(folder, rule, compressor, clip_norm=None, most=8):
+    rules = AggregationRules("uniform", clip_norm)
+    if rule is None:
+        return StreamingSum(SHAPES, compressor, rules, None, KEY)
+    return RobustSum(SHAPES, compressor, rules, None, KEY, rule, folder, most)
+
+
+def test_only_the_mean_differs_from_a_plain_sum(tmp_path):
+    compressor = make_compressor(8, False)
+    robust, plain = (new_sum(tmp_path, rule, compressor, clip_norm=4.0) for rule in (MEDIAN, None))
+    for client in range(5):
+        for total in (robust, plain):
+            total.add(report(compressor, client, scale=1.0 + client)[0])
+    robust.add_unusable()
+    plain.add_unusable()
+    found, expected = robust.finish(), plain.finish()
+    for name in set(expected._fields) - {"delta"}:
+        np.testing.assert_allclose(
+            jax.tree_util.tree_leaves(getattr(found, name)),
+            jax.tree_util.tree_leaves(getattr(expected, name)),
+            rtol=1e-6,
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_median_of_what_was_sent(tmp_path):
+    compressor = make_compressor(32, False)
+    total = new_sum(tmp_path, MEDIAN, compressor)
+    total.compile()
+    total, deltas = new_sum(tmp_path, MEDIAN, compressor), []
+    for client in range(7):
+        sent, delta = report(compressor, client, scale=1e15 if client < 3 else 1.0)
+        total.add(sent)
+        deltas.append(delta)
+    mean = mean_delta(total.finish())
+    for name in SHAPES:
+        np.testing.assert_allclose(mean[name], np.median([one[name] for one in deltas], axis=0), rtol=1e-5)
+
+
+def test_no_report_is_no_update(tmp_path):
+    found = new_sum(tmp_path, TRIMMED, make_compressor(8, False)).finish()
+    assert all(not np.any(leaf) for leaf in jax.tree_util.tree_leaves(mean_delta(found)))
+
+
+def test_a_full_disk_is_told_before_anybody_is_asked_to_train(tmp_path):
+    with pytest.raises(ConfigurationError, match="no room for"):
+        new_sum(tmp_path, MEDIAN, make_compressor(8, False), most=1 << 52)
+
+
+PRIVATE = {"privacy": "tree", "noise_multiplier": 1.0, "update_clip_norm": 1.0, "delta": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"aggregation": "median", **PRIVATE}, "guarantee is for sums"),
+        ({"aggregation": "median", "weighting": "examples"}, "count the same"),
+        ({"aggregation": "median", "trimmed_part": 0.2}, "does nothing"),
+        ({"aggregation": "trimmed_mean", "trimmed_part": 0.5}, "between 0 and 0.5"),
+        ({"aggregation": "krum"}, "must be one of"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, why):
+    with pytest.raises(ConfigurationError, match=why):
+        Deployment(model="cifg_tiny", **settings)
+
+
+def test_all_clients_count_the_same():
+    assert Deployment(model="cifg_tiny").aggregation_rules().weighting == "examples"
+    assert Deployment(model="cifg_tiny", aggregation="median").aggregation_rules().weighting == "uniform"

@@ -1,0 +1,185 @@
+"""What every transport does, whichever it is, with handlers of a few lines."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
+from fedlm.fl_core.deployment.protocol.interface import (
+    PROTOCOL,
+    RefusedError,
+    TooManyCallsError,
+    TransportError,
+    UnknownArtifactError,
+)
+from fedlm.fl_core.deployment.transport import http_server
+from fedlm.fl_core.deployment.transport.http_client import HttpChannel
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.fl_core.errors import ConfigurationError
+
+CONTENT = bytes(range(256)) * 64
+ARTIFACT = ServedArtifact([CONTENT], "test", 4096)
+every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
+
+
+class Handlers:
+    """Answer with what a client said; `fault` is raised in its place, in a download after a chunk."""
+
+    def __init__(self, fault=None):
+        self.fault, self.peers = fault, []
+
+    async def check_in(self, peer, request):
+        self.peers.append(peer)
+        if self.fault:
+            raise self.fault
+        return messages.CheckInReply(come_back=messages.ComeBack(seconds=request.protocol, reason=peer))
+
+    async def download(self, peer, request, bytes_at_once=0):
+        number = request.first_chunk
+        while number < len(ARTIFACT.description.chunk_digests):
+            chunk = ARTIFACT.chunk(number, bytes_at_once)
+            yield chunk
+            number += chunk.count
+            if self.fault:
+                raise self.fault
+
+    async def upload(self, peer, upload):
+        if self.fault:
+            raise self.fault
+        header, body, space = await upload.header(), b"", memoryview(bytearray(999))
+        while count := await upload.read_into(space):
+            body += space[:count]
+        return messages.UploadReply(status=messages.UploadReply.ACCEPTED, reason=f"{header.size} {hash(body)}")
+
+
+@contextlib.asynccontextmanager
+async def connected(transport, handlers, port=0):
+    server = TRANSPORTS[transport].listen(handlers, f"127.0.0.1:{port}", 1 << 16, None, False)
+    await server.start()
+    channel = TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("ann")
+    try:
+        async with asyncio.timeout(30):
+            yield server, channel
+    finally:
+        await channel.close()
+        await server.stop(0)
+
+
+async def fetch(channel, first_chunk=0):
+    request = messages.DownloadRequest(digest=ARTIFACT.description.digest, first_chunk=first_chunk)
+    return [chunk async for chunk in channel.download(request)]
+
+
+async def send(channel, body, outcome="TRAINED"):
+    async def parts():
+        yield messages.UploadPart(header=messages.UploadHeader(outcome=outcome, size=len(body)))
+        for start in range(0, len(body), 1000):
+            yield messages.UploadPart(data=body[start : start + 1000])
+
+    return await channel.upload(parts())
+
+
+@every_transport
+def test_calls_reach_the_handlers_in_the_name_of_the_client(transport):
+    async def go():
+        handlers = Handlers()
+        async with connected(transport, handlers) as (_, channel):
+            for _ in range(3):
+                reply = await channel.check_in(messages.CheckInRequest(protocol=PROTOCOL))
+                assert (reply.come_back.seconds, reply.come_back.reason) == (PROTOCOL, "ann")
+            assembly = ArtifactAssembly(ARTIFACT.description, 1 << 20)
+            for chunk in await fetch(channel):
+                assembly.add(chunk)
+            assert assembly.content == CONTENT
+            assert [chunk.number for chunk in await fetch(channel, first_chunk=2)] == [2, 3]
+            for body, outcome in ((CONTENT, "TRAINED"), (b"", "NO_EXAMPLES")):
+                reply = await send(channel, body, outcome)
+                assert reply.reason == f"{len(body)} {hash(body)}"
+        assert handlers.peers == ["ann"] * 3
+
+    asyncio.run(go())
+
+
+@every_transport
+def test_calls_at_the_same_time_do_not_mix(transport):
+    async def go():
+        async with connected(transport, Handlers()) as (_, channel):
+            bodies = [bytes([number]) * 1000 * number for number in range(1, 9)]
+            replies = await asyncio.gather(*(send(channel, body) for body in bodies))
+            assert [reply.reason for reply in replies] == [f"{len(body)} {hash(body)}" for body in bodies]
+            for chunks in await asyncio.gather(*(fetch(channel) for _ in range(4))):
+                assert b"".join(chunk.data for chunk in chunks) == CONTENT
+
+    asyncio.run(go())
+
+
+@every_transport
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        (RefusedError("no"), RefusedError),
+        (TooManyCallsError("no"), TransportError),
+        (UnknownArtifactError("no"), UnknownArtifactError),
+    ],
+)
+def test_what_handlers_raise_reaches_the_client(transport, fault, seen):
+    async def go():
+        async with connected(transport, Handlers(fault)) as (_, channel):
+            calls = [channel.check_in(messages.CheckInRequest()), send(channel, CONTENT)]
+            for end in await asyncio.gather(*calls, return_exceptions=True):
+                assert type(end) is seen
+                assert "no" in str(end)
+
+    asyncio.run(go())
+
+
+@every_transport
+def test_a_download_that_ends_early_is_no_whole_one(transport, monkeypatch):
+    monkeypatch.setattr(http_server, "_BYTES_AT_ONCE", 4096)
+
+    async def go():
+        async with connected(transport, Handlers(UnknownArtifactError("withdrawn"))) as (_, channel):
+            with pytest.raises((TransportError, UnknownArtifactError)):
+                await fetch(channel)
+
+    asyncio.run(go())
+
+
+@every_transport
+def test_a_server_that_went_away_is_found_when_it_comes_back(transport):
+    async def go():
+        async with connected(transport, Handlers()) as (server, channel):
+            await channel.check_in(messages.CheckInRequest())
+            await server.stop(0)
+            with pytest.raises(TransportError):
+                await channel.check_in(messages.CheckInRequest())
+            async with connected(transport, Handlers(), server.port):
+                while True:
+                    with contextlib.suppress(TransportError):
+                        await channel.check_in(messages.CheckInRequest())
+                        break
+                    await asyncio.sleep(0.1)
+
+    asyncio.run(go())
+
+
+def test_connections_of_http_are_used_again():
+    async def go():
+        async with connected("http", Handlers()) as (server, channel):
+            for _ in range(5):
+                await channel.check_in(messages.CheckInRequest())
+                await fetch(channel)
+                await send(channel, CONTENT)
+            assert len(server._serving) == 1
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("server", "name"), [("nowhere", "ann"), ("host:port", "ann"), ("127.0.0.1:1", "ann\n"), (":1", "a")]
+)
+def test_mistakes_of_http_clients(server, name):
+    with pytest.raises(ConfigurationError):
+        HttpChannel(server, name)

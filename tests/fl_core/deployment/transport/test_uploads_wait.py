@@ -1,0 +1,93 @@
+"""A client sends no byte of its update before the server wants it."""
+
+import asyncio
+
+import pytest
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import RefusedError
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+
+PIECES = [bytes([number]) * 1000 for number in range(20)]
+
+
+async def connected(transport, handlers):
+    """A server of handlers, and a client's connection to it."""
+    server = TRANSPORTS[transport].listen(handlers, "127.0.0.1:0", 1 << 16, None, False)
+    await server.start()
+    return server, TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("client")
+
+
+class Uploads:
+    """Handlers that read so many pieces, and notice what was sent before they wanted it."""
+
+    def __init__(self, wanted, sent):
+        self.wanted, self.sent, self.read, self.too_early = wanted, sent, [], None
+
+    async def upload(self, peer, upload):
+        assert (await upload.header()).size == 20000
+        await asyncio.sleep(0.3)
+        self.too_early = list(self.sent)
+        space = memoryview(bytearray(5000))
+        while len(self.read) < self.wanted and (size := await upload.read_into(space)):
+            self.read.append(bytes(space[:size]))
+        return messages.UploadReply(status=messages.UploadReply.LATE)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("wanted", [0, 1, 20])
+def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted, transport):
+    sent = []
+
+    async def parts():
+        yield messages.UploadPart(header=messages.UploadHeader(size=20000))
+        for piece in PIECES:
+            sent.append(piece)
+            yield messages.UploadPart(data=piece)
+
+    async def run():
+        handlers = Uploads(wanted, sent)
+        server, channel = await connected(transport, handlers)
+        try:
+            async with asyncio.timeout(20):
+                return handlers, await channel.upload(parts())
+        finally:
+            await channel.close()
+            await server.stop(0)
+
+    handlers, reply = asyncio.run(run())
+    assert reply.status == messages.UploadReply.LATE
+    assert handlers.too_early == []
+    # Pieces may arrive in others than they were sent in.
+    assert b"".join(handlers.read)[: 1000 * wanted] == b"".join(PIECES)[: 1000 * wanted]
+    assert len(b"".join(handlers.read)) >= 1000 * wanted
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_refused_upload_says_why(transport):
+    """Also where its refusal and what the client would send next meet."""
+
+    class Refusing:
+        async def upload(self, peer, upload):
+            await upload.header()
+            raise RefusedError("revoked")
+
+    async def parts():
+        yield messages.UploadPart(header=messages.UploadHeader(size=20000))
+        for piece in PIECES:
+            yield messages.UploadPart(data=piece)
+
+    async def run():
+        server, channel = await connected(transport, Refusing())
+        try:
+            async with asyncio.timeout(30):
+                # A refusal is held back for a moment, so many are waited for at once.
+                uploads = [channel.upload(parts()) for _ in range(10)]
+                return await asyncio.gather(*uploads, return_exceptions=True)
+        finally:
+            await channel.close()
+            await server.stop(0)
+
+    ends = asyncio.run(run())
+    assert [type(end) for end in ends] == [RefusedError] * 10
+    assert all(str(end).endswith(": revoked") for end in ends)

@@ -1,0 +1,63 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizerConfig, init_server, server_step
+
+PARAMS = {"w": jnp.arange(6.0).reshape(2, 3), "blocks": [{"b": jnp.ones(4)}, {"b": jnp.zeros(4)}]}
+
+
+@pytest.mark.parametrize("name", SERVER_OPTIMIZERS)
+def test_every_optimizers_state_comes_back_bit_for_bit(name, tmp_path):
+    config = ServerOptimizerConfig(name=name)
+    state = init_server(config, PARAMS)
+    for _ in range(3):
+        state = server_step(config, state, jax.tree_util.tree_map(jnp.sin, state.params), 0.1)
+    with Checkpoints(tmp_path / "c") as checkpoints:
+        assert checkpoints.latest_round() == 0
+        checkpoints.save(3, state, {"seed": 1})
+    with Checkpoints(tmp_path / "c") as checkpoints:
+        assert checkpoints.latest_round() == 3
+        assert checkpoints.restore_about(3) == {"seed": 1}
+        restored = checkpoints.restore_state(3, init_server(config, PARAMS))
+    assert jax.tree_util.tree_structure(restored) == jax.tree_util.tree_structure(state)
+    for a, b in zip(*map(jax.tree_util.tree_leaves, (restored, state)), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    state = init_server(ServerOptimizerConfig(name="fedavg"), PARAMS)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for rounds in (1, 2, 5):
+            checkpoints.save(rounds, state, {})
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["2", "5"]
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    config = ServerOptimizerConfig(name="fedavg")
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, init_server(config, PARAMS), {})
+        wider = PARAMS | {"w": jnp.zeros((2, 4))}
+        with pytest.raises(CheckpointError, match="1"):
+            checkpoints.restore_state(1, init_server(config, wider))
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            checkpoints.restore_state(1, init_server(config, {"other": jnp.zeros(3)}))
+
+
+def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(tmp_path):
+    state = init_server(ServerOptimizerConfig(name="fedavg"), PARAMS)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {})
+    (tmp_path / "2.orbax-checkpoint-tmp-0").mkdir()
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.latest_round() == 1
+
+
+def test_the_digest_sees_one_changed_bit():
+    changed = PARAMS | {"w": PARAMS["w"].at[1, 2].set(np.nextafter(np.float32(5.0), np.float32(6.0)))}
+    assert parameters_digest(PARAMS) == parameters_digest(jax.device_get(PARAMS))
+    assert parameters_digest(PARAMS) != parameters_digest(changed)

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from fedlm.fl_core.errors import DiskError
+from fedlm.simulations.data.client_text import ClientText
+from fedlm.simulations.data.describing import describe
+from fedlm.simulations.data.describing_plots import draw_store, write_plot
+from fedlm.simulations.data.store.counts import count_store
+from tests.simulations.data.made_up_store import import_made_up
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return import_made_up(tmp_path_factory.mktemp("plots") / "s")
+
+
+def test_curves_show_what_is_described(store):
+    figure = draw_store(store, count_store(store))
+    _, lengths, coverage, _ = figure.axes
+    train = describe(store)["splits"]["train"]
+    curve = dict(zip(*lengths.lines[0].get_data(), strict=True))
+    for cut, share in train["truncated_share_by_length"].items():
+        assert curve[int(cut)] == pytest.approx(share)
+    ranks, shares = coverage.lines[0].get_data()
+    assert (ranks[-1], shares[-1]) == (7, pytest.approx(train["coverage"]))
+
+
+def test_every_client_is_in_a_step(store):
+    figure = draw_store(store, count_store(store))
+    for axes in (figure.axes[0], figure.axes[3]):
+        heights = [np.where(patch.get_data().values < 1, 0, patch.get_data().values) for patch in axes.patches]
+        clients = [store.split(name).num_clients for name in ("train", "heldout", "test")]
+        assert [values.sum() for values in heights] == clients
+
+
+def test_splits_are_named(store):
+    (legend,) = draw_store(store, count_store(store)).legends
+    assert [text.get_text().split(":")[0] for text in legend.get_texts()] == ["train", "heldout", "test"]
+
+
+def test_pictures_are_the_same_each_time(store, tmp_path):
+    for name in ("a.png", "b.png"):
+        write_plot(tmp_path / name, store, count_store(store))
+    content = (tmp_path / "a.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert content == (tmp_path / "b.png").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
+
+
+def test_long_examples_and_empty_splits_are_drawn(tmp_path):
+    words = " ".join(["alpha", "beta"] * 400)
+    store = import_made_up(tmp_path / "long", [ClientText("os", [words, "alpha"])])
+    figure = draw_store(store, count_store(store))
+    assert figure.axes[1].get_xscale() == "log"
+    assert len(figure.legends[0].get_texts()) == 1
+
+
+def test_a_picture_that_cannot_be_written_is_the_users_matter(store, tmp_path):
+    with pytest.raises(DiskError, match=r"p\.png: cannot be written"):
+        write_plot(tmp_path / "missing" / "p.png", store, count_store(store))

@@ -1,0 +1,106 @@
+import pytest
+
+from fedlm.simulations.data.sources.standard_library.english import is_english, paragraphs, sentences, split_sentences
+
+
+def test_splits_at_sentence_ends_and_joins_lines():
+    block = "Return the first item. It may be None!\nIs the list\n   empty? Then raise an error."
+    assert sentences(block) == [
+        "Return the first item.",
+        "It may be None!",
+        "Is the list empty?",
+        "Then raise an error.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Use a container, e.g. List or a tuple, here.",
+        "This is slow, i.e. Python code runs.",
+        "See the paper by J. R. Smith et al. Section two has it.",
+        "It compares a vs. B in the end.",
+        "Version 3.11 of os.path has this method.",
+    ],
+)
+def test_does_not_split_inside(sentence):
+    assert split_sentences(sentence) == [sentence]
+
+
+def test_splits_after_etc_and_closing_quotes():
+    assert split_sentences('Lists, tuples, etc. The rest stays. He said "stop." Then we left (quickly.) And so.') == [
+        "Lists, tuples, etc.",
+        "The rest stays.",
+        'He said "stop."',
+        "Then we left (quickly.)",
+        "And so.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        ">>> print the value of x\nthe value of x is printed\nand here is more output",
+        "def function(first, second, third):",
+        "value = the other thing or something else",
+        "for item in the list of items:",
+        "from some.module import several, good, names",
+        "if the_condition and other_thing: pass",
+        "name         meaning of the name",
+        "| a cell of text | and another cell |",
+        "+-----------+ box +---------+",
+        "------------------------------",
+        "===== =====",
+        "some_function(with, three, arguments)",
+        "return the_function(of some thing)",
+        "-*- coding of this file -*-",
+        "LATIN CAPITAL LETTER C WITH CEDILLA",
+        "0x1f 0x2f 0x3f the 12 34 is of",
+        "two words",
+        "   \n\n  ",
+    ],
+)
+def test_noise_is_dropped(noise):
+    assert sentences(noise) == []
+
+
+def test_prose_around_noise_is_kept():
+    block = """Title of section
+================
+
+Open the file for reading.
+
+    >>> open("the file for reading")
+    this is output of it
+
+It is closed afterwards::
+
+    close the file now please
+    and do so twice
+
+The end of the story.
+
+- the first item is here
+- the second item
+  goes over two lines
+:param name: the name of the file
+"""
+    assert sentences(block) == [
+        "Open the file for reading.",
+        "It is closed afterwards:",
+        "The end of the story.",
+        "the first item is here",
+        "the second item goes over two lines",
+        "the name of the file",
+    ]
+
+
+def test_case_is_kept_and_whitespace_is_single():
+    assert list(paragraphs("The   HTTP\t\nServer  is Here")) != []
+    assert sentences("The HTTP\nServer  is  Here") == ["The HTTP Server is Here"]
+
+
+def test_word_limits():
+    assert is_english("one two three")
+    assert not is_english("one two")
+    assert not is_english(" ".join(["word"] * 101))

@@ -1,0 +1,354 @@
+import os
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fedlm.commands.cli import main
+from fedlm.fl_core.client_examples import padded_sequences
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.simulations.data.exporting import export_store
+from fedlm.simulations.data.exports import base, parquet
+from fedlm.simulations.data.exports.base import ExportSettings
+from fedlm.simulations.data.exports.registry import EXPORTS, describe_export
+from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources.parquet import ParquetTables
+from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
+from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
+from fedlm.simulations.data.splits import SPLITS
+from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
+from tests.simulations.data.export_reading import READERS
+from tests.simulations.data.trained_tokenizer import train_tokenizer
+
+every_export = pytest.mark.parametrize("name", EXPORTS)
+with_ids = pytest.mark.parametrize("name", ["tff", "fedjax"])
+
+
+@pytest.fixture
+def small(small_store):
+    return TokenStore.open(small_store)
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """A store with what may be empty, repeated or not ASCII."""
+    tokenizer = train_tokenizer(["some words make a small vocabulary of words, öfter"], 64)
+    words = tokenizer.encode_batch(["some words, öfter", "words"])
+    path = tmp_path / "odd.store"
+    with StoreWriter(path, "made up", tokenizer) as writer:
+        writer.add("train", "007", [words[0], [], words[1]])
+        writer.add("train", "7", [[]])
+        writer.add("train", "no examples", [])
+        writer.add("train", 'Jürgen "J" 東京 %s; --', [words[1]] * 3)
+        writer.add("test", "007", [words[1]])
+    return TokenStore.open(path)
+
+
+def contents(store, value):
+    """Return {split: {client id: [value of an example, ..]}} of a store."""
+    return {
+        split: {
+            client_id: value(store.split(split).client(index))
+            for index, client_id in enumerate(store.split(split).client_ids)
+        }
+        for split in SPLITS
+    }
+
+
+def texts_of(store):
+    decode = store.tokenizer.decode
+    return contents(store, lambda client: [decode(client.example(j)) for j in range(client.num_examples)])
+
+
+def sequences_of(store, length):
+    return contents(store, lambda client: padded_sequences(client, length).tolist())
+
+
+def files_in(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_every_export_is_tested_and_described():
+    assert set(READERS) == set(EXPORTS)
+    for export in EXPORTS.values():
+        form, _, description = describe_export(export).partition(": ")
+        assert form
+        assert description
+
+
+@every_export
+def test_has_every_text_of_every_client(name, small, tmp_path):
+    out = tmp_path / "new" / "export"
+    summary = export_store(small, name, out)
+    read = READERS[name](out)
+    expected = texts_of(small)
+    assert read["tokens"] == expected
+    assert {split: list(clients) for split, clients in read["tokens"].items()} == {
+        split: list(clients) for split, clients in expected.items()
+    }, "clients keep their order"
+    assert sum(summary.clients.values()) == 120
+    assert summary.examples == {split: sum(map(len, clients.values())) for split, clients in expected.items()}
+    assert summary.bytes == sum(len(content or b"") for content in files_in(out.parent).values())
+    assert [path.name for path in out.parent.iterdir()] == ["export"]
+
+
+@with_ids
+@pytest.mark.parametrize("length", [1, 5, 20])
+def test_has_the_ids_that_a_model_reads(name, length, small, tmp_path):
+    export_store(small, name, tmp_path / "export", ExportSettings(content="ids", length=length))
+    read = READERS[name](tmp_path / "export")
+    assert set(read) == {"x", "y"}
+    for split, clients in sequences_of(small, length).items():
+        for client_id, sequences in clients.items():
+            x, y = np.array(read["x"][split][client_id]), np.array(read["y"][split][client_id])
+            assert x.shape == y.shape == (len(sequences), length)
+            np.testing.assert_array_equal(x, np.array(sequences)[:, :-1])
+            np.testing.assert_array_equal(y, np.array(sequences)[:, 1:])
+
+
+@every_export
+def test_has_what_is_empty_repeated_or_not_ascii(name, odd, tmp_path):
+    export_store(odd, name, tmp_path / "export")
+    expected = texts_of(odd)
+    if name == "parquet":  # one row an example: a client without any has none
+        del expected["train"]["no examples"]
+    assert READERS[name](tmp_path / "export")["tokens"] == expected
+
+
+@every_export
+def test_writes_large_clients_in_pieces(name, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "PIECE_EXAMPLES", 2)
+    export_store(small, name, tmp_path / "export")
+    assert READERS[name](tmp_path / "export")["tokens"] == texts_of(small)
+
+
+@with_ids
+def test_has_ids_of_what_is_empty(name, odd, tmp_path):
+    export_store(odd, name, tmp_path / "export", ExportSettings(content="ids", length=4))
+    x = READERS[name](tmp_path / "export")["x"]
+    assert x["train"]["7"] == [[1, 2, 0, 0]]
+    assert x["train"]["no examples"] == []
+
+
+def test_parquet_has_all_token_ids_and_positions(small, tmp_path):
+    export_store(small, "parquet", tmp_path / "export")
+    read = READERS["parquet"](tmp_path / "export")
+    assert read["ids"] == contents(
+        small, lambda client: [client.example(j).tolist() for j in range(client.num_examples)]
+    )
+    assert read["position"] == contents(small, lambda client: list(range(client.num_examples)))
+
+
+def test_parquet_writes_a_client_of_any_size_in_bounded_row_groups(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr(base, "PIECE_EXAMPLES", 3)
+    export_store(small, "parquet", tmp_path / "export")
+    metadata = pq.ParquetFile(tmp_path / "export").metadata
+    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    assert len(rows) > 50
+    assert max(rows) < 10 + 3
+    read = READERS["parquet"](tmp_path / "export")
+    assert read["tokens"] == texts_of(small)
+    assert read["position"] == contents(small, lambda client: list(range(client.num_examples)))
+
+
+def test_parquet_closes_row_groups_by_size(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1)
+    export_store(small, "parquet", tmp_path / "export")
+    assert pq.ParquetFile(tmp_path / "export").metadata.num_row_groups == 120
+
+
+def test_parquet_can_be_imported_again(small, tmp_path):
+    export_store(small, "parquet", tmp_path / "export.parquet")
+    source = ParquetTables(
+        (tmp_path / "export.parquet",),
+        user="client_id",
+        text="text",
+        split="split",
+        order="position",
+        examples="texts",
+    )
+    import_text("parquet", source, tmp_path / "again", ImportSettings(vocabulary_size=120), workers=1)
+    assert texts_of(TokenStore.open(tmp_path / "again")) == texts_of(small)
+
+
+@pytest.mark.parametrize(("name", "source"), [("tff", StackOverflowTff), ("fedjax", StackOverflowFedjax)])
+def test_text_can_be_imported_again(name, source, small, tmp_path):
+    export_store(small, name, tmp_path / "export")
+    files = sorted((tmp_path / "export").iterdir()) if name == "fedjax" else [tmp_path / "export"]
+    import_text(name, source(tuple(files)), tmp_path / "again", ImportSettings(vocabulary_size=120), workers=1)
+    assert texts_of(TokenStore.open(tmp_path / "again")) == texts_of(small)
+
+
+def test_parquet_refuses_settings_that_it_does_not_have(small, tmp_path):
+    for settings in (ExportSettings(content="ids"), ExportSettings(length=30)):
+        with pytest.raises(ConfigurationError, match="leave out --content and --length"):
+            export_store(small, "parquet", tmp_path / "export", settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tff_has_indexes_and_counts(small, tmp_path):
+    export_store(small, "tff", tmp_path / "export")
+    with sqlite3.connect(tmp_path / "export") as connection:
+        indexes = connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'").fetchall()
+        counts = connection.execute("SELECT split_name, client_id, num_examples FROM client_metadata").fetchall()
+        found = connection.execute(
+            "SELECT split_name, client_id, count(*) FROM examples GROUP BY split_name, client_id"
+        ).fetchall()
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert len(indexes) == 3
+    assert sorted(counts) == sorted(found)
+
+
+def test_tff_refuses_client_ids_that_it_cannot_read(tmp_path):
+    tokenizer = train_tokenizer(["some words"], 64)
+    with StoreWriter(tmp_path / "store", "made up", tokenizer) as writer:
+        writer.add("test", "O'Brien", [[4]])
+    store = TokenStore.open(tmp_path / "store")
+    with pytest.raises(DataError, match=r"O'Brien.*apostrophe.*choose another --format"):
+        export_store(store, "tff", tmp_path / "export")
+    export_store(store, "fedjax", tmp_path / "export")
+
+
+@every_export
+def test_refuses_what_exists_and_replaces_it_when_told(name, small, odd, tmp_path):
+    out = tmp_path / "out" / "export"
+    export_store(odd, name, out)
+    before = files_in(out.parent)
+    with pytest.raises(DataError, match="pass --overwrite"):
+        export_store(small, name, out)
+    assert files_in(out.parent) == before
+    export_store(small, name, out, overwrite=True)
+    assert READERS[name](out)["tokens"] == texts_of(small)
+    assert [path.name for path in out.parent.iterdir()] == ["export"]
+
+
+def test_fills_an_empty_folder(small, tmp_path):
+    (tmp_path / "out").mkdir()
+    export_store(small, "fedjax", tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "store_train.sqlite",
+        "store_held_out.sqlite",
+        "store_test.sqlite",
+    }
+
+
+@every_export
+def test_never_replaces_what_is_no_export(name, small, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    link = tmp_path / "link"
+    link.symlink_to(folder / "thesis.txt")
+    before = files_in(tmp_path)
+    for out in (folder, link):
+        with pytest.raises(DataError, match="Choose another --out"):
+            export_store(small, name, out, overwrite=True)
+    if name == "fedjax":
+        with pytest.raises(DataError, match="expected a folder"):
+            export_store(small, name, folder / "thesis.txt", overwrite=True)
+    assert files_in(tmp_path) == before
+
+
+@every_export
+def test_never_writes_into_the_store(name, odd):
+    before = files_in(odd.path)
+    for out in (odd.path, odd.path / "train.arrow", odd.path / "new"):
+        with pytest.raises(DataError, match="is in the token store"):
+            export_store(odd, name, out, overwrite=True)
+    assert files_in(odd.path) == before
+
+
+@every_export
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_leaves_nothing_behind_when_it_is_stopped(name, error, small, odd, tmp_path):
+    def stop(phase, done, total, unit):
+        raise error
+
+    with pytest.raises(error):
+        export_store(small, name, tmp_path / "out" / "export", progress=stop)
+    assert not list((tmp_path / "out").iterdir())
+
+    export_store(odd, name, tmp_path / "out" / "export")
+    before = files_in(tmp_path / "out")
+    with pytest.raises(error):
+        export_store(small, name, tmp_path / "out" / "export", overwrite=True, progress=stop)
+    assert files_in(tmp_path / "out") == before
+
+
+@every_export
+def test_keeps_what_appears_at_the_destination_meanwhile(name, small, tmp_path):
+    out = tmp_path / "export"
+
+    def appear(phase, done, total, unit):
+        out.mkdir(exist_ok=True)
+        (out / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(DataError, match="Choose another --out"):
+        export_store(small, name, out, progress=appear)
+    assert files_in(tmp_path) == {"export": None, "export/thesis.txt": b"years of work"}
+
+
+@every_export
+def test_clears_away_what_a_killed_export_left(name, small, tmp_path):
+    left = tmp_path / "out" / ".export.export"
+    for make in (lambda: (left / "made").write_text("half"), lambda: (left / "made" / "deeper").mkdir(parents=True)):
+        left.mkdir(parents=True, exist_ok=True)
+        make()
+        export_store(small, name, tmp_path / "out" / "export", overwrite=True)
+        assert READERS[name](tmp_path / "out" / "export")["tokens"] == texts_of(small)
+        assert [path.name for path in (tmp_path / "out").iterdir()] == ["export"]
+
+
+@every_export
+def test_a_full_disk_is_one_message(name, small_store, tmp_path):
+    """The operating system refuses files above a limit as it refuses to fill a disk."""
+    words = [sys.executable, "-m", "fedlm.commands.cli", "data", "export", small_store, "--format", name]
+    command = f"ulimit -f 4; exec {' '.join(map(str, words))} --out {tmp_path / 'out' / 'export'}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, env=os.environ)
+    assert result.returncode == 2, result.stderr
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith(f"fedlm data: {tmp_path / 'out' / 'export'}: cannot be written")
+    assert "Make room" in message
+    assert not list((tmp_path / "out").iterdir())
+
+
+@every_export
+def test_progress_counts_all_examples(name, small, tmp_path):
+    calls = []
+    export_store(small, name, tmp_path / "export", progress=lambda *call: calls.append(call))
+    total = sum(len(texts) for clients in texts_of(small).values() for texts in clients.values())
+    assert calls[-1] == ("export", total, total, "examples")
+
+
+def test_wrong_settings_are_refused(small, tmp_path):
+    with pytest.raises(ConfigurationError, match="must be at least 1"):
+        ExportSettings(length=0)
+    with pytest.raises(ConfigurationError, match="expected one of: tff, fedjax, parquet"):
+        export_store(small, "excel", tmp_path / "export")
+
+
+@every_export
+def test_the_command_says_what_it_wrote_and_how_to_read_it(name, small_store, tmp_path, capsys):
+    out = tmp_path / "export"
+    words = ["data", "export", str(small_store), "--format", name, "--out", str(out)]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "train" in printed
+    assert str(out) in printed.partition("Read it in Python:")[2]
+    assert main(words) == 2
+    assert "pass --overwrite" in capsys.readouterr().err
+    assert main([*words, "--overwrite"]) == 0
+
+
+def test_the_command_interrupted_says_so(small_store, tmp_path, capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedlm.commands.data_export.export_store", interrupt)
+    words = ["data", "export", str(small_store), "--format", "tff", "--out", str(tmp_path / "export")]
+    assert main(words) == 130
+    assert "begins anew" in capsys.readouterr().err

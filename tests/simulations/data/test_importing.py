@@ -1,0 +1,200 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedlm.commands.data import main
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.models.special_tokens import OOV_ID
+from fedlm.simulations.data.client_text import ClientText
+from fedlm.simulations.data.describing import describe
+from fedlm.simulations.data.grouping import client_digest
+from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources.in_memory import InMemoryText
+from fedlm.simulations.data.sources.standard_library.source import StandardLibrary
+from fedlm.simulations.data.splits import split_of
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
+
+SMALL = ImportSettings(vocabulary_size=60)
+
+
+def import_made_up(out, texts, settings=SMALL, **options):
+    return import_text("made up", InMemoryText(texts), out, settings, workers=1, **options)
+
+
+def made_up_clients():
+    words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
+    return [
+        ClientText(f"client{i}", [" ".join(words[(i * j + k) % 10] for k in range(1 + (i + j) % 30)) for j in range(i)])
+        for i in range(60)
+    ]
+
+
+@pytest.fixture(scope="session")
+def stdlib_store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("stdlib") / "store"
+    calls: list[tuple[str, int, int | None, str]] = []
+    import_text("stdlib", StandardLibrary(), path, progress=lambda *call: calls.append(call))
+    return TokenStore.open(path), calls
+
+
+def test_stdlib_corpus_has_its_size(stdlib_store):
+    store, calls = stdlib_store
+    splits = [store.split(name) for name in ("train", "heldout", "test")]
+    examples = np.concatenate([split.num_examples for split in splits])
+    # A distribution may leave the tests of the standard library out.
+    assert 300 < len(examples) < 2500
+    assert 10_000 < examples.sum() < 80_000
+    assert examples.min() >= 1
+    assert 5 <= np.median(examples) <= 30
+    assert examples.max() > 20 * np.median(examples), "the tail is heavy"
+    assert store.vocabulary_size == 4096
+    assert [phase for phase in dict.fromkeys(call[0] for call in calls)] == [
+        "read",
+        "train the tokenizer",
+        "tokenize",
+        "write",
+    ]
+    for phase in ("read", "train the tokenizer", "tokenize", "write"):
+        done, total = [call[1:3] for call in calls if call[0] == phase][-1]
+        assert done == total
+
+
+def test_clients_are_in_their_splits(stdlib_store):
+    store, _ = stdlib_store
+    for name in ("train", "heldout", "test"):
+        ids = store.split(name).client_ids
+        assert ids == sorted(ids, key=client_digest)
+        assert {split_of(client_id, 0) for client_id in ids} == {name}
+
+
+def test_stored_tokens_decode_to_english(stdlib_store):
+    store, _ = stdlib_store
+    for name in ("train", "heldout", "test"):
+        split = store.split(name)
+        client = split.client(int(split.num_examples.argmax()))
+        text = " ".join(store.tokenizer.decode(client.example(j)) for j in range(client.num_examples))
+        assert " the " in text
+        assert "[BOS]" not in text
+        assert client.values.max() < store.vocabulary_size
+
+
+def test_two_imports_are_the_same_bytes(tmp_path):
+    for name in "ab":
+        import_made_up(tmp_path / name, made_up_clients())
+    files = sorted(file.name for file in (tmp_path / "a").iterdir())
+    assert files == ["heldout.arrow", "store.json", "test.arrow", "tokenizer.json", "train.arrow"]
+    for file in files:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_tokenizer_sees_the_train_split_only(tmp_path):
+    summary = import_made_up(tmp_path / "s", made_up_clients(), ImportSettings(vocabulary_size=60, seed=3))
+    train = [s for c in made_up_clients() if split_of(c.client_id, 3) == "train" for s in c.sentences]
+    expected = Tokenizer.train(count_words(train), TokenizerSettings(vocabulary_size=60))
+    assert summary.header.tokenizer_fingerprint == expected.fingerprint
+
+
+def test_nothing_is_dropped_silently(tmp_path):
+    texts = [*made_up_clients(), ClientText("blank", ["", " \n"]), ClientText("half", ["\ud800"])]
+    summary = import_made_up(tmp_path / "s", texts)
+    assert summary.header.skipped == {
+        "client without text": 1,  # "blank"
+        "sentence without a token": 2,
+        "text that is not Unicode": 1,
+        "text without a sentence": 1,  # client0's
+    }
+    assert summary.header.first_skipped["client without text"] == "client 'blank'"
+    assert sum(split.clients for split in summary.header.splits.values()) == 59
+
+
+def test_a_clients_texts_are_joined_in_order(tmp_path):
+    texts = [
+        ClientText("a", ["alpha"], order=2),
+        ClientText("b", ["beta gamma"]),
+        ClientText("a", ["gamma", "beta"], order=1),
+        ClientText("a", ["alpha beta"], order=2),
+    ]
+    store = TokenStore.open(import_made_up(tmp_path / "s", texts).path)
+    split = store.split("train")
+    index = split.client_ids.index("a")
+    decoded = [store.tokenizer.decode(split.client(index).example(j)) for j in range(4)]
+    assert decoded == ["gamma", "beta", "alpha", "alpha beta"]
+
+
+def test_describe_agrees_with_numpy(tmp_path):
+    import_made_up(tmp_path / "s", made_up_clients())
+    store = TokenStore.open(tmp_path / "s")
+    description = json.loads(json.dumps(describe(store)))
+    assert description["skipped"] == {"text without a sentence": 1}
+    assert description["fingerprint"] == store.tokenizer.fingerprint
+    for name, found in description["splits"].items():
+        split = store.split(name)
+        clients = [split.client(i) for i in range(split.num_clients)]
+        values = np.concatenate([client.values for client in clients])
+        lengths = np.concatenate([client.lengths for client in clients])
+        assert (found["clients"], found["examples"], found["tokens"]) == (len(clients), len(lengths), len(values))
+        assert found["oov_share"] == pytest.approx(np.mean(values == OOV_ID))
+        assert found["truncated_share"] == pytest.approx(np.mean(lengths + 2 > 20 + 1))
+        for key, numbers in (("examples_per_client", split.num_examples), ("tokens_per_example", lengths)):
+            expected = {
+                "min": numbers.min(),
+                "median": np.median(numbers),
+                "mean": numbers.mean(),
+                "p90": np.quantile(numbers, 0.9),
+                "max": numbers.max(),
+            }
+            assert found[key] == pytest.approx(expected)
+
+
+def test_describe_an_empty_split(tmp_path):
+    import_made_up(tmp_path / "s", [ClientText("os", ["a few words"])])
+    empty = describe(TokenStore.open(tmp_path / "s"))["splits"]["test"]
+    assert empty["clients"] == 0
+    assert empty["oov_share"] is None
+    assert empty["tokens_per_example"]["median"] is None
+
+
+def test_command_describes_as_json(stdlib_store, capsys):
+    store, _ = stdlib_store
+    assert main(["describe", str(store.path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["splits"]["train"]["clients"] == store.split("train").num_clients
+    assert "skipped" in document
+    assert main(["describe", str(store.path)]) == 0
+    assert "examples per client: median" in capsys.readouterr().out
+
+
+def test_command_imports(tmp_path: Path, capsys, monkeypatch):
+    root = tmp_path / "lib"
+    root.mkdir()
+    for i in range(30):
+        (root / f"m{i}.py").write_text(f'"""This module has the number {i} in it. It is made for a test."""\n')
+    monkeypatch.setattr("fedlm.simulations.data.sources.standard_library.source.stdlib_root", lambda: root)
+    out = tmp_path / "made" / "store"
+    command = ["import", "stdlib", "--out", str(out), "--vocabulary-size", "100"]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    assert f"fedlm data describe {out}" in printed.out
+    assert TokenStore.open(out).vocabulary_size <= 100
+    with pytest.raises(DataError, match="--overwrite"):
+        main(command)
+    assert main([*command, "--overwrite"]) == 0
+
+
+def test_command_help_teaches(capsys):
+    assert main(["--help"]) == 0
+    assert "describe" in capsys.readouterr().out
+    assert main(["import", "--help"]) == 0
+    assert "fedlm data import jsonl messages.jsonl" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        main(["import", "stdlib", "--help"])
+    assert caught.value.code == 0
+    assert "Tokens of the vocabulary" in capsys.readouterr().out
+    assert main([]) == main(["import"]) == 2
+    with pytest.raises(ConfigurationError, match="'imprt', expected one of: import, describe"):
+        main(["imprt"])
+    with pytest.raises(ConfigurationError, match="'nowhere', expected one of: stdlib, "):
+        main(["import", "nowhere"])

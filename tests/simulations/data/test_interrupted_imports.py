@@ -1,0 +1,181 @@
+"""An import that is stopped at any point leaves no store, and the same import goes on to the same store."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.simulations.data import importing
+from fedlm.simulations.data.client_text import ClientText
+from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources import jsonl
+from fedlm.simulations.data.sources.base import Part, Reading
+from fedlm.simulations.data.sources.jsonl import JsonLines
+from fedlm.simulations.data.store.token_store import TokenStore
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta".split()
+SETTINGS = ImportSettings(vocabulary_size=60)
+
+COMMAND = """
+import functools, sys
+from fedlm.simulations.data import importing
+from fedlm.simulations.data.sources import jsonl
+from fedlm.commands.cli import main
+importing.ENCODE_BYTES = 4000
+jsonl.byte_parts = functools.partial(jsonl.byte_parts, part_bytes=4000)
+if __name__ == "__main__":
+    sys.exit(main(["data", "import", "jsonl", *sys.argv[1:]]))
+"""
+
+SMALL_FILES = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+"""
+
+
+@pytest.fixture
+def messages(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl, "byte_parts", functools.partial(jsonl.byte_parts, part_bytes=4000))
+    monkeypatch.setattr(importing, "ENCODE_BYTES", 4000)
+    path = tmp_path / "messages.jsonl"
+    rows = ({"user": i % 97, "text": " ".join(WORDS[(i * j) % 8] for j in range(1 + i % 9))} for i in range(600))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def contents(store):
+    return {file.name: file.read_bytes() for file in store.iterdir()}
+
+
+def run_import(messages, out, **options):
+    return import_text("jsonl", JsonLines(paths=(messages,)), out, SETTINGS, workers=1, **options)
+
+
+def test_stopped_after_every_step_it_ends_with_the_same_bytes(messages, tmp_path):
+    steps: list[tuple] = []
+    whole = contents(run_import(messages, tmp_path / "whole", progress=lambda *step: steps.append(step)).path)
+    assert len(steps) > 15
+    out = tmp_path / "stopped"
+    for stop in range(len(steps)):
+        seen: list[tuple] = []
+
+        def interrupt(*step, seen=seen, stop=stop):
+            seen.append(step)
+            if step == steps[stop]:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run_import(messages, out, progress=interrupt)
+        assert not out.exists()
+    assert contents(run_import(messages, out).path) == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["messages.jsonl", "stopped", "whole"]
+
+
+def test_what_has_been_read_is_not_read_again(messages, tmp_path, monkeypatch):
+    read = []
+    original = jsonl.read_lines
+
+    def recorded(settings, part, skipped):
+        read.append(part.start)
+        return original(settings, part, skipped)
+
+    monkeypatch.setattr(jsonl, "read_lines", recorded)
+
+    def interrupt(phase, done, total, unit):
+        if done > 8000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_import(messages, tmp_path / "s", progress=interrupt)
+    before = len(read)
+    assert before > 1
+    run_import(messages, tmp_path / "s")
+    assert len(read) == len(set(read)) > before
+
+
+def test_another_import_begins_anew(messages, tmp_path):
+    def interrupt(phase, done, total, unit):
+        if phase == "tokenize":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_import(messages, tmp_path / "s", progress=interrupt)
+    with messages.open("a") as file:
+        file.write('{"user": "new", "text": "omega"}\n')
+    store = TokenStore.open(run_import(messages, tmp_path / "s").path)
+    assert sum(store.split(name).num_clients for name in ("train", "heldout", "test")) == 98
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_killed_at_any_time_it_ends_with_the_same_bytes(messages, tmp_path, workers):
+    script = tmp_path / "import.py"
+    script.write_text(COMMAND)
+    arguments = [sys.executable, str(script), str(messages), "--vocabulary-size", "60", "--workers", workers, "--out"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    whole = run_import(messages, tmp_path / "whole").path
+    out = tmp_path / "killed"
+    for delay in (0.8, 1.3):
+        process = subprocess.Popen([*arguments, str(out)], env=environment, stderr=subprocess.DEVNULL)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run([*arguments, str(out), "--overwrite"], env=environment, check=True, capture_output=True)
+    assert contents(out) == contents(whole)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_is_named_and_the_import_goes_on(messages, tmp_path, fedlm_here):
+    script = tmp_path / "import.py"
+    script.write_text(SMALL_FILES + COMMAND)
+    words = ["--workers", "1", "--vocabulary-size", "60", "--out", str(tmp_path / "s")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(script), str(messages), *words]
+    full = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert full.returncode == 2
+    assert "cannot be written" in full.stderr
+    assert "Make room" in full.stderr
+    assert "Traceback" not in full.stderr
+    assert not (tmp_path / "s").exists()
+    assert fedlm_here("data", "import", "jsonl", messages, *words).returncode == 0
+    store = TokenStore.open(tmp_path / "s")
+    assert sum(store.split(name).num_clients for name in ("train", "heldout", "test")) == 97
+
+
+def kill_this_process(content, skipped):
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield ClientText("never", [])
+
+
+class Deadly(JsonLines):
+    def open(self, workspace, progress):
+        return Reading("parts", 3, [Part(index, 1) for index in range(3)], kill_this_process)
+
+
+def test_a_killed_worker_is_named(messages, tmp_path):
+    with pytest.raises(DataError, match=r"worker process of the import was killed.*--workers"):
+        import_text("x", Deadly(paths=(messages,)), tmp_path / "s", SETTINGS, workers=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["messages.jsonl"]
+
+
+def test_one_import_at_a_time(messages, tmp_path, monkeypatch):
+    monkeypatch.setattr(importing, "run_lock", functools.partial(importing.run_lock, patience=0))
+
+    def import_again(*step):
+        with pytest.raises(ConfigurationError, match="another process is running there"):
+            run_import(messages, tmp_path / "s")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_import(messages, tmp_path / "s", progress=import_again)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_sentences", "min_examples"])
+def test_settings_are_checked(name):
+    with pytest.raises(ConfigurationError, match=f"{name} is 0"):
+        ImportSettings(**{name: 0})

@@ -1,0 +1,87 @@
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlm.simulations.data.vocabulary.piece_cache import PieceCache
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from tests.simulations.data.trained_tokenizer import encode, train_tokenizer
+
+TEXTS = ["The cat's café is well-known, see <URL> [PAD] now.", "日本 a\u0301 it\u2019s ǅ İstanbul"]
+# Characters that normalization treats in some way, close to spaces.
+PIECES = st.sampled_from(
+    "a,the,cat, ,  ,\u0301,\u0338,<,<url>,<URL>,[PAD],[,',-,\u2019,\x1c,\x85,\u200b,\xa0,\u3000,\n,\t,日,İ,ς,Σ,ﬁ,"
+    "\ud55c,\u1112\u1161,😀,\0,.".split(",")
+)
+TEXT = st.lists(PIECES | st.characters(exclude_categories=["Cs"]), max_size=12).map("".join)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("wordpiece", False, True), ("wordpiece", False, False)]
+    + [("words", separated, lowercase) for separated in (False, True) for lowercase in (False, True)],
+)
+def tokenizer(request):
+    kind, separated, lowercase = request.param
+    return train_tokenizer(TEXTS, 150, separated, tokenizer=kind, lowercase=lowercase)
+
+
+@settings(max_examples=300)
+@given(texts=st.lists(TEXT | st.text(max_size=8), max_size=5))
+def test_encoding_is_that_of_the_library(tokenizer, texts):
+    assert tokenizer._cache is not None
+    library = tokenizer._tokenizer.encode_batch(texts, add_special_tokens=False)
+    assert encode(tokenizer, texts) == [encoding.ids for encoding in library]
+
+
+def span_spaces(other):
+    other.add_tokens(["the cat"])
+
+
+def cut_nowhere(other):
+    other.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+
+
+@pytest.mark.parametrize("change", [span_spaces, cut_nowhere])
+def test_a_definition_that_is_not_ours_is_encoded_by_the_library(tokenizer, change, tmp_path):
+    tokenizer.save(tmp_path / "ours.json")
+    other = tokenizers.Tokenizer.from_file(str(tmp_path / "ours.json"))
+    change(other)
+    other.save(str(tmp_path / "other.json"))
+    found = encode(Tokenizer.load(tmp_path / "other.json"), ["see the cat now"])
+    assert found == [other.encode("see the cat now").ids]
+
+
+def test_each_piece_is_encoded_once():
+    calls = []
+
+    def encode_pieces(pieces):
+        calls.extend(pieces)
+        return [list(map(ord, piece)) for piece in pieces]
+
+    cache = PieceCache(encode_pieces)
+    for _ in range(2):
+        found = cache.encode_batch(["ab c ab", "", "c  d"])
+        assert [ids.tolist() for ids in found] == [[97, 98, 99, 97, 98], [], [99, 100]]
+    assert sorted(calls) == ["", "ab", "c", "d"]
+    assert cache.encode_batch([]) == []
+
+
+def test_what_is_remembered_is_bounded():
+    seen = []
+
+    def encode_pieces(pieces):
+        seen.append(list(pieces))
+        return [[len(piece)] for piece in pieces]
+
+    cache = PieceCache(encode_pieces, most_pieces=2)
+    for text in ("a bb ccc", "a bb", "a bb"):
+        cache.encode_batch([text])
+    assert seen == [["a", "bb", "ccc"], ["a", "bb"]]
+
+
+def test_a_failure_leaves_nothing_half_remembered(tokenizer):
+    cache = PieceCache(tokenizer._encode_whole)
+    with pytest.raises(TypeError):
+        cache.encode_batch(["cat \ud800"])
+    assert [ids.tolist() for ids in cache.encode_batch(["cat"])] == encode(tokenizer, ["cat"])

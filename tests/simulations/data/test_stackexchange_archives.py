@@ -1,0 +1,133 @@
+"""Stack Exchange dumps in 7z archives are read as streams."""
+
+import threading
+import tracemalloc
+from contextlib import closing
+from unittest import mock
+
+import py7zr
+import pytest
+
+from fedlm.simulations.data.client_text import SkippedCounts
+from fedlm.simulations.data.sources.stackexchange import seven_zip
+from fedlm.simulations.data.sources.stackexchange.files import find_dumps
+from fedlm.simulations.data.sources.stackexchange.source import StackExchange, dump_parts, read_text
+from tests.simulations.data.stackexchange_dumps import archive, comment, dump, post, read, refused, write
+
+
+@pytest.mark.parametrize("part_bytes", [None, 10_000])
+def test_archives_give_the_same_as_files(tmp_path, part_bytes):
+    posts = dump(*(post(str(i), f"<p>Number {i * 7919 % 1000}</p>") for i in range(1, 500)))
+    comments = dump(*(comment(str(i)) for i in range(1, 300)), root="comments")
+    for kind, content in (("Comments", comments), ("Posts", posts)):
+        write(tmp_path / f"s/{kind}.xml", content)
+    path = archive(tmp_path / "s.7z", Badges="x" * 100_000, Comments=comments, PostHistory="y" * 100_000, Posts=posts)
+    reading = StackExchange(paths=(path,)).open(tmp_path, lambda *call: None)
+    assert (reading.unit, reading.total) == ("bytes", len(posts.encode()) + len(comments.encode()))
+    assert sum(part.size for part in reading.parts) == reading.total
+    texts, skipped = read(tmp_path / "s", part_bytes=part_bytes)
+    assert len(texts) == 798
+    from_archive, skipped_in_archive = read(path, part_bytes=part_bytes)
+    assert from_archive == texts
+    assert skipped_in_archive.as_dict() == skipped.as_dict()
+    assert [text.client_id for text in read(path, comments=False)[0]][:1] == ["s/1"]
+
+
+def test_an_archive_of_one_table_is_read(tmp_path):
+    path = archive(tmp_path / "stackoverflow.com-Posts.7z", Posts=dump(post("22656")))
+    assert read(path)[0][0].client_id == "stackoverflow/22656"
+    assert "Posts.xml, line 3: found 'x'" in refused(archive(tmp_path / "s.7z", Posts=dump(post("x"))))
+    assert "Posts.xml: found an empty file" in refused(archive(tmp_path / "t.7z", Posts=""))
+
+
+def threads_of(path):
+    return [thread for thread in threading.enumerate() if thread.name == f"read {path.name}"]
+
+
+@pytest.mark.parametrize("read_parts", [0, 1, 3])
+def test_stopping_early_ends_the_thread(tmp_path, read_parts):
+    rows = dump(*(post(str(i)) for i in range(1, 5000)))
+    path = archive(tmp_path / "s.7z", Posts=rows, Users=rows, Comments=dump(root="comments"))
+    with mock.patch.object(seven_zip, "_PIECE_BYTES", 1000):
+        with closing(dump_parts(find_dumps([path], ("posts", "comments")), 5000)) as parts:
+            for _ in range(read_parts):
+                next(parts)
+            assert len(threads_of(path)) == (read_parts > 0)
+        assert not threads_of(path)
+        assert len(read(path)[0]) == 4999
+        assert not threads_of(path)
+
+
+def test_stopping_early_ends_the_skipping_of_other_members(tmp_path, monkeypatch):
+    path = tmp_path / "s.7z"
+    with py7zr.SevenZipFile(path, "w", filters=[{"id": py7zr.FILTER_COPY}]) as file:
+        file.writestr(dump(*(comment() for _ in range(100)), root="comments"), "Comments.xml")
+        file.writestr("x" * (5 << 20), "PostHistory.xml")
+        file.writestr(dump(post()), "Posts.xml")
+    late = []
+
+    class WaitingFile(seven_zip._CheckedFile):
+        def read(self, size=-1):
+            if size >= 1 << 20 and self.tell() >= 1 << 20:  # a block of what is skipped
+                late.append(self._extraction._stopped.wait(10))
+            return super().read(size)
+
+    monkeypatch.setattr(seven_zip, "_CheckedFile", WaitingFile)
+    with closing(dump_parts(find_dumps([path], ("posts", "comments")), 1000)) as parts:
+        next(parts)
+    assert late == [True]
+    assert not threads_of(path)
+
+
+def test_damaged_archives_are_refused(tmp_path):
+    path = archive(tmp_path / "s.7z", Posts=dump(*(post(str(i * i), f"<p>{i**9}</p>") for i in range(1, 2000))))
+    whole = path.read_bytes()
+    flipped = bytes([*whole[:40], whole[40] ^ 255, *whole[41:]])
+    for content in (b"", b"7z\xbc\xaf\x27\x1c", b"text", whole[:-10], whole[: len(whole) // 2], flipped):
+        write(path, content)
+        message = refused(path)
+        assert message.startswith(f"{path}: is damaged, cut off or not a 7z archive (")
+        assert not threads_of(path)
+    middle = len(whole) // 2
+    write(path, whole[:middle] + b"\0" * 50 + whole[middle + 50 :])
+    assert str(path) in refused(path)
+
+
+def test_a_wrong_checksum_is_refused(tmp_path):
+    path = tmp_path / "s.7z"
+    with py7zr.SevenZipFile(path, "w", filters=[{"id": py7zr.FILTER_COPY}]) as file:
+        file.writestr(dump(post()), "Posts.xml")
+    write(path, path.read_bytes().replace(b"Some words", b"Some wards"))
+    assert "wrong checksum of Posts.xml" in refused(path)
+
+
+@pytest.mark.parametrize("names_too", [False, True])
+def test_a_password_is_refused(tmp_path, names_too):
+    path = tmp_path / "s.7z"
+    with py7zr.SevenZipFile(path, "w", password="secret", header_encryption=names_too) as file:
+        file.writestr(dump(post()), "Posts.xml")
+    assert refused(path).startswith(f"{path}: is protected by a password")
+
+
+@pytest.mark.parametrize("name", ["s.Posts.xml", "s.7z"])
+def test_memory_is_bounded(tmp_path, name):
+    path = write(tmp_path / "s.Posts.xml", dump(*(post(str(i), f"<p>{'Words. ' * 200}</p>") for i in range(1, 15_000))))
+    size = path.stat().st_size
+    if name == "s.7z":
+        with py7zr.SevenZipFile(tmp_path / name, "w", filters=[{"id": py7zr.FILTER_COPY}]) as file:
+            file.write(path, "Posts.xml")
+    dumps = find_dumps([tmp_path / name], ("posts",))
+    settings = StackExchange(paths=(tmp_path / name,))
+    with mock.patch.object(seven_zip, "_PIECES_AHEAD", 1):
+        tracemalloc.start()
+        try:
+            for number, part in enumerate(dump_parts(dumps, 100_000)):
+                if number == 5:
+                    tracemalloc.reset_peak()
+                if number < 3:
+                    assert list(read_text(settings, part.content, SkippedCounts()))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert number > 50
+    assert peak < size / 2

@@ -1,0 +1,141 @@
+import gzip
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data import importing
+from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources import text_files
+from fedlm.simulations.data.sources.text_files import TextFiles, find_end, read_documents
+from fedlm.simulations.data.sources.user_rows import document_id
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from tests.simulations.data.made_up_store import import_made_up
+from tests.simulations.data.source_reading import byte_parts_of, read
+
+
+def documents_of(texts):
+    return [text.sentences[0] for text in texts]
+
+
+def read_bytes(tmp_path, data, documents):
+    (tmp_path / "some.txt").write_bytes(data)
+    texts, skipped = read(TextFiles((tmp_path / "some.txt",), documents=documents))
+    return documents_of(texts), skipped
+
+
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        ("files", ["One text. Of two lines. Another. Last"]),
+        ("lines", ["One text.", "Of two lines.", "Another.", "Last"]),
+        ("paragraphs", ["One text. Of two lines.", "Another.", "Last"]),
+    ],
+)
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_documents_are_files_lines_or_paragraphs(tmp_path, documents, expected, newline):
+    data = b"\xef\xbb\xbfOne  text.\n Of\ttwo lines.\n\nAnother.\n \t\n\n\nLast".replace(b"\n", newline)
+    found, skipped = read_bytes(tmp_path, data, documents)
+    assert found == expected
+    assert skipped.as_dict() == {}
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    found, skipped = read_bytes(tmp_path, b"One.\n\nTwo.\n\xff\nThree.\n", "lines")
+    assert found == ["One.", "Two.", "Three."]
+    assert skipped.as_dict() == {"bytes that are not UTF-8": 1}
+    assert skipped.first_places()["bytes that are not UTF-8"].endswith("some.txt, line 4")
+    found, skipped = read_bytes(tmp_path, b" \n", "files")
+    assert (found, skipped.as_dict()) == ([], {"empty text": 1})
+
+
+def test_a_folder_stands_for_the_text_files_below_it(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "a.txt").write_text("First text.")
+    (tmp_path / "below" / "b.txt.gz").write_bytes(gzip.compress(b"Second text."))
+    (tmp_path / "read.me").write_text("No text.")
+    texts, _ = read(TextFiles((tmp_path,)))
+    assert documents_of(texts) == ["First text.", "Second text."]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty: found a folder without a file \*.txt"):
+        TextFiles((tmp_path / "empty",)).files()
+
+
+def test_small_files_share_a_part(tmp_path, monkeypatch):
+    for index in range(10):
+        (tmp_path / f"{index}.txt").write_text(f"Text {index}.")
+    monkeypatch.setattr(text_files, "PART_BYTES", 20)
+    parts = list(TextFiles((tmp_path,)).open(tmp_path, None).parts)
+    assert [len(part.content) for part in parts] == [3, 3, 3, 1]
+
+
+def test_documents_of_the_same_words_are_one_client():
+    assert document_id("some  words".split(), None) == document_id(["some", "words"], None)
+    assert document_id(["some", "words"], "test") != document_id(["some", "words"], None)
+    assert re.fullmatch("[0-9a-f]{32}", document_id(["some", "words"], None))
+
+
+def test_long_documents_are_stored_whole(tmp_path):
+    words = " ".join(f"{letter * 3}" for _ in range(3000) for letter in "abcdefg")
+    for index in range(20):
+        (tmp_path / f"{index}.txt").write_text(words.replace(" ", "\n", 1 + index))
+    (tmp_path / "other.txt").write_text("aaa bbb")
+    settings = ImportSettings(tokenizer="words", vocabulary_size=7)
+    store = TokenStore.open(import_text("text", TextFiles((tmp_path,)), tmp_path / "store", settings, workers=1).path)
+    counts = [store.split(name).num_tokens.tolist() for name in ("train", "heldout", "test")]
+    assert sorted(count for some in counts for count in some) == [
+        2,
+        20 * 21_000,
+    ]  # copies, however wrapped, are one client's
+    split = next(name for name in store.header.splits if store.split(name).num_tokens.sum() > 2)
+    client = store.split(split).client(int(store.split(split).num_tokens.argmax()))
+    assert client.lengths.tolist() == [21_000] * 20
+    assert store.tokenizer.decode(client.example(3)) == words
+
+
+@pytest.mark.parametrize("documents", ["lines", "paragraphs", "files"])
+@given(
+    data=st.lists(st.sampled_from([b"a", b"\n", b"b\n", b" \r\n", b"\n\n"]), min_size=5, max_size=30),
+    size=st.integers(1, 6),
+)
+def test_tiny_parts_give_the_same_documents(documents, data, size):
+    data = b"".join(data)
+    whole, tiny = (
+        list(read_documents(documents, byte_parts_of(data, find_end(documents), some), SkippedCounts()))
+        for some in (1000, size)
+    )
+    assert whole == tiny
+
+
+def test_few_long_documents_are_encoded_at_once_and_that_changes_nothing(tmp_path, monkeypatch):
+    texts = [ClientText(f"c{i}", [f"word{i % 5} " * 50]) for i in range(40)]
+    most, encode_batch = [], Tokenizer.encode_batch
+    monkeypatch.setattr(
+        Tokenizer, "encode_batch", lambda self, some: most.append(len(some)) or encode_batch(self, some)
+    )
+    stores = []
+    for name, characters in (("a", 600), ("b", 1 << 20)):
+        monkeypatch.setattr(importing, "ENCODE_CHARACTERS", characters)
+        store = import_made_up(tmp_path / name, texts)
+        stores.append({file.name: file.read_bytes() for file in store.path.iterdir()})
+    assert stores[0] == stores[1]
+    assert most == [2] * 20 + [40]
+
+
+@pytest.mark.parametrize(
+    ("data", "start", "end"),
+    [
+        (b"a\n\nb\nc\n", 0, 3),
+        (b"a\n \t\r\nb\n", 0, 6),
+        (b"a\n\nb\n\n", 0, 6),
+        (b"a\n\nb", 3, -1),
+        (b"a\n\n", 2, 3),
+        (b"a\nb\n", 0, -1),
+    ],
+)
+def test_paragraphs_end_after_a_blank_line(data, start, end):
+    assert find_end("paragraphs")(data, start) == end

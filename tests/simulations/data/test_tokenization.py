@@ -1,0 +1,157 @@
+import json
+import os
+import subprocess
+import sys
+import typing
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlm.fl_core.errors import DataError
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
+from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
+from tests.simulations.data.trained_tokenizer import encode, train_tokenizer
+
+TEXTS = [
+    f"The {noun} {verb} the {other} near another {noun}, and {other}s {verb} it again."
+    for noun in ("cat", "server", "tokenizer", "garden", "Café")
+    for verb in ("watches", "reads", "serves", "trained")
+    for other in ("dog", "client", "window", "river")
+]
+
+TRAIN = """
+import random, sys
+from tests.simulations.data.trained_tokenizer import train_tokenizer
+from tests_texts import TEXTS
+texts = TEXTS * 3
+random.Random(int(sys.argv[1])).shuffle(texts)
+print(train_tokenizer(texts, 70).fingerprint)
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(TEXTS, 200)
+
+
+def test_special_tokens_have_their_ids(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t.json")
+    vocabulary = json.loads((tmp_path / "t.json").read_text())["model"]["vocab"]
+    assert [vocabulary[token] for token in SPECIAL_TOKENS] == [PAD_ID, BOS_ID, EOS_ID, OOV_ID] == [0, 1, 2, 3]
+    assert sorted(vocabulary.values()) == list(range(tokenizer.vocabulary_size))
+    assert tokenizer.vocabulary_size <= 200
+
+
+def test_training_does_not_depend_on_process_hash_seed_or_order(tmp_path):
+    (tmp_path / "tests_texts.py").write_text(f"TEXTS = {TEXTS!r}\n")
+    prints = set()
+    for seed in range(4):
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": str(seed),
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+        }
+        run = subprocess.run(
+            [sys.executable, "-c", TRAIN, str(seed)], env=environment, capture_output=True, text=True, check=True
+        )
+        prints.add(run.stdout)
+    assert len(prints) == 1
+
+
+def test_encode_decode_and_case(tokenizer):
+    ids = encode(tokenizer, ["The cat watches", "tHE CAT WATCHES", "the café", ""])
+    assert ids[0] == ids[1]
+    assert ids[3] == []
+    assert tokenizer.decode([BOS_ID, *ids[0], EOS_ID, PAD_ID]) == "the cat watches"
+    assert tokenizer.decode(ids[2]) == "the cafe"
+
+
+def test_unknown_characters_are_one_oov_token(tokenizer):
+    assert encode(tokenizer, ["the ☃☃ cat"])[0].count(OOV_ID) == 1
+
+
+@given(st.text() | st.sampled_from(["[PAD]", "[EOS] [BOS]", "x[PAD]y", "[pad]", "[UNK]"]))
+def test_no_text_encodes_to_padding_or_sentence_ends(tokenizer, text):
+    (ids,) = encode(tokenizer, [text])
+    assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
+    assert all(0 <= id_ < tokenizer.vocabulary_size for id_ in ids)
+
+
+def test_save_and_load(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t.json")
+    loaded = Tokenizer.load(tmp_path / "t.json")
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert encode(loaded, TEXTS) == encode(tokenizer, TEXTS)
+    # Layout is not identity.
+    document = json.loads((tmp_path / "t.json").read_text())
+    turned = dict(reversed(document.items()))
+    (tmp_path / "u.json").write_text(json.dumps(turned, indent=3))
+    assert Tokenizer.load(tmp_path / "u.json").fingerprint == tokenizer.fingerprint
+    assert train_tokenizer(TEXTS, 70).fingerprint != tokenizer.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        ("{}", r"expected \['\[PAD\]'"),
+        ('{"model": {"vocab": {"[UNK]": 0}}}', "expected"),
+        ('{"model": {"vocab": {"[PAD]": 0, "[BOS]": 1, "[EOS]": 2, "[UNK]": 3}}}', "damaged"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, content, message):
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        Tokenizer.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_training_mistakes():
+    with pytest.raises(DataError, match="no word"):
+        train_tokenizer(["", "  "], 70)
+    with pytest.raises(DataError, match=r"Ask for at least \d+"):
+        train_tokenizer(TEXTS, 10)
+
+
+def test_count_words():
+    assert count_words(["Don't stop, STOP.", "stop"]) == {"'": 1, ",": 1, ".": 1, "don": 1, "stop": 3, "t": 1}
+
+
+def test_words_can_keep_their_case():
+    settings = TokenizerSettings(lowercase=False)
+    assert count_words(["Stop, stop"], settings) == {"Stop": 1, ",": 1, "stop": 1}
+
+
+def test_tokenizers_of_earlier_releases_keep_their_fingerprints():
+    assert train_tokenizer(TEXTS, 200).fingerprint == "2175afb010f950e962522110415e90ff9b155a09631fbe1af7a2dd95148c8364"
+
+
+def test_definitions_that_write_special_tokens_are_refused(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t.json")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "t.json"))
+    library.add_special_tokens(["[BOS]"])
+    library.save(str(tmp_path / "added.json"))
+    with pytest.raises(DataError, match=r"added\.json: .*the text \[BOS\] encodes to the special token \[BOS\]"):
+        Tokenizer.load(tmp_path / "added.json")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "t.json"))
+    library.enable_padding(length=9)
+    library.save(str(tmp_path / "padding.json"))
+    with pytest.raises(DataError, match=r"padding\.json: tokenizer: pads or cuts"):
+        Tokenizer.load(tmp_path / "padding.json")
+
+
+def test_every_kind_can_be_asked_for():
+    choices = typing.get_args(typing.get_type_hints(TokenizerSettings)["tokenizer"])
+    assert choices == tuple(TOKENIZERS)
+
+
+def test_rare_characters_take_no_place_in_the_vocabulary():
+    assert encode(train_tokenizer([*TEXTS * 5, "☃ once"], 200), ["☃"]) == [[OOV_ID]]
+    assert encode(train_tokenizer([*TEXTS, "☃ once"], 200), ["☃"]) != [[OOV_ID]]

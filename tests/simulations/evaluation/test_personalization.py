@@ -1,0 +1,181 @@
+"""A run is opened again, its clients are scored, and each goes on training on its own text."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fedlm.fl_core.errors import CheckpointError, DataError
+from fedlm.fl_core.scores import ClientSums, evaluate
+from fedlm.models.losses import ExampleSums
+from fedlm.simulations.data.federated_data import InMemoryData, evaluation_batches
+from fedlm.simulations.evaluation.client_evaluation import evaluate_split, write_evaluation
+from fedlm.simulations.evaluation.personalization import personalize, share_better
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.experiments.trained_run import open_run
+
+
+@pytest.fixture(scope="module")
+def settings(small_store):
+    return Experiment(
+        data=small_store,
+        model="cifg_tiny",
+        rounds=2,
+        cohort_size=5,
+        length=8,
+        heldout_examples=20,
+        checkpoint_every=1,
+        client_batch_size=4,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(settings, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return out, run_experiment(settings, out, save_client_scores=True)
+
+
+@pytest.fixture(scope="module")
+def run(finished):
+    return open_run(finished[0])
+
+
+def test_a_run_opens_with_its_settings_and_last_parameters(finished, run, settings):
+    assert run.experiment == settings
+    assert run.rounds == 2
+    assert sum(leaf.size for leaf in jax.tree_util.tree_leaves(run.params)) == finished[1]["parameters"]
+
+
+def test_a_split_scores_as_it_did_when_training_ended(finished, run):
+    out, summary = finished
+    found = evaluate_split(run, "test")
+    assert {f"test_{name}": value for name, value in found.summary["scores"].items()}.items() <= summary.items()
+    assert found.summary["clients"] == summary["test_clients"]
+    table = pq.read_table(out / "test_clients.parquet")
+    assert table.to_pydict() == {name: list(values) for name, values in found.columns.items()}
+    assert table.num_rows == found.summary["clients_scored"] == summary["test_clients"]["tokens"]["count"]
+
+
+def test_a_client_scores_as_its_own_examples_do(run):
+    data, columns = run.split("heldout"), evaluate_split(run, "heldout").columns
+    for row in (0, len(columns["client_id"]) - 1):
+        sequences = data.sequences(data.client_ids.index(columns["client_id"][row]))
+        alone = evaluate(run.model, run.params, evaluation_batches(InMemoryData([sequences]), 8, 16))
+        assert columns["examples"][row] == len(sequences)
+        np.testing.assert_allclose([columns[name][row] for name in alone._fields], alone, rtol=1e-5)
+
+
+def test_some_clients_are_always_the_same(run):
+    seen = []
+    found = evaluate_split(run, "train", 7, lambda done, total: seen.append((done, total)))
+    assert found.columns["client_id"] == evaluate_split(run, "train", 7).columns["client_id"]
+    everyone = evaluate_split(run, "train").columns
+    rows = [everyone["client_id"].index(name) for name in found.columns["client_id"]]
+    assert len(set(rows)) == 7
+    np.testing.assert_allclose(np.array(everyone["loss"])[rows], found.columns["loss"], rtol=1e-6)
+    assert seen[-1] == (sum(found.columns["examples"]),) * 2
+
+
+def test_the_second_half_is_scored_before_and_after(run):
+    seen = []
+    found = personalize(run, "train", 0.1, 12, lambda done, total: seen.append((done, total)))
+    assert seen == [(number, 12) for number in range(1, 13)]
+    data, columns = run.split("train"), found.columns
+    for row, name in enumerate(columns["client_id"]):
+        sequences = data.sequences(data.client_ids.index(name))
+        half = len(sequences) // 2
+        assert (columns["training_examples"][row], columns["examples"][row]) == (half, len(sequences) - half)
+        assert half >= 1
+        second = evaluate(run.model, run.params, evaluation_batches(InMemoryData([sequences[half:]]), 8, 16))
+        np.testing.assert_allclose(columns["perplexity"][row], second.perplexity, rtol=1e-5)
+        assert columns["personalized_loss"][row] != columns["loss"][row]
+    better = np.mean(columns["personalized_perplexity"] < columns["perplexity"])
+    assert found.summary["share_of_clients_better"] == better > 0.5, "two rounds leave much to learn"
+
+
+def test_without_a_step_nothing_changes(run):
+    found = personalize(run, "test", 1e-30)
+    np.testing.assert_array_equal(found.columns["loss"], found.columns["personalized_loss"])
+    assert found.summary["scores"] == found.summary["personalized_scores"]
+    assert found.summary["clients"] == found.summary["personalized_clients"]
+    assert found.summary["share_of_clients_better"] == 0
+    sizes = run.split("test").num_examples
+    assert found.summary["clients_scored"] == np.sum(sizes > 1) < found.summary["clients_in_split"] == len(sizes)
+
+
+def test_training_follows_the_settings_of_the_run(run):
+    """One local step of at most one example changes less than the epoch of the run's settings."""
+    short = run._replace(experiment=dataclasses.replace(run.experiment, client_max_batches=1, client_batch_size=1))
+    whole, little = (personalize(one, "train", None, 8).columns for one in (run, short))
+    change = [np.abs(columns["personalized_loss"] - columns["loss"]).mean() for columns in (whole, little)]
+    assert 0 < change[1] < change[0]
+    assert personalize(run, "train", run.experiment.client_learning_rate, 8).columns["personalized_loss"].tolist() == (
+        whole["personalized_loss"].tolist()
+    )
+
+
+def test_a_client_whose_training_diverged_did_not_get_better():
+    def sums(losses, tokens):
+        zeros = np.zeros(len(losses))
+        columns = ExampleSums(zeros, zeros, np.array(losses), np.array(tokens), zeros, zeros, zeros)
+        return ClientSums(np.arange(len(losses)), np.ones(len(losses), int), columns)
+
+    before = sums([4.0, 4.0, 4.0, 0.0], [2.0, 2.0, 2.0, 0.0])
+    assert share_better(before, sums([3.0, np.nan, 5.0, 0.0], [2.0, 2.0, 2.0, 0.0])) == 1 / 3
+    assert share_better(sums([0.0], [0.0]), sums([0.0], [0.0])) is None
+
+
+def test_an_evaluation_is_two_files(run, tmp_path):
+    path = write_evaluation(tmp_path, personalize(run, "heldout", None, 3))
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "personalization_heldout.json",
+        "personalization_heldout.parquet",
+    ]
+    assert json.loads(path.read_text())["clients_scored"] == 3
+    assert pq.read_table(path.with_suffix(".parquet")).num_rows == 3
+
+
+def test_a_table_of_clients_goes_with_its_summary(settings, tmp_path):
+    """It is written for a run that had finished without, and goes when the run has gone on without."""
+    out = tmp_path / "run"
+    first = run_experiment(settings, out)
+    assert not (out / "test_clients.parquet").exists()
+    second = run_experiment(settings, out, save_client_scores=True)
+    assert pq.read_table(out / "test_clients.parquet").num_rows == first["test_clients"]["tokens"]["count"]
+    assert second == first
+    run_experiment(dataclasses.replace(settings, rounds=3), out)
+    assert not (out / "test_clients.parquet").exists()
+
+
+def test_a_cap_on_test_examples_holds_for_clients_too(settings, tmp_path):
+    out = tmp_path / "run"
+    summary = run_experiment(dataclasses.replace(settings, rounds=1, test_examples=25), out, save_client_scores=True)
+    table = pq.read_table(out / "test_clients.parquet")
+    assert sum(table["examples"].to_pylist()) == 25
+    assert table.num_rows == summary["test_clients"]["tokens"]["count"]
+
+
+def test_a_folder_without_a_checkpoint_is_named(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(CheckpointError, match=f"{folder}: has no checkpoint"):
+            open_run(folder)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(CheckpointError, match="has no checkpoint; give the folder of a run"):
+        open_run(tmp_path)
+
+
+def test_data_of_another_vocabulary_is_refused(finished, small_store, tmp_path):
+    from fedlm.simulations.data.client_text import ClientText
+    from fedlm.simulations.data.importing import ImportSettings, import_text
+    from fedlm.simulations.data.sources.in_memory import InMemoryText
+
+    other = tmp_path / "other"
+    words = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
+    clients = [ClientText(f"c{index}", [" ".join(words[index % 5 :])] * 3) for index in range(40)]
+    import_text("made up", InMemoryText(clients), other, ImportSettings(vocabulary_size=60), workers=1)
+    with pytest.raises(DataError, match="another vocabulary than the run"):
+        open_run(finished[0], other)

@@ -1,0 +1,100 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.experiments.comparison import list_cells
+from fedlm.simulations.experiments.configuration import Comparison, as_json
+
+PRIVATE = {"cohort_sampler": "min_separation", "min_separation": 3, "update_clip_norm": 0.5}
+
+
+def compare(**settings):
+    return Comparison(**{"data": Path("corpus"), "models": ("a", "b"), "seeds": (0,)} | PRIVATE | settings)
+
+
+def privacies(comparison):
+    return [(cell.privacy, cell.target_epsilon) for cell in comparison.experiments() if cell.model == "a"]
+
+
+def test_mechanisms_and_epsilons_are_crossed_and_no_noise_is_run_once():
+    comparison = compare(mechanisms=("tree", "blt"), epsilons=(5.0, math.inf, 20.0), seeds=(0, 1))
+    assert privacies(comparison)[::2] == [
+        *[("tree", 5.0), ("tree", 20.0), ("blt", 5.0), ("blt", 20.0)],
+        ("none", None),
+    ]
+    assert len(comparison.experiments()) == 2 * 5 * 2
+
+
+def test_runs_without_noise_differ_in_nothing_but_the_noise():
+    private, noiseless = compare(privacy="gaussian", epsilons=(5, math.inf), models=("a",), delta=1e-6).experiments()
+    assert noiseless.aggregation_rules() == private.aggregation_rules()
+    differing = {name for name, value in as_json(private).items() if as_json(noiseless)[name] != value}
+    assert differing == {"privacy", "target_epsilon", "delta", "weighting"}
+    assert (noiseless.weighting, noiseless.delta) == ("uniform", None)
+
+
+def test_one_of_mechanisms_and_epsilons_is_enough():
+    assert privacies(compare(privacy="tree", epsilons=(5,))) == [("tree", 5)]
+    assert privacies(compare(mechanisms=("tree", "blt"), target_epsilon=3.0)) == [("tree", 3.0), ("blt", 3.0)]
+    assert privacies(compare(mechanisms=("tree", "blt"), epsilons=(math.inf,))) == [("none", None)]
+
+
+def test_a_setting_of_one_mechanism_goes_to_its_runs_alone():
+    tree, blt, banded = compare(
+        mechanisms=("tree", "blt", "banded"), epsilons=(5,), tree_restart_every=10, bands=2, models=("a",)
+    ).experiments()
+    assert (tree.tree_restart_every, blt.tree_restart_every, banded.tree_restart_every) == (10, None, None)
+    assert (tree.bands, blt.bands, banded.bands) == (None, None, 2)
+
+
+def test_folders_of_cells_are_unique_and_those_of_one_privacy_are_where_they_were():
+    cells = list_cells(compare(mechanisms=("tree", "blt"), epsilons=(5, 0.25, math.inf)), Path("out"))
+    folders = [str(cell.directory) for cell in cells]
+    assert len(set(folders)) == len(folders) == 10
+    assert folders[1] == "out/cells/a/tree_epsilon-0.25/client-0.5_server-0.01/seed-0"
+    assert folders[4] == "out/cells/a/no_noise/client-0.5_server-0.01/seed-0"
+    (only,) = list_cells(compare(privacy="tree", target_epsilon=5, models=("a",)), Path("out"))
+    assert str(only.directory) == "out/cells/a/client-0.5_server-0.01/seed-0"
+    first, second = list_cells(compare(mechanisms=("tree", "blt"), noise_multiplier=2, models=("a",)), Path("out"))
+    assert (first.directory.parts[3], second.directory.parts[3]) == ("tree", "blt")
+
+
+def test_the_record_of_settings_is_json_that_others_read_too():
+    record = json.dumps(as_json(compare(privacy="tree", epsilons=(5, math.inf))), allow_nan=False)
+    assert json.loads(record)["epsilons"] == [5, "inf"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epsilons": (5,)}, "epsilons is .5,., but privacy is none; give privacy or mechanisms"),
+        ({"mechanisms": ("none", "tree"), "epsilons": (5,)}, "mechanisms has 'none'.*epsilons with inf"),
+        ({"mechanisms": ("tree",), "privacy": "blt", "epsilons": (5,)}, "privacy is blt, which does nothing beside"),
+        ({"mechanisms": ("tree", "tree"), "epsilons": (5,)}, "mechanisms is .*each value only once"),
+        ({"privacy": "tree", "epsilons": (5, 5)}, "epsilons is .*each value only once"),
+        ({"privacy": "tree", "epsilons": (0,)}, "epsilons has 0, but each must be above 0; inf means without noise"),
+        ({"privacy": "tree", "epsilons": (math.nan,)}, "epsilons has nan"),
+        ({"privacy": "tree", "epsilons": (5,), "target_epsilon": 3}, "target_epsilon is 3, which does nothing beside"),
+        ({"mechanisms": ("tree", "blt")}, "exactly one of"),
+        (
+            {"mechanisms": ("blt", "gaussian"), "epsilons": (5,), "tree_complete": True},
+            "with the mechanisms blt, gau",
+        ),
+        ({"mechanisms": ("tree",), "epsilons": (5,), "bands": 2}, "bands is 2, which does nothing with the mechanisms"),
+        (
+            {"privacy": "gaussian", "epsilons": (5, math.inf), "clip_quantile": 0.5},
+            "clip_quantile is 0.5, but eps",
+        ),
+        ({"mechanisms": ("tree",), "epsilons": (5,), "update_clip_norm": None}, "privacy needs update_clip_norm"),
+        (
+            {"mechanisms": ("gaussian", "blt"), "epsilons": (5,), "cohort_sampler": "poisson", "min_separation": 1},
+            "privacy is blt, but the cohort_sampler is poisson",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_with_what_to_do(settings, message):
+    with pytest.raises(ConfigurationError, match=message):
+        compare(**settings)

@@ -1,0 +1,366 @@
+"""Private runs as a whole, on made-up text: what they say, what they keep back, and how they go on."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
+from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.experiments.trained_run import open_run
+
+BLT = (0.9, 0.4, 0.2, 0.15)
+TREE = {"privacy": "tree", "cohort_sampler": "min_separation", "min_separation": 3, "max_participations": 2}
+PRIVATE_ROW = {"clipped_fraction", "clip_norm", "noise_norm", "signal_to_noise"}
+QUANTILES = ("update_norm_p10", "update_norm_p50", "update_norm_p90")
+
+
+@pytest.fixture(autouse=True)
+def quick_blt(monkeypatch):
+    """Optimizing the matrix takes half a minute, and is tested elsewhere."""
+    monkeypatch.setattr("fedlm.fl_core.privacy.private_plan.blt_coefficients", lambda *_: BLT)
+
+
+@pytest.fixture
+def settings(small_store):
+    return {
+        "model": "cifg_tiny",
+        "data": small_store,
+        "rounds": 6,
+        "cohort_size": 6,
+        "client_max_batches": 2,
+        "length": 8,
+        "evaluate_every": 2,
+        "checkpoint_every": 2,
+        "heldout_examples": 20,
+        "test_examples": 20,
+        "update_clip_norm": 0.1,
+        "noise_multiplier": 1.0,
+        "lanes_per_device": 1,
+        **TREE,
+    }
+
+
+def rows_of(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(rows):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def ledger_of(out):
+    return PrivacyLedger(out / "privacy" / "ledger.jsonl")
+
+
+class StopError(Exception):
+    pass
+
+
+def stop_at(round_number):
+    def observe(row, rounds):
+        if row["round"] == round_number:
+            raise StopError
+
+    return observe
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        TREE,
+        {"privacy": "tree_honaker", "cohort_sampler": "shuffled_epochs"},
+        {"privacy": "blt"},
+        {"privacy": "banded", "bands": 2},
+        {"privacy": "gaussian", "cohort_sampler": "poisson"},
+    ],
+    ids=lambda changes: changes["privacy"],
+)
+def test_each_mechanism_ends_with_a_statement(settings, changes, tmp_path):
+    settings |= changes
+    if settings["cohort_sampler"] != "min_separation":
+        del settings["min_separation"], settings["max_participations"]
+    summary = run_experiment(Experiment(**settings), tmp_path)
+    adjacency = "add-or-remove" if settings["cohort_sampler"] == "poisson" else "zero-out"
+    guarantee = summary["privacy_guarantee"]
+    assert guarantee["unit"].startswith("client")
+    assert guarantee["adjacency"].startswith(adjacency)
+    assert (guarantee["mechanism"], guarantee["rounds"]) == (changes["privacy"], 6)
+    for words in (f"epsilon = {guarantee['epsilon']:.4g}", "delta = ", "unit: client", f"adjacency: {adjacency}"):
+        assert words in summary["privacy"]
+    assert "NOT PRIVATE" not in summary["privacy"]
+    rows = rows_of(tmp_path)
+    assert [row["round"] for row in rows] == list(range(6))
+    for row in rows:
+        assert row.keys() >= PRIVATE_ROW
+        assert row["clip_norm"] == pytest.approx(0.1)
+        assert row["noise_norm"] > 0
+        if row["clients"]:
+            assert row["clipped_fraction"] == row["clients_clipped"] / (row["clients"] - row["clients_dropped"])
+            assert row["signal_to_noise"] > 0
+            low, middle, high = (row[name] for name in QUANTILES)
+            assert 0 < low <= middle <= high
+    assert ledger_of(tmp_path).spent().as_json() == guarantee
+    assert parameters_digest(open_run(tmp_path).params) == summary["parameters_sha256"]
+
+
+def test_the_target_epsilon_and_the_delta_of_the_clients_are_kept(settings, tmp_path):
+    settings |= {"noise_multiplier": None, "target_epsilon": 3.0, "rounds": 2}
+    guarantee = run_experiment(Experiment(**settings), tmp_path)["privacy_guarantee"]
+    assert guarantee["epsilon"] <= 3
+    assert guarantee["epsilon"] == pytest.approx(3, rel=1e-4)
+    clients = len(TokenStore.open(settings["data"]).split("train").client_ids)
+    assert guarantee["delta"] == pytest.approx(clients**-1.1)
+
+
+def test_repeatable_noise_repeats_and_is_not_private(settings, tmp_path):
+    experiment = Experiment(**settings, noise_seed="experiment")
+    whole = run_experiment(experiment, tmp_path / "whole")
+    assert whole["privacy"].startswith("NOT PRIVATE")
+    assert whole["privacy_guarantee"] is None
+    with pytest.raises(StopError):
+        run_experiment(experiment, tmp_path / "stopped", stop_at(3))
+    assert not (tmp_path / "stopped" / "summary.json").exists()
+    resumed = run_experiment(experiment, tmp_path / "stopped")
+    assert resumed["parameters_sha256"] == whole["parameters_sha256"]
+    assert without_times(rows_of(tmp_path / "stopped")) == without_times(rows_of(tmp_path / "whole"))
+    other_seed = run_experiment(Experiment(**settings, noise_seed="experiment", seed=1), tmp_path / "other")
+    assert other_seed["parameters_sha256"] != whole["parameters_sha256"]
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_repeatable_noise_repeats_although_a_checkpoint_was_lost(settings, rounds, tmp_path, monkeypatch):
+    experiment = Experiment(**settings | {"privacy": "blt"}, noise_seed="experiment")
+    whole = run_experiment(experiment, tmp_path / "whole")
+    real = RunFolder.save
+
+    def save(self, done, *others):
+        if done == rounds:
+            raise StopError
+        real(self, done, *others)
+
+    monkeypatch.setattr(RunFolder, "save", save)
+    with pytest.raises(StopError):
+        run_experiment(experiment, tmp_path / "stopped")
+    monkeypatch.setattr(RunFolder, "save", real)
+    assert ledger_of(tmp_path / "stopped").open_intent.rounds == rounds
+    resumed = run_experiment(experiment, tmp_path / "stopped")
+    assert resumed["parameters_sha256"] == whole["parameters_sha256"]
+    assert without_times(rows_of(tmp_path / "stopped")) == without_times(rows_of(tmp_path / "whole"))
+    assert ledger_of(tmp_path / "stopped").records == ledger_of(tmp_path / "whole").records
+
+
+def test_secret_noise_differs_and_its_secret_is_nowhere_else(settings, tmp_path):
+    digests = set()
+    for name in ("one", "two"):
+        digests.add(run_experiment(Experiment(**settings), tmp_path / name)["parameters_sha256"])
+        (secret_file,) = (tmp_path / name / "privacy").glob("noise-secret-*")
+        secret = secret_file.read_bytes()
+        assert len(secret) == 32
+        assert secret_file.stat().st_mode & 0o077 == 0
+        for path in (tmp_path / name).rglob("*"):
+            if path.is_file() and path != secret_file:
+                content = path.read_bytes()
+                assert secret not in content
+                assert secret.hex().encode() not in content.lower()
+    assert len(digests) == 2
+
+
+def test_nothing_is_shown_before_it_is_in_the_ledger(settings, tmp_path):
+    settings |= {"checkpoint_every": 3, "rounds": 7, "max_participations": 3}
+    seen = []
+
+    def observe(row, rounds):
+        ledger = ledger_of(tmp_path)
+        assert ledger.open_intent is None
+        assert ledger.last_release.rounds > row["round"]
+        assert (tmp_path / "checkpoints" / str(ledger.last_release.rounds)).exists()
+        seen.append((row["round"], ledger.last_release.rounds))
+
+    run_experiment(Experiment(**settings), tmp_path, observe)
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 6), (4, 6), (5, 6), (6, 7)]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"noise_multiplier": 2.0}, {"rounds": 8}, {"delta": 1e-3}, {"privacy": "gaussian"}]
+)
+def test_a_begun_run_keeps_its_plan(settings, changes, tmp_path):
+    run_experiment(Experiment(**settings | {"rounds": 4}), tmp_path)
+    before = (tmp_path / "privacy" / "ledger.jsonl").read_bytes()
+    with pytest.raises(CheckpointError, match=r"rounds was 4 and is now 8|other settings"):
+        run_experiment(Experiment(**settings | {"rounds": 4} | changes), tmp_path)
+    assert (tmp_path / "privacy" / "ledger.jsonl").read_bytes() == before
+
+
+def test_noise_does_not_become_secret_later(settings, tmp_path, monkeypatch):
+    """A run that ended before its first checkpoint has its secret already."""
+
+    def stop(*_):
+        raise StopError
+
+    monkeypatch.setattr(RunFolder, "open_log", stop)
+    with pytest.raises(StopError):
+        run_experiment(Experiment(**settings, noise_seed="experiment"), tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="noise_seed was experiment and is now entropy"):
+        run_experiment(Experiment(**settings), tmp_path)
+
+
+def test_a_ledger_that_was_removed_is_missed(settings, tmp_path):
+    run_experiment(Experiment(**settings), tmp_path)
+    (tmp_path / "summary.json").unlink()
+    (tmp_path / "privacy" / "ledger.jsonl").unlink()
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        run_experiment(Experiment(**settings), tmp_path)
+
+
+def test_who_is_sampled_does_not_follow_from_the_seed(settings, tmp_path):
+    """Of 20 expected clients a round in 6 rounds, two runs have the same numbers once in a million."""
+    settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "cohort_size": 20}
+    del settings["min_separation"], settings["max_participations"]
+    cohorts = []
+    for name in ("one", "other"):
+        run_experiment(Experiment(**settings), tmp_path / name)
+        cohorts.append([row["cohort"] for row in rows_of(tmp_path / name)])
+    assert cohorts[0] != cohorts[1]
+
+
+def test_a_run_without_privacy_does_not_enter_the_folder_of_a_private_one(settings, tmp_path):
+    with pytest.raises(StopError):
+        run_experiment(Experiment(**settings | {"checkpoint_every": 1}), tmp_path, stop_at(0))
+    public = {"privacy": "none", "noise_multiplier": None}
+    with pytest.raises(CheckpointError, match="holds a private run"):
+        run_experiment(Experiment(**settings | public), tmp_path)
+
+
+def test_an_empty_cohort_still_releases_noise(settings, tmp_path):
+    settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "cohort_size": 1, "seed": 1}
+    del settings["min_separation"], settings["max_participations"]
+    run_experiment(Experiment(**settings, noise_seed="experiment"), tmp_path)
+    empty = [row for row in rows_of(tmp_path) if row["cohort"] == 0]
+    assert empty, "choose another seed: every cohort had somebody"
+    for row in empty:
+        assert row["noise_norm"] > 0
+        assert row["clipped_fraction"] is None
+        assert row["signal_to_noise"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"privacy": "magic"}, "privacy is 'magic'"),
+        ({"privacy": "none"}, "noise_multiplier is 1.0, which does nothing without privacy"),
+        *(
+            ({"privacy": "none", "noise_multiplier": None, name: value}, f"{name} is .*nothing without privacy")
+            for name, value in {
+                "target_epsilon": 1.0,
+                "target_rho": 1.0,
+                "delta": 1e-6,
+                "report_goal": 5,
+                "tree_restart_every": 4,
+                "tree_complete": True,
+                "tree_restart_optimizer": True,
+                "bands": 2,
+                "clip_quantile": 0.5,
+                "clip_quantile_rate": 0.1,
+                "clip_count_noise": 1.0,
+                "noise_seed": "experiment",
+            }.items()
+        ),
+        ({"privacy": "gaussian", "tree_restart_every": 4}, "tree_restart_every .*with the privacy mechanism gaussian"),
+        ({"privacy": "blt", "tree_complete": True}, "tree_complete .*with the privacy mechanism blt"),
+        ({"bands": 2}, "bands is 2.*with the privacy mechanism tree"),
+        ({"clip_quantile_rate": 0.1}, "clip_quantile_rate .*without clip_quantile"),
+        ({"clip_count_noise": 1.0}, "clip_count_noise .*without clip_quantile"),
+        ({"cohort_sampler": "uniform", "min_separation": 1, "max_participations": None}, "no sound analysis"),
+        ({"cohort_sampler": "weighted", "min_separation": 1, "max_participations": None}, "no sound analysis"),
+        ({"update_clip_norm": None}, "privacy needs update_clip_norm"),
+        ({"weighting": "examples"}, "all clients must weigh the same"),
+        ({"noise_multiplier": None}, "exactly one of .*none"),
+        ({"target_epsilon": 1.0}, "exactly one of"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier is 0.0"),
+        ({"noise_multiplier": math.inf}, "noise_multiplier is inf"),
+        ({"noise_multiplier": None, "target_rho": -1.0}, "target_rho is -1.0"),
+        ({"noise_multiplier": None, "target_epsilon": math.nan}, "target_epsilon is nan"),
+        ({"delta": 0.0}, "delta is 0.0"),
+        ({"delta": 1.0}, "delta is 1.0"),
+        ({"report_goal": 0}, "report_goal is 0"),
+        ({"cohort_sampler": "poisson", "min_separation": 1, "max_participations": None}, "analysis of the two"),
+    ],
+    ids=str,
+)
+def test_settings_that_break_a_guarantee_or_do_nothing_are_refused(settings, changes, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Experiment(**settings | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_participations": 1, "rounds": 100}, "max_participations"),
+        ({"tree_complete": True}, "does nothing without restart_every"),
+        ({"clip_quantile": 0.5}, "clip norm may change only where a tree restarts"),
+        ({"clip_quantile": 0.5, "privacy": "banded", "bands": 2}, "clip norm may change only where a tree restarts"),
+        ({"clip_quantile": 0.5, "privacy": "gaussian", "clip_count_noise": 0.0}, "clip_count_noise is 0.0"),
+        ({"clip_quantile": 1.5, "privacy": "gaussian"}, "clip_quantile is 1.5"),
+        ({"clip_quantile": 0.5, "privacy": "gaussian", "clip_count_noise": 0.5}, "clip_count_noise is 0.5"),
+        ({"privacy": "banded", "bands": 7}, "bands is 7"),
+        ({"tree_restart_optimizer": True}, "restarting the optimizer"),
+    ],
+    ids=str,
+)
+def test_plans_without_a_sound_analysis_are_refused_before_a_round_runs(settings, changes, message, tmp_path):
+    with pytest.raises(ConfigurationError, match=message):
+        run_experiment(Experiment(**settings | changes), tmp_path / "out")
+    assert not list((tmp_path / "out").rglob("*.jsonl"))
+
+
+def test_a_run_begins_with_the_parameters_of_another(settings, tmp_path):
+    public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 2}
+    first = run_experiment(Experiment(**public), tmp_path / "first")
+    # A learning rate this small moves no float32 parameter of ordinary size.
+    still = settings | {"rounds": 1, "server_learning_rate": 1e-30, "init_from": tmp_path / "first"}
+    second = run_experiment(Experiment(**still), tmp_path / "second")
+    assert second["parameters_sha256"] == first["parameters_sha256"]
+    about = second["initial_parameters"]
+    assert (about["folder"], about["rounds"], about["privacy"]) == (str(tmp_path / "first"), 2, "NOT PRIVATE")
+    assert "NOT PRIVATE" not in second["privacy"]
+    third = run_experiment(Experiment(**still | {"init_from": tmp_path / "second"}), tmp_path / "third")
+    assert third["parameters_sha256"] == first["parameters_sha256"]
+    assert third["initial_parameters"]["privacy"] == second["privacy"]
+
+
+def test_parameters_of_something_else_are_refused(settings, tmp_path):
+    public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 1}
+    with pytest.raises(CheckpointError, match="not the folder of a run"):
+        run_experiment(Experiment(**public, init_from=tmp_path / "nothing"), tmp_path / "out")
+    (tmp_path / "begun" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="no checkpoint yet"):
+        run_experiment(Experiment(**public, init_from=tmp_path / "begun"), tmp_path / "out")
+    run_experiment(Experiment(**public), tmp_path / "run")
+    with pytest.raises(CheckpointError, match="parameters of another model"):
+        run_experiment(
+            Experiment(**public | {"model": "transformer_tiny"}, init_from=tmp_path / "run"), tmp_path / "out"
+        )
+
+
+def test_parameters_of_another_vocabulary_are_refused(settings, tmp_path):
+    from fedlm.simulations.data.client_text import ClientText
+    from fedlm.simulations.data.importing import ImportSettings, import_text
+    from fedlm.simulations.data.sources.in_memory import InMemoryText
+
+    public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 1}
+    run_experiment(Experiment(**public), tmp_path / "run")
+    rng = np.random.default_rng(0)
+    texts = [ClientText(f"{n}", [" ".join(rng.choice(list("uvwxyz"), 5)) for _ in range(3)]) for n in range(60)]
+    import_text("other", InMemoryText(texts), tmp_path / "other", ImportSettings(vocabulary_size=40), workers=1)
+    with pytest.raises(CheckpointError, match="trained on another vocabulary"):
+        run_experiment(
+            Experiment(**public | {"data": tmp_path / "other"}, init_from=tmp_path / "run"), tmp_path / "out"
+        )

@@ -1,0 +1,192 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.runs.metrics_log import MetricsLog, finite_or_none, read_rows
+from fedlm.fl_core.runs.round_rows import find_divergence
+from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.simulations.data.federated_data import ChosenClients, InMemoryData, evaluation_batches, evaluation_owners
+from fedlm.simulations.engine.lane_count import choose_lanes
+from fedlm.simulations.experiments.configuration import Comparison, Experiment, as_json, experiment_of
+from fedlm.simulations.experiments.presets import PRESETS
+from fedlm.simulations.experiments.run_record import finished_summary
+
+
+def row(number, dropped=0, **more):
+    return {"round": number, "clients": 4, "clients_dropped": dropped, **more}
+
+
+def test_divergence_is_three_rounds_without_a_finite_update():
+    assert find_divergence([]) is None
+    assert find_divergence([row(0, 4), row(1, 4)]) is None
+    assert find_divergence([row(0, 4), row(1, 3), row(2, 4)]) is None
+    found = find_divergence([row(0), row(1, 4), row(2, 4), row(3, 4)])
+    assert found.round_number == 3
+    assert "no client" in found.reason
+
+
+def test_divergence_is_a_heldout_loss_that_is_no_number():
+    assert find_divergence([row(0, heldout_loss=None)]).round_number == 0
+    assert find_divergence([row(0, heldout_loss=3.0)]) is None
+
+
+def test_rounds_without_clients_are_no_divergence():
+    assert find_divergence([{"round": r, "clients": 0, "clients_dropped": 0} for r in range(5)]) is None
+
+
+def test_the_log_forgets_what_will_be_run_again_and_half_a_line(tmp_path):
+    with MetricsLog(tmp_path, 0) as log:
+        for number in range(5):
+            log.append({"round": number, "loss": float("nan") if number == 2 else 1.0})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"round": 5, "lo')
+    with MetricsLog(tmp_path, 3) as log:
+        assert [entry["round"] for entry in log.rows] == [0, 1, 2]
+        log.append({"round": 3, "loss": 2.0})
+    rows = read_rows(path)
+    assert [entry["round"] for entry in rows] == [0, 1, 2, 3]
+    assert rows[2]["loss"] is None
+    assert rows[3]["loss"] == 2.0
+
+
+def test_numbers_that_json_cannot_hold_become_null():
+    assert [finite_or_none(value) for value in (float("inf"), float("nan"), 1.5, 2, "x")] == [None, None, 1.5, 2, "x"]
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "file"
+    for text in ("first", "second"):
+        write_atomically(path, text)
+        assert path.read_text() == text
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_only_the_summary_of_the_same_settings_counts(tmp_path):
+    experiment = Experiment(data=tmp_path, model="cifg_tiny")
+    assert finished_summary(experiment, tmp_path) is None
+    write_atomically(tmp_path / "summary.json", json.dumps({"experiment": as_json(experiment)}))
+    assert finished_summary(experiment, tmp_path) is not None
+    assert finished_summary(Experiment(data=tmp_path, model="cifg_tiny", seed=1), tmp_path) is None
+    write_atomically(tmp_path / "summary.json", "[1")
+    with pytest.raises(CheckpointError, match="not a summary"):
+        finished_summary(experiment, tmp_path)
+
+
+def test_the_summary_of_another_vocabulary_does_not_count(tmp_path):
+    experiment = Experiment(data=tmp_path, model="cifg_tiny")
+    summary = {"experiment": as_json(experiment), "vocabulary_sha256": "abc"}
+    write_atomically(tmp_path / "summary.json", json.dumps(summary))
+    assert finished_summary(experiment, tmp_path, vocabulary="abc") == summary
+    assert finished_summary(experiment, tmp_path, vocabulary="abd") is None
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(None, 23), (10, 10), (100, 23)])
+def test_evaluation_takes_every_example_once_up_to_the_limit(limit, expected):
+    sizes = (5, 0, 11, 7)
+    data = InMemoryData([np.full((n, 4), 100 * c) + np.arange(n)[:, None] for c, n in enumerate(sizes)])
+    batches = list(evaluation_batches(data, 3, 4, limit))
+    assert all(batch.tokens.shape == (4, 4) for batch in batches)
+    seen = [int(tokens[0]) for batch in batches for tokens, weight in zip(*batch, strict=True) if weight]
+    assert len(seen) == len(set(seen)) == expected
+    assert evaluation_owners(data, limit).tolist() == [example // 100 for example in seen], (
+        "clients in the order of rows"
+    )
+    again = [batch.tokens.tolist() for batch in evaluation_batches(data, 3, 4, limit)]
+    assert again == [batch.tokens.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("limit", [None, 10, 13])
+def test_own_rows_of_evaluation_batches_are_slices_of_the_whole(limit):
+    sizes = (5, 0, 11, 7, 1)
+    data = InMemoryData([np.full((n, 4), 100 * c) + np.arange(n)[:, None] for c, n in enumerate(sizes)])
+    whole = list(evaluation_batches(data, 3, 6, limit))
+    for own in (range(2), range(2, 5), range(5, 6)):
+        parts = list(evaluation_batches(data, 3, 6, limit, own))
+        assert len(parts) == len(whole)
+        for part, batch in zip(parts, whole, strict=True):
+            np.testing.assert_array_equal(part.tokens, batch.tokens[own.start : own.stop])
+            np.testing.assert_array_equal(part.weight, batch.weight[own.start : own.stop])
+
+
+def test_chosen_clients_are_those_of_the_whole():
+    data = InMemoryData([np.full((n, 4), n) for n in (5, 0, 11, 7)])
+    some = ChosenClients(data, np.array([3, 0]))
+    assert some.num_examples.tolist() == [7, 5]
+    assert some.sequences(0).tolist() == data.sequences(3).tolist()
+    assert some.sequences(1, np.array([2, 2])).shape == (2, 4)
+
+
+def test_settings_of_an_earlier_version_are_completed_and_read_back():
+    experiment = Experiment(data=Path("x"), model="cifg_tiny", cohort_sampler="weighted", cohort_weights=Path("y"))
+    record = json.loads(json.dumps(as_json(experiment)))
+    assert experiment_of(record) == experiment
+    del record["client_cap_order"], record["round_minutes"]
+    assert experiment_of(record) == experiment
+    with pytest.raises(TypeError, match="later"):
+        experiment_of(record | {"later": 1})
+
+
+def test_a_comparison_has_a_cell_for_every_combination():
+    comparison = Comparison(
+        data=".",
+        models=("a", "b"),
+        client_learning_rates=(0.1, 1),
+        server_learning_rates=(0.01,),
+        seeds=(0, 1, 2),
+        rounds=7,
+    )
+    cells = comparison.experiments()
+    assert len(set(cells)) == len(cells) == 12
+    assert {cell.rounds for cell in cells} == {7}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_comparisons(name):
+    Comparison(data=".", **PRESETS[name]).experiments()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rounds", 0), ("cohort_size", -1), ("test_examples", 0), ("client_batch_size", 0), ("upload_bits", 5),
+        ("client_max_examples", 0), ("client_cap_order", "cap_then_shuffle"),
+        ("server_beta1", 1.5), ("update_clip_norm", -1.0), ("client_learning_rate", 0.0), ("seed", -1), ("seed", 2**32),
+        ("server_learning_rate", float("inf")), ("weighting", "size"), ("server_optimizer", "adam"),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused_by_name(name, value):
+    short = name.removeprefix("client_").removeprefix("server_").removeprefix("update_")
+    with pytest.raises(ConfigurationError, match=short):
+        Experiment(data=".", model="cifg_tiny", **{name: value})
+
+
+def test_a_cpu_core_has_one_lane():
+    assert choose_lanes(10**6, 500) == 1
+
+
+class FakeGpu:
+    platform = "gpu"
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def memory_stats(self):
+        return {"bytes_limit": self.limit} if self.limit else None
+
+
+def test_an_accelerator_has_as_many_lanes_as_memory_and_cohort_allow():
+    assert choose_lanes(19_000_000, 500, [FakeGpu(80e9)]) == 105
+    assert choose_lanes(19_000_000, 20, [FakeGpu(80e9)]) == 10
+    assert choose_lanes(19_000_000, 500, [FakeGpu(1e6)]) == 1
+    assert choose_lanes(19_000_000, 500, [FakeGpu(None)]) == 8
+
+
+def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
+    with run_lock(tmp_path), pytest.raises(ConfigurationError, match="another process"), run_lock(tmp_path, 0.2):
+        pass
+    with run_lock(tmp_path, 0.2):
+        pass

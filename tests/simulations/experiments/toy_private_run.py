@@ -1,0 +1,86 @@
+"""A private run whose clients are random numbers, other ones at every start: a program to be killed.
+
+It uses the round loop, the noise, the ledger and the checkpoints of a simulation; only the training is left out. Before
+a checkpoint is written, it notes in a file of its own what sums the checkpoint is made of.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedlm.fl_core.aggregation import empty_aggregate
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
+from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
+from fedlm.fl_core.runs.private_run import PrivateRun
+from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server
+
+ROUNDS, EVERY, WIDTH, GOAL, CLIP, NOISE = 40, 3, 5, 10, 1.0, 2.0
+BLT = (0.9, 0.4, 0.2, 0.15)
+SERVER = ServerOptimizerConfig("fedavg")
+
+
+def plan_of(mechanism):
+    coefficients = BLT if mechanism == "blt" else ()
+    return PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(4, 5), coefficients=coefficients)
+
+
+class RandomSums:
+    """A `CohortRunner` of made-up sums."""
+
+    def __init__(self):
+        self.rng, self.sums = np.random.default_rng(int.from_bytes(os.urandom(8), "little")), {}
+
+    def announce(self, plan):
+        pass
+
+    def run(self, params, plan, clip_norm=None):
+        total = self.rng.integers(-8, 9, WIDTH).astype(np.float32)
+        self.sums[plan.round_number] = total.tolist()
+        aggregate = empty_aggregate(params)._replace(delta={"x": jnp.asarray(total)}, clients=jnp.asarray(10.0))
+        return CohortResult(aggregate, 0, 0, 0)
+
+
+class Everyone:
+    def sample(self, round_number):
+        return np.arange(10)
+
+
+class NotedRunFolder(RunFolder):
+    """Notes what a checkpoint is made of just before it is written."""
+
+    note = None
+
+    def save(self, rounds, state, about):
+        self.note(rounds)
+        super().save(rounds, state, about)
+
+
+def go_on(directory, mechanism, rounds=ROUNDS):
+    """Run until the end, or until killed."""
+    aggregation, runner = PrivateAggregation(plan_of(mechanism), CLIP, GOAL), RandomSums()
+    fresh = init_server(SERVER, {"x": jnp.zeros(WIDTH)})
+    directory = Path(directory)
+    with NotedRunFolder(directory / "run") as folder:
+        run = PrivateRun(aggregation, 1e-6, None, folder, {"vocabulary": "none"})
+        state, privacy, first = run.resume(fresh, lambda found: None)
+        generation = len(run.ledger.generations) - 1
+
+        def note(done):
+            with (directory / "notes.jsonl").open("a") as file:
+                file.write(json.dumps({"generation": generation, "done": done, "sums": runner.sums}) + "\n")
+
+        folder.note = note
+        optimization = FederatedOptimization(SERVER, 1.0, 1.0, 0)
+        last = min(run.end, rounds)
+        for result in run_rounds(state, range(first, last), runner, Everyone(), optimization, run.rounds, privacy):
+            done = result.round_number + 1
+            run.record({"round": result.round_number})
+            if done % EVERY == 0 or done == run.end:
+                run.publish(done, result.state, result.private)
+        (directory / "finished").touch()

@@ -1,0 +1,169 @@
+import json
+import multiprocessing
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlm.fl_core.client_examples import padded_sequences
+from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
+from fedlm.simulations.pretraining.privacy_units import open_units
+from tests.simulations.pretraining.small_stores import sum_of_tokens, write_store
+
+CLIENTS = st.lists(st.lists(st.lists(st.integers(4, 11), max_size=9), max_size=4), min_size=1, max_size=6).filter(any)
+
+
+def opened(store, cache, length=5, unit="example", packing="none", sequences_per_unit=1, seed=0):
+    return open_units(store, "train", length, unit, packing, sequences_per_unit, seed, cache)
+
+
+def all_sequences(units):
+    return units.sequences(np.arange(units.count))
+
+
+def with_ends(sequences):
+    return [token for sequence in sequences for token in (BOS_ID, *sequence, EOS_ID)]
+
+
+def windows(tokens, length):
+    """Cut tokens as a loop would."""
+    rows = [tokens[start : start + length + 1] for start in range(0, max(len(tokens) - 1, 0), length)]
+    return [row + [PAD_ID] * (length + 1 - len(row)) for row in rows]
+
+
+@settings(max_examples=25, deadline=None)
+@given(clients=CLIENTS, length=st.integers(1, 7), most=st.integers(1, 4), batch_clients=st.integers(1, 4))
+def test_units_are_what_a_loop_would_cut(tmp_path_factory, clients, length, most, batch_clients):
+    path = tmp_path_factory.mktemp("units")
+    store = write_store(path / "store", clients, batch_clients=batch_clients)
+    split = store.split("train")
+    examples = [padded_sequences(split.client(index), length) for index in range(split.num_clients)]
+
+    tokens, weight = all_sequences(opened(store, path, length))
+    assert (tokens.dtype, weight.dtype) == (np.int32, np.float32)
+    np.testing.assert_array_equal(tokens[:, 0], np.concatenate(examples))
+    tokens, weight = all_sequences(opened(store, path, length, packing="packed"))
+    assert tokens[:, 0].tolist() == windows([token for client in clients for token in with_ends(client)], length)
+    assert (weight == 1).all()
+
+    packed = [windows(with_ends(client), length) for client in clients]
+    for packing, expected in (("none", [rows.tolist() for rows in examples]), ("packed", packed)):
+        tokens, weight = all_sequences(opened(store, path, length, "user", packing, most))
+        assert weight.sum(1).tolist() == [min(len(rows), most) for rows in expected]
+        assert (tokens[weight == 0] == PAD_ID).all()
+        for client, rows in enumerate(expected):
+            found = tokens[client][weight[client] == 1].tolist()
+            left = iter(rows)
+            assert all(row in left for row in found), "each sequence once, in their order"
+
+
+@given(length=st.integers(1, 40))
+@settings(max_examples=10, deadline=None)
+def test_every_token_of_packed_text_is_predicted_once(small_units, length):
+    units = small_units(length, packing="packed")
+    tokens, _ = all_sequences(units)
+    targets = tokens[:, 0, 1:].ravel()
+    np.testing.assert_array_equal(targets[: len(units.stream.tokens) - 1], units.stream.tokens[1:])
+    assert (targets[len(units.stream.tokens) - 1 :] == PAD_ID).all()
+
+
+@pytest.fixture(scope="module")
+def small_units(small_store, tmp_path_factory):
+    from fedlm.simulations.data.store.token_store import TokenStore
+
+    store, cache = TokenStore.open(small_store), tmp_path_factory.mktemp("cache")
+    return lambda length=8, **options: opened(store, cache, length, **options)
+
+
+def test_users_with_too_many_sequences_keep_some_chosen_by_seed(tmp_path):
+    """Each of 6 sequences of 2,000 users is kept with probability 1/3; the bound fails by chance once in 10^7."""
+    store = write_store(tmp_path / "store", [[[4 + j] for j in range(6)]] * 2000)
+    chosen, other = (opened(store, tmp_path, 2, "user", sequences_per_unit=2, seed=seed) for seed in (2**255, 1))
+    tokens, _ = all_sequences(chosen)
+    kept = np.bincount(tokens[:, :, 1].ravel() - 4, minlength=6)
+    assert np.abs(kept - 2000 / 3).max() < 5.6 * np.sqrt(2000 * 2 / 9)
+    assert (tokens[:, 0, 1] != tokens[:, 1, 1]).all()
+    np.testing.assert_array_equal(chosen.sequences(np.array([7, 3]))[0], tokens[[7, 3]])
+    assert (all_sequences(other)[0] != tokens).any()
+
+
+def test_descriptions_say_what_a_promise_covers(small_units):
+    packed, plain = small_units(packing="packed"), small_units()
+    user = small_units(unit="user", packing="packed", sequences_per_unit=3)
+    assert packed.unit == "one packed sequence of 8 tokens"
+    assert plain.unit == "one example, of which at most 8 tokens are trained on"
+    assert user.unit == "all text of one user, of which at most 3 sequences of 8 tokens are trained on"
+    assert "per sequence, not per document or per user" in packed.describe()["protects"]
+    assert json.loads(json.dumps(user.describe()))["units"] == user.count
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 0}, "length is 0, but must be at least 1"),
+        ({"sequences_per_unit": 0}, "sequences_per_unit is 0, but must be at least 1"),
+        ({"sequences_per_unit": 2}, "sequences_per_unit is 2, but must be 1 where the unit is an example"),
+        ({"unit": "client"}, "unit is 'client', but must be one of example, user"),
+        ({"packing": "tight"}, "packing is 'tight', but must be one of none, packed"),
+        ({"seed": -1}, "seed is -1, but must not be negative"),
+    ],
+)
+def test_wrong_settings_are_named(small_units, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        small_units(**options)
+
+
+@pytest.mark.parametrize("index", [-1, 10**6])
+def test_there_is_no_such_unit(small_units, index):
+    with pytest.raises(IndexError, match=f"units 0 to {index}" if index > 0 else f"units {index} to 0"):
+        small_units().sequences(np.array([0, index]))
+
+
+def test_an_empty_split_is_named(tmp_path):
+    store = write_store(tmp_path / "store", [[[4]]])
+    with pytest.raises(DataError, match="the split 'test' has no examples"):
+        open_units(store, "test", 8, "example", "none", 1, 0, tmp_path)
+
+
+def test_tokens_are_written_once_and_again_for_another_store(tmp_path):
+    first = write_store(tmp_path / "first", [[[4, 5]]])
+    second = write_store(tmp_path / "second", [[[5, 4]]])  # which has the same sizes
+    assert first.contents == second.contents
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        assert all_sequences(opened(first, cache))[0].tolist() == [[[1, 4, 5, 2, 0, 0]]]
+        assert len(list(cache.iterdir())) == 1
+    written = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+    opened(first, cache, length=3, unit="user", packing="packed", sequences_per_unit=4)
+    assert written == {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+    assert all_sequences(opened(second, cache))[0].tolist() == [[[1, 5, 4, 2, 0, 0]]]
+
+
+def test_a_full_disk_is_an_error_of_the_user_and_leaves_nothing_half_written(tmp_path, largest_file):
+    store = write_store(tmp_path / "store", [[[4] * 10_000]])
+    cache = tmp_path / "cache"
+    with largest_file(9000), pytest.raises(DiskError, match=r"tokens-.*cannot be written"):
+        opened(store, cache)
+    assert not list(cache.rglob("complete.json"))
+    assert all_sequences(opened(store, cache, 20_000))[0].sum() == 4 * 10_000 + BOS_ID + EOS_ID
+
+
+def test_damaged_files_are_named(tmp_path):
+    store = write_store(tmp_path / "store", [[[4] * 10]])
+    opened(store, tmp_path / "cache")
+    (file,) = (tmp_path / "cache").rglob("tokens.npy")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"tokens.npy: cannot be read .* Remove the folder .* it is made again"):
+        opened(store, tmp_path / "cache")
+
+
+def test_processes_that_ask_at_once_see_whole_files(tmp_path):
+    store = write_store(tmp_path / "store", [[[4] * 1000] * 50] * 20)
+    expected = 20 * 50 * (4 * 1000 + BOS_ID + EOS_ID)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["small_stores"])
+    with context.Pool(4) as pool:
+        found = pool.starmap(sum_of_tokens, [(store.path, tmp_path / "cache")] * 4)
+    assert found == [expected] * 4
