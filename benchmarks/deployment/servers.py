@@ -26,9 +26,9 @@ def fedlm(connection: Connection, shape: Shape, check_in_seconds: float = 0.2, t
     """Serve rounds of a shape; sends the port, and the memory before the model was made."""
     import jax
 
+    from fedlm.fl_core.deployment.roles import Task, serve
     from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
-    from fedlm.fl_core.deployment.server.listeners import Listeners
-    from fedlm.fl_core.deployment.server.server import Task, serve
+    from fedlm.fl_core.deployment.transport.listeners import Listeners
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
     return_freed_memory()

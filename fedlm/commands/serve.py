@@ -15,9 +15,9 @@ from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from fedlm.fl_core.deployment.operations.call_metrics import Metrics
+    from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
     from fedlm.fl_core.deployment.operations.overview import Overview
-    from fedlm.fl_core.deployment.server.server import Show
+    from fedlm.fl_core.deployment.roles import Show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
       The exit status.
     """
     command = tyro.cli(ServeCommand, args=add_configuration(argv, ServeCommand), prog="fedlm serve")
-    from fedlm.fl_core.deployment.server.events import JsonLines
+    from fedlm.fl_core.deployment.event_log import JsonLines
 
     if command.role != "all" and command.database is None:
         raise ConfigurationError(
@@ -95,8 +95,8 @@ def main(argv: list[str]) -> int:
 
 def _server(command: ServeCommand, listen: Any, show: Any) -> Coroutine[Any, Any, Any]:
     from fedlm.fl_core.deployment.aggregators.shared_server import aggregate, coordinate
-    from fedlm.fl_core.deployment.server.events import event
-    from fedlm.fl_core.deployment.server.server import serve
+    from fedlm.fl_core.deployment.event_log import event
+    from fedlm.fl_core.deployment.roles import serve
 
     def observe(row: dict[str, Any]) -> None:
         event("round_released", **row)
@@ -115,7 +115,7 @@ def _listen(command: ServeCommand) -> Any:
     from fedlm.fl_core.deployment.security.credentials import SERVER, loopback_only, read_credentials
     from fedlm.fl_core.deployment.security.grpc_enrolment import EnrolmentServer
     from fedlm.fl_core.deployment.security.keys import Authority
-    from fedlm.fl_core.deployment.server.listeners import Listeners
+    from fedlm.fl_core.deployment.transport.listeners import Listeners
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
     transport, shared = TRANSPORTS[command.transport], command.role == "aggregator"
@@ -156,7 +156,7 @@ def _show(command: ServeCommand) -> "Show | None":
     else:
         tls, admit = server_tls(command.keys), token_needed(OperatorAccess(command.keys / OPERATOR_TOKEN_FILE))
 
-    def show(overview: "Overview | None", metrics: "Metrics") -> OperatorListener:
+    def show(overview: "Overview | None", metrics: "CallMetrics") -> OperatorListener:
         if overview is not None:
             metrics.registry.register(overview)
         read = None if overview is None else overview.read
@@ -176,7 +176,7 @@ def _log_to_stderr(form: logging.Formatter) -> None:
 def _task(command: ServeCommand) -> Any:
     import jax
 
-    from fedlm.fl_core.deployment.server.server import Task
+    from fedlm.fl_core.deployment.roles import Task
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.registry import create_model
     from fedlm.simulations.data.store.format import TOKENIZER_FILE

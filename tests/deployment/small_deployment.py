@@ -16,11 +16,11 @@ from fedlm.clients.example_store import ExampleStore
 from fedlm.clients.network_client import Client
 from fedlm.clients.settings import ClientLimits
 from fedlm.fl_core.deployment.aggregators.shared_server import aggregate, coordinate
-from fedlm.fl_core.deployment.server.events import JsonLines, event
-from fedlm.fl_core.deployment.server.listeners import Listeners
-from fedlm.fl_core.deployment.server.server import Task, serve
+from fedlm.fl_core.deployment.event_log import JsonLines, event
+from fedlm.fl_core.deployment.roles import Task, serve
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.transport.grpc_server import GrpcServer
+from fedlm.fl_core.deployment.transport.listeners import Listeners
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.models.base import language_model
 from fedlm.models.registry import ModelEntry, create_model

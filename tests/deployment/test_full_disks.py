@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedlm.fl_core import atomic_files
-from fedlm.fl_core.deployment.server import coordinator
-from fedlm.fl_core.deployment.state import retrying as patience
+from fedlm.fl_core.deployment.server import client_handlers
+from fedlm.fl_core.deployment.state import retrying
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
@@ -99,8 +99,8 @@ def database(out, largest_file):
     "what", ["room", "intent", "release", "checkpoint", "metrics.jsonl", "database", "summary.json"]
 )
 def test_the_file_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, monkeypatch, largest_file, what):
-    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr(coordinator, "_SAVING_SECONDS", 0.5)
+    monkeypatch.setattr(retrying, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(client_handlers, "_SAVING_SECONDS", 0.5)
     settings, out, seen = small.deployment(**kills.SETTINGS | {"rounds": ROUNDS}), tmp_path / "run", kills.Seen()
     filled, file = {
         "room": lambda: (no_room(monkeypatch), "checkpoints"),

@@ -16,9 +16,9 @@ from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, UnknownArtifac
 from fedlm.fl_core.deployment.protocol.training_program import program_message
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, unpack_parameters
 from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
-from fedlm.fl_core.deployment.server.coordinator import DrainedError
-from fedlm.fl_core.deployment.server.server import make_coordinator
-from fedlm.fl_core.deployment.server.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.roles import make_client_handlers
+from fedlm.fl_core.deployment.server.client_handlers import DrainedError
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
 from fedlm.fl_core.round_loop import RoundPlan
@@ -102,7 +102,7 @@ def in_round(tmp_path, scenario, **changes):
         with RunFolder(out) as folder, contextlib.closing(SqlState(sqlite_url(out / "state.db"))) as state:
             what = small.task(settings)
             training = DeployedTraining(settings, what.model, "numbers", folder, state)
-            coordinator = make_coordinator(what, training, state, out)
+            coordinator = make_client_handlers(what, training, state, out)
             round_ = Round(coordinator, state, settings, jax.device_get(training.params))
             round_.compile()
             async with asyncio.timeout(30):

@@ -16,15 +16,15 @@ from typing import Any, Literal
 import numpy as np
 
 from fedlm.fl_core.deployment.aggregators.partial_sums import pack_aggregate
+from fedlm.fl_core.deployment.aggregators.shared_records import PartialSum, SharedRound
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
+from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
-from fedlm.fl_core.deployment.server.attempt import Attempt, Participant
-from fedlm.fl_core.deployment.server.coordinator import Coordinator
-from fedlm.fl_core.deployment.server.events import event, warn
+from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.round_attempt import Participant, RoundAttempt
 from fedlm.fl_core.deployment.server.settings import Deployment
-from fedlm.fl_core.deployment.server.streaming_sum import StreamingSum
-from fedlm.fl_core.deployment.state.shared_records import PartialSum, SharedRound
 from fedlm.fl_core.deployment.state.state import StateError
 from fedlm.fl_core.errors import ConfigurationError, DiskError
 from fedlm.fl_core.round_loop import RoundPlan
@@ -37,7 +37,7 @@ NewSum = Callable[[RoundPlan, float | None], StreamingSum]
 
 
 @dataclass
-class Shard(Attempt):
+class Shard(RoundAttempt):
     """This process's part in an attempt.
 
     Attributes:
@@ -58,17 +58,17 @@ class Shard(Attempt):
 
     @property
     def deadline(self) -> float:
-        """See `Attempt.deadline`."""
+        """See `RoundAttempt.deadline`."""
         return self.ends
 
     def wants(self, client: int, now: float) -> bool:
-        """See `Attempt.wants`; the database has the last word."""
+        """See `RoundAttempt.wants`; the database has the last word."""
         if client in self.participants:
             return not self.closed and self.participants[client].receipt is None
         return not self.closed and self.selecting and now < self.ends
 
     def claim(self, client: int, upload_id: bytes) -> messages.UploadReply | None:
-        """See `Attempt.claim`."""
+        """See `RoundAttempt.claim`."""
         if self.closed:
             return _Reply(status=_Reply.LATE, reason="the round is over")
         try:
@@ -90,7 +90,7 @@ class Shard(Attempt):
         return None
 
     def give_back(self, client: int) -> None:
-        """See `Attempt.give_back`."""
+        """See `RoundAttempt.give_back`."""
         super().give_back(client)
         self.added.discard(client)
         try:
@@ -100,13 +100,13 @@ class Shard(Attempt):
             warn("report_not_given_back", why=str(error))
 
     def answer(self, client: int, upload_id: bytes, receipt: messages.UploadReply) -> None:
-        """See `Attempt.answer`."""
+        """See `RoundAttempt.answer`."""
         super().answer(client, upload_id, receipt)
         if client not in self.added:
             self.settled[client] = "declined" if receipt.status == _Reply.ACCEPTED else "refused"
 
 
-class Aggregator(Coordinator):
+class Aggregator(ClientHandlers):
     """`fedlm.fl_core.deployment.protocol.interface.Handlers` that share their rounds with other processes."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Aggregator(Coordinator):
           new_sum: see `NewSum`.
           deployment: the settings.
           folder: where the model is while it is downloaded.
-          **others: see `Coordinator`.
+          **others: see `ClientHandlers`.
         """
         super().__init__(**others)
         self._shared, self._agreement, self._new_sum = shared, agreement, new_sum
@@ -178,7 +178,7 @@ class Aggregator(Coordinator):
                 self.registry.add(numbers[identity], identity)
                 future.set_result(None)
 
-    async def _select(self, number: int) -> tuple[Attempt | None, int | None]:
+    async def _select(self, number: int) -> tuple[RoundAttempt | None, int | None]:
         shard, now = self._shard, asyncio.get_running_loop().time()
         if shard is None or not shard.wants(number, now) or (self.draining and number not in shard.participants):
             return None, 0
@@ -195,7 +195,7 @@ class Aggregator(Coordinator):
             return None
         return self.registry.number_of(peer)
 
-    async def _takes_part(self, attempt: Attempt, number: int) -> bool:
+    async def _takes_part(self, attempt: RoundAttempt, number: int) -> bool:
         if number in attempt.participants:
             return True
         try:

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 
 from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunner
-from fedlm.fl_core.deployment.server.attempt import Progress
-from fedlm.fl_core.deployment.server.registry import DAY_SECONDS, ClientsSeen
+from fedlm.fl_core.deployment.server.client_registry import DAY_SECONDS, ClientsSeen
+from fedlm.fl_core.deployment.server.round_attempt import Progress
 from fedlm.fl_core.deployment.state.state import State
 
 
-class SharedStanding:
-    """A `Standing` that asks the database what aggregators have written there.
+class SharedProgress:
+    """A `ServerProgress` that asks the database what aggregators have written there.
 
     Attributes:
       finished: whether the run is over.
@@ -28,7 +28,7 @@ class SharedStanding:
         self.finished = False
 
     def progress(self) -> Progress | None:
-        """See `Standing.progress`."""
+        """See `ServerProgress.progress`."""
         found, opened = self._runner.progress()
         if found is None:
             return None
@@ -36,10 +36,10 @@ class SharedStanding:
         return found._replace(checked_in=max(found.selected, self._state.clients_since(opened)))
 
     def clients_seen(self) -> ClientsSeen:
-        """See `Standing.clients_seen`."""
+        """See `ServerProgress.clients_seen`."""
         return ClientsSeen(self._state.clients_since(0.0), self._state.clients_since(time.time() - DAY_SECONDS))
 
     @property
     def draining(self) -> bool:
-        """See `Standing.draining`."""
+        """See `ServerProgress.draining`."""
         return self._draining()

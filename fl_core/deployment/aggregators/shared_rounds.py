@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
-from fedlm.fl_core.deployment.server.registry import final_rest
+from fedlm.fl_core.deployment.aggregators.shared_records import Claim, PartialSum, Phase, SharedRound, Tally
+from fedlm.fl_core.deployment.server.client_registry import final_rest
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.state.shared_records import Claim, PartialSum, Phase, SharedRound, Tally
 from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError
 from fedlm.fl_core.deployment.state.state_sql import write_attempt
 from fedlm.fl_core.deployment.state.tables import (

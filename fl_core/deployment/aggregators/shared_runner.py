@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from fedlm.fl_core.aggregation import CohortAggregate, add_aggregates, empty_aggregate
 from fedlm.fl_core.deployment.aggregators.partial_sums import unpack_aggregate
+from fedlm.fl_core.deployment.aggregators.shared_records import PartialSum, Phase, SharedRound, Tally
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
+from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_parameters
-from fedlm.fl_core.deployment.server.attempt import DrainedError, Progress, RoundRules
-from fedlm.fl_core.deployment.server.events import event, warn
+from fedlm.fl_core.deployment.server.round_attempt import DrainedError, Progress, RoundRules
 from fedlm.fl_core.deployment.server.settings import Deployment
-from fedlm.fl_core.deployment.state.retrying import patiently
-from fedlm.fl_core.deployment.state.shared_records import PartialSum, Phase, SharedRound, Tally
+from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.round_loop import CohortResult, RoundPlan
@@ -61,7 +61,7 @@ class SharedCohortRunner:
         self._rules, self._draining = rules, draining
         self._watch, self._opened = _Watch(), 0.0
         self._progress: Progress | None = None
-        patiently(shared.begin)
+        with_retries(shared.begin)
 
     def progress(self) -> tuple[Progress | None, float]:
         """Say how far the attempt is that is open, or was last; from any thread.
@@ -93,11 +93,11 @@ class SharedCohortRunner:
         self._open(token, plan, clip_norm, content)
         event("round_opened", round=plan.round_number, attempt=token)
         first = self._until_over(token, plan.round_number)
-        patiently(lambda: self._shared.advance(token, "closed", 0.0))
+        with_retries(lambda: self._shared.advance(token, "closed", 0.0))
         self._until_delivered(token)
         merged = self._merge(token, params)
-        participants = patiently(lambda: self._shared.claimed(token))
-        states = patiently(lambda: self._shared.tally(token)).states
+        participants = with_retries(lambda: self._shared.claimed(token))
+        states = with_retries(lambda: self._shared.tally(token)).states
         selected = sum(states.values())
         shortfall, seconds = self._rules.shortfall(len(participants), selected), time.monotonic() - first
         record = AttemptRecord(
@@ -118,7 +118,7 @@ class SharedCohortRunner:
         self._progress = self._progress_of(plan.round_number, states, seconds, 0.0, "closed")._replace(
             bytes_down=merged.bytes_down, bytes_up=merged.bytes_up
         )
-        patiently(lambda: self._shared.finish(record, [] if shortfall else participants))
+        with_retries(lambda: self._shared.finish(record, [] if shortfall else participants))
         event(f"round_{record.outcome}", **record._asdict())
         if shortfall:
             return None
@@ -137,13 +137,13 @@ class SharedCohortRunner:
             min_separation=bound.min_separation,
             max_participations=bound.max_participations,
             agreement=self._agreement,
-            parameters=patiently(lambda: self._shared.put(content)),
+            parameters=with_retries(lambda: self._shared.put(content)),
             phase="selecting",
             seconds_left=self._rules.selection_seconds + self._rules.reporting_seconds,
         )
         self._opened = time.time()
         self._progress = self._progress_of(plan.round_number, {}, 0.0, None, "selecting")
-        patiently(lambda: self._shared.open(shared))
+        with_retries(lambda: self._shared.open(shared))
 
     def _progress_of(
         self, round_number: int, states: Mapping[str, int], seconds: float, seconds_left: float | None, phase: Phase
@@ -184,7 +184,7 @@ class SharedCohortRunner:
             if left <= 0 or rules.over(tally.states.get("claimed", 0), answered, selected, selecting):
                 return first
             if self._draining() and not selected:
-                patiently(self._shared.begin)
+                with_retries(self._shared.begin)
                 raise DrainedError
             phase: Phase = "selecting" if selecting else "reporting"
             since, shown = (first, left) if selected else (opened, None)
@@ -202,15 +202,15 @@ class SharedCohortRunner:
 
     def _look(self, token: str) -> Tally:
         """Take a tally, after giving up aggregators that were silent for too long."""
-        tally = patiently(lambda: self._shared.tally(token))
+        tally = with_retries(lambda: self._shared.tally(token))
         # What has delivered its sum is not needed any more.
         silent = set(self._watch.silent(tally.beats, time.monotonic())) - tally.delivered
         for name in silent:
             self._lose(name, "it was silent")
-        return patiently(lambda: self._shared.tally(token)) if silent else tally
+        return with_retries(lambda: self._shared.tally(token)) if silent else tally
 
     def _lose(self, aggregator: str, why: str) -> None:
-        reports = patiently(lambda: self._shared.lose(aggregator))
+        reports = with_retries(lambda: self._shared.lose(aggregator))
         warn("aggregator_lost", aggregator=aggregator, reports=reports, why=why)
 
     def _until_delivered(self, token: str) -> None:
@@ -223,7 +223,7 @@ class SharedCohortRunner:
 
     def _merge(self, token: str, params: Params) -> _Merged:
         merged = _Merged(empty_aggregate(params))
-        for partial in patiently(lambda: self._shared.partial_sums(token)):
+        for partial in with_retries(lambda: self._shared.partial_sums(token)):
             try:
                 aggregate = self._fetch(partial, params)
             except (WireError, StateError) as error:
@@ -238,7 +238,7 @@ class SharedCohortRunner:
         return merged
 
     def _fetch(self, partial: PartialSum, params: Params) -> CohortAggregate:
-        return unpack_aggregate(patiently(lambda: self._shared.fetch(partial.content)), params, partial.reports)
+        return unpack_aggregate(with_retries(lambda: self._shared.fetch(partial.content)), params, partial.reports)
 
 
 class _Watch:

@@ -11,16 +11,15 @@ from pathlib import Path
 import jax
 
 from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator
-from fedlm.fl_core.deployment.aggregators.shared_progress import SharedStanding
+from fedlm.fl_core.deployment.aggregators.shared_progress import SharedProgress
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunner
-from fedlm.fl_core.deployment.operations.call_metrics import MeasuredHandlers, Metrics
+from fedlm.fl_core.deployment.event_log import event
+from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics, HandlersWithMetrics
 from fedlm.fl_core.deployment.operations.overview import Overview
 from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.training_program import program_message
-from fedlm.fl_core.deployment.server.events import event
-from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
-from fedlm.fl_core.deployment.server.server import (
+from fedlm.fl_core.deployment.roles import (
     TRANSFERS_FOLDER,
     Listen,
     Show,
@@ -30,7 +29,8 @@ from fedlm.fl_core.deployment.server.server import (
     rules_of,
     start_listening,
 )
-from fedlm.fl_core.deployment.server.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.deployment.server.training import DeployedTraining, Observer
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import SqlState
@@ -69,10 +69,10 @@ async def coordinate(task: Task, out: Path, observe: Observer, database: str, sh
         opened.enter_context(draining_signals(draining.set))
         rules = rules_of(task.deployment)
         runner = SharedCohortRunner(shared, task.deployment, agreement(task), rules, draining.is_set)
-        standing = SharedStanding(runner, state, draining.is_set)
+        standing = SharedProgress(runner, state, draining.is_set)
         if show is not None:
             overview = Overview(task.deployment, standing, training, state)
-            await start_listening(opened, show(overview, Metrics()), "operators")
+            await start_listening(opened, show(overview, CallMetrics()), "operators")
         over = await asyncio.to_thread(training.run, runner, observe, draining.is_set)
         if over:
             shared.end_run()
@@ -106,8 +106,8 @@ async def aggregate(
         opened.enter_context(draining_signals(aggregator.drain))
         handlers: Handlers = aggregator
         if show is not None:
-            metrics = Metrics()
-            handlers = MeasuredHandlers(aggregator, metrics)
+            metrics = CallMetrics()
+            handlers = HandlersWithMetrics(aggregator, metrics)
             await start_listening(opened, show(None, metrics), "operators")
         await start_listening(opened, listen(handlers), "clients")
         tasks = [asyncio.create_task(work) for work in (aggregator.follow(), aggregator.save_check_ins())]

@@ -16,7 +16,7 @@ _SLOW = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 _FAILED = "failed"
 
 
-class Metrics:
+class CallMetrics:
     """The counters of one server.
 
     Attributes:
@@ -51,14 +51,14 @@ class Metrics:
                 self.reports.labels(_answer(status))
 
 
-class MeasuredHandlers:
+class HandlersWithMetrics:
     """`fedlm.fl_core.deployment.protocol.interface.Handlers` that measures others.
 
     Attributes:
       inner: the others.
     """
 
-    def __init__(self, inner: Handlers, metrics: Metrics):
+    def __init__(self, inner: Handlers, metrics: CallMetrics):
         """Stand before other handlers.
 
         Args:

@@ -14,8 +14,8 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.security.operator_access import CHALLENGE, OperatorAccess
-from fedlm.fl_core.deployment.server.events import warn
 from fedlm.fl_core.errors import ConfigurationError
 
 Answer = tuple[str, list[tuple[str, str]], bytes]
@@ -103,7 +103,7 @@ class OperatorApplication:
 
 
 class OperatorListener:
-    """Serves an application in threads of its own; a `fedlm.fl_core.deployment.server.server.Listener`.
+    """Serves an application in threads of its own; a `fedlm.fl_core.deployment.roles.Listener`.
 
     Attributes:
       port: that it listens on, once started.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from fedlm.fl_core.deployment.server.attempt import Progress
-from fedlm.fl_core.deployment.server.registry import ClientsSeen
+from fedlm.fl_core.deployment.server.client_registry import ClientsSeen
+from fedlm.fl_core.deployment.server.round_attempt import Progress
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state import State
@@ -24,8 +24,8 @@ _POINTS = 400
 _ATTEMPTS = 12
 
 
-class Standing(Protocol):
-    """How rounds stand now; `fedlm.fl_core.deployment.server.coordinator.Coordinator` knows. Any thread may ask."""
+class ServerProgress(Protocol):
+    """How far rounds are now. Any thread may ask."""
 
     def progress(self) -> Progress | None:
         """Say how far the attempt is that is open, or was last; None before the first."""
@@ -49,7 +49,7 @@ class Standing(Protocol):
 class Overview:
     """Reads how a deployment stands, from any thread; a Prometheus collector too."""
 
-    def __init__(self, deployment: Deployment, standing: Standing, training: DeployedTraining, state: State):
+    def __init__(self, deployment: Deployment, standing: ServerProgress, training: DeployedTraining, state: State):
         """Name what to read from.
 
         Args:

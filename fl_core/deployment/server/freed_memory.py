@@ -12,7 +12,7 @@ def return_freed_memory() -> None:
 
     By default glibc learns from the sizes that are freed and keeps arrays of that size in its heap, whose holes then
     add up to several models. With fixed limits every large array is a mapping of its own, and smaller ones, such as
-    chunks, stay for the next until `trim`.
+    chunks, stay for the next until `trim_heap`.
     """
     with contextlib.suppress(OSError, AttributeError):
         tune = ctypes.CDLL(None).mallopt
@@ -20,7 +20,7 @@ def return_freed_memory() -> None:
             tune(what, value)
 
 
-def trim() -> None:
+def trim_heap() -> None:
     """Give the C library's free memory back, holes in its heap too; it takes milliseconds."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding, pack_parameters
-from fedlm.fl_core.deployment.server.coordinator import Collected, Coordinator
-from fedlm.fl_core.deployment.server.freed_memory import trim
-from fedlm.fl_core.deployment.server.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Collected
+from fedlm.fl_core.deployment.server.freed_memory import trim_heap
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.round_loop import CohortResult, RoundPlan
 from fedlm.models.base import Params
 
@@ -21,7 +21,7 @@ class NetworkCohortRunner:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: ClientHandlers,
         loop: asyncio.AbstractEventLoop,
         make_sum: MakeSum,
         encoding: DownloadEncoding,
@@ -63,7 +63,7 @@ class NetworkCohortRunner:
                 collected = self._collect(plan, parameters, self._make_sum(params, plan, clip_norm))
         finally:
             parameters.withdraw()
-            trim()
+            trim_heap()
         return CohortResult(
             collected.aggregate, collected.steps, collected.bytes_down, collected.bytes_up, collected.selected
         )

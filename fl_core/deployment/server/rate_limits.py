@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol.interface import TooManyCallsError
-from fedlm.fl_core.deployment.server.events import warn
 
 _REMEMBERED = 1 << 16
 _SECONDS_BETWEEN_WARNINGS = 10.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding
-from fedlm.fl_core.deployment.server.robust_sums import RobustName, RobustRule
+from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.round_loop import FederatedOptimization

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.cohorts import CohortSampler, WhoeverChecksIn
-from fedlm.fl_core.deployment.server.attempt import DrainedError
+from fedlm.fl_core.deployment.server.round_attempt import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
-from fedlm.fl_core.deployment.state.retrying import patiently
+from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import ReleaseRecord, State, StateError
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
@@ -162,7 +162,7 @@ class DeployedTraining:
         last = self._private.ledger.last_release if self._private else None
         if last is not None:
             record = ReleaseRecord(last.rounds, last.digest, time.time())
-            patiently(lambda: self._state.record_release(record))
+            with_retries(lambda: self._state.record_release(record))
 
     def run(self, runner: CohortRunner, observe: Observer, stopping: Callable[[], bool]) -> bool:
         """Run rounds until the last, or until asked to stop.

@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from fedlm.fl_core.deployment.server.events import warn
+from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.state.state import StateError
 
-PATIENCE_SECONDS, TRIED_AGAIN_AFTER = 60.0, 1.0
+RETRY_SECONDS, SECONDS_BETWEEN_TRIES = 60.0, 1.0
 _Result = TypeVar("_Result")
 
 
-def patiently(work: Callable[[], _Result]) -> _Result:
+def with_retries(work: Callable[[], _Result]) -> _Result:
     """Do something with the database, again and again for a while where it fails.
 
     Args:
@@ -21,9 +21,9 @@ def patiently(work: Callable[[], _Result]) -> _Result:
       Its result.
 
     Raises:
-      StateError: it has failed for `PATIENCE_SECONDS`.
+      StateError: it has failed for `RETRY_SECONDS`.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
             return work()
@@ -31,4 +31,4 @@ def patiently(work: Callable[[], _Result]) -> _Result:
             if time.monotonic() > deadline:
                 raise
             warn("state_not_reached", why=str(error))
-            time.sleep(TRIED_AGAIN_AFTER)
+            time.sleep(SECONDS_BETWEEN_TRIES)

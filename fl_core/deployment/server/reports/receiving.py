@@ -8,14 +8,14 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 
 from fedlm.fl_core.compression.compressors import Compressor
+from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import BrokenUploadError, Upload
 from fedlm.fl_core.deployment.protocol.update_bytes import DamagedError, WireError, upload_bytes
-from fedlm.fl_core.deployment.server.attempt import Attempt
-from fedlm.fl_core.deployment.server.events import warn
-from fedlm.fl_core.deployment.server.streaming_sum import Report
-from fedlm.fl_core.deployment.server.transfers import Transfer, Turns
-from fedlm.fl_core.deployment.server.upload_buffers import UploadBuffer, UploadBuffers
+from fedlm.fl_core.deployment.server.reports.streaming_sum import Report
+from fedlm.fl_core.deployment.server.reports.transfer_turns import Transfer, Turns
+from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffer, UploadBuffers
+from fedlm.fl_core.deployment.server.round_attempt import RoundAttempt
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums
 from fedlm.models.base import Params
 
@@ -48,7 +48,7 @@ class Receiver:
         self._turns = Turns(_UPLOADS_AT_ONCE)
 
     async def receive(
-        self, attempt: Attempt, number: int, header: messages.UploadHeader, upload: Upload
+        self, attempt: RoundAttempt, number: int, header: messages.UploadHeader, upload: Upload
     ) -> messages.UploadReply:
         """Receive a report, or find out that it was received before.
 
@@ -92,7 +92,7 @@ class Receiver:
         self._buffers.forget()
 
     async def _receive(
-        self, attempt: Attempt, number: int, header: messages.UploadHeader, upload: Upload
+        self, attempt: RoundAttempt, number: int, header: messages.UploadHeader, upload: Upload
     ) -> messages.UploadReply:
         if reason := self._contradiction(header):
             return _finally_refused(attempt, number, header, reason)
@@ -136,7 +136,7 @@ class Receiver:
                 return f"{name} is {value:g}, expected a number from 0 to {bound:g}"
         return ""
 
-    async def _decline(self, attempt: Attempt, number: int, header: messages.UploadHeader) -> messages.UploadReply:
+    async def _decline(self, attempt: RoundAttempt, number: int, header: messages.UploadHeader) -> messages.UploadReply:
         if header.outcome == messages.UploadHeader.NOT_FINITE:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._adding, attempt.sum.add_unusable)
@@ -163,7 +163,7 @@ class Receiver:
         return None
 
     async def _add_whole(
-        self, attempt: Attempt, number: int, header: messages.UploadHeader, buffer: UploadBuffer
+        self, attempt: RoundAttempt, number: int, header: messages.UploadHeader, buffer: UploadBuffer
     ) -> messages.UploadReply:
         adding = asyncio.create_task(self._add(attempt, number, header, buffer))
         attempt.participants[number].adding = adding
@@ -175,7 +175,7 @@ class Receiver:
             raise
 
     async def _add(
-        self, attempt: Attempt, number: int, header: messages.UploadHeader, buffer: UploadBuffer
+        self, attempt: RoundAttempt, number: int, header: messages.UploadHeader, buffer: UploadBuffer
     ) -> messages.UploadReply:
         participant = attempt.participants[number]
         training = TrainingSums(header.loss, header.tokens, header.gradient_norm)  # type: ignore[arg-type]
@@ -232,7 +232,9 @@ def refusal(status: "messages.UploadReply.Status", reason: str) -> messages.Uplo
     return _Reply(status=status, reason=reason)
 
 
-def _finally_refused(attempt: Attempt, number: int, header: messages.UploadHeader, reason: str) -> messages.UploadReply:
+def _finally_refused(
+    attempt: RoundAttempt, number: int, header: messages.UploadHeader, reason: str
+) -> messages.UploadReply:
     reply = refusal(_Reply.INVALID, reason)
     attempt.refused += 1
     attempt.answer(number, header.upload_id, reply)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
-from fedlm.fl_core.deployment.server.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.round_loop import RoundPlan
 
 _LONGEST_WAIT = 3600.0
@@ -144,7 +144,7 @@ class Participant:
 
 
 @dataclass
-class Attempt:
+class RoundAttempt:
     """The state of an attempt; it changes in the event loop's thread alone, but for `sum` and `taken`.
 
     Attributes:

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from fedlm.fl_core.deployment.server.transfers import Turns
+from fedlm.fl_core.deployment.server.reports.transfer_turns import Turns
 
 FAST = 1 << 20
 

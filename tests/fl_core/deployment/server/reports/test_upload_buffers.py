@@ -1,6 +1,6 @@
 import asyncio
 
-from fedlm.fl_core.deployment.server.upload_buffers import UploadBuffers
+from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffers
 
 
 async def put(buffer, piece):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedlm.fl_core.deployment.server.registry import ClientRegistry, final_rest
+from fedlm.fl_core.deployment.server.client_registry import ClientRegistry, final_rest
 from fedlm.fl_core.deployment.state.state import ClientRecord
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 

@@ -21,7 +21,7 @@ import numpy as np
 from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
 from fedlm.fl_core.compression.compressors import Compressor, decompress_update
 from fedlm.fl_core.deployment.protocol.update_bytes import unpack_update
-from fedlm.fl_core.deployment.server.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import TrainingSums
 from fedlm.models.base import Params

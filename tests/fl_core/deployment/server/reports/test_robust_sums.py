@@ -11,9 +11,9 @@ from hypothesis.extra import numpy as arrays
 from fedlm.fl_core.aggregation import AggregationRules, mean_delta
 from fedlm.fl_core.compression.compressors import compress_update, make_compressor
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
-from fedlm.fl_core.deployment.server.robust_sums import RobustRule, RobustSum, robust_mean
+from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, RobustSum, robust_mean
+from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum
 from fedlm.fl_core.deployment.server.settings import Deployment
-from fedlm.fl_core.deployment.server.streaming_sum import Report, StreamingSum
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import TrainingSums
 

@@ -9,29 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.cohorts import CohortSampler
-from fedlm.fl_core.deployment.operations.call_metrics import MeasuredHandlers, Metrics
+from fedlm.fl_core.deployment.event_log import event
+from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics, HandlersWithMetrics
 from fedlm.fl_core.deployment.operations.overview import Overview
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.training_program import program_message
 from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
-from fedlm.fl_core.deployment.server.attempt import RoundRules
-from fedlm.fl_core.deployment.server.coordinator import Coordinator, Offer
-from fedlm.fl_core.deployment.server.events import event
+from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offer
+from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
 from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
-from fedlm.fl_core.deployment.server.listeners import Listener
 from fedlm.fl_core.deployment.server.network_runner import MakeSum, NetworkCohortRunner
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
-from fedlm.fl_core.deployment.server.receiving import Receiver
-from fedlm.fl_core.deployment.server.registry import ClientRegistry
-from fedlm.fl_core.deployment.server.robust_sums import RobustSum
+from fedlm.fl_core.deployment.server.reports.receiving import Receiver
+from fedlm.fl_core.deployment.server.reports.robust_sums import RobustSum
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffers
+from fedlm.fl_core.deployment.server.round_attempt import RoundRules
 from fedlm.fl_core.deployment.server.settings import Deployment
-from fedlm.fl_core.deployment.server.streaming_sum import StreamingSum
 from fedlm.fl_core.deployment.server.training import DeployedTraining, Observer, Score
-from fedlm.fl_core.deployment.server.upload_buffers import UploadBuffers
 from fedlm.fl_core.deployment.state.state import State
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.deployment.transport.listeners import Listener
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Model, Params
@@ -66,7 +66,7 @@ class Task:
 Listen = Callable[[Handlers], Listener]
 """Makes what carries calls to handlers."""
 
-Show = Callable[[Overview | None, Metrics], Listener]
+Show = Callable[[Overview | None, CallMetrics], Listener]
 """Makes what shows operators how the server stands: without an overview the metrics alone."""
 
 
@@ -104,12 +104,12 @@ async def serve(
         training = DeployedTraining(
             task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler
         )
-        coordinator = make_coordinator(task, training, state, out)
+        coordinator = make_client_handlers(task, training, state, out)
         async with contextlib.AsyncExitStack() as listening:
             handlers: Handlers = coordinator
             if show is not None:
-                metrics = Metrics()
-                handlers = MeasuredHandlers(coordinator, metrics)
+                metrics = CallMetrics()
+                handlers = HandlersWithMetrics(coordinator, metrics)
                 overview = Overview(task.deployment, coordinator, training, state)
                 await start_listening(listening, show(overview, metrics), "operators")
             await start_listening(listening, listen(handlers), "clients")
@@ -132,7 +132,7 @@ async def start_listening(listening: contextlib.AsyncExitStack, listener: Listen
     event("listening", to=whom, port=listener.port)
 
 
-def make_coordinator(task: Task, training: DeployedTraining, state: State, out: Path) -> Coordinator:
+def make_client_handlers(task: Task, training: DeployedTraining, state: State, out: Path) -> ClientHandlers:
     """Put together what answers clients; call it in the event loop.
 
     Args:
@@ -144,7 +144,7 @@ def make_coordinator(task: Task, training: DeployedTraining, state: State, out: 
     Returns:
       The coordinator.
     """
-    return Coordinator(**desk_of(task, training.params, state, out))
+    return ClientHandlers(**desk_of(task, training.params, state, out))
 
 
 def rules_of(deployment: Deployment) -> RoundRules:
@@ -175,7 +175,7 @@ def desk_of(task: Task, like: Params, state: State, out: Path) -> dict[str, Any]
       out: folder for uploads and downloads.
 
     Returns:
-      Arguments of `Coordinator`.
+      Arguments of `ClientHandlers`.
     """
     deployment, rules = task.deployment, rules_of(task.deployment)
     transfers = out / TRANSFERS_FOLDER
@@ -203,7 +203,7 @@ def desk_of(task: Task, like: Params, state: State, out: Path) -> dict[str, Any]
 
 async def _run(
     deployment: Deployment,
-    coordinator: Coordinator,
+    coordinator: ClientHandlers,
     training: DeployedTraining,
     out: Path,
     observe: Observer,

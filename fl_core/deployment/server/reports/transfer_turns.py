@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 
 _BYTES_A_SECOND = 100e6
-_PATIENCE_SECONDS = 0.05
+_LONGEST_IDLE_SECONDS = 0.05
 
 
 class Turns:
@@ -89,7 +89,7 @@ class Transfer:
         await self._turns.take(self._had_one)
         self._had_one = True
         self._asked = self._clock()
-        self._ends = self._asked + _PATIENCE_SECONDS
+        self._ends = self._asked + _LONGEST_IDLE_SECONDS
         self._arm()
 
     def moved(self, size: int) -> None:
@@ -100,7 +100,7 @@ class Transfer:
         """
         now, worth = self._clock(), size / _BYTES_A_SECOND
         if self._timer is not None:
-            self._ends = min(self._ends + worth, now + _PATIENCE_SECONDS)
+            self._ends = min(self._ends + worth, now + _LONGEST_IDLE_SECONDS)
         else:
             self._fast = now - self._asked < worth
 

@@ -11,18 +11,18 @@ from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple
 
 from fedlm.fl_core.aggregation import CohortAggregate
+from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact, ServedChunk
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, UnknownArtifactError, Upload
 from fedlm.fl_core.deployment.protocol.uploads import CountedUpload
-from fedlm.fl_core.deployment.server.attempt import Attempt, DrainedError, Participant, Progress, RoundRules
-from fedlm.fl_core.deployment.server.events import event, warn
+from fedlm.fl_core.deployment.server.client_registry import ClientRegistry, ClientsSeen
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter
-from fedlm.fl_core.deployment.server.receiving import Receiver, read_header, refusal
-from fedlm.fl_core.deployment.server.registry import ClientRegistry, ClientsSeen
-from fedlm.fl_core.deployment.server.streaming_sum import StreamingSum
-from fedlm.fl_core.deployment.server.transfers import Turns
+from fedlm.fl_core.deployment.server.reports.receiving import Receiver, read_header, refusal
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.reports.transfer_turns import Turns
+from fedlm.fl_core.deployment.server.round_attempt import DrainedError, Participant, Progress, RoundAttempt, RoundRules
 from fedlm.fl_core.deployment.state.state import AttemptRecord, State, StateError
 from fedlm.fl_core.round_loop import RoundPlan
 
@@ -63,7 +63,7 @@ class Offer(NamedTuple):
     vocabulary: ServedArtifact
 
 
-class Coordinator:
+class ClientHandlers:
     """`fedlm.fl_core.deployment.protocol.interface.Handlers` of one run. Make and use it in one event loop.
 
     Attributes:
@@ -94,7 +94,7 @@ class Coordinator:
         self.registry = registry
         self._state, self._rules, self._offer, self._pacing = state, rules, offer, pacing
         self._receiver, self._limiter, self._downloads = receiver, limiter, Turns(_DOWNLOADS_AT_ONCE)
-        self._attempt: Attempt | None = None
+        self._attempt: RoundAttempt | None = None
         self._latest: Progress | None = None
         self._past: OrderedDict[bytes, dict[int, Participant]] = OrderedDict()
         self._saving, self._clock = asyncio.Lock(), asyncio.get_running_loop().time
@@ -120,7 +120,7 @@ class Coordinator:
         now = asyncio.get_running_loop().time()
         return messages.CheckInReply(selected=self._configuration(attempt, number, now))
 
-    async def _select(self, number: int) -> tuple[Attempt | None, int | None]:
+    async def _select(self, number: int) -> tuple[RoundAttempt | None, int | None]:
         """Find the attempt that a client takes part in, and the rounds that it has to rest: None where for ever."""
         attempt, now = self._attempt, asyncio.get_running_loop().time()
         rest = self.registry.rounds_to_rest(number, self._next_round, attempt is not None)
@@ -137,7 +137,7 @@ class Coordinator:
         """Look up the number of a client that has checked in."""
         return self.registry.number_of(peer)
 
-    async def _takes_part(self, attempt: Attempt, number: int) -> bool:
+    async def _takes_part(self, attempt: RoundAttempt, number: int) -> bool:
         """Say whether a client was selected."""
         return number in attempt.participants
 
@@ -152,7 +152,7 @@ class Coordinator:
         wait = self._pacing.wait(self._population(), rest)
         return messages.CheckInReply(come_back=messages.ComeBack(seconds=wait, reason=reason, finished=self._finished))
 
-    def _configuration(self, attempt: Attempt, number: int, now: float) -> messages.RoundConfiguration:
+    def _configuration(self, attempt: RoundAttempt, number: int, now: float) -> messages.RoundConfiguration:
         return messages.RoundConfiguration(
             attempt=attempt.token,
             round_number=attempt.plan.round_number,
@@ -255,7 +255,7 @@ class Coordinator:
         """
         loop = asyncio.get_running_loop()
         rules = self._rules.for_cohort(len(plan.clients)) if len(plan.clients) else self._rules
-        attempt = Attempt(plan, rules, parameters, total, loop.time())
+        attempt = RoundAttempt(plan, rules, parameters, total, loop.time())
         self._next_round, self._attempt = plan.round_number, attempt
         event("round_opened", round=plan.round_number, attempt=attempt.token.hex())
         try:
@@ -281,7 +281,7 @@ class Coordinator:
             attempt.bytes_up,
         )
 
-    async def _until_finished(self, attempt: Attempt) -> None:
+    async def _until_finished(self, attempt: RoundAttempt) -> None:
         loop = asyncio.get_running_loop()
         while not attempt.finished(loop.time()):
             if self._draining.is_set() and not attempt.participants:
@@ -293,7 +293,7 @@ class Coordinator:
             except TimeoutError:
                 continue
 
-    async def _close(self, attempt: Attempt) -> None:
+    async def _close(self, attempt: RoundAttempt) -> None:
         attempt.closed = True
         self._past[attempt.token] = attempt.participants
         while len(self._past) > _REMEMBERED_ATTEMPTS:
@@ -304,7 +304,7 @@ class Coordinator:
         # What is being added now belongs to the sum; what waits for its turn finds the attempt closed.
         await self._receiver.idle()
 
-    async def _save(self, attempt: Attempt, record: AttemptRecord, deadline: float) -> None:
+    async def _save(self, attempt: RoundAttempt, record: AttemptRecord, deadline: float) -> None:
         """Write an attempt and its participants; wait a while for a database that is busy or gone."""
         participants = attempt.accepted if record.outcome == "finished" else []
         while True:
@@ -378,7 +378,7 @@ def _cleaned(version: str) -> str:
     return "".join(character for character in version[:_LONGEST_VERSION] if character.isprintable())
 
 
-def _record(attempt: Attempt, started: float, seconds: float) -> AttemptRecord:
+def _record(attempt: RoundAttempt, started: float, seconds: float) -> AttemptRecord:
     shortfall = attempt.shortfall()
     return AttemptRecord(
         token=attempt.token.hex(),
