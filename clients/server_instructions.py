@@ -10,7 +10,7 @@ import numpy as np
 from fedlm.clients.local_training import ClientProgram
 from fedlm.clients.settings import ClientLimits
 from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
-from fedlm.fl_core.compression.compressors import make_compressor
+from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import LocalTraining

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedlm.fl_core.aggregation import AggregationRules, Weighting
-from fedlm.fl_core.compression.compressors import Compressor, UploadBits, make_compressor
+from fedlm.fl_core.compression.compressors import Compressor
+from fedlm.fl_core.compression.registry import UploadBits, make_compressor
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
 from fedlm.fl_core.privacy.settings import PrivacySettings

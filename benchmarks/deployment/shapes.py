@@ -79,7 +79,7 @@ def sizes_of(shape: Shape) -> tuple[int, int]:
     """Bytes of a download and of an upload."""
     import jax
 
-    from fedlm.fl_core.compression.compressors import make_compressor
+    from fedlm.fl_core.compression.registry import make_compressor
     from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
 
     like = jax.eval_shape(model_of(shape.parameters).init, jax.random.key(0))
@@ -90,7 +90,7 @@ def random_upload(shape: Shape) -> bytes:
     """A valid upload of random numbers."""
     import jax
 
-    from fedlm.fl_core.compression.compressors import make_compressor
+    from fedlm.fl_core.compression.registry import make_compressor
     from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
 
     compressor, key = make_compressor(BITS), jax.random.key(1)

@@ -28,7 +28,7 @@ from benchmarks.simulation.against_peers import RESULTS, make_task
 from benchmarks.simulation.peers.jax_models import create
 from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.compression.compressors import make_compressor
+from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.local_sgd import LocalTraining, local_step
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.models.base import Batch

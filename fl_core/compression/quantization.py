@@ -5,7 +5,7 @@ Source: Suresh et al. 2017, "Distributed mean estimation with limited communicat
 that `min + code * step` is an unbiased estimate of x. Two floats a tensor travel beside the codes.
 """
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlm.fl_core.compression.compressors import Buffer, Shape, sum_of_squares
 from fedlm.fl_core.compression.rotation import rotate, rotate_back, rotated_size
 from fedlm.fl_core.errors import ConfigurationError
-
-_BLOCK = 1 << 14
 
 
 class QuantizedTensor(NamedTuple):
@@ -38,6 +37,8 @@ class QuantizedTensor(NamedTuple):
 class UniformQuantization:
     """Stochastic uniform quantization; a `fedlm.fl_core.compression.compressors.Compressor`.
 
+    One value that is not finite would poison a whole tensor. The key undoes the rotation, and nothing else.
+
     Attributes:
       bits: width of a code: 2, 4, 8 or 16.
       rotation: whether to rotate the tensor randomly before quantizing.
@@ -51,7 +52,7 @@ class UniformQuantization:
             raise ConfigurationError(f"bits is {self.bits}, but must be 2, 4, 8 or 16")
 
     def compress(self, key: jax.Array, values: jax.Array) -> QuantizedTensor:
-        """See `Compressor.compress`. One value that is not finite would poison the whole tensor."""
+        values = values.reshape(-1)
         rounding_key, rotation_key = jax.random.split(key)
         if self.rotation:
             values = rotate(rotation_key, values)
@@ -62,67 +63,43 @@ class UniformQuantization:
         codes = jnp.clip(jnp.floor(position + _uniform(rounding_key, values.size)), 0, levels)
         return QuantizedTensor(codes.astype(jnp.uint16 if self.bits == 16 else jnp.uint8), minimum, step)
 
-    def decompress(self, key: jax.Array, compressed: QuantizedTensor, size: int) -> jax.Array:
-        """See `Compressor.decompress`. The key matters only with rotation."""
+    def decompress(self, key: jax.Array, compressed: QuantizedTensor, shape: Shape) -> jax.Array:
         values = compressed.minimum + jnp.asarray(compressed.codes, jnp.float32) * compressed.step
         _, rotation_key = jax.random.split(key)
-        return rotate_back(rotation_key, values, size) if self.rotation else values
+        return (rotate_back(rotation_key, values, math.prod(shape)) if self.rotation else values).reshape(shape)
 
     def pack(self, compressed: QuantizedTensor) -> bytes:
-        """See `Compressor.pack`: minimum, step, then the codes, the first in the lowest bits of its byte."""
+        # Minimum, step, then the codes, the first in the lowest bits of its byte.
         numbers = np.asarray([compressed.minimum, compressed.step], "<f4").tobytes()
         return numbers + _pack_codes(np.asarray(compressed.codes), self.bits)
 
-    def unpack(self, packed: jax.Array, size: int) -> QuantizedTensor:
-        """See `Compressor.unpack`."""
+    def unpack(self, packed: jax.Array, shape: Shape) -> QuantizedTensor:
         minimum, step = _unpack_floats(packed[:8])
-        return QuantizedTensor(_unpack_codes(packed[8:], self.bits, self._num_codes(size)), minimum, step)
+        return QuantizedTensor(_unpack_codes(packed[8:], self.bits, self._num_codes(shape)), minimum, step)
 
-    def is_finite(self, packed: bytes | bytearray | memoryview) -> bool:
-        """See `Compressor.is_finite`."""
+    def is_finite(self, packed: Buffer) -> bool:
         return bool(np.isfinite(np.frombuffer(packed, "<f4", 2)).all())
 
-    def squared_norm(self, key: jax.Array, message: jax.Array, start: int, size: int) -> jax.Array:
-        """See `Compressor.squared_norm`; with rotation the values must be in memory."""
+    def squared_norm(self, key: jax.Array, message: jax.Array, start: int, shape: Shape) -> jax.Array:
         if self.rotation:
-            packed = message[start : start + self.packed_bytes(size)]
-            return jnp.sum(jnp.square(self.decompress(key, self.unpack(packed, size), size)))
+            packed = message[start : start + self.packed_bytes(shape)]
+            return jnp.sum(jnp.square(self.decompress(key, self.unpack(packed, shape), shape)))
         # Without the barrier the floats would be put together from their bytes once for each value.
         minimum, step = jax.lax.optimization_barrier(tuple(_unpack_floats(message[start : start + 8])))
 
         def values(first: jax.Array | int, count: int) -> jax.Array:
             place, length = start + 8 + first * self.bits // 8, -(-count * self.bits // 8)
             codes = _unpack_codes(jax.lax.dynamic_slice(message, (place,), (length,)), self.bits, count)
-            return self.decompress(key, QuantizedTensor(codes, minimum, step), count)
+            return self.decompress(key, QuantizedTensor(codes, minimum, step), (count,))
 
-        return sum_of_squares(values, size)
+        return sum_of_squares(values, math.prod(shape))
 
-    def packed_bytes(self, size: int) -> int:
-        """See `Compressor.packed_bytes`."""
-        return 8 + -(-self._num_codes(size) * self.bits // 8)
+    def packed_bytes(self, shape: Shape) -> int:
+        return 8 + -(-self._num_codes(shape) * self.bits // 8)
 
-    def _num_codes(self, size: int) -> int:
+    def _num_codes(self, shape: Shape) -> int:
+        size = math.prod(shape)
         return rotated_size(size) if self.rotation else size
-
-
-def sum_of_squares(values: Callable[[jax.Array | int, int], jax.Array], size: int) -> jax.Array:
-    """Add up squares block by block, so that the values are never in memory together.
-
-    Args:
-      values: from a place and a count to so many float32 values from there on; places are multiples of the block.
-      size: number of values.
-
-    Returns:
-      float32 scalar.
-    """
-    blocks = size // _BLOCK
-
-    def add(number: jax.Array, sums: jax.Array) -> jax.Array:
-        return sums + jnp.square(values(number * _BLOCK, _BLOCK))
-
-    whole = jnp.sum(jax.lax.fori_loop(0, blocks, add, jnp.zeros(_BLOCK))) if blocks else jnp.float32(0.0)
-    rest = size - blocks * _BLOCK
-    return whole + jnp.sum(jnp.square(values(blocks * _BLOCK, rest))) if rest else whole
 
 
 def _unpack_floats(data: jax.Array) -> jax.Array:

@@ -13,44 +13,20 @@ _BLOCK = 1024
 
 
 def rotated_size(size: int) -> int:
-    """Compute how many values a rotated tensor has.
-
-    Args:
-      size: number of values of the tensor.
-
-    Returns:
-      The size rounded up to whole blocks of 1,024, or to a power of two where it is smaller.
-    """
+    """Round a tensor's size up to whole blocks of 1,024, or to a power of two where it is smaller."""
     block = math.prod(_rotation_factors(size))
     return -(-size // block) * block
 
 
 def rotate(key: jax.Array, values: jax.Array) -> jax.Array:
-    """Rotate a tensor.
-
-    Args:
-      key: PRNG key of the signs.
-      values: float32 [size].
-
-    Returns:
-      float32 [rotated_size(size)], of the same L2 norm.
-    """
+    """Rotate float32 [size] into float32 [rotated_size(size)] of the same L2 norm; the key draws the signs."""
     padded = jnp.pad(values, (0, rotated_size(values.size) - values.size))
     signs = jax.random.rademacher(key, padded.shape, jnp.float32)
     return _hadamard_blocks(padded * signs)
 
 
 def rotate_back(key: jax.Array, rotated: jax.Array, size: int) -> jax.Array:
-    """Undo `rotate`.
-
-    Args:
-      key: the key that rotated.
-      rotated: float32 [rotated_size(size)].
-      size: number of values of the tensor.
-
-    Returns:
-      float32 [size].
-    """
+    """Undo `rotate` of `size` values by the same key."""
     signs = jax.random.rademacher(key, rotated.shape, jnp.float32)
     return (_hadamard_blocks(rotated) * signs)[:size]
 

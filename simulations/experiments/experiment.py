@@ -11,7 +11,7 @@ import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.cohorts import CohortSampler
-from fedlm.fl_core.compression.compressors import make_compressor
+from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from isal import isal_zlib
 
-from fedlm.fl_core.compression.compressors import Buffer, Compressor
+from fedlm.fl_core.compression.compressors import Buffer, Compressor, Shape
 from fedlm.fl_core.errors import UserError
 from fedlm.models.base import Params
 
@@ -84,7 +84,7 @@ def unpack_update(compressor: Compressor, message: jax.Array, like: Params) -> l
     Returns:
       The compressed tensors for `decompress_update`.
     """
-    return [compressor.unpack(message[start:end], size) for start, end, size in _places(compressor, like)]
+    return [compressor.unpack(message[start:end], shape) for start, end, shape in _places(compressor, like)]
 
 
 def squared_norm(compressor: Compressor, key: jax.Array, message: jax.Array, like: Params) -> jax.Array:
@@ -100,8 +100,8 @@ def squared_norm(compressor: Compressor, key: jax.Array, message: jax.Array, lik
       float32 scalar: of all values that `decompress_update` gives.
     """
     total = jnp.float32(0.0)
-    for index, (start, _, size) in enumerate(_places(compressor, like)):
-        total += compressor.squared_norm(jax.random.fold_in(key, index), message, start, size)
+    for index, (start, _, shape) in enumerate(_places(compressor, like)):
+        total += compressor.squared_norm(jax.random.fold_in(key, index), message, start, shape)
     return total
 
 
@@ -115,7 +115,7 @@ def upload_bytes(compressor: Compressor, like: Params) -> int:
     Returns:
       The length of what `pack_update` returns.
     """
-    tensors = sum(compressor.packed_bytes(leaf.size) for leaf in jax.tree_util.tree_leaves(like))
+    tensors = sum(compressor.packed_bytes(leaf.shape) for leaf in jax.tree_util.tree_leaves(like))
     return _HEADER.size + tensors + _CHECKSUM.size
 
 
@@ -174,12 +174,12 @@ def unpack_parameters(content: Buffer, encoding: str, like: Params) -> Params:
     return jax.tree_util.tree_unflatten(structure, arrays)
 
 
-def _places(compressor: Compressor, like: Params) -> Iterator[tuple[int, int, int]]:
-    """Say where in an upload each tensor begins and ends, and how many values it has."""
+def _places(compressor: Compressor, like: Params) -> Iterator[tuple[int, int, Shape]]:
+    """Say where in an upload each tensor begins and ends, and its shape."""
     start = _HEADER.size
     for leaf in jax.tree_util.tree_leaves(like):
-        end = start + compressor.packed_bytes(leaf.size)
-        yield start, end, leaf.size
+        end = start + compressor.packed_bytes(leaf.shape)
+        yield start, end, leaf.shape
         start = end
 
 

@@ -8,8 +8,9 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlm.fl_core.compression.compressors import COMPRESSORS, compress_update, decompress_update, make_compressor
+from fedlm.fl_core.compression.compressors import compress_update, decompress_update
 from fedlm.fl_core.compression.quantization import _uniform
+from fedlm.fl_core.compression.registry import COMPRESSORS, make_compressor
 from fedlm.fl_core.compression.rotation import rotate, rotate_back, rotated_size
 from fedlm.fl_core.deployment.protocol.update_bytes import (
     WireError,

@@ -10,7 +10,7 @@ import pytest
 from fedlm.clients.in_process import InProcessRunner
 from fedlm.clients.local_training import ClientProgram
 from fedlm.fl_core.aggregation import AggregationRules
-from fedlm.fl_core.compression.compressors import make_compressor
+from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.models.base import Model

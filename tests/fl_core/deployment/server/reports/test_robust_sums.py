@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedlm.fl_core.aggregation import AggregationRules, mean_delta
-from fedlm.fl_core.compression.compressors import compress_update, make_compressor
+from fedlm.fl_core.compression.compressors import compress_update
+from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, RobustSum, robust_mean
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum
