@@ -2,15 +2,11 @@
 
 import io
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-
-from fedlm.models.registry import standard_twin
-from fedlm.simulations.reporting.selection import ModelResult
 
 INK, MUTED, GRID, EMPTY = "#1c2127", "#5b6570", "#dde2e7", "#eceff2"
 FAMILIES = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#8a6d00", "#3a86c8")
@@ -28,30 +24,6 @@ _SETTINGS: Any = {
     "svg.hashsalt": "fedlm",
     "hatch.linewidth": 0.8,
 }
-
-
-class LineStyle(dict[str, Any]):
-    """Keyword arguments of a model's line: colour, dash and marker."""
-
-
-def line_styles(models: Sequence[ModelResult]) -> dict[str, LineStyle]:
-    """Choose lines for models: twins share a colour, the standard one is dashed.
-
-    Args:
-      models: all models of a comparison.
-
-    Returns:
-      A style a model. Families also differ in their markers, which tell them apart where colours repeat.
-    """
-    families = list(dict.fromkeys(standard_twin(entry.model) or entry.model for entry in models))
-    twins = {entry.twin for entry in models}
-    styles = {}
-    for entry in models:
-        family = families.index(standard_twin(entry.model) or entry.model)
-        dash = (0, (4, 2)) if entry.model in twins else "-"
-        colour, marker = FAMILIES[family % len(FAMILIES)], MARKERS[family % len(MARKERS)]
-        styles[entry.model] = LineStyle(color=colour, linestyle=dash, marker=marker, linewidth=1.8)
-    return styles
 
 
 def new_figure(height: float) -> Figure:

@@ -16,10 +16,10 @@ from rich.table import Table
 from fedlm.commands import data_export, data_sample
 from fedlm.commands.import_progress import ImportProgress
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.simulations.data.describing import describe
+from fedlm.simulations.data.describing.counts import count_store
+from fedlm.simulations.data.describing.description import describe
 from fedlm.simulations.data.importing import ImportSettings, ImportSummary, import_text
 from fedlm.simulations.data.sources.registry import SOURCES, describe_source
-from fedlm.simulations.data.store.counts import count_store
 from fedlm.simulations.data.store.token_store import TokenStore
 
 
@@ -129,7 +129,7 @@ def _describe(argv: list[str]) -> int:
     counts = count_store(store)
     description = describe(store, counts)
     if options.plot is not None:
-        from fedlm.simulations.data.describing_plots import write_plot  # which imports matplotlib
+        from fedlm.simulations.data.describing.plots import write_plot  # which imports matplotlib
 
         write_plot(options.plot, store, counts)
     if options.json:

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from fedlm.commands.import_progress import ImportProgress
 from fedlm.commands.options import settings_of
-from fedlm.simulations.data.exporting import ExportSummary, export_store
 from fedlm.simulations.data.exports.base import ExportSettings
+from fedlm.simulations.data.exports.exporting import ExportSummary, export_store
 from fedlm.simulations.data.exports.registry import EXPORTS, describe_export
 from fedlm.simulations.data.store.token_store import TokenStore
 

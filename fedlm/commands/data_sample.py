@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.simulations.data.sampling import ClientSample, sample_clients
+from fedlm.simulations.data.describing.sampling import ClientSample, sample_clients
 from fedlm.simulations.data.store.token_store import TokenStore
 
 

@@ -18,6 +18,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import disk_errors, write_atomically
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import (
@@ -39,14 +40,12 @@ from fedlm.simulations.data.grouping import (
     write_run,
 )
 from fedlm.simulations.data.sources.base import Part, Progress, Reading, ReadPart, Source
-from fedlm.simulations.data.split_rule import SplitRule
-from fedlm.simulations.data.splits import SPLITS
+from fedlm.simulations.data.splits import SPLITS, SplitRule
 from fedlm.simulations.data.store.format import TOKENIZER_FILE, StoreHeader, read_header, split_file
 from fedlm.simulations.data.store.writer import SplitWriter, StoreWriter
 from fedlm.simulations.data.vocabulary.given_vocabulary import given_tokenizer
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
-from fedlm.simulations.data.worker_pool import WorkerPool
-from fedlm.simulations.experiments.workers import cpu_cores
+from fedlm.simulations.worker_processes import WorkerPool, cpu_cores
 
 ENCODE_BYTES = 16 << 20
 """Bytes of text that one task tokenizes."""
@@ -76,17 +75,29 @@ class ImportSettings(TokenizerSettings):
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
 
 
-@dataclass(frozen=True)
-class ImportSummary:
-    """What an import made.
-
-    Args:
-      path: the store's directory.
-      header: the store's header, with the counts of each split and of skipped inputs.
-    """
+class ImportSummary(NamedTuple):
+    """What an import made: the store's directory, and its header with the counts of splits and of skipped inputs."""
 
     path: Path
     header: StoreHeader
+
+
+class _Import(NamedTuple):
+    name: str
+    source: Source
+    settings: ImportSettings
+    workspace: Path
+    pool: WorkerPool
+    progress: Progress
+
+
+class _GroupedText(NamedTuple):
+    """The text of all clients, and what is to be made of it; travels to worker processes."""
+
+    runs: Sequence[Path]
+    settings: ImportSettings
+    rule: SplitRule
+    words_are_separated: bool
 
 
 class _EncodedGroups(NamedTuple):
@@ -115,7 +126,7 @@ def import_text(
       progress: called as the import proceeds.
 
     Raises:
-      DataError: the source cannot be read or has no text, or `out` may not be written.
+      DataError: the source cannot be read or has no text, a worker was killed, or `out` may not be written.
       ConfigurationError: another process imports into `out`.
     """
     settings = settings or ImportSettings()
@@ -134,60 +145,57 @@ def import_text(
                 if given is not None:
                     given.save(workspace / TOKENIZER_FILE)
                 with WorkerPool(workers or len(cpu_cores())) as pool:
-                    header = _run_stages(name, source, out, settings, overwrite, workspace, pool, progress)
-            except BaseException:
+                    header = _run_stages(_Import(name, source, settings, workspace, pool, progress), out, overwrite)
+            except BaseException as error:
                 if not (_runs(workspace) or any(workspace.glob("decompressed-*"))):  # nothing to go on with
                     shutil.rmtree(workspace, ignore_errors=True)
+                if isinstance(error, BrokenProcessPool):
+                    raise DataError(
+                        "a worker process of the import was killed, perhaps because memory ran out. The same command "
+                        "goes on where it was; give it fewer --workers."
+                    ) from error
                 raise
             shutil.rmtree(workspace)
     return ImportSummary(out, header)
 
 
-def _run_stages(
-    name: str,
-    source: Source,
-    out: Path,
-    settings: ImportSettings,
-    overwrite: bool,
-    workspace: Path,
-    pool: WorkerPool,
-    progress: Progress,
-) -> StoreHeader:
-    summaries = _read_stage(source, workspace, pool, progress)
+def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
+    summaries = _read_stage(task)
     skipped = SkippedCounts()
     for summary in summaries:
         skipped.merge(summary.skipped, summary.first_skipped)
-    rule = SplitRule.of_source({split for summary in summaries for split in summary.splits}, settings)
-    separated = source.words_are_separated
-    tokenizer = _tokenizer_stage(summaries, settings, rule, separated, workspace, pool, progress)
-    encoded = _encode_stage(summaries, settings, rule, tokenizer, workspace, pool, progress)
-    parameters = {**_jsonable(settings), "splits": rule.description}
-    with StoreWriter(out, name, tokenizer, parameters, overwrite) as writer:
+    rule = SplitRule.of_source(
+        {split for summary in summaries for split in summary.splits}, task.settings.resplit, task.settings.seed
+    )
+    text = _GroupedText(_runs(task.workspace), task.settings, rule, task.source.words_are_separated)
+    tokenizer = _tokenizer_stage(task, summaries, text)
+    encoded = _encode_stage(task, summaries, text, tokenizer)
+    parameters = {**_jsonable(task.settings), "splits": rule.description}
+    with StoreWriter(out, task.name, tokenizer, parameters, overwrite) as writer:
         for done, groups in enumerate(encoded, start=1):
             for split, file in groups.files.items():
                 writer.append(split, file)
             skipped.merge(groups.skipped.as_dict(), groups.skipped.first_places())
-            progress("write", done, len(encoded), "groups")
+            task.progress("write", done, len(encoded), "groups")
         writer.record_skipped(skipped)
     return read_header(out)
 
 
-def _read_stage(source: Source, workspace: Path, pool: WorkerPool, progress: Progress) -> list[RunSummary]:
-    complete = workspace / "read-complete"
+def _read_stage(task: _Import) -> list[RunSummary]:
+    complete = task.workspace / "read-complete"
     if not complete.exists():
-        reading = source.open(workspace, progress)
+        reading = task.source.open(task.workspace, task.progress)
         done = 0
-        tasks = _unread(reading, workspace, progress)
-        for size in pool.map(functools.partial(_read_part, reading.read), tasks):
+        for size in task.pool.map(functools.partial(_read_part, reading.read), _unread(reading, task.workspace)):
             done += size
-            progress("read", done, reading.total, reading.unit)
+            task.progress("read", done, reading.total, reading.unit)
         write_atomically(complete, "")
-    for decompressed in workspace.glob("decompressed-*"):  # everything in it has been read
+    for decompressed in task.workspace.glob("decompressed-*"):  # everything in it has been read
         decompressed.unlink()
-    return [read_summary(run) for run in _runs(workspace)]
+    return [read_summary(run) for run in _runs(task.workspace)]
 
 
-def _unread(reading: Reading, workspace: Path, progress: Progress) -> Iterator[tuple[Part | int, Path]]:
+def _unread(reading: Reading, workspace: Path) -> Iterator[tuple[Part | int, Path]]:
     for index, part in enumerate(reading.parts):
         run = workspace / f"run-{index:08d}.arrow"
         # A part that has been read is passed on only for its size, without its content.
@@ -204,66 +212,44 @@ def _read_part(read: ReadPart, task: tuple[Part | int, Path]) -> int:
     return part.size
 
 
-def _tokenizer_stage(
-    summaries: Sequence[RunSummary],
-    settings: ImportSettings,
-    rule: SplitRule,
-    words_are_separated: bool,
-    workspace: Path,
-    pool: WorkerPool,
-    progress: Progress,
-) -> Tokenizer:
-    path = workspace / TOKENIZER_FILE
+def _tokenizer_stage(task: _Import, summaries: Sequence[RunSummary], text: _GroupedText) -> Tokenizer:
+    path = task.workspace / TOKENIZER_FILE
     if path.exists():
         return Tokenizer.load(path)
     sentences = sum(summary.sentences for summary in summaries)
-    share = min(1.0, settings.tokenizer_sentences / max(sentences, 1))
-    count = functools.partial(_count_words, _runs(workspace), settings, rule, share, words_are_separated)
+    share = min(1.0, task.settings.tokenizer_sentences / max(sentences, 1))
     tasks = _encode_tasks(summaries)
     words = Counter[str]()
-    for done, counts in enumerate(pool.map(count, tasks), start=1):
+    for done, counts in enumerate(task.pool.map(functools.partial(_count_words, text, share), tasks), start=1):
         words.update(counts)
-        progress("train the tokenizer", done, len(tasks), "groups")
-    tokenizer = Tokenizer.train(words, settings, words_are_separated)
+        task.progress("train the tokenizer", done, len(tasks), "groups")
+    tokenizer = Tokenizer.train(words, task.settings, text.words_are_separated)
     tokenizer.save(path)
     return tokenizer
 
 
-def _count_words(
-    runs: Sequence[Path],
-    settings: ImportSettings,
-    rule: SplitRule,
-    share: float,
-    words_are_separated: bool,
-    groups: range,
-) -> Counter[str]:
+def _count_words(text: _GroupedText, share: float, groups: range) -> Counter[str]:
     sentences = (
         sentence
-        for client in read_clients(runs, groups)
+        for client in read_clients(text.runs, groups)
         if int.from_bytes(client_digest(client.client_id)[8:16]) < share * 2**64
         for split, texts in client.texts
-        if rule.split(client.client_id, split) == "train"
+        if text.rule.split(client.client_id, split) == "train"
         for sentence in texts
     )
-    return count_words(sentences, settings, words_are_separated)
+    return count_words(sentences, text.settings, text.words_are_separated)
 
 
 def _encode_stage(
-    summaries: Sequence[RunSummary],
-    settings: ImportSettings,
-    rule: SplitRule,
-    tokenizer: Tokenizer,
-    workspace: Path,
-    pool: WorkerPool,
-    progress: Progress,
+    task: _Import, summaries: Sequence[RunSummary], text: _GroupedText, tokenizer: Tokenizer
 ) -> list[_EncodedGroups]:
-    encode = functools.partial(_encode_groups, _runs(workspace), settings, rule, workspace, tokenizer.fingerprint)
+    encode = functools.partial(_encode_groups, text, task.workspace, tokenizer.fingerprint)
     tasks = _encode_tasks(summaries)
     encoded = []
-    sizes = [sum(sum(summary.group_bytes[group] for summary in summaries) for group in task) for task in tasks]
-    for groups in pool.map(encode, tasks):
+    sizes = [sum(sum(summary.group_bytes[group] for summary in summaries) for group in groups) for groups in tasks]
+    for groups in task.pool.map(encode, tasks):
         encoded.append(groups)
-        progress("tokenize", sum(sizes[: len(encoded)]), sum(sizes), "bytes")
+        task.progress("tokenize", sum(sizes[: len(encoded)]), sum(sizes), "bytes")
     return encoded
 
 
@@ -278,9 +264,7 @@ def _encode_tasks(summaries: Sequence[RunSummary]) -> list[range]:
     return tasks
 
 
-def _encode_groups(
-    runs: Sequence[Path], settings: ImportSettings, rule: SplitRule, workspace: Path, fingerprint: str, groups: range
-) -> _EncodedGroups:
+def _encode_groups(text: _GroupedText, workspace: Path, fingerprint: str, groups: range) -> _EncodedGroups:
     stem = f"groups-{groups.start:03d}"
     files = {split: workspace / f"{stem}-{split_file(split)}" for split in SPLITS}
     record = workspace / f"{stem}.json"
@@ -292,7 +276,7 @@ def _encode_groups(
     with disk_errors(record):
         writers = {split: SplitWriter(file, tokenizer.vocabulary_size) for split, file in files.items()}
         try:
-            for split, client_id, sequences in _encode(read_clients(runs, groups), settings, rule, tokenizer, skipped):
+            for split, client_id, sequences in _encode(text, groups, tokenizer, skipped):
                 writers[split].add(client_id, sequences)
             for writer in writers.values():
                 writer.finish()
@@ -311,14 +295,10 @@ def _tokenizer(path: Path, fingerprint: str) -> Tokenizer:
 
 
 def _encode(
-    clients: Iterable[GroupedClient],
-    settings: ImportSettings,
-    rule: SplitRule,
-    tokenizer: Tokenizer,
-    skipped: SkippedCounts,
+    text: _GroupedText, groups: range, tokenizer: Tokenizer, skipped: SkippedCounts
 ) -> Iterator[tuple[str, str, list[NDArray[np.int32]]]]:
     """Yield (split, client id, token sequences) of every client and split."""
-    for chunk in _chunks(clients):
+    for chunk in _chunks(read_clients(text.runs, groups)):
         encoded = iter(tokenizer.encode_batch([s for client in chunk for _, texts in client.texts for s in texts]))
         for client in chunk:
             by_split: dict[str, list[NDArray[np.int32]]] = {}
@@ -327,12 +307,12 @@ def _encode(
                 kept = [sequence for sequence in sequences if len(sequence)]
                 skipped.add("sentence without a token", len(texts) - len(kept), f"client {client.client_id!r}")
                 if kept:
-                    by_split.setdefault(rule.split(client.client_id, given), []).extend(kept)
+                    by_split.setdefault(text.rule.split(client.client_id, given), []).extend(kept)
             examples = sum(map(len, by_split.values()))
             if not examples:
                 skipped.add("client without text", place=f"client {client.client_id!r}")
-            elif examples < settings.min_examples:
-                reason = f"client with fewer than {settings.min_examples} examples"
+            elif examples < text.settings.min_examples:
+                reason = f"client with fewer than {text.settings.min_examples} examples"
                 skipped.add(reason, place=f"client {client.client_id!r}")
             else:
                 for split in sorted(by_split):

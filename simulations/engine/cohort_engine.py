@@ -28,7 +28,7 @@ from fedlm.fl_core.runs.processes import lost_processes
 from fedlm.models.base import Batch, Model, Params
 from fedlm.simulations.data.federated_data import FederatedData
 from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks
-from fedlm.simulations.engine.prefetching import Lookahead
+from fedlm.simulations.engine.prefetching import Prefetched
 
 _AXIS = "devices"
 CHUNKS_AHEAD = 4
@@ -102,17 +102,17 @@ class CohortEngine:
         self._by_device = NamedSharding(self._mesh, PartitionSpec(_AXIS))
         self._thread = ThreadPoolExecutor(1, "prepare-cohorts")
         self._announced: RoundPlan | None = None
-        self._prepared: tuple[RoundPlan, Lookahead[LaneChunk]] | None = None
+        self._prepared: tuple[RoundPlan, Prefetched[LaneChunk]] | None = None
 
     def announce(self, plan: RoundPlan) -> None:
         """See `CohortRunner.announce`; its first chunks are made while the devices are busy."""
         self._announced = plan
 
-    def _chunks(self, plan: RoundPlan) -> Lookahead[LaneChunk]:
+    def _chunks(self, plan: RoundPlan) -> Prefetched[LaneChunk]:
         if self._prepared is not None and self._prepared[0] is plan:
             return self._prepared[1]
         chunks = lane_chunks(self._data, plan, self._work.training, self._shape, self._own)
-        return Lookahead(chunks, self._thread, CHUNKS_AHEAD)
+        return Prefetched(chunks, self._thread, CHUNKS_AHEAD)
 
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
         """See `fedlm.fl_core.round_loop.CohortRunner.run`."""

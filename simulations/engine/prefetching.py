@@ -9,10 +9,10 @@ _Item = TypeVar("_Item")
 _END = object()
 
 
-class Lookahead(Generic[_Item]):
+class Prefetched(Generic[_Item]):
     """Iterates over an iterator whose next items are made ahead of time on another thread.
 
-    No thread waits for the consumer: each item taken asks for one more. So an abandoned lookahead costs nothing.
+    No thread waits for the consumer: each item taken asks for one more. So an abandoned prefetched costs nothing.
 
     Args:
       items: used by the executor only from now on.

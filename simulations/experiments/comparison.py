@@ -11,7 +11,7 @@ import queue
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from fedlm.simulations.experiments.configuration import (
 )
 from fedlm.simulations.experiments.federated_models import create_federated_model
 from fedlm.simulations.experiments.workers import Worker, connect_worker, default_workers, report_round
+from fedlm.simulations.worker_processes import worker_processes
 
 MAX_ATTEMPTS = 2
 
@@ -180,7 +181,7 @@ def run_cells(cells: list[Cell], num_workers: int, observe: CellObserver = lambd
         for number in range(workers):
             numbers.put(number)
         worker = Worker(numbers, rows, workers)
-        with ProcessPoolExecutor(workers, context, initializer=connect_worker, initargs=(worker,)) as pool:
+        with worker_processes(workers, connect_worker, worker) as pool:
             futures = {pool.submit(_run_cell, cell): cell for cell in pending}
             started = _follow(futures, rows, observe)
         unfinished = []

@@ -1,13 +1,13 @@
 """Worker processes of a comparison: each has one device to itself, a CPU core or an accelerator."""
 
-import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fedlm.simulations.worker_processes import cpu_cores
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,6 @@ class Worker:
 
 _connection: Worker | None = None
 """Of a worker process to its parent; set once, when the process starts."""
-
-
-def cpu_cores() -> list[int]:
-    """List the CPU cores that this process may use.
-
-    Returns:
-      Their numbers.
-    """
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def default_workers() -> int:
@@ -62,7 +51,6 @@ def connect_worker(worker: Worker) -> None:
     """
     global _connection
     _connection = worker
-    threading.Thread(target=end_with_parent, daemon=True).start()
     number = worker.numbers.get()
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(number))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -85,12 +73,3 @@ def report_round(directory: Path, row: dict[str, Any] | None) -> None:
     """
     if _connection is not None:
         _connection.rows.put((directory, row))
-
-
-def end_with_parent() -> None:
-    """Wait for the parent process to end, and end this one with it; for a thread of its own."""
-    # A worker that outlived a killed parent would go on writing into cells that the next one resumes.
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

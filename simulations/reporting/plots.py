@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedlm.simulations.experiments.comparison import CellResult
-from fedlm.simulations.plot_style import GRID, INK, MUTED, LineStyle, line_styles, new_figure, short_name
+from fedlm.simulations.plot_style import GRID, INK, MUTED, new_figure, short_name
 from fedlm.simulations.reporting.formatting import format_percent, format_perplexity
+from fedlm.simulations.reporting.line_styles import LineStyle, line_styles
 from fedlm.simulations.reporting.selection import Curve, ModelResult, heldout_points
 
 HEIGHT = 3.9

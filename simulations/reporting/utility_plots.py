@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedlm.simulations.plot_style import FAMILIES, INK, MARKERS, MUTED, line_styles, new_figure, short_name
+from fedlm.simulations.plot_style import FAMILIES, INK, MARKERS, MUTED, new_figure, short_name
+from fedlm.simulations.reporting.line_styles import line_styles
 from fedlm.simulations.reporting.plots import fit_perplexities, style_axes
 from fedlm.simulations.reporting.privacy_summary import model_names
 from fedlm.simulations.reporting.selection import ModelResult, Spread

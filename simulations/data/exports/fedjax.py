@@ -12,7 +12,7 @@ from fedlm.simulations.data.exports.base import (
     stored_clients,
 )
 from fedlm.simulations.data.exports.sqlite import new_database
-from fedlm.simulations.data.fedjax_format import create_table, pack_client
+from fedlm.simulations.data.formats.fedjax import create_table, pack_client
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.token_store import TokenStore
 

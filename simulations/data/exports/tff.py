@@ -14,9 +14,9 @@ from fedlm.simulations.data.exports.base import (
     stored_clients,
 )
 from fedlm.simulations.data.exports.sqlite import new_database
+from fedlm.simulations.data.formats.tensorflow_federated import create_indexes, create_tables, make_example
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.data.tff_format import create_indexes, create_tables, make_example
 
 
 class TffExport:

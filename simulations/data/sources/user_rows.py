@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.byte_parts import unreadable
-from fedlm.simulations.data.sources.standard_library.english import split_sentences
+from fedlm.simulations.data.sources.english import split_sentences
 
 NOT_UTF8 = "bytes that are not UTF-8"
 """Why rows of undecodable bytes are left out."""

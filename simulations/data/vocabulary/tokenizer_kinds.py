@@ -9,8 +9,8 @@ from typing import Protocol
 
 import tokenizers
 
-from fedlm.simulations.data.text_cutting import TextCutter
 from fedlm.simulations.data.vocabulary import word_level, wordpiece
+from fedlm.simulations.data.vocabulary.text_cutting import TextCutter
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
 

@@ -12,7 +12,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 
 from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
-from fedlm.simulations.data.text_cutting import TextCutter
+from fedlm.simulations.data.vocabulary.text_cutting import TextCutter
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
 URL_WORD = "<URL>"

@@ -9,7 +9,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
-from fedlm.simulations.data.text_cutting import TextCutter
+from fedlm.simulations.data.vocabulary.text_cutting import TextCutter
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
 CONTINUATION = "##"

@@ -8,7 +8,7 @@ from fedlm.commands.data import main
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.models.special_tokens import OOV_ID
 from fedlm.simulations.data.client_text import ClientText
-from fedlm.simulations.data.describing import describe
+from fedlm.simulations.data.describing.description import describe
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText

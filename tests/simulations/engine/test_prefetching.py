@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fedlm.simulations.engine.prefetching import Lookahead
+from fedlm.simulations.engine.prefetching import Prefetched
 
 
 def test_items_come_in_order_and_only_so_many_ahead():
@@ -15,16 +15,16 @@ def test_items_come_in_order_and_only_so_many_ahead():
             yield index
 
     with ThreadPoolExecutor(1, "ahead") as executor:
-        lookahead = Lookahead(items(), executor, depth=3)
+        prefetched = Prefetched(items(), executor, depth=3)
         executor.submit(lambda: None).result()  # everything asked for so far has been made
         assert [index for index, _ in made] == [0, 1, 2]
-        assert list(lookahead) == list(range(20))
+        assert list(prefetched) == list(range(20))
     assert {name for _, name in made} == {"ahead_0"}
 
 
-def test_two_lookaheads_share_a_thread():
+def test_two_of_them_share_a_thread():
     with ThreadPoolExecutor(1) as executor:
-        first, second = (Lookahead(iter(range(start, start + 9)), executor, depth=2) for start in (0, 100))
+        first, second = (Prefetched(iter(range(start, start + 9)), executor, depth=2) for start in (0, 100))
         assert list(second) == list(range(100, 109))
         assert list(first) == list(range(9))
 
@@ -35,7 +35,7 @@ def test_an_error_is_raised_where_the_item_is_taken():
         raise ValueError("no second item")
 
     with ThreadPoolExecutor(1) as executor:
-        taken = iter(Lookahead(items(), executor, depth=5))
+        taken = iter(Prefetched(items(), executor, depth=5))
         assert next(taken) == 1
         with pytest.raises(ValueError, match="no second item"):
             next(taken)

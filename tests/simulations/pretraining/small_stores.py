@@ -4,7 +4,7 @@ import numpy as np
 
 from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
 from fedlm.simulations.pretraining.privacy_units import open_units
-from tests.simulations.data.trained_tokenizer import train_tokenizer
+from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
 
 TOKENIZER = train_tokenizer(["some words make a small vocabulary of words"], 64)
 

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from fedlm.simulations.plot_style import line_styles
+from fedlm.simulations.reporting.line_styles import line_styles
 from fedlm.simulations.reporting.plots import LABEL_GAP, TOP_LABEL, perplexity_plot, spread_out, upload_plot
 from fedlm.simulations.reporting.rate_maps import cell_text, rate_map_plot
 from fedlm.simulations.reporting.selection import group_results, model_results

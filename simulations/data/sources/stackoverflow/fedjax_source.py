@@ -11,10 +11,15 @@ import tyro
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
-from fedlm.simulations.data.fedjax_format import COLUMNS, unpack_client
+from fedlm.simulations.data.formats.fedjax import COLUMNS, unpack_client
 from fedlm.simulations.data.sources.base import Part, Progress, Reading
 from fedlm.simulations.data.sources.stackoverflow.sqlite_files import Database, check_columns, database_errors, opened
-from fedlm.simulations.data.sources.text_features import TOKENS, choose_feature, decode_texts, splits_in_names
+from fedlm.simulations.data.sources.stackoverflow.text_features import (
+    TOKENS,
+    choose_feature,
+    decode_texts,
+    splits_in_names,
+)
 from fedlm.simulations.data.sources.user_rows import existing_files
 
 PART_BYTES = 8 << 20

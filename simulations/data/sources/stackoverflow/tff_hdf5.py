@@ -10,7 +10,7 @@ import h5py
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import Part
-from fedlm.simulations.data.sources.text_features import choose_feature, decode_texts, splits_in_names
+from fedlm.simulations.data.sources.stackoverflow.text_features import choose_feature, decode_texts, splits_in_names
 
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 PART_CLIENTS = 100

@@ -14,7 +14,7 @@ from fedlm.simulations.data.sources.base import Progress, Reading
 from fedlm.simulations.data.sources.byte_parts import unreadable
 from fedlm.simulations.data.sources.stackoverflow import tff_hdf5, tff_tables
 from fedlm.simulations.data.sources.stackoverflow.sqlite_files import SQLITE_SIGNATURE, Database
-from fedlm.simulations.data.sources.text_features import TEXT_FEATURES, TOKENS
+from fedlm.simulations.data.sources.stackoverflow.text_features import TEXT_FEATURES, TOKENS
 from fedlm.simulations.data.sources.user_rows import existing_files
 
 BLOCK_BYTES = 4 << 20

@@ -7,10 +7,15 @@ from typing import Any, NamedTuple, NoReturn
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.formats.tensorflow_federated import (
+    EXAMPLES_COLUMNS,
+    METADATA_COLUMNS,
+    parse_example,
+    parse_feature,
+)
 from fedlm.simulations.data.sources.base import Part, Progress
 from fedlm.simulations.data.sources.stackoverflow.sqlite_files import Database, check_columns, database_errors, opened
-from fedlm.simulations.data.sources.text_features import choose_feature, decode_texts
-from fedlm.simulations.data.tff_format import EXAMPLES_COLUMNS, METADATA_COLUMNS, parse_example, parse_feature
+from fedlm.simulations.data.sources.stackoverflow.text_features import choose_feature, decode_texts
 
 PART_EXAMPLES = 50_000
 """Clients with together about so many examples are one part."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
-from fedlm.simulations.data.sources.standard_library.english import sentences
+from fedlm.simulations.data.sources.english import sentences
 
 EXCLUDED_DIRECTORIES = frozenset({"site-packages", "dist-packages", "__pycache__", "lib-dynload"})
 

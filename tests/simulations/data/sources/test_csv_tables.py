@@ -12,7 +12,7 @@ from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources import csv_tables
 from fedlm.simulations.data.sources.csv_tables import CsvTables, QuotedRowEnd, read_rows
-from tests.simulations.data.source_reading import byte_parts_of, read
+from tests.simulations.data.sources.source_reading import byte_parts_of, read
 
 HEADER = b"id,user,text\n"
 MEMORY = Path("memory")

@@ -10,9 +10,9 @@ import pytest
 from fedlm.commands.cli import main
 from fedlm.fl_core.client_examples import padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.simulations.data.exporting import export_store
 from fedlm.simulations.data.exports import base, parquet
 from fedlm.simulations.data.exports.base import ExportSettings
+from fedlm.simulations.data.exports.exporting import export_store
 from fedlm.simulations.data.exports.registry import EXPORTS, describe_export
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.parquet import ParquetTables
@@ -20,8 +20,8 @@ from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOver
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
-from tests.simulations.data.export_reading import READERS
-from tests.simulations.data.trained_tokenizer import train_tokenizer
+from tests.simulations.data.exports.export_reading import READERS
+from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
 
 every_export = pytest.mark.parametrize("name", EXPORTS)
 with_ids = pytest.mark.parametrize("name", ["tff", "fedjax"])

@@ -6,12 +6,12 @@ import pytest
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText
-from fedlm.simulations.data.fedjax_format import create_table, pack_client
+from fedlm.simulations.data.formats.fedjax import create_table, pack_client
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.stackoverflow import fedjax_source as stackoverflow_fedjax
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
 from fedlm.simulations.data.store.token_store import TokenStore
-from tests.simulations.data.source_reading import no_progress, read
+from tests.simulations.data.sources.source_reading import no_progress, read
 
 CLIENTS = {"1": ["how do i sort a list ?", "edit : thanks .", "see <URL> ."], "2": ["this works fine"]}
 

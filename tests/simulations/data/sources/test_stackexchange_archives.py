@@ -12,7 +12,7 @@ from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.sources.stackexchange import seven_zip
 from fedlm.simulations.data.sources.stackexchange.files import find_dumps
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange, dump_parts, read_text
-from tests.simulations.data.stackexchange_dumps import archive, comment, dump, post, read, refused, write
+from tests.simulations.data.sources.stackexchange_dumps import archive, comment, dump, post, read, refused, write
 
 
 @pytest.mark.parametrize("part_bytes", [None, 10_000])

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedlm.fl_core.errors import DataError
-from fedlm.simulations.data import fedjax_format, importing, tff_format
+from fedlm.simulations.data import importing
 from fedlm.simulations.data.client_text import SkippedCounts
+from fedlm.simulations.data.formats import fedjax, tensorflow_federated
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources import text_files
 from fedlm.simulations.data.sources.csv_tables import CsvTables
@@ -29,9 +30,9 @@ from fedlm.simulations.data.sources.standard_library import source as stdlib
 from fedlm.simulations.data.sources.standard_library.source import StandardLibrary
 from fedlm.simulations.data.sources.text_files import TextFiles
 from fedlm.simulations.data.sources.user_rows import document_id
-from fedlm.simulations.data.worker_pool import WorkerPool
-from tests.simulations.data.hugging_face_files import save_dataset
-from tests.simulations.data.source_reading import no_progress, read
+from fedlm.simulations.worker_processes import WorkerPool
+from tests.simulations.data.sources.hugging_face_files import save_dataset
+from tests.simulations.data.sources.source_reading import no_progress, read
 
 LETTERS = "abcdefghijkl"
 TEXTS = {
@@ -96,13 +97,13 @@ def make_huggingface(folder, monkeypatch):
 def make_stackoverflow_tff(folder, monkeypatch):
     path = folder / "stackoverflow.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
-        tff_format.create_tables(connection)
+        tensorflow_federated.create_tables(connection)
         for user, text in rows_of(1)[0]:
-            example = tff_format.make_example({"tokens": [text.encode()]})
+            example = tensorflow_federated.make_example({"tokens": [text.encode()]})
             connection.execute("INSERT INTO examples VALUES (?, ?, ?)", ("train", user, example))
         for user, texts in TEXTS.items():
             connection.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", (user, "train", len(texts)))
-        tff_format.create_indexes(connection)
+        tensorflow_federated.create_indexes(connection)
     monkeypatch.setattr(tff_tables, "PART_EXAMPLES", 40)
     return StackOverflowTff((path,)), "{}"
 
@@ -110,9 +111,9 @@ def make_stackoverflow_tff(folder, monkeypatch):
 def make_stackoverflow_fedjax(folder, monkeypatch):
     for index in range(2):
         with closing(sqlite3.connect(folder / f"{index}.sqlite")) as connection, connection:
-            fedjax_format.create_table(connection)
+            fedjax.create_table(connection)
             for user, texts in list(TEXTS.items())[index::2]:
-                data = fedjax_format.pack_client({"tokens": [text.encode() for text in texts]})
+                data = fedjax.pack_client({"tokens": [text.encode() for text in texts]})
                 connection.execute("INSERT INTO federated_data VALUES (?, ?, ?)", (user.encode(), data, len(texts)))
     return StackOverflowFedjax(tuple(sorted(folder.iterdir()))), "{}"
 

@@ -11,8 +11,8 @@ from matplotlib.offsetbox import AnchoredText
 from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.simulations.data.describing import TRUNCATION_LENGTHS, coverage_by_rank, truncated_share
-from fedlm.simulations.data.store.counts import SplitCounts
+from fedlm.simulations.data.describing.counts import SplitCounts
+from fedlm.simulations.data.describing.description import TRUNCATION_LENGTHS, coverage_by_rank, truncated_share
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.plot_style import FAMILIES, GRID, INK, MUTED, new_figure, to_png
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedlm.simulations.data.vocabulary.piece_cache import PieceCache
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-from tests.simulations.data.trained_tokenizer import encode, train_tokenizer
+from tests.simulations.data.vocabulary.trained_tokenizer import encode, train_tokenizer
 
 TEXTS = ["The cat's café is well-known, see <URL> [PAD] now.", "日本 a\u0301 it\u2019s ǅ İstanbul"]
 # Characters that normalization treats in some way, close to spaces.

@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pyarrow.parquet as pq
 
-from fedlm.simulations.data.fedjax_format import unpack_client
+from fedlm.simulations.data.formats.fedjax import unpack_client
+from fedlm.simulations.data.formats.tensorflow_federated import parse_example
 from fedlm.simulations.data.splits import SPLITS
-from fedlm.simulations.data.tff_format import parse_example
 
 FEDJAX_SPLITS = {"train": "train", "heldout": "held_out", "test": "test"}
 

@@ -13,7 +13,7 @@ from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
 from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
-from tests.simulations.data.trained_tokenizer import encode, train_tokenizer
+from tests.simulations.data.vocabulary.trained_tokenizer import encode, train_tokenizer
 
 TEXTS = [
     f"The {noun} {verb} the {other} near another {noun}, and {other}s {verb} it again."
@@ -24,7 +24,7 @@ TEXTS = [
 
 TRAIN = """
 import random, sys
-from tests.simulations.data.trained_tokenizer import train_tokenizer
+from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
 from tests_texts import TEXTS
 texts = TEXTS * 3
 random.Random(int(sys.argv[1])).shuffle(texts)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.models.special_tokens import OOV_ID
-from fedlm.simulations.data.store.counts import SplitCounts, count_store
+from fedlm.simulations.data.describing.counts import SplitCounts, count_store
 from fedlm.simulations.data.store.token_store import TokenStore
 
 TRUNCATION_LENGTH = 20

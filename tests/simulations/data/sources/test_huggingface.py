@@ -7,8 +7,8 @@ import pytest
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.sources import huggingface
 from fedlm.simulations.data.sources.huggingface import HuggingFaceDataset, row_parts
-from tests.simulations.data.hugging_face_files import save_dataset, save_dataset_dict
-from tests.simulations.data.source_reading import read
+from tests.simulations.data.sources.hugging_face_files import save_dataset, save_dataset_dict
+from tests.simulations.data.sources.source_reading import read
 
 TABLE = pa.table(
     {

@@ -1,6 +1,6 @@
 import pytest
 
-from fedlm.simulations.data.sources.standard_library.english import is_english, paragraphs, sentences, split_sentences
+from fedlm.simulations.data.sources.english import is_english, paragraphs, sentences, split_sentences
 
 
 def test_splits_at_sentence_ends_and_joins_lines():

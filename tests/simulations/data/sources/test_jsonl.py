@@ -12,7 +12,7 @@ from fedlm.simulations.data.importing import import_text
 from fedlm.simulations.data.sources.byte_parts import last_line_end
 from fedlm.simulations.data.sources.jsonl import JsonLines, read_lines
 from fedlm.simulations.data.sources.user_rows import RowSettings, document_id
-from tests.simulations.data.source_reading import byte_parts_of, read
+from tests.simulations.data.sources.source_reading import byte_parts_of, read
 
 GOOD = b'{"user": "a", "text": "Some text."}\n'
 

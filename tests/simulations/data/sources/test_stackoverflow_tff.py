@@ -7,12 +7,12 @@ import pytest
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText
+from fedlm.simulations.data.formats.tensorflow_federated import create_indexes, create_tables, make_example
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.stackoverflow import tff_hdf5, tff_tables
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.data.tff_format import create_indexes, create_tables, make_example
-from tests.simulations.data.source_reading import no_progress, read
+from tests.simulations.data.sources.source_reading import no_progress, read
 
 CLIENTS = [
     ("train", "00000001", ["how do i sort a list ?", "edit : thanks .", "see <URL> ."]),

@@ -11,7 +11,7 @@ from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.sources import parquet
 from fedlm.simulations.data.sources.parquet import ParquetTables, row_parts
 from fedlm.simulations.data.sources.user_rows import document_id
-from tests.simulations.data.source_reading import read
+from tests.simulations.data.sources.source_reading import read
 
 NOT_UTF8 = pa.array([b"Some text.", b"\xff", None]).view(pa.string())
 

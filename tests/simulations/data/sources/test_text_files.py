@@ -15,7 +15,7 @@ from fedlm.simulations.data.sources.user_rows import document_id
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from tests.simulations.data.made_up_store import import_made_up
-from tests.simulations.data.source_reading import byte_parts_of, read
+from tests.simulations.data.sources.source_reading import byte_parts_of, read
 
 
 def documents_of(texts):

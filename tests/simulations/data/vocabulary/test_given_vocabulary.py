@@ -10,7 +10,7 @@ from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.given_vocabulary import given_tokenizer
 from fedlm.simulations.data.vocabulary.tokenization import TokenizerSettings
-from tests.simulations.data.trained_tokenizer import encode, train_tokenizer
+from tests.simulations.data.vocabulary.trained_tokenizer import encode, train_tokenizer
 
 BERT = "[PAD]\n[unused0]\n[unused99]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n##s\nun\n##able\n.\n"
 COUNTS = "the 90\n<URL> 31\nc++ 31\ncat 2\ndog 1\n"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
-from tests.simulations.data.trained_tokenizer import encode, train_tokenizer
+from tests.simulations.data.vocabulary.trained_tokenizer import encode, train_tokenizer
 
 WORDS = TokenizerSettings(tokenizer="words")
 SPELLED_SPECIAL = ["[PAD]", "[EOS] [BOS]", "x[PAD]y", "[PAD] a", "[pad]", "[UNK]", "[[BOS]PAD]"]

@@ -16,7 +16,7 @@ from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-from tests.simulations.data.trained_tokenizer import train_tokenizer
+from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")

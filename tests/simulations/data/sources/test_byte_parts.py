@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.sources import byte_parts as module
 from fedlm.simulations.data.sources.byte_parts import byte_parts, last_line_end
-from tests.simulations.data.source_reading import byte_parts_of
+from tests.simulations.data.sources.source_reading import byte_parts_of
 
 LINES = b"".join(b"line %d %s\n" % (i, b"x" * (i % 50)) for i in range(500))
 COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}

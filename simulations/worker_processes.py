@@ -1,4 +1,4 @@
-"""Running tasks on worker processes, results in the order of the tasks, with a bounded number in flight."""
+"""Worker processes: how many, tasks handed to them, and their end with their parent."""
 
 import multiprocessing
 import os
@@ -7,17 +7,27 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
-
-from fedlm.fl_core.errors import DataError
-from fedlm.simulations.experiments.workers import end_with_parent
+from itertools import islice
+from typing import Any, TypeVar
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 IN_FLIGHT = 2
 """Tasks for each worker that wait or run, so that none is idle and memory stays bounded."""
+
+
+def cpu_cores() -> list[int]:
+    """Return the numbers of the CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def worker_processes(count: int, initialize: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
+    """Return an executor whose processes begin with a picklable function, and end when this process is killed."""
+    start = (initialize, *arguments)
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _start_worker, start)
 
 
 class WorkerPool:
@@ -40,27 +50,20 @@ class WorkerPool:
             self._pool = None
 
     def map(self, function: Callable[[_Task], _Result], tasks: Iterable[_Task]) -> Iterator[_Result]:
-        """Apply a function to every task.
-
-        Args:
-          function: picklable.
-          tasks: picklable; taken one by one as workers become free.
-
-        Yields:
-          The results, in the order of the tasks.
+        """Yield a picklable function's results, in the order of the tasks, which are taken as workers become free.
 
         Raises:
-          DataError: a worker process was killed.
+          BrokenProcessPool: a worker process was killed.
           Exception: what the function or the iteration over tasks raises.
         """
         tasks = iter(tasks)
-        first = list(_take(tasks, 2))
+        first = list(islice(tasks, 2))
         if self.workers == 1 or len(first) < 2:
             for some in (first, tasks):
                 yield from map(function, some)
             return
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn"), _start_worker)
+            self._pool = worker_processes(self.workers, _leave_threads_and_interruptions)
         pending: deque[Future[_Result]] = deque(self._pool.submit(function, task) for task in first)
         try:
             for task in tasks:
@@ -69,23 +72,25 @@ class WorkerPool:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
-        except BrokenProcessPool as error:
-            raise DataError(
-                "a worker process of the import was killed, perhaps because memory ran out. The same command goes on "
-                "where it was; give it fewer --workers."
-            ) from error
         finally:
             for future in pending:
                 future.cancel()
 
 
-def _take(tasks: Iterator[_Task], count: int) -> Iterator[_Task]:
-    for _, task in zip(range(count), tasks, strict=False):
-        yield task
+def _start_worker(initialize: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    initialize(*arguments)
 
 
-def _start_worker() -> None:
+def _end_with_parent() -> None:
+    # A worker that outlived a killed parent would go on writing into files that the next one resumes from.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _leave_threads_and_interruptions() -> None:
     # The parent alone answers to an interruption, and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=end_with_parent, daemon=True).start()

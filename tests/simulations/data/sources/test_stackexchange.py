@@ -16,9 +16,19 @@ from fedlm.simulations.data.sources.stackexchange.files import Dump, find_dumps,
 from fedlm.simulations.data.sources.stackexchange.rows import last_row_start
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange, dump_parts, read_text
 from fedlm.simulations.data.store.token_store import TokenStore
-from tests.simulations.data.stackexchange_dumps import DAY, archive, comment, dump, post, read, refused, row, write
+from tests.simulations.data.sources.stackexchange_dumps import (
+    DAY,
+    archive,
+    comment,
+    dump,
+    post,
+    read,
+    refused,
+    row,
+    write,
+)
 
-REAL = Path(__file__).parents[3].parent / "shared/data/stackexchange"
+REAL = Path(__file__).parents[4].parent / "shared/data/stackexchange"
 NEITHER = "post that is neither question nor answer"
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText
-from fedlm.simulations.data.sampling import sample_clients
+from fedlm.simulations.data.describing.sampling import sample_clients
 from tests.simulations.data.made_up_store import import_made_up, made_up_texts
 
 

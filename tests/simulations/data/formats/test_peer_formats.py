@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.simulations.data import fedjax_format
-from fedlm.simulations.data.fedjax_format import pack_client, unpack_client
-from fedlm.simulations.data.tff_format import create_indexes, create_tables, make_example, parse_example, parse_feature
+from fedlm.simulations.data.formats import fedjax
+from fedlm.simulations.data.formats.fedjax import pack_client, unpack_client
+from fedlm.simulations.data.formats.tensorflow_federated import (
+    create_indexes,
+    create_tables,
+    make_example,
+    parse_example,
+    parse_feature,
+)
 
 # Serialized by TensorFlow 2.14, with its deterministic order of features.
 EXAMPLE = base64.b64decode(
@@ -143,7 +149,7 @@ def test_tables_are_those_of_the_peers():
     connection = sqlite3.connect(":memory:")
     create_tables(connection)
     create_indexes(connection)
-    fedjax_format.create_table(connection)
+    fedjax.create_table(connection)
     columns = "SELECT m.name, t.name, t.type FROM sqlite_master m, pragma_table_info(m.name) t WHERE m.type = 'table'"
     assert connection.execute(columns).fetchall() == [
         ("examples", "split_name", "TEXT"),

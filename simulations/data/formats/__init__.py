@@ -1,0 +1,1 @@
+"""Data formats of other frameworks, which sources read and exports write."""
