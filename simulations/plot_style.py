@@ -27,25 +27,14 @@ _SETTINGS: Any = {
 
 
 def new_figure(height: float) -> Figure:
-    """Make an empty figure of the report's width.
-
-    Args:
-      height: in inches.
-
-    Returns:
-      The figure, independent of pyplot's state.
-    """
+    """Make an empty figure of the report's width, independent of pyplot's state; its height is in inches."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def settle(figure: Figure) -> None:
-    """Lay a finished figure out once for all, which is most of the work of drawing it.
-
-    Args:
-      figure: that nothing more is added to.
-    """
+    """Lay a finished figure, to which nothing more is added, out once for all: most of the work of drawing it."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
 
@@ -56,14 +45,7 @@ def short_name(model: str) -> str:
 
 
 def to_png(figure: Figure) -> bytes:
-    """Draw a figure on white.
-
-    Args:
-      figure: to draw.
-
-    Returns:
-      The content of a PNG file.
-    """
+    """Draw a figure on white, as the content of a PNG file."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(_SETTINGS):
         figure.savefig(buffer, format="png", dpi=170, facecolor="white", metadata={"Software": None})
@@ -71,14 +53,10 @@ def to_png(figure: Figure) -> bytes:
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """Draw a figure as an SVG element for an HTML page.
+    """Draw a figure as an SVG element for an HTML page, without background.
 
-    Args:
-      figure: to draw.
-      name: put before its identifiers, which must be unique on the page.
-
-    Returns:
-      The element, without background; colours of `THEME` are CSS variables `--plot-NAME`.
+    The name is put before its identifiers, which must be unique on the page. Colours of `THEME` are CSS variables
+    `--plot-NAME`.
     """
     buffer = io.StringIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))

@@ -7,19 +7,12 @@ from typing import NamedTuple
 
 
 class ClientText(NamedTuple):
-    """Some text of one client; a source may yield many of these for one client, in any order.
+    """Some text of one client; a source may yield many of these for one client, in any order."""
 
-    Attributes:
-      client_id: unique among the source's clients.
-      sentences: in their original order, case kept. Each becomes one example.
-      split: train, heldout or test, where the source says to which the text belongs; None where it does not.
-      order: a client's texts are put in this order, a time say; those of equal order keep the source's.
-    """
-
-    client_id: str
-    sentences: list[str]
-    split: str | None = None
-    order: int = 0
+    client_id: str  # unique among the source's clients
+    sentences: list[str]  # in their original order, case kept; each becomes one example
+    split: str | None = None  # train, heldout or test, where the source says to which the text belongs
+    order: int = 0  # a client's texts are put in this order, a time say; those of equal order keep the source's
 
 
 @dataclass(slots=True)
@@ -30,25 +23,14 @@ class SkippedCounts:
     _first: dict[str, str] = field(default_factory=dict)
 
     def add(self, reason: str, count: int = 1, place: str = "") -> None:
-        """Count `count` more inputs skipped for `reason`.
-
-        Args:
-          reason: in the words that the user will read.
-          count: how many.
-          place: where it was: file and line, row or client. That of a reason's first input is kept.
-        """
+        """Count inputs skipped for a reason, in the words that the user will read; the reason's first place is kept."""
         if count:
             self._counts[reason] += count
             if place:
                 self._first.setdefault(reason, place)
 
     def merge(self, counts: dict[str, int], first: dict[str, str]) -> None:
-        """Add the counts of inputs that come after those counted so far.
-
-        Args:
-          counts: as `as_dict` gives them.
-          first: as `first_places` gives them.
-        """
+        """Add the counts of inputs that come after those counted so far, as `as_dict` and `first_places` give them."""
         for reason, count in counts.items():
             self.add(reason, count, first.get(reason, ""))
 
@@ -61,5 +43,5 @@ class SkippedCounts:
         return dict(self.items())
 
     def first_places(self) -> dict[str, str]:
-        """Return where the first input of each reason was, where that is known, sorted by reason."""
+        """Return where the first input of each reason was (file and line, row or client), where that is known."""
         return dict(sorted(self._first.items()))

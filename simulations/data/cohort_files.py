@@ -20,37 +20,20 @@ WEIGHTS_HEADER = ("client_id", "weight")
 
 
 class CohortFile(NamedTuple):
-    """What a run remembers of such a file.
-
-    Attributes:
-      path: where it was.
-      sha256: fingerprint of its content.
-      clients: how many clients of the data it names.
-      unknown_rows: how many of its rows name a client that the data does not have.
-    """
+    """What a run remembers of such a file."""
 
     path: str
-    sha256: str
-    clients: int
-    unknown_rows: int
+    sha256: str  # of its content
+    clients: int  # how many clients of the data it names
+    unknown_rows: int  # how many of its rows name a client that the data does not have
 
 
 def read_availability(path: Path, clients: Mapping[str, int], cycle_hours: float) -> tuple[Availability, CohortFile]:
     """Read a trace: a CSV file with the header `client_id,start,end`, hours within a cycle.
 
-    A client is available from start until just before end, past the cycle's end where start is above end. A client
-    may have several rows; one without any is never available.
-
-    Args:
-      path: of the file.
-      clients: from the ids of the data's clients to their indices.
-      cycle_hours: length of the cycle.
-
-    Returns:
-      When the clients are available, and what to remember of the file.
-
-    Raises:
-      DataError: the file is missing or damaged, or names no client of the data.
+    A client is available from start until just before end, past the cycle's end where start is above end. A client may
+    have several rows; one without any is never available. `clients` maps the ids of the data's clients to their
+    indices. Raises DataError where the file is missing or damaged, or names no client of the data.
     """
     client, start, end = array("q"), array("d"), array("d")
     unknown = 0
@@ -73,15 +56,8 @@ def read_availability(path: Path, clients: Mapping[str, int], cycle_hours: float
 def read_weights(path: Path, clients: Mapping[str, int]) -> tuple[np.ndarray, CohortFile]:
     """Read weights: a CSV file with the header `client_id,weight`, each client at most once.
 
-    Args:
-      path: of the file.
-      clients: from the ids of the data's clients to their indices.
-
-    Returns:
-      float64 [clients], 0 for a client that the file does not name, and what to remember of the file.
-
-    Raises:
-      DataError: the file is missing or damaged, or names no client of the data.
+    Returns float64 [clients], 0 for a client that the file does not name. `clients` and errors are as for
+    `read_availability`.
     """
     weights = np.full(len(clients), np.nan)
     unknown = 0
@@ -100,17 +76,7 @@ def read_weights(path: Path, clients: Mapping[str, int]) -> tuple[np.ndarray, Co
 
 
 def fingerprint(path: Path) -> str:
-    """Compute a fingerprint of a file's content.
-
-    Args:
-      path: of the file.
-
-    Returns:
-      Its SHA-256, in hex.
-
-    Raises:
-      DataError: it cannot be read.
-    """
+    """Return the SHA-256 of a file's content in hex; raises DataError where it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -16,60 +16,38 @@ CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
 
 
 class FederatedData(Protocol):
-    """Clients with their token sequences.
-
-    Attributes:
-      num_examples: int64 [clients].
-    """
+    """Clients with their token sequences; `num_examples` is int64 [clients]."""
 
     num_examples: np.ndarray
 
     def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
-        """Fetch a client's examples.
+        """Return the examples of a client that `rows` [n] name, in this order; all where None.
 
-        Args:
-          client: its index.
-          rows: int [n], the examples to fetch, in this order; all where None.
-
-        Returns:
-          int32 [n, length + 1]: `[BOS] w1 .. wk [EOS]`, cut or padded with PAD; a copy where `rows` are given.
+        int32 [n, length + 1]: `[BOS] w1 .. wk [EOS]`, cut or padded with PAD; a copy where `rows` are given.
         """
         ...
 
 
 class InMemoryData:
-    """Federated data held in lists; for tests and for data of your own that is small."""
+    """Federated data in lists, int32 [examples, length + 1] a client; for tests and for small data of your own."""
 
     def __init__(self, clients: Sequence[np.ndarray]):
-        """Keep the clients' sequences.
-
-        Args:
-          clients: int32 [examples, length + 1] each.
-        """
         self._clients = clients
         self.num_examples = np.array([len(client) for client in clients], np.int64)
 
     def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
-        """See `FederatedData.sequences`."""
         sequences = self._clients[client]
         return sequences if rows is None else sequences[rows]
 
 
 class ChosenClients:
-    """Some clients of a federated data set, numbered anew."""
+    """Some clients of a federated data set, int [chosen], numbered anew."""
 
     def __init__(self, data: FederatedData, clients: np.ndarray):
-        """Bind the data to the choice.
-
-        Args:
-          data: all clients.
-          clients: int [chosen], indices of those chosen.
-        """
         self._data, self._clients = data, clients
         self.num_examples = data.num_examples[clients]
 
     def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
-        """See `FederatedData.sequences`."""
         return self._data.sequences(int(self._clients[client]), rows)
 
 
@@ -77,12 +55,6 @@ class StoredData:
     """One split of a store on disk, cut to a sequence length."""
 
     def __init__(self, split: ClientSplit, length: int):
-        """Bind a split to a length.
-
-        Args:
-          split: of a `TokenStore`.
-          length: target tokens of a sequence.
-        """
         self._split, self._length = split, length
         self.num_examples = split.num_examples
 
@@ -92,24 +64,11 @@ class StoredData:
         return self._split.client_ids
 
     def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
-        """See `FederatedData.sequences`."""
         return padded_sequences(self._split.client(client), self._length, rows)
 
 
 def open_splits(store: TokenStore, names: Iterable[str], length: int) -> dict[str, StoredData]:
-    """Open splits of a store, each of which must have examples.
-
-    Args:
-      store: the store.
-      names: of the splits.
-      length: target tokens of a sequence.
-
-    Returns:
-      The splits, by name.
-
-    Raises:
-      DataError: a split has no example.
-    """
+    """Open splits of a store by name, each of which must have examples, or DataError is raised."""
     splits = {name: StoredData(store.split(name), length) for name in names}
     for name, split in splits.items():
         if not split.num_examples.sum():
@@ -124,18 +83,10 @@ def evaluation_batches(
     max_examples: int | None = None,
     own_rows: range | None = None,
 ) -> Iterator[Batch]:
-    """Lay examples of all clients out in batches of one shape.
+    """Lay examples of all clients out in batches of one shape, the last filled up with rows of weight 0.
 
-    Args:
-      data: the clients.
-      length: target tokens of a sequence.
-      batch_size: rows of a batch; the last batch is filled up with rows of weight 0.
-      max_examples: take only so many examples, from clients in an order that is random but always the
-        same; None takes all.
-      own_rows: which rows of every batch to make; all where None. Other examples are not touched.
-
-    Yields:
-      The batches, as NumPy arrays.
+    At most `max_examples` are taken, from clients in the order of `evaluation_order`. Only the rows of every batch that
+    `own_rows` name are made; other examples are not touched.
     """
     clients = evaluation_order(data)
     ends = np.cumsum(data.num_examples[clients])
@@ -167,14 +118,8 @@ def device_batches(
 ) -> Iterator[Any]:
     """Lay examples of all clients out in batches that are spread over the devices of all processes.
 
-    Args:
-      data: the clients.
-      length: target tokens of a sequence.
-      max_examples: see `evaluation_batches`.
-      transform: what a model reads of a batch: maps its number, the rows of it that this process makes, and these.
-
-    Yields:
-      The batches, on the devices. Each process makes the rows of its own devices.
+    Each process makes the rows of its own devices. `transform` says what a model reads of a batch: it maps the batch's
+    number, the rows of it that this process makes, and these.
     """
     rows_over_devices = NamedSharding(Mesh(np.array(jax.devices()), "devices"), PartitionSpec("devices"))
     rows, devices = rows_per_device(), jax.devices()
@@ -186,37 +131,18 @@ def device_batches(
 
 
 def rows_per_device() -> int:
-    """Say how many rows are scored together on each device.
-
-    Returns:
-      Few on a CPU, so that their logits stay in its cache.
-    """
+    """Return how many rows are scored together on each device: few on a CPU, so that their logits stay in its cache."""
     return CPU_EVALUATION_BATCH if jax.local_devices()[0].platform == "cpu" else EVALUATION_BATCH
 
 
 def evaluation_owners(data: FederatedData, max_examples: int | None = None) -> np.ndarray:
-    """Say whose the rows of `evaluation_batches` are, without touching an example.
-
-    Args:
-      data: the clients.
-      max_examples: as there.
-
-    Returns:
-      int64 [examples]: the client of every row, in order; the rows that fill up the last batch are left out.
-    """
+    """Return int64 [examples], the client of every row of `evaluation_batches`, without those that fill up."""
     clients = evaluation_order(data)
     return np.repeat(clients, data.num_examples[clients])[:max_examples]
 
 
 def evaluation_order(data: FederatedData) -> np.ndarray:
-    """Put clients into the order in which they are scored: random, but always the same.
-
-    Args:
-      data: the clients.
-
-    Returns:
-      int64 [clients], their indices.
-    """
+    """Return int64 [clients], the order in which clients are scored: random, but always the same."""
     return np.random.default_rng(0).permutation(len(data.num_examples))
 
 

@@ -32,35 +32,21 @@ _SUMMARY = b"summary"
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What one run holds.
+    """What one run holds."""
 
-    Attributes:
-      texts: number of `ClientText`s.
-      sentences: number of their sentences.
-      splits: the splits that the source named.
-      group_bytes: bytes of text in each group.
-      skipped: inputs left out, by reason.
-      first_skipped: where the first of each reason was.
-    """
-
-    texts: int
-    sentences: int
-    splits: list[str]
-    group_bytes: list[int]
+    texts: int  # number of `ClientText`s
+    sentences: int  # number of their sentences
+    splits: list[str]  # those that the source named
+    group_bytes: list[int]  # bytes of text in each group
     skipped: dict[str, int]
     first_skipped: dict[str, str]
 
 
 class GroupedClient(NamedTuple):
-    """All text of one client.
-
-    Attributes:
-      client_id: its id.
-      texts: (split named by the source, sentences) in order.
-    """
+    """All text of one client."""
 
     client_id: str
-    texts: list[tuple[str | None, list[str]]]
+    texts: list[tuple[str | None, list[str]]]  # (split named by the source, sentences) in order
 
 
 def client_digest(client_id: str) -> bytes:
@@ -69,18 +55,9 @@ def client_digest(client_id: str) -> bytes:
 
 
 def write_run(path: Path, texts: Iterable[ClientText], skipped: SkippedCounts) -> RunSummary:
-    """Write the text of one part as a run.
+    """Write the text of one part as a run, which appears only when it is whole.
 
-    Args:
-      path: where to; appears only when it is whole.
-      texts: of the part.
-      skipped: the part's tally, complete once `texts` has been read; receives texts that are not Unicode.
-
-    Returns:
-      What the run holds.
-
-    Raises:
-      OSError: the disk refuses.
+    `skipped` is the part's tally, complete once `texts` has been read; it receives texts that are not Unicode, too.
     """
     groups: list[list[ClientText]] = [[] for _ in range(NUM_GROUPS)]
     group_bytes = [0] * NUM_GROUPS
@@ -122,24 +99,15 @@ def write_run(path: Path, texts: Iterable[ClientText], skipped: SkippedCounts) -
 
 
 def read_summary(path: Path) -> RunSummary:
-    """Read what a run holds, without its text.
-
-    Raises:
-      pyarrow.ArrowException, OSError, ValueError: the file is damaged.
-    """
+    """Read what a run holds, without its text; raises ArrowException, OSError or ValueError where it is damaged."""
     with pa.memory_map(str(path)) as file:
         return RunSummary(**json.loads(pa.ipc.open_file(file).schema.metadata[_SUMMARY]))
 
 
 def read_clients(runs: Sequence[Path], groups: range) -> Iterator[GroupedClient]:
-    """Bring together the text of some groups' clients, opening every run once.
+    """Yield some neighbouring groups' clients in the order of the SHA-256 of their ids, opening every run once.
 
-    Args:
-      runs: all runs, in the order of the source's parts.
-      groups: neighbours, from 0 to `NUM_GROUPS - 1`; their text is in memory at once.
-
-    Yields:
-      The clients in the order of the SHA-256 of their ids.
+    The runs are given in the order of the source's parts. All text of the groups is in memory at once.
     """
     rows: dict[str, list[tuple[int, int, str | None, list[str]]]] = {}
     for run in runs:

@@ -37,33 +37,20 @@ CHUNKS_AHEAD = 4
 
 @dataclass(frozen=True)
 class ClientWork:
-    """What every client of a cohort does, and what the server makes of it.
-
-    Attributes:
-      model: the model trained.
-      training: local SGD.
-      compressor: how the update travels.
-      rules: how the server screens, clips and weighs it.
-    """
+    """What every client of a cohort does, and what the server makes of it."""
 
     model: Model
     training: LocalTraining
-    compressor: Compressor
-    rules: AggregationRules
+    compressor: Compressor  # how the update travels
+    rules: AggregationRules  # how the server screens, clips and weighs it
 
 
 class RoundSetting(NamedTuple):
-    """What changes from round to round without compiling anew.
+    """What changes from round to round without compiling anew."""
 
-    Attributes:
-      learning_rate: float scalar, of the clients' SGD.
-      clip_norm: float scalar, of updates, or None for that of the rules.
-      upload_key: see `fedlm.fl_core.round_loop.RoundPlan.upload_key`.
-    """
-
-    learning_rate: jax.typing.ArrayLike
-    clip_norm: jax.typing.ArrayLike | None
-    upload_key: jax.Array
+    learning_rate: jax.typing.ArrayLike  # float scalar, of the clients' SGD
+    clip_norm: jax.typing.ArrayLike | None  # float scalar, of updates, or None for that of the rules
+    upload_key: jax.Array  # see `fedlm.fl_core.round_loop.RoundPlan.upload_key`
 
 
 class _LaneState(NamedTuple):
@@ -85,14 +72,9 @@ class CohortEngine:
     ):
         """Prepare an engine; compilation happens at the first cohort.
 
-        Args:
-          work: what clients do.
-          data: their examples.
-          length: target tokens of a sequence.
-          devices: where to run; all devices of all processes where None.
-          lanes_per_device: clients trained together on a device. One is best on a CPU core; on an
-            accelerator, as many as fill it. Each lane holds parameters, gradients and an update.
-          steps_per_chunk: local steps handed to the devices at once.
+        Without devices it runs on all of all processes. One lane a device, a client trained on it at a time, is best on
+        a CPU core; an accelerator takes as many as fill it, each of which holds parameters, gradients and an update.
+        `steps_per_chunk` local steps are handed to the devices at once.
         """
         devices = jax.devices() if devices is None else devices
         self._work, self._data = work, data
@@ -105,7 +87,7 @@ class CohortEngine:
         self._prepared: tuple[RoundPlan, Prefetched[LaneChunk]] | None = None
 
     def announce(self, plan: RoundPlan) -> None:
-        """See `CohortRunner.announce`; its first chunks are made while the devices are busy."""
+        """Remember the next plan; its first chunks are made while the devices are busy."""
         self._announced = plan
 
     def _chunks(self, plan: RoundPlan) -> Prefetched[LaneChunk]:
@@ -115,7 +97,6 @@ class CohortEngine:
         return Prefetched(chunks, self._thread, CHUNKS_AHEAD)
 
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
-        """See `fedlm.fl_core.round_loop.CohortRunner.run`."""
         setting = RoundSetting(plan.learning_rate, clip_norm, plan.upload_key())
         params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
         state = _empty_state(params, self._shape, self._mesh)
@@ -138,10 +119,9 @@ class CohortEngine:
 
     @staticmethod
     def compiled_programs() -> int:
-        """Count the versions of the chunk program that this process has compiled so far.
+        """Count the versions of the chunk program that this process has compiled so far, over all engines.
 
-        Returns:
-          The count over all engines of the process; it stands still while shapes and settings do.
+        The count stands still while shapes and settings do.
         """
         return _run_chunk._cache_size()  # type: ignore[attr-defined]
 

@@ -8,16 +8,10 @@ _MEMORY_SHARE = 0.6
 
 
 def choose_lanes(parameters: int, cohort_size: int, devices: list[jax.Device] | None = None) -> int:
-    """Choose the lanes of each device.
+    """Return how many lanes each of the devices that share a cohort has; all devices of all processes where None.
 
-    Args:
-      parameters: how many the model has.
-      cohort_size: clients of a round.
-      devices: that share the cohort; all devices of all processes where None.
-
-    Returns:
-      1 on a CPU, whose cores a single lane fills best; elsewhere as many as the cohort can use and the device's
-      memory holds, at least 1.
+    That is 1 on a CPU, whose cores a single lane fills best; elsewhere as many as the cohort can use and the device's
+    memory holds, at least 1.
     """
     count = jax.device_count() if devices is None else len(devices)
     device = jax.local_devices()[0] if devices is None else devices[0]

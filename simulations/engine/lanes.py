@@ -19,53 +19,31 @@ from fedlm.simulations.data.federated_data import FederatedData
 
 @dataclass(frozen=True)
 class LaneShape:
-    """The fixed shape of a chunk.
+    """The fixed shape of a chunk."""
 
-    Attributes:
-      devices: how many devices run lanes, of all processes together.
-      lanes: lanes on each device.
-      steps: local steps in a chunk.
-      length: target tokens of a sequence.
-    """
-
-    devices: int
-    lanes: int
-    steps: int
-    length: int
+    devices: int  # that run lanes, of all processes together
+    lanes: int  # on each device
+    steps: int  # local steps in a chunk
+    length: int  # target tokens of a sequence
 
 
 class LaneChunk(NamedTuple):
-    """Some steps of every lane. D devices of this process, S steps, L lanes.
+    """Some steps of every lane. D devices of this process, S steps, L lanes."""
 
-    Attributes:
-      tokens: int32 [D, S, L, batch, length + 1].
-      weight: float32 [D, S, L, batch].
-      first: bool [D, S, L], whether the step is its client's first.
-      last: bool [D, S, L], whether it is its client's last.
-      client: int32 [D, S, L], the client's index.
-      num_examples: float32 [D, S, L], how many examples the client trains on.
-      num_steps: int32 [D], how many of the S steps hold work on any of the device's lanes.
-    """
-
-    tokens: np.ndarray
-    weight: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    client: np.ndarray
-    num_examples: np.ndarray
-    num_steps: np.ndarray
+    tokens: np.ndarray  # int32 [D, S, L, batch, length + 1]
+    weight: np.ndarray  # float32 [D, S, L, batch]
+    first: np.ndarray  # bool [D, S, L], whether the step is its client's first
+    last: np.ndarray  # bool [D, S, L], whether it is its client's last
+    client: np.ndarray  # int32 [D, S, L], the client's index
+    num_examples: np.ndarray  # float32 [D, S, L], how many examples the client trains on
+    num_steps: np.ndarray  # int32 [D], how many of the S steps hold work on any of the device's lanes
 
 
 def balance_lanes(steps: np.ndarray, num_lanes: int) -> list[list[int]]:
     """Give clients to lanes so that lanes are about equally long: longest first, to the shortest lane.
 
-    Args:
-      steps: int [clients], local steps of each.
-      num_lanes: how many lanes there are.
-
-    Returns:
-      For each lane the positions of its clients. Clients without steps are left out. The longest lane is at
-      most 4/3 of the best possible (Graham 1969).
+    `steps` is int [clients], the local steps of each. Returns for each lane the positions of its clients, without those
+    that have no steps. The longest lane is at most 4/3 of the best possible (Graham 1969).
     """
     lanes: list[list[int]] = [[] for _ in range(num_lanes)]
     shortest = [(0, lane) for lane in range(num_lanes)]
@@ -84,20 +62,10 @@ def lane_chunks(
     shape: LaneShape,
     own_devices: Sequence[int] | None = None,
 ) -> Iterator[LaneChunk]:
-    """Lay a cohort's local steps out in lanes and cut the lanes into chunks.
+    """Lay a cohort's local steps out in lanes and cut the lanes of some devices, or of all, into chunks.
 
     Which lane a client is in follows from the plan alone. So several processes, each of which makes the lanes of its
-    own devices, agree without a word, also on the number of chunks.
-
-    Args:
-      data: the clients' examples.
-      plan: the cohort and its random streams.
-      training: batch size, epochs and cap.
-      shape: of the chunks of all devices together.
-      own_devices: those whose lanes to make; all where None.
-
-    Yields:
-      The chunks in order, as many as the longest lane of all devices needs.
+    own devices, agree without a word, also on the number of chunks: as many as the longest lane of all devices needs.
     """
     own_devices = range(shape.devices) if own_devices is None else own_devices
     steps = training.count_steps(data.num_examples[plan.clients])

@@ -12,12 +12,9 @@ _END = object()
 class Prefetched(Generic[_Item]):
     """Iterates over an iterator whose next items are made ahead of time on another thread.
 
-    No thread waits for the consumer: each item taken asks for one more. So an abandoned prefetched costs nothing.
-
-    Args:
-      items: used by the executor only from now on.
-      executor: with a single thread, so that items are made in their order.
-      depth: how many items may be ready and not yet taken.
+    No thread waits for the consumer: each item taken asks for one more. So an abandoned one costs nothing. Only the
+    executor uses `items` from now on; it has a single thread, so that items are made in their order. At most `depth`
+    are ready and not yet taken.
     """
 
     def __init__(self, items: Iterator[_Item], executor: Executor, depth: int) -> None:

@@ -6,30 +6,16 @@ from fedlm.simulations.reporting.selection import Group, ModelResult, finite
 
 
 class Costs(NamedTuple):
-    """What a round costs, on average; None where no round was recorded.
+    """What a round costs, on average; None where no round was recorded."""
 
-    Attributes:
-      bytes_up: that the whole cohort uploads.
-      bytes_down: that the whole cohort downloads.
-      seconds: of wall clock, scoring on the held-out clients included.
-      clients_per_second: trained.
-    """
-
-    bytes_up: float | None
-    bytes_down: float | None
-    seconds: float | None
-    clients_per_second: float | None
+    bytes_up: float | None  # that the whole cohort uploads
+    bytes_down: float | None  # that the whole cohort downloads
+    seconds: float | None  # of wall clock, scoring on the held-out clients included
+    clients_per_second: float | None  # trained
 
 
 def costs(group: Group) -> Costs:
-    """Average what a round costs over the seeds that finished, or over all where none did.
-
-    Args:
-      group: of one combination of learning rates.
-
-    Returns:
-      The costs of a round.
-    """
+    """Average what a round costs over the seeds that finished, or over all where none did."""
     rows = [row for result in group.finished or group.results for row in result.rows]
 
     def total(name: str) -> float:

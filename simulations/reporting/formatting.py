@@ -9,14 +9,7 @@ SPACE = "\N{NO-BREAK SPACE}"
 
 
 def format_perplexity(value: float | None) -> str:
-    """Format a perplexity, or any positive number of unknown size.
-
-    Args:
-      value: the number, or None.
-
-    Returns:
-      About four digits.
-    """
+    """Format a perplexity, or any positive number of unknown size, in about four digits."""
     number = finite(value)
     if number is None:
         return DASH
@@ -24,28 +17,13 @@ def format_perplexity(value: float | None) -> str:
 
 
 def format_percent(value: float | None) -> str:
-    """Format a share.
-
-    Args:
-      value: between 0 and 1, or None.
-
-    Returns:
-      Percent with two decimals.
-    """
+    """Format a share as percent with two decimals."""
     number = finite(value)
     return DASH if number is None else f"{100 * number:.2f}{SPACE}%"
 
 
 def format_spread(score: str, value: Spread | None) -> str:
-    """Format a mean and its standard deviation over seeds.
-
-    Args:
-      score: `perplexity` or an accuracy.
-      value: the mean and spread, or None.
-
-    Returns:
-      Such as `231.4 ± 2.1`; the deviation is a dash where there is one seed only.
-    """
+    """Format a mean and its standard deviation over seeds, as in `231.4 ± 2.1`; that of one seed is a dash."""
     if value is None:
         return DASH
     if score == "perplexity":
@@ -56,15 +34,8 @@ def format_spread(score: str, value: Spread | None) -> str:
 
 
 def format_number(value: float | None, decimals: int | None = None) -> str:
-    """Format a plain number.
-
-    Args:
-      value: the number, or None.
-      decimals: digits after the point; as many as make about three in all where it is None.
-
-    Returns:
-      The number with thousands set apart.
-    """
+    """Format a number with thousands set apart, and with as many decimals as make about three digits, or with so
+    many."""
     number = finite(value)
     if number is None:
         return DASH
@@ -74,38 +45,17 @@ def format_number(value: float | None, decimals: int | None = None) -> str:
 
 
 def format_megabytes(value: float | None) -> str:
-    """Format bytes as megabytes of a million bytes.
-
-    Args:
-      value: bytes, or None.
-
-    Returns:
-      The number without its unit.
-    """
+    """Format bytes as megabytes of a million bytes, without the unit."""
     return format_number(None if value is None else value / 1e6)
 
 
 def format_rates(group: Group) -> str:
-    """Name a combination of learning rates.
-
-    Args:
-      group: that used it.
-
-    Returns:
-      Such as `0.5 / 0.01`: the clients' SGD, then the server optimizer.
-    """
+    """Name a combination of learning rates, such as `0.5 / 0.01`: the clients' SGD, then the server optimizer."""
     return SPACE.join((f"{group.client_learning_rate:g}", "/", f"{group.server_learning_rate:g}"))
 
 
 def describe_losses(group: Group) -> str:
-    """Say how many seeds of a combination were lost.
-
-    Args:
-      group: of one combination of learning rates.
-
-    Returns:
-      Such as `2 of 3 seeds diverged, 1 failed`; empty where all finished.
-    """
+    """Say how many seeds were lost, such as `2 of 3 seeds diverged, 1 failed`; empty where all finished."""
     lost = Counter(result.status for result in group.results if result.status != "finished")
     words = [f"{lost[status]} {status}" for status in ("diverged", "failed") if lost[status]]
     if not words:
@@ -116,14 +66,7 @@ def describe_losses(group: Group) -> str:
 
 
 def join_words(words: list[str]) -> str:
-    """Join words as a sentence does.
-
-    Args:
-      words: at least one.
-
-    Returns:
-      Such as `a, b and c`.
-    """
+    """Join at least one word as a sentence does: `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 

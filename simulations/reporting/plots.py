@@ -23,30 +23,16 @@ UNITS = ((1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 
 
 class Line(NamedTuple):
-    """What is drawn of one model.
-
-    Attributes:
-      model: its name.
-      style: of its line.
-      mean: its curve over the seeds that finished; None where none did.
-      lost: (x values, scores) of each seed that diverged or failed.
-    """
+    """What is drawn of one model."""
 
     model: str
     style: LineStyle
-    mean: Curve | None
-    lost: list[tuple[np.ndarray, np.ndarray]]
+    mean: Curve | None  # its curve over the seeds that finished; None where none did
+    lost: list[tuple[np.ndarray, np.ndarray]]  # (x values, scores) of each seed that diverged or failed
 
 
 def perplexity_plot(models: Sequence[ModelResult]) -> Figure:
-    """Draw held-out perplexity against rounds, at each model's selected learning rates.
-
-    Args:
-      models: all models.
-
-    Returns:
-      The figure.
-    """
+    """Draw held-out perplexity against rounds, at each model's selected learning rates."""
     figure, axes = _curves_figure(models, "perplexity", lambda curve: curve.rounds)
     axes.set_title("Held-out perplexity by round (lower is better)", loc="left", color=INK, weight="bold")
     axes.set_xlabel("rounds done", color=INK)
@@ -61,14 +47,7 @@ def perplexity_plot(models: Sequence[ModelResult]) -> Figure:
 
 
 def accuracy_plot(models: Sequence[ModelResult]) -> Figure:
-    """Draw held-out accuracy against rounds, at each model's selected learning rates.
-
-    Args:
-      models: all models.
-
-    Returns:
-      The figure.
-    """
+    """Draw held-out accuracy against rounds, at each model's selected learning rates."""
     figure, axes = _curves_figure(models, "accuracy", lambda curve: curve.rounds)
     axes.set_title("Held-out accuracy by round (higher is better)", loc="left", color=INK, weight="bold")
     axes.set_xlabel("rounds done", color=INK)
@@ -76,14 +55,7 @@ def accuracy_plot(models: Sequence[ModelResult]) -> Figure:
 
 
 def upload_plot(models: Sequence[ModelResult]) -> Figure:
-    """Draw held-out perplexity against the bytes that all clients together have uploaded.
-
-    Args:
-      models: all models.
-
-    Returns:
-      The figure.
-    """
+    """Draw held-out perplexity against the bytes that all clients together have uploaded."""
     curves = [curve for entry in models if entry.selected and (curve := entry.selected.curve("perplexity"))]
     most = max((float(curve.bytes_up[-1]) for curve in curves), default=0.0)
     size, unit = next(((size, unit) for size, unit in UNITS if most < 1e4 * size), UNITS[-1])
@@ -134,12 +106,7 @@ def _style_axes(axes: Axes, score: str) -> None:
 
 
 def style_axes(axes: Axes, score: str) -> None:
-    """Give axes the look of the report, and a vertical axis for a score.
-
-    Args:
-      axes: to change.
-      score: `perplexity`, on a logarithmic axis, or an accuracy.
-    """
+    """Give axes the look of the report, and a vertical axis for `perplexity`, which is logarithmic, or an accuracy."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(colors=MUTED, labelcolor=INK, which="both")
@@ -193,13 +160,7 @@ def _set_limits(axes: Axes, lines: list[Line], score: str, x: Callable[[Curve], 
 
 
 def fit_perplexities(axes: Axes, low: float, high: float) -> None:
-    """Fit a logarithmic vertical axis to perplexities.
-
-    Args:
-      axes: with such an axis.
-      low: the lowest.
-      high: the highest.
-    """
+    """Fit a logarithmic vertical axis to perplexities from the lowest to the highest."""
     spare = max((high / low) ** 0.05, 1.01)
     axes.set_ylim(low / spare, high * spare)
     axes.yaxis.set_major_locator(
@@ -243,13 +204,9 @@ def _in_axes(axes: Axes, x: float, y: float) -> tuple[float, float]:
 
 
 def spread_out(heights: Sequence[float]) -> list[float]:
-    """Move labels apart that would lie on each other.
+    """Move labels apart that would lie on each other; heights ascend, from 0 to 1.
 
-    Args:
-      heights: where they should be, ascending, from 0 to 1.
-
-    Returns:
-      Heights at least `LABEL_GAP` apart, as near as may be and not above `TOP_LABEL`.
+    They come at least `LABEL_GAP` apart, as near as may be and not above `TOP_LABEL`.
     """
     places: list[float] = []
     for height in heights:

@@ -20,14 +20,7 @@ COLOURS = 32
 
 
 def rate_map_plot(models: Sequence[ModelResult]) -> Figure:
-    """Draw a heat map a model: mean final held-out perplexity over client and server learning rates.
-
-    Args:
-      models: all models.
-
-    Returns:
-      The figure.
-    """
+    """Draw a heat map a model: mean final held-out perplexity over client and server learning rates."""
     groups = [group for entry in models for group in entry.groups]
     clients = sorted({group.client_learning_rate for group in groups})
     servers = sorted({group.server_learning_rate for group in groups})
@@ -104,13 +97,9 @@ def _draw_cell(
 
 
 def cell_text(group: Group) -> str:
-    """Say what became of a combination of learning rates.
+    """Say what became of a combination of learning rates, one fact a line.
 
-    Args:
-      group: of one combination.
-
-    Returns:
-      The mean perplexity of the seeds that finished, and how many did not, such as `diverged 2/3`; one a line.
+    The mean perplexity of the seeds that finished, and how many did not, such as `diverged 2/3`.
     """
     spread = group.scores("heldout_perplexity")
     lines = [format_perplexity(spread.mean)] if spread else []

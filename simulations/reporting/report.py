@@ -32,17 +32,11 @@ from fedlm.simulations.reporting.verdicts import judge_twins
 
 
 class Plot(NamedTuple):
-    """A plot of the report.
+    """A plot of the report."""
 
-    Attributes:
-      name: of its PNG file.
-      draw: makes the figure.
-      caption: what to see in it.
-    """
-
-    name: str
+    name: str  # of its PNG file
     draw: Callable[[Sequence[ModelResult]], Figure]
-    caption: str
+    caption: str  # what to see in it
 
 
 _RUNS = (
@@ -90,40 +84,24 @@ MECHANISMS_PLOT = Plot(
 
 
 class Drawing(NamedTuple):
-    """A drawn plot.
-
-    Attributes:
-      plot: what it is.
-      svg: the element for the page.
-    """
+    """A drawn plot."""
 
     plot: Plot
-    svg: Markup
+    svg: Markup  # the element for the page
 
 
 class Drawings(NamedTuple):
-    """All plots of a report.
+    """All plots of a report."""
 
-    Attributes:
-      utility: what privacy costs; empty where no two levels of privacy are compared.
-      plots: the others, by the privacy of their runs in words, which is empty where all have the same.
-    """
-
-    utility: list[Drawing]
+    utility: list[Drawing]  # what privacy costs; empty where no two levels of privacy are compared
+    # the others, by the privacy of their runs in words, which is empty where all have the same
     plots: dict[str, list[Drawing]]
 
 
 def write_report(comparison: Comparison, results: list[CellResult], out: Path, command: str) -> Path:
-    """Write report.html, results.csv and plots/*.png.
+    """Write report.html, results.csv and plots/*.png into a comparison's folder, which is made where absent.
 
-    Args:
-      comparison: the settings.
-      results: of all cells.
-      out: folder of the comparison; made where absent.
-      command: that was given, to be repeated.
-
-    Returns:
-      The path of report.html.
+    The command that was given is repeated on the page. Returns the path of report.html.
     """
     models = model_results(results)
     (out / "plots").mkdir(parents=True, exist_ok=True)
@@ -169,18 +147,7 @@ def render_page(
     drawings: Drawings,
     command: str,
 ) -> str:
-    """Fill the page's template.
-
-    Args:
-      comparison: the settings.
-      results: of all cells.
-      models: what was found about each model.
-      drawings: its plots.
-      command: that was given.
-
-    Returns:
-      The page.
-    """
+    """Fill the page's template."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

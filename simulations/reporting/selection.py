@@ -16,45 +16,25 @@ SCORES = Scores._fields
 
 
 class Spread(NamedTuple):
-    """A score over seeds.
+    """A score over seeds."""
 
-    Attributes:
-      mean: over the seeds that finished.
-      std: sample standard deviation over them; None where there is only one.
-      seeds: how many they are.
-    """
-
-    mean: float
-    std: float | None
-    seeds: int
+    mean: float  # over the seeds that finished
+    std: float | None  # sample standard deviation over them; None where there is only one
+    seeds: int  # how many they are
 
 
 class Curve(NamedTuple):
-    """A held-out score against rounds, over seeds.
+    """A held-out score against rounds, over seeds; all are `[points]`."""
 
-    Attributes:
-      rounds: rounds done when the score was taken, `[points]`.
-      bytes_up: mean over seeds of the bytes that all clients together had uploaded by then, `[points]`.
-      mean: of the score over seeds, `[points]`.
-      std: its sample standard deviation, `[points]`; None where there is only one seed.
-    """
-
-    rounds: np.ndarray
-    bytes_up: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray | None
+    rounds: np.ndarray  # done when the score was taken
+    bytes_up: np.ndarray  # mean over seeds of the bytes that all clients together had uploaded by then
+    mean: np.ndarray  # of the score over seeds
+    std: np.ndarray | None  # its sample standard deviation; None where there is only one seed
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The cells of one model, one privacy and one combination of learning rates, one a seed.
-
-    Attributes:
-      model: its name.
-      client_learning_rate: of the clients' SGD.
-      server_learning_rate: of the server optimizer.
-      results: of the cells.
-    """
+    """The cells of one model, one privacy and one combination of learning rates, one a seed."""
 
     model: str
     client_learning_rate: float
@@ -86,27 +66,16 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class ModelResult:
-    """What a comparison found about one model, with one privacy.
-
-    Attributes:
-      model: its name.
-      twin: the standard architecture it is compared with, where that is part of the comparison.
-      groups: every combination of learning rates.
-      selected: the combination that stands for the model; None where no run has a held-out loss.
-      twin_perplexity: its twin's final held-out perplexity, the mean over the seeds that finished; None for none.
-      rounds_to_twin: rounds until its mean held-out perplexity is at or below its twin's final one; None for never.
-      privacy: of all its runs.
-      label: the privacy in words; empty where all runs of the comparison have the same.
-    """
+    """What a comparison found about one model, with one privacy."""
 
     model: str
-    twin: str | None
-    groups: tuple[Group, ...]
-    selected: Group | None
-    twin_perplexity: float | None
-    rounds_to_twin: int | None
+    twin: str | None  # the standard architecture it is compared with, where that is part of the comparison
+    groups: tuple[Group, ...]  # every combination of learning rates
+    selected: Group | None  # the combination that stands for the model; None where no run has a held-out loss
+    twin_perplexity: float | None  # its twin's final held-out perplexity, the mean over the seeds that finished
+    rounds_to_twin: int | None  # until its mean held-out perplexity is at or below its twin's final one; None for never
     privacy: RunPrivacy
-    label: str
+    label: str  # the privacy in words; empty where all runs of the comparison have the same
 
     @property
     def name(self) -> str:
@@ -119,14 +88,7 @@ class ModelResult:
 
 
 def model_results(results: Sequence[CellResult]) -> list[ModelResult]:
-    """Select learning rates for every model and privacy, and compare it with its standard twin at the same privacy.
-
-    Args:
-      results: of all cells.
-
-    Returns:
-      One entry a model and privacy, in the order of `results`.
-    """
+    """Select learning rates for every model and privacy, and compare it with its standard twin at the same privacy."""
     entries_of: dict[tuple[str, PrivacyKey], list[Group]] = {}
     for group in group_results(results):
         entries_of.setdefault((group.model, group.privacy_key), []).append(group)
@@ -147,14 +109,8 @@ def model_results(results: Sequence[CellResult]) -> list[ModelResult]:
 
 
 def group_results(results: Sequence[CellResult]) -> list[Group]:
-    """Put the seeds of one model, one privacy and one combination of learning rates together.
-
-    Args:
-      results: of all cells.
-
-    Returns:
-      The groups, in the order of their first cells.
-    """
+    """Put the seeds of one model, one privacy and one combination of learning rates together, in order of
+    appearance."""
     cells: dict[tuple[str, PrivacyKey, float, float], list[CellResult]] = {}
     for result in results:
         experiment = result.cell.experiment
@@ -164,16 +120,10 @@ def group_results(results: Sequence[CellResult]) -> list[Group]:
 
 
 def select_group(groups: Sequence[Group]) -> Group | None:
-    """Select the combination of learning rates that stands for a model.
+    """Select the combination of learning rates that stands for a model; None where none has a held-out loss.
 
     That is the one with the lowest mean final held-out loss among those whose seeds all finished. Where there is none,
     the one that fewest seeds are missing from comes first. Ties go to the lower client, then the lower server rate.
-
-    Args:
-      groups: of one model.
-
-    Returns:
-      One of them; None where none has a held-out loss.
     """
 
     def rank(group: Group, loss: float) -> tuple[float, ...]:
@@ -185,27 +135,13 @@ def select_group(groups: Sequence[Group]) -> Group | None:
 
 
 def mean_heldout_loss(group: Group) -> float | None:
-    """Average the final held-out loss over the seeds that finished, or over all where none did.
-
-    Args:
-      group: of one combination of learning rates.
-
-    Returns:
-      The mean; None where no seed has a held-out loss.
-    """
+    """Average the final held-out loss over the seeds that finished, or over all where none did."""
     losses = spread(result.summary.get("heldout_loss") for result in group.finished or group.results)
     return losses.mean if losses else None
 
 
 def spread(values: Iterable[Any]) -> Spread | None:
-    """Summarise a score over seeds.
-
-    Args:
-      values: one a seed; what is no finite number is left out.
-
-    Returns:
-      Their mean and spread; None where nothing is left.
-    """
+    """Summarise a score over seeds; what is no finite number is left out."""
     numbers = np.array([number for value in values if (number := finite(value)) is not None])
     if not numbers.size:
         return None
@@ -216,27 +152,12 @@ def spread(values: Iterable[Any]) -> Spread | None:
 
 
 def finite(value: Any) -> float | None:
-    """Read a number that may be missing.
-
-    Args:
-      value: a number or None.
-
-    Returns:
-      The number as a float; None where it is missing, NaN or infinite.
-    """
+    """Return a number as a float; None where it is missing, NaN or infinite."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def heldout_points(result: CellResult, score: str) -> dict[int, tuple[float, float]]:
-    """Read a run's held-out scores.
-
-    Args:
-      result: of a run, of any status.
-      score: a field of `Scores`.
-
-    Returns:
-      From rounds done to (the score, bytes uploaded so far); without the rounds that have no finite score.
-    """
+    """Read a run's finite held-out scores: from rounds done to (the score, bytes uploaded so far)."""
     points: dict[int, tuple[float, float]] = {}
     bytes_up = 0.0
     for row in result.rows:
@@ -248,15 +169,7 @@ def heldout_points(result: CellResult, score: str) -> dict[int, tuple[float, flo
 
 
 def mean_curve(results: Sequence[CellResult], score: str) -> Curve | None:
-    """Average a held-out score over seeds, at the rounds for which every seed has one.
-
-    Args:
-      results: one a seed.
-      score: a field of `Scores`.
-
-    Returns:
-      The curve; None where there is no such round.
-    """
+    """Average a held-out score over seeds, at the rounds for which every seed has one; None where there is none."""
     seeds = [heldout_points(result, score) for result in results]
     rounds = sorted(set.intersection(*map(set, seeds))) if seeds else []
     if not rounds:
@@ -267,15 +180,7 @@ def mean_curve(results: Sequence[CellResult], score: str) -> Curve | None:
 
 
 def rounds_to_reach(curve: Curve, perplexity: float) -> int | None:
-    """Find when a mean held-out perplexity is first at or below another.
-
-    Args:
-      curve: of held-out perplexity.
-      perplexity: to reach.
-
-    Returns:
-      The rounds done by then; None where it never is.
-    """
+    """Return the rounds done when a mean held-out perplexity is first at or below another; None where it never is."""
     reached = np.flatnonzero(curve.mean <= perplexity)
     return int(curve.rounds[reached[0]]) if reached.size else None
 

@@ -26,16 +26,7 @@ MOST_LISTED = 8
 def summary_sentences(
     comparison: Comparison, results: Sequence[CellResult], models: Sequence[ModelResult]
 ) -> list[str]:
-    """Summarise a comparison in neutral words.
-
-    Args:
-      comparison: its settings.
-      results: of all cells.
-      models: what was found about each model.
-
-    Returns:
-      The sentences of one paragraph.
-    """
+    """Summarise a comparison in neutral words, the sentences of one paragraph."""
     verdicts = judge_twins(models, "perplexity")
     sentences = [_count_runs(comparison, results, models)]
     if any(entry.label for entry in models):
@@ -56,14 +47,7 @@ def summary_sentences(
 
 
 def twin_sentence(verdict: Verdict) -> str:
-    """Put a verdict on test perplexity in words.
-
-    Args:
-      verdict: on perplexity.
-
-    Returns:
-      One sentence.
-    """
+    """Put a verdict on test perplexity in words."""
     model, twin, own, reference = verdict.model, verdict.twin, verdict.own, verdict.reference
     if own is None or reference is None:
         missing = [name for name, score in ((model, own), (twin, reference)) if score is None]

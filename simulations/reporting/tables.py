@@ -25,15 +25,10 @@ from fedlm.simulations.reporting.selection import SCORES, ModelResult, finite
 
 
 class Entry(NamedTuple):
-    """A table cell.
+    """A table cell."""
 
-    Attributes:
-      text: what it says; a dash where there is nothing.
-      note: why, or over how many seeds; may be empty.
-    """
-
-    text: str
-    note: str = ""
+    text: str  # what it says; a dash where there is nothing
+    note: str = ""  # why, or over how many seeds; may be empty
 
 
 HEADLINE = (
@@ -64,14 +59,7 @@ PRIVACY_COLUMNS = ("mechanism", "noise_multiplier", "epsilon", "delta", "rho")
 
 
 def headline_row(entry: ModelResult) -> list[Entry]:
-    """Fill a model's row of the headline table.
-
-    Args:
-      entry: what was found about the model.
-
-    Returns:
-      One entry a column of `HEADLINE`.
-    """
+    """Fill a model's row of the headline table, one entry a column of `HEADLINE`."""
     group = entry.selected
     count = parameters(entry)
     name = Entry(entry.model, entry.label), Entry(format_number(count, 0), "" if count else "every run failed")
@@ -113,13 +101,8 @@ def _rounds_to_twin(entry: ModelResult) -> Entry:
 def run_row(result: CellResult, selected: bool) -> list[str]:
     """Fill a run's row of the table of all runs, after its model and status.
 
-    Args:
-      result: of the run.
-      selected: whether its learning rates were selected.
-
-    Returns:
-      Learning rates, whether they were selected, seed, the scores of `RUN_SCORES`, rounds, seconds and the reason why
-      it did not finish.
+    Learning rates, whether they were selected, seed, the scores of `RUN_SCORES`, rounds, seconds and the reason why it
+    did not finish.
     """
     experiment, summary = result.cell.experiment, result.summary
     formats = (format_perplexity, format_perplexity, format_percent, format_percent)
@@ -151,14 +134,7 @@ def reason(result: CellResult) -> str:
 
 
 def setting_rows(comparison: Comparison) -> list[tuple[str, str]]:
-    """List all settings of a comparison.
-
-    Args:
-      comparison: its settings.
-
-    Returns:
-      Names and values.
-    """
+    """List the names and values of all settings of a comparison."""
 
     def say(value: Any) -> str:
         if isinstance(value, list):
@@ -169,14 +145,8 @@ def setting_rows(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def machine_rows(results: Sequence[CellResult]) -> list[tuple[str, str]]:
-    """List the machines and versions that the runs record, and the vocabularies of their data.
-
-    Args:
-      results: of all cells.
-
-    Returns:
-      Names and values, with the number of runs.
-    """
+    """List the machines and versions that the runs record, and the vocabularies of their data, with the number of
+    runs."""
     machines = Counter(
         ", ".join(f"{name} {value}" for name, value in result.summary["machine"].items())
         for result in results
@@ -193,15 +163,7 @@ def machine_rows(results: Sequence[CellResult]) -> list[tuple[str, str]]:
 
 
 def results_csv(results: Sequence[CellResult], models: Sequence[ModelResult]) -> str:
-    """Write all runs as CSV.
-
-    Args:
-      results: of all cells.
-      models: what was found about each model.
-
-    Returns:
-      A header and a line a run, in the order of `results`; what is missing is empty.
-    """
+    """Write all runs as CSV: a header and a line a run, in the order of `results`; what is missing is empty."""
     chosen = selected_results(models)
     text = io.StringIO()
     private = any(result.cell.experiment.privacy != "none" for result in results)

@@ -10,39 +10,20 @@ Outcome = Literal["better", "worse", "undecided", "not compared"]
 
 
 class Verdict(NamedTuple):
-    """One score of a model against its standard twin's.
-
-    Attributes:
-      model: the model.
-      twin: its standard twin.
-      score: a field of `Scores`.
-      outcome: `undecided` where the means differ by at most one pooled standard deviation, or the spread is unknown.
-      own: the model's test score; None where no seed finished.
-      reference: its twin's.
-      deviations: size of the difference in pooled standard deviations; None where that is unknown.
-      label: the privacy of both, where that differs between the runs of the comparison.
-    """
+    """One score of a model against its standard twin's."""
 
     model: str
     twin: str
-    score: str
-    outcome: Outcome
-    own: Spread | None
-    reference: Spread | None
-    deviations: float | None
-    label: str = ""
+    score: str  # a field of `Scores`
+    outcome: Outcome  # `undecided` where the means differ by at most one pooled standard deviation, or that is unknown
+    own: Spread | None  # the model's test score; None where no seed finished
+    reference: Spread | None  # its twin's
+    deviations: float | None  # size of the difference in pooled standard deviations; None where that is unknown
+    label: str = ""  # the privacy of both, where that differs between the runs of the comparison
 
 
 def judge_twins(models: Sequence[ModelResult], score: str) -> list[Verdict]:
-    """Judge every model whose standard twin is part of the comparison, at the same privacy.
-
-    Args:
-      models: all models.
-      score: `perplexity` or an accuracy.
-
-    Returns:
-      One verdict a pair and privacy.
-    """
+    """Judge every model whose standard twin is part of the comparison, at the same privacy."""
     tests = {(entry.model, entry.privacy): entry.test(score) for entry in models}
     return [
         judge(entry.model, entry.twin, score, entry.test(score), tests[entry.twin, entry.privacy])._replace(
@@ -54,18 +35,7 @@ def judge_twins(models: Sequence[ModelResult], score: str) -> list[Verdict]:
 
 
 def judge(model: str, twin: str, score: str, own: Spread | None, reference: Spread | None) -> Verdict:
-    """Judge one score of a model against its twin's.
-
-    Args:
-      model: the model.
-      twin: its standard twin.
-      score: `perplexity` (lower is better) or an accuracy (higher is better).
-      own: the model's test score.
-      reference: its twin's.
-
-    Returns:
-      The verdict.
-    """
+    """Judge one score of a model against its twin's: a lower perplexity, or a higher accuracy, is better."""
     if own is None or reference is None:
         return Verdict(model, twin, score, "not compared", own, reference, None)
     difference = own.mean - reference.mean
@@ -79,14 +49,9 @@ def judge(model: str, twin: str, score: str, own: Spread | None, reference: Spre
 
 
 def pooled_std(first: Spread, second: Spread) -> float | None:
-    """Pool the sample standard deviations of two sets of seeds.
+    """Pool the sample standard deviations of two sets of seeds; None where both have one seed only.
 
-    Args:
-      first: of one model.
-      second: of the other.
-
-    Returns:
-      The square root of the mean variance, weighted by degrees of freedom; None where both have one seed only.
+    That is the square root of the mean variance, weighted by degrees of freedom.
     """
     parts = [(part.seeds - 1, part.std) for part in (first, second) if part.std is not None]
     freedom = sum(weight for weight, _ in parts)

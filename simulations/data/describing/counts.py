@@ -9,33 +9,17 @@ from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
 
 
 class SplitCounts(NamedTuple):
-    """What is counted in one split.
+    """What is counted in one split, all of it int64."""
 
-    Attributes:
-      lengths: int64 `[longest + 1]`: the number of examples of each length in tokens, without BOS and EOS.
-      tokens: int64 `[vocabulary size]`: how often each token occurs.
-      examples_per_client: int64 `[clients]`.
-      tokens_per_client: int64 `[clients]`.
-    """
-
-    lengths: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    examples_per_client: NDArray[np.int64]
-    tokens_per_client: NDArray[np.int64]
+    lengths: NDArray[np.int64]  # [longest + 1], examples of each length in tokens, without BOS and EOS
+    tokens: NDArray[np.int64]  # [vocabulary size], how often each occurs
+    examples_per_client: NDArray[np.int64]  # [clients]
+    tokens_per_client: NDArray[np.int64]  # [clients]
 
 
 def count_store(store: TokenStore) -> dict[str, SplitCounts]:
-    """Count in every split; reads all tokens once, one record batch at a time.
-
-    Args:
-      store: to read.
-
-    Returns:
-      The counts by the split's name.
-
-    Raises:
-      DataError: a file of the store is damaged.
-    """
+    """Count in every split; reads all tokens once, one record batch at a time. Raises DataError where a file is
+    damaged."""
     return {name: count_split(store.split(name), store.vocabulary_size) for name in store.header.splits}
 
 

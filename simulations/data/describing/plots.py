@@ -25,29 +25,12 @@ LONG = 200
 
 
 def write_plot(path: Path, store: TokenStore, counts: Mapping[str, SplitCounts]) -> None:
-    """Draw a store into a PNG file.
-
-    Args:
-      path: the file, which appears whole or not at all.
-      store: the store.
-      counts: of its splits.
-
-    Raises:
-      DiskError: the file cannot be written.
-    """
+    """Draw a store into a PNG file, which appears whole or not at all; raises DiskError where it cannot be written."""
     write_atomically(path, to_png(draw_store(store, counts)))
 
 
 def draw_store(store: TokenStore, counts: Mapping[str, SplitCounts]) -> Figure:
-    """Draw a store: clients by examples, examples by length, coverage by rank, clients by tokens.
-
-    Args:
-      store: the store.
-      counts: of its splits.
-
-    Returns:
-      The figure.
-    """
+    """Draw a store: clients by examples, examples by length, coverage by rank, clients by tokens."""
     figure = new_figure(HEIGHT)
     figure.set_figwidth(WIDTH)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1, hspace=0.04)

@@ -13,37 +13,20 @@ OOV_TEXT = "[OOV]"
 
 
 class ClientSample(NamedTuple):
-    """Some of a client's examples.
-
-    Attributes:
-      client_id: the client's.
-      num_examples: of the client in all.
-      examples: the text of the first ones, with `OOV_TEXT` where a word was unknown.
-    """
+    """Some of a client's examples."""
 
     client_id: str
-    num_examples: int
-    examples: list[str]
+    num_examples: int  # of the client in all
+    examples: list[str]  # the text of the first ones, with `OOV_TEXT` where a word was unknown
 
 
 def sample_clients(
     store: TokenStore, split: str, clients: int, examples: int, seed: int = 0, client_id: str | None = None
 ) -> list[ClientSample]:
-    """Choose clients of a split and turn examples of theirs into text.
+    """Choose clients of a split, or the one that is named, and turn their first examples into text.
 
-    Args:
-      store: to read.
-      split: train, heldout or test.
-      clients: how many to choose, at most.
-      examples: how many of each client, at most; the first ones.
-      seed: of the choice.
-      client_id: show this client alone, where it is given.
-
-    Returns:
-      The clients, in the order in which they are stored.
-
-    Raises:
-      DataError: there is no such split or client, the split is empty, or a file is damaged.
+    At most so many clients and so many examples of each are taken; clients come in the order in which they are stored.
+    Raises DataError where there is no such split or client, the split is empty, or a file is damaged.
     """
     found = store.split(split)
     if client_id is not None:

@@ -44,26 +44,15 @@ class Export(Protocol):
     """How the names of the files in its folder end; none where the export is one file."""
 
     def check(self, store: TokenStore, settings: ExportSettings) -> None:
-        """Find out, before anything is written, whether a store can be written.
-
-        Raises:
-          DataError: it holds what the other program cannot read.
-          ConfigurationError: the settings do not fit.
-        """
+        """Raise, before anything is written, DataError for a store that the other program cannot read, or
+        ConfigurationError for settings that do not fit."""
         ...
 
     def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:
-        """Write all clients of a store, with the memory of a few.
+        """Write all clients of a store, with the memory of a few, to a file or folder that nobody sees before it is
+        whole.
 
-        Args:
-          store: where the clients are.
-          path: the file or folder to make; there is none, and nobody sees it before it is whole.
-          settings: what an example is.
-          advance: called as examples are written.
-
-        Raises:
-          OSError: the disk refuses.
-          DataError: the store is damaged.
+        Raises OSError where the disk refuses, DataError where the store is damaged.
         """
         ...
 

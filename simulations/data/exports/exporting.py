@@ -16,21 +16,13 @@ from fedlm.simulations.data.store.token_store import TokenStore
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """What an export wrote.
+    """What an export wrote."""
 
-    Args:
-      path: the file or folder.
-      bytes: its size.
-      clients: number of clients by split.
-      examples: number of examples by split.
-      reading_lines: three lines of Python that read it.
-    """
-
-    path: Path
-    bytes: int
-    clients: dict[str, int]
-    examples: dict[str, int]
-    reading_lines: list[str]
+    path: Path  # the file or folder
+    bytes: int  # its size
+    clients: dict[str, int]  # by split
+    examples: dict[str, int]  # by split
+    reading_lines: list[str]  # three lines of Python that read it
 
 
 def export_store(
@@ -41,22 +33,13 @@ def export_store(
     overwrite: bool = False,
     progress: Progress = lambda phase, done, total, unit: None,
 ) -> ExportSummary:
-    """Write a token store in the form of another program.
+    """Write a token store in the form of another program, one of `EXPORTS`.
 
     It grows in a hidden folder beside its destination, is synced to disk and renamed into place at the end. When
     anything fails, the destination is as it was.
 
-    Args:
-      store: what is written.
-      name: of the form, one of `EXPORTS`.
-      out: the file or folder to make; parents are made too.
-      settings: what an example is; the defaults where None.
-      overwrite: whether an export at `out` may be replaced.
-      progress: called as the export proceeds.
-
-    Raises:
-      DataError: the store is damaged or has what the form cannot hold, or `out` may not be written.
-      ConfigurationError: there is no such form, the settings do not fit it, or another process exports to `out`.
+    Raises DataError where the store is damaged or has what the form cannot hold, or `out` may not be written;
+    ConfigurationError where there is no such form, the settings do not fit it, or another process exports to `out`.
     """
     if name not in EXPORTS:
         raise ConfigurationError(f"format is {name!r}, expected one of: {', '.join(EXPORTS)}")

@@ -25,21 +25,18 @@ class ParquetExport:
     endings: ClassVar[tuple[str, ...]] = ()
 
     def check(self, store: TokenStore, settings: ExportSettings) -> None:
-        """See `Export.check`."""
         if settings != ExportSettings():
             raise ConfigurationError(
                 "A Parquet file has the text and all token ids of every example: leave out --content and --length."
             )
 
     def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:
-        """See `Export.write`."""
         with pq.ParquetWriter(path, _schema(store), compression="zstd") as writer:
             for group in _row_groups(store):
                 writer.write_table(group, row_group_size=group.num_rows)
                 advance(group.num_rows)
 
     def reading_lines(self, store: TokenStore, path: Path, settings: ExportSettings) -> list[str]:
-        """See `Export.reading_lines`."""
         return [
             "import pyarrow.parquet",
             f"file = pyarrow.parquet.ParquetFile({str(path)!r})",

@@ -10,14 +10,7 @@ from pathlib import Path
 def new_database(path: Path) -> Iterator[sqlite3.Connection]:
     """Make a database in one transaction, without a journal; SQLite moves finished pages to the file as it goes.
 
-    Args:
-      path: of the file to make.
-
-    Yields:
-      The connection.
-
-    Raises:
-      OSError: the disk refuses.
+    Raises OSError where the disk refuses.
     """
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:

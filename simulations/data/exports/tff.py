@@ -25,7 +25,6 @@ class TffExport:
     endings: ClassVar[tuple[str, ...]] = ()
 
     def check(self, store: TokenStore, settings: ExportSettings) -> None:
-        """See `Export.check`."""
         for split in SPLITS:
             for client_id in store.split(split).client_ids:
                 # TensorFlow Federated pastes ids between apostrophes into its queries, without doubling theirs.
@@ -37,7 +36,6 @@ class TffExport:
                     )
 
     def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:
-        """See `Export.write`."""
         with new_database(path) as connection:
             create_tables(connection)
             for split in SPLITS:
@@ -52,7 +50,6 @@ class TffExport:
             create_indexes(connection)
 
     def reading_lines(self, store: TokenStore, path: Path, settings: ExportSettings) -> list[str]:
-        """See `Export.reading_lines`."""
         ids = f"tf.TensorSpec([{settings.length}], tf.int64)"
         features = '"tokens": tf.TensorSpec([], tf.string)' if settings.content == "text" else f'"x": {ids}, "y": {ids}'
         return [

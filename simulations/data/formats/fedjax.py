@@ -19,38 +19,23 @@ _ARRAY, _COMPLEX, _SCALAR, _BYTES_ARRAY = 1, 2, 3, 4  # numbers of msgpack exten
 
 
 def create_table(connection: sqlite3.Connection) -> None:
-    """Create the empty table `federated_data`.
-
-    Raises:
-      sqlite3.Error: it exists, or the database cannot be written.
-    """
+    """Create the empty table `federated_data`; raises sqlite3.Error where it exists or cannot be written."""
     connection.execute(_TABLE)
 
 
 def pack_client(features: Mapping[str, np.ndarray | Sequence[bytes]]) -> bytes:
-    """Return a client's examples as FedJAX stores them.
+    """Return a client's examples as FedJAX stores them: by feature, an array of numbers, or bytes of any shape.
 
-    Args:
-      features: by name, the values of all examples: an array of numbers, or bytes, as a sequence or as an array.
-
-    Raises:
-      ValueError: a feature holds something else.
+    Raises ValueError where a feature holds something else.
     """
     packed = {name: _pack_feature(name, values) for name, values in features.items()}
     return zlib.compress(msgpack.packb(packed))
 
 
 def unpack_client(data: bytes) -> dict[str, Any]:
-    """Return a client's features, by name.
+    """Return a client's features by name: arrays of numbers, which cannot be written to, and arrays of `bytes` objects.
 
-    Args:
-      data: as FedJAX stores them.
-
-    Returns:
-      Arrays of numbers, which cannot be written to, and arrays of `bytes` objects.
-
-    Raises:
-      ValueError: the data is damaged.
+    Raises ValueError where the data is damaged.
     """
     try:
         features = msgpack.unpackb(zlib.decompress(data), ext_hook=_unpack_extension)

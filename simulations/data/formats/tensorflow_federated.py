@@ -27,21 +27,13 @@ FeatureValues = list[bytes] | list[int] | list[float]
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Create the empty tables `examples` and `client_metadata`.
-
-    Raises:
-      sqlite3.Error: they exist, or the database cannot be written.
-    """
+    """Create the empty tables `examples` and `client_metadata`; raises sqlite3.Error where they exist."""
     for statement in _TABLES:
         connection.execute(statement)
 
 
 def create_indexes(connection: sqlite3.Connection) -> None:
-    """Create the indexes by which a client's examples are found; quickest once the tables are full.
-
-    Raises:
-      sqlite3.Error: they exist, or the database cannot be written.
-    """
+    """Create the indexes by which a client's examples are found; quickest once the tables are full."""
     for statement in _INDEXES:
         connection.execute(statement)
 
@@ -49,11 +41,8 @@ def create_indexes(connection: sqlite3.Connection) -> None:
 def make_example(features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequence[float]]) -> bytes:
     """Return a serialized `tf.train.Example`; the same features give the same bytes.
 
-    Args:
-      features: values by name, of one kind each. Whole numbers have 64 bits, other numbers 32.
-
-    Raises:
-      ValueError: a value is of another kind than those, or a whole number is too large.
+    A feature's values are of one kind. Whole numbers have 64 bits, other numbers 32. Raises ValueError where a value is
+    of another kind, or a whole number is too large.
     """
     example: Any = _Example()
     for name, values in features.items():
@@ -71,32 +60,17 @@ def make_example(features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequen
 
 
 def parse_example(data: bytes) -> dict[str, FeatureValues]:
-    """Return the features of a serialized `tf.train.Example`.
+    """Return the features of a serialized `tf.train.Example`; an empty list where one has no values, whatever its kind.
 
-    Args:
-      data: the whole message.
-
-    Returns:
-      Values by name; an empty list where a feature has no values, whatever its kind.
-
-    Raises:
-      ValueError: the bytes are damaged.
+    Raises ValueError where the bytes are damaged.
     """
     return {name: _values(feature) for name, feature in _features(data).items()}
 
 
 def parse_feature(data: bytes, name: str) -> FeatureValues | None:
-    """Return one feature of a serialized `tf.train.Example`, several times faster than all of them.
+    """Return one feature of a `tf.train.Example`, None where it lacks it, several times faster than all of them.
 
-    Args:
-      data: the whole message.
-      name: of the feature.
-
-    Returns:
-      Its values, or None where the example lacks it.
-
-    Raises:
-      ValueError: the bytes are damaged.
+    Raises ValueError where the bytes are damaged.
     """
     features = _features(data)
     return _values(features[name]) if name in features else None

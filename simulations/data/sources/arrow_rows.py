@@ -16,14 +16,7 @@ _TIME = pa.timestamp("us")
 
 @contextmanager
 def arrow_errors(path: Path) -> Iterator[None]:
-    """Turn what Arrow raises on a file that is missing or damaged into a DataError.
-
-    Args:
-      path: of the file.
-
-    Raises:
-      DataError: in place of an error of Arrow or of the operating system.
-    """
+    """Turn what Arrow or the operating system raises on a file that is missing or damaged into a DataError."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -31,16 +24,7 @@ def arrow_errors(path: Path) -> Iterator[None]:
 
 
 def check_schema(schema: pa.Schema, settings: RowSettings, path: Path) -> None:
-    """Check that a table has the columns that are read, of types that can be read.
-
-    Args:
-      schema: of the table.
-      settings: which columns mean what.
-      path: names the table in messages.
-
-    Raises:
-      DataError: a column is missing, there twice, or of another type.
-    """
+    """Raise DataError unless a table has the columns that are read, each once, of types that can be read."""
     check_columns(schema.names, settings, str(path))
     if settings.user is not None:
         _check_type(schema, settings.user, _is_user, "strings or whole numbers", path)
@@ -59,18 +43,10 @@ def batch_text(
     skipped: SkippedCounts,
     split: str | None = None,
 ) -> Iterator[ClientText]:
-    """Yield the texts of some rows.
+    """Yield the texts of some rows, the columns of which `check_schema` has seen.
 
-    Args:
-      batch: the rows, with the columns that `check_schema` has seen.
-      settings: which columns mean what.
-      path: names the table in messages.
-      first_row: number of the batch's first row in it, from 1.
-      skipped: receives the counts of what is left out.
-      split: to which the rows belong where no column says it.
-
-    Raises:
-      DataError: a value is not what it should be.
+    The first row has the number `first_row` in its table, from 1; the rows belong to `split` where no column says it.
+    Raises DataError where a value is not what it should be.
     """
     names = settings.fields
     columns = [_values(batch.column(name), as_order=name == settings.order) for name in names]

@@ -20,33 +20,21 @@ ReadPart = Callable[[Any, SkippedCounts], Iterator[ClientText]]
 
 
 class Part(NamedTuple):
-    """A piece of a source that is read on its own.
+    """A piece of a source that is read on its own."""
 
-    Attributes:
-      content: what the source's `read` needs to find it; small, or the bytes themselves; picklable.
-      size: in the source's unit.
-    """
-
-    content: Any
-    size: int
+    content: Any  # what the source's `read` needs to find it; small, or the bytes themselves; picklable
+    size: int  # in the source's unit
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A source that has been opened.
+    """A source that has been opened."""
 
-    Attributes:
-      unit: what sizes count, in the plural.
-      total: the sum of the sizes of all parts, where it is known.
-      parts: the same parts in the same order each time the source is opened. Iterated once, in the main process,
-        no faster than workers read.
-      read: picklable: a function of a module, or a `functools.partial` of one.
-    """
-
-    unit: str
-    total: int | None
+    unit: str  # what sizes count, in the plural
+    total: int | None  # the sum of the sizes of all parts, where it is known
+    # the same in the same order each time; iterated once, in the main process, no faster than workers read
     parts: Iterable[Part]
-    read: ReadPart
+    read: ReadPart  # a function of a module, or a `functools.partial` of one, for it travels to workers
 
 
 class Source(Protocol):
@@ -62,25 +50,17 @@ class Source(Protocol):
         ...
 
     def files(self) -> list[Path]:
-        """Name the files that are read.
+        """Name the files that are read, in a fixed order; an interrupted import goes on only while they are the same.
 
-        Returns:
-          Existing files, in a fixed order. An interrupted import goes on only while they are the same.
-
-        Raises:
-          DataError: one is missing, or is not what the source reads.
+        Raises DataError where one is missing, or is not what the source reads.
         """
         ...
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
         """Open the files.
 
-        Args:
-          workspace: a folder for large temporary files. What is found there was left by an interrupted import of
-            the same source.
-          progress: called as preparations proceed, if there are any.
-
-        Raises:
-          DataError: a file cannot be read, or is not what it should be.
+        The workspace is a folder for large temporary files; what is found there was left by an interrupted import of
+        the same source. Progress is called as preparations proceed. Raises DataError where a file cannot be read, or is
+        not what it should be.
         """
         ...

@@ -30,30 +30,17 @@ none does. It is then called again with the same bytes and more after them, to l
 
 
 class BytePart(NamedTuple):
-    """A run of whole records of one file.
-
-    Attributes:
-      path: the file.
-      start: where the part begins, in bytes of the decompressed file.
-      stop: where it ends.
-      first_line: the number of its first line, from 1.
-      last: whether the file ends with it.
-      data: the bytes, where the file is compressed; None where `load` reads them from the file.
-    """
+    """A run of whole records of one file."""
 
     path: Path
-    start: int
+    start: int  # in bytes of the decompressed file
     stop: int
-    first_line: int
-    last: bool
-    data: bytes | None
+    first_line: int  # its number, from 1
+    last: bool  # whether the file ends with it
+    data: bytes | None  # the bytes, where the file is compressed; None where `load` reads them from the file
 
     def load(self) -> bytes:
-        """Return the part's bytes.
-
-        Raises:
-          DataError: the file cannot be read, or has become shorter.
-        """
+        """Return the part's bytes; raises DataError where the file cannot be read, or has become shorter."""
         if self.data is not None:
             return self.data
         try:
@@ -68,12 +55,8 @@ class BytePart(NamedTuple):
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """Return the error that tells a user why a file cannot be read.
-
-    Args:
-      path: of the file.
-      error: what the operating system or a library said. Only the operating system's errors have a number.
-    """
+    """Return the error that tells a user why a file cannot be read; only the operating system's errors have a
+    number."""
     if isinstance(error, OSError) and error.errno is not None:
         return DataError(f"{path}: cannot be read ({error.strerror}). Check the file's name and permissions.")
     return DataError(f"{path}: is damaged or cut off ({error}). Fetch the file again, and check that it is complete.")
@@ -85,19 +68,10 @@ def last_line_end(data: bytes, start: int) -> int:
 
 
 def byte_parts(path: Path, find_end: FindEnd, part_bytes: int = PART_BYTES) -> Iterator[Part]:
-    """Cut a file into parts of whole records.
+    """Cut a file, compressed as `DECOMPRESSORS` says, into parts of whole records of about some size.
 
-    Args:
-      path: of the file; `DECOMPRESSORS` says which compressed files are decompressed.
-      find_end: knows the ends of records.
-      part_bytes: about how large a part is.
-
-    Yields:
-      Parts with a `BytePart` as content, sized in bytes of the file on disk.
-
-    Raises:
-      DataError: the file cannot be read, its compressed stream is damaged or cut off, or a record is longer than
-        `MAX_RECORD_BYTES`.
+    The parts have a `BytePart` as content and are sized in bytes of the file on disk. Raises DataError where the file
+    cannot be read, its compressed stream is damaged or cut off, or a record is longer than `MAX_RECORD_BYTES`.
     """
     decompress = DECOMPRESSORS.get(path.suffix.lower())
     try:
@@ -115,21 +89,11 @@ def stream_parts(
     position: Callable[[], int],
     part_bytes: int = PART_BYTES,
 ) -> Iterator[Part]:
-    """Cut a stream into parts of whole records; see `byte_parts`.
+    """Cut a stream into parts of whole records, as `byte_parts`, with their bytes where `keep_data`.
 
-    Args:
-      path: names the stream in messages.
-      stream: gives its bytes from the first to the last.
-      find_end: knows the ends of records.
-      keep_data: whether parts carry their bytes.
-      position: says how far the stream has been read, in the unit of the parts' sizes.
-      part_bytes: about how large a part is.
-
-    Yields:
-      The parts, none of them empty unless the stream is. The last one's records need not be whole.
-
-    Raises:
-      DataError: a record is longer than `MAX_RECORD_BYTES`.
+    `position` says how far the stream has been read, in the unit of the parts' sizes. No part is empty unless the
+    stream is; the last one's records need not be whole. Raises DataError where a record is longer than
+    `MAX_RECORD_BYTES`.
     """
     pending, searched = b"", 0
     start, line, counted = 0, 1, 0

@@ -56,11 +56,9 @@ class CsvTables(RowSettings):
         return "\t" if self.delimiter == "\\t" else self.delimiter
 
     def files(self) -> list[Path]:
-        """See `Source.files`."""
         return existing_files(self.paths)
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """See `Source.open`."""
         files = self.files()
         headers = {path: read_header(self, path) for path in files}
         return Reading(
@@ -82,7 +80,6 @@ class QuotedRowEnd:
         self._quoted = False
 
     def __call__(self, data: bytes, start: int) -> int:
-        """See `FindEnd`."""
         quoted = (self._quoted and start > 0) ^ (data.count(b'"', start) % 2 == 1)
         self._quoted = quoted
         stop = len(data)
@@ -105,12 +102,7 @@ def row_end_finder(settings: CsvTables) -> FindEnd:
 def read_header(settings: CsvTables, path: Path) -> list[str]:
     """Read the names of a file's columns.
 
-    Args:
-      settings: delimiter, and the fields that there must be.
-      path: of the file.
-
-    Raises:
-      DataError: the file cannot be read or has no header, or a column is missing or there twice.
+    Raises DataError where the file cannot be read or has no header, or a column is missing or there twice.
     """
     part: BytePart = next(byte_parts(path, row_end_finder(settings), part_bytes=HEADER_BYTES)).content
     place = f"{path}, line 1"
@@ -126,17 +118,10 @@ def read_header(settings: CsvTables, path: Path) -> list[str]:
 def read_rows(
     settings: CsvTables, headers: Mapping[Path, list[str]], part: BytePart, skipped: SkippedCounts
 ) -> Iterator[ClientText]:
-    """Yield the texts of some rows.
+    """Yield the texts of some rows of a file, the columns of which `headers` names.
 
-    Args:
-      settings: delimiter, and the fields to read.
-      headers: the names of the columns of each file.
-      part: whole rows of a file.
-      skipped: receives the counts of what is left out.
-
-    Raises:
-      DataError: quotation marks do not match, a row has more or fewer fields than the header, or a value of the wrong
-        type.
+    Raises DataError where quotation marks do not match, a row has more or fewer fields than the header, or a value is
+    of the wrong type.
     """
     header = headers[part.path]
     columns = [(name, header.index(name)) for name in settings.fields]

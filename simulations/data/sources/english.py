@@ -35,14 +35,10 @@ _SPACES = re.compile(r"\s+")
 
 
 def sentences(block: str) -> list[str]:
-    """Return the English sentences of one documentation block.
+    """Return the English sentences of one documentation block, each on one line with single spaces.
 
-    Args:
-      block: the text of a docstring or of a run of comment lines, newlines and indentation kept,
-        comment signs removed.
-
-    Returns:
-      The sentences in order, each on one line with single spaces.
+    The block is the text of a docstring or of a run of comment lines, newlines and indentation kept, comment signs
+    removed.
     """
     return [s for paragraph in paragraphs(block) for s in split_sentences(paragraph) if is_english(s)]
 

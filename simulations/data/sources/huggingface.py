@@ -41,11 +41,9 @@ class HuggingFaceDataset(RowSettings):
     """The folder."""
 
     def files(self) -> list[Path]:
-        """See `Source.files`."""
         return existing_files([shard.path for shard in _shards(self)])
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """See `Source.open`."""
         shards = _shards(self)
         existing_files([shard.path for shard in shards])
         for shard in shards:
@@ -59,44 +57,25 @@ class HuggingFaceDataset(RowSettings):
 
 
 class Shard(NamedTuple):
-    """One file of a data set.
+    """One file of a data set."""
 
-    Attributes:
-      path: an Arrow IPC stream.
-      split: into which its rows belong; None where the data set does not say.
-    """
-
-    path: Path
-    split: str | None
+    path: Path  # an Arrow IPC stream
+    split: str | None  # into which its rows belong, where the data set says it
 
 
 class RowPart(NamedTuple):
-    """Some rows of a shard.
-
-    Attributes:
-      shard: the file.
-      start: how many rows are before them.
-      stop: start, and their number.
-    """
+    """Some rows of a shard."""
 
     shard: Shard
-    start: int
-    stop: int
+    start: int  # how many rows are before them
+    stop: int  # start, and their number
 
 
 def row_parts(shard: Shard, settings: RowSettings, part_bytes: int = PART_BYTES) -> Iterator[Part]:
-    """Cut a shard into parts of whole rows.
+    """Cut a shard into parts of whole rows with about so much text.
 
-    Args:
-      shard: the file.
-      settings: which columns are read.
-      part_bytes: about how much text a part has.
-
-    Yields:
-      Parts with a `RowPart` as content, sized in bytes of the file.
-
-    Raises:
-      DataError: the file cannot be read, or is damaged.
+    The parts have a `RowPart` as content and are sized in bytes of the file. Raises DataError where the file cannot be
+    read, or is damaged.
     """
     start = stop = size = 0
     counted, total = 0, shard.path.stat().st_size
@@ -116,16 +95,7 @@ def row_parts(shard: Shard, settings: RowSettings, part_bytes: int = PART_BYTES)
 
 
 def read_rows(settings: RowSettings, part: RowPart, skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield the texts of some rows.
-
-    Args:
-      settings: the columns to read.
-      part: where the rows are.
-      skipped: receives the counts of what is left out.
-
-    Raises:
-      DataError: the file is damaged, or a value is not what it should be.
-    """
+    """Yield the texts of some rows; raises DataError where the file is damaged or a value is not what it should be."""
     path, split = part.shard
     row = 0
     with arrow_errors(path), pa.memory_map(str(path)) as file:

@@ -18,11 +18,9 @@ class InMemoryText:
     """See `Source.words_are_separated`."""
 
     def files(self) -> list[Path]:
-        """See `Source.files`."""
         return []
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """See `Source.open`."""
         return Reading("texts", len(self.texts), [Part(self.texts, len(self.texts))], _read)
 
 

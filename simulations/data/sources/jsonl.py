@@ -28,11 +28,9 @@ class JsonLines(RowSettings):
     """The files."""
 
     def files(self) -> list[Path]:
-        """See `Source.files`."""
         return existing_files(self.paths)
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """See `Source.open`."""
         files = self.files()
         return Reading(
             unit="bytes",
@@ -43,16 +41,7 @@ class JsonLines(RowSettings):
 
 
 def read_lines(settings: RowSettings, part: BytePart, skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield the texts of some lines.
-
-    Args:
-      settings: the fields to read.
-      part: whole lines of a file.
-      skipped: receives the counts of what is left out.
-
-    Raises:
-      DataError: a line is not a JSON object, or has not the fields named.
-    """
+    """Yield the texts of some lines; raises DataError where one is not a JSON object, or has not the fields named."""
     for number, line in enumerate(part.load().split(b"\n"), part.first_line):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)

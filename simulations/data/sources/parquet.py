@@ -29,11 +29,9 @@ class ParquetTables(RowSettings):
     """The files. A folder stands for the files in it whose names end in .parquet."""
 
     def files(self) -> list[Path]:
-        """See `Source.files`."""
         return existing_files([file for path in self.paths for file in _files_of(path)])
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """See `Source.open`."""
         files = self.files()
         return Reading(
             unit="rows",
@@ -46,31 +44,20 @@ class ParquetTables(RowSettings):
 class RowPart(NamedTuple):
     """Some rows of a file.
 
-    Attributes:
-      path: the file.
-      first_row: the number of the first row, from 1.
-      rows: the row groups that hold them, or the rows themselves where they are a piece of one large row group, which
-        can only be decompressed from its beginning.
+    Rows are the row groups that hold them, or the rows themselves where they are a piece of one large row group, which
+    can only be decompressed from its beginning.
     """
 
     path: Path
-    first_row: int
+    first_row: int  # its number, from 1
     rows: list[int] | pa.RecordBatch
 
 
 def row_parts(path: Path, settings: RowSettings, part_bytes: int = PART_BYTES) -> Iterator[Part]:
-    """Cut a file into parts: runs of row groups, or pieces of a large one.
+    """Cut a file into parts: runs of row groups, or pieces of a large one, of about some size when decompressed.
 
-    Args:
-      path: of the file.
-      settings: which columns are read.
-      part_bytes: about how large a part is, decompressed.
-
-    Yields:
-      Parts with a `RowPart` as content, sized in rows.
-
-    Raises:
-      DataError: the file cannot be read, or is damaged.
+    The parts have a `RowPart` as content and are sized in rows. Raises DataError where the file cannot be read, or is
+    damaged.
     """
     with arrow_errors(path), _open(path) as file:
         groups: list[int] = []
@@ -93,16 +80,7 @@ def row_parts(path: Path, settings: RowSettings, part_bytes: int = PART_BYTES) -
 
 
 def read_rows(settings: RowSettings, part: RowPart, skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield the texts of some rows.
-
-    Args:
-      settings: the columns to read.
-      part: where the rows are.
-      skipped: receives the counts of what is left out.
-
-    Raises:
-      DataError: the file is damaged, or a value is not what it should be.
-    """
+    """Yield the texts of some rows; raises DataError where the file is damaged or a value is not what it should be."""
     if isinstance(part.rows, pa.RecordBatch):
         yield from batch_text(part.rows, settings, part.path, part.first_row, skipped)
         return

@@ -38,15 +38,12 @@ class TextFiles:
 
     @property
     def words_are_separated(self) -> bool:
-        """See `Source.words_are_separated`."""
         return False
 
     def files(self) -> list[Path]:
-        """See `Source.files`."""
         return existing_files([file for path in self.paths for file in _files_of(path)])
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """See `Source.open`."""
         files = self.files()
         return Reading(
             unit="bytes",
@@ -64,13 +61,7 @@ def find_end(documents: Documents) -> FindEnd:
 def read_documents(documents: Documents, parts: Sequence[BytePart], skipped: SkippedCounts) -> Iterator[ClientText]:
     """Yield the documents of some parts; lines and paragraphs without a word are none.
 
-    Args:
-      documents: what is one.
-      parts: whole documents of files.
-      skipped: receives the counts of what is left out.
-
-    Raises:
-      DataError: a file cannot be read.
+    Raises DataError where a file cannot be read.
     """
     for part in parts:
         data = part.load()

@@ -49,7 +49,6 @@ class RowSettings:
 
     @property
     def words_are_separated(self) -> bool:
-        """See `Source.words_are_separated`."""
         return False
 
     @functools.cached_property
@@ -65,17 +64,7 @@ class RowSettings:
 
 
 def existing_files(paths: Sequence[Path]) -> list[Path]:
-    """Check that files are there.
-
-    Args:
-      paths: of files.
-
-    Returns:
-      The same.
-
-    Raises:
-      DataError: one is not a file.
-    """
+    """Return the same paths; raises DataError where there is none, or one is not a file."""
     if not paths:
         raise DataError("no file is named, expected at least one to import.")
     for path in paths:
@@ -90,16 +79,9 @@ def existing_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def check_columns(found: Sequence[str], settings: RowSettings, place: str, advice: str = "") -> None:
-    """Check that a table has the columns that are read.
+    """Raise DataError unless a table has the columns that are read, each once.
 
-    Args:
-      found: names of its columns.
-      settings: which fields mean what.
-      place: the file, for messages.
-      advice: what else to do about a missing one; begins with a space.
-
-    Raises:
-      DataError: one is missing, or there more than once.
+    `place` names the file in messages; `advice` says what else to do about a missing column and begins with a space.
     """
     _check_fields(found, settings, place, advice)
     for name in settings.fields:
@@ -108,17 +90,10 @@ def check_columns(found: Sequence[str], settings: RowSettings, place: str, advic
 
 
 def document_id(words: Sequence[str], split: str | None) -> str:
-    """Name a text that nobody is named for.
+    """Name a text that nobody is named for: the first 128 bits of a SHA-256, in hexadecimal.
 
     Texts of the same words have the same name, so that no copy of a training text is in another split, unless the
     source puts it there.
-
-    Args:
-      words: of the text.
-      split: what the source says.
-
-    Returns:
-      The first 128 bits of a SHA-256, in hexadecimal.
     """
     return hashlib.sha256(f"{split}:{' '.join(words)}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -128,15 +103,8 @@ def row_text(
 ) -> Iterator[ClientText]:
     """Yield the text of a row, or count why there is none.
 
-    Args:
-      row: values by field.
-      settings: which fields mean what.
-      place: file and line or row, for messages.
-      skipped: receives the counts of what is left out.
-      split: to which the row belongs where no field says it.
-
-    Raises:
-      DataError: the row has no field of such a name, or a value of the wrong type.
+    `place` is file and line or row, for messages; the row belongs to `split` where no field says it. Raises DataError
+    where the row has no field of such a name, or a value of the wrong type.
     """
     _check_fields(row.keys(), settings, place)
     text, client_id = row[settings.text], None

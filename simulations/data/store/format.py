@@ -20,44 +20,27 @@ IMPORT_AGAIN = "Import the data again."
 
 @dataclass(frozen=True)
 class SplitHeader:
-    """What the header says of one split.
-
-    Args:
-      clients: number of clients.
-      examples: number of examples of all clients.
-      tokens: number of tokens of all examples, without BOS and EOS.
-      bytes: size of the Arrow file, by which a truncated file is known at once.
-      batch_clients: clients in each record batch, so that a client is found without reading any.
-    """
+    """What the header says of one split."""
 
     clients: int = 0
     examples: int = 0
-    tokens: int = 0
-    bytes: int = 0
-    batch_clients: tuple[int, ...] = ()
+    tokens: int = 0  # of all examples, without BOS and EOS
+    bytes: int = 0  # size of the Arrow file, by which a truncated file is known at once
+    batch_clients: tuple[int, ...] = ()  # clients in each record batch, so that a client is found without reading any
 
 
 @dataclass(frozen=True)
 class StoreHeader:
-    """What `store.json` says of a store.
+    """What `store.json` says of a store."""
 
-    Args:
-      source: name of the source the text came from.
-      vocabulary_size: number of tokens of the tokenizer.
-      tokenizer_fingerprint: its fingerprint.
-      splits: the headers of train, heldout and test.
-      skipped: inputs left out at import, by reason.
-      first_skipped: where the first input of each reason was, where that is known.
-      parameters: what the store was made with.
-    """
-
-    source: str
+    source: str  # name of the source the text came from
     vocabulary_size: int
     tokenizer_fingerprint: str
     splits: dict[str, SplitHeader]
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)  # inputs left out at import, by reason
+    # where the first of each reason was, where that is known
     first_skipped: dict[str, str] = field(default_factory=dict)
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)  # what the store was made with
 
 
 def split_file(name: str) -> str:
@@ -91,11 +74,7 @@ def write_header(directory: Path, header: StoreHeader) -> None:
 
 
 def read_header(directory: Path) -> StoreHeader:
-    """Read `store.json`.
-
-    Raises:
-      DataError: it is missing, damaged or of another format version.
-    """
+    """Read `store.json`; raises DataError where it is missing, damaged or of another format version."""
     path = directory / HEADER_FILE
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

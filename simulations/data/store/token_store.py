@@ -39,13 +39,7 @@ _Result = TypeVar("_Result")
 
 
 class TokenStore:
-    """A token store opened for reading.
-
-    Args:
-      path: the store's directory.
-      header: what its `store.json` says.
-      tokenizer: the tokenizer beside it.
-    """
+    """A token store opened for reading."""
 
     def __init__(self, path: Path, header: StoreHeader, tokenizer: Tokenizer) -> None:
         self.path = path
@@ -57,9 +51,8 @@ class TokenStore:
     def open(cls, path: Path | str) -> Self:
         """Open a store without reading its data.
 
-        Raises:
-          DataError: a file is missing, truncated or of another format version, or the tokenizer is not the
-            one that the store was made with.
+        Raises DataError where a file is missing, truncated or of another format version, or the tokenizer is not the
+        one that the store was made with.
         """
         path = Path(path)
         header = read_header(path)
@@ -76,12 +69,10 @@ class TokenStore:
 
     @property
     def source(self) -> str:
-        """The name of the source of the text."""
         return self.header.source
 
     @property
     def vocabulary_size(self) -> int:
-        """The number of tokens of the store's vocabulary."""
         return self.header.vocabulary_size
 
     @property
@@ -96,14 +87,7 @@ class TokenStore:
         return hashlib.sha256(record.encode()).hexdigest()
 
     def split(self, name: str) -> "ClientSplit":
-        """Return a split; the same object on every call.
-
-        Args:
-          name: train, heldout or test.
-
-        Raises:
-          DataError: there is no such split, or its file is damaged.
-        """
+        """Return train, heldout or test, the same object on every call; raises DataError where its file is damaged."""
         if name not in self.header.splits:
             raise DataError(f"{self.path}: has no split {name!r}. Choose one of {', '.join(SPLITS)}.")
         if name not in self._splits:
@@ -125,13 +109,8 @@ class _Columns(NamedTuple):
 class ClientSplit:
     """The clients of one split, numbered from 0 in the order they were written.
 
-    Args:
-      path: an Arrow IPC file with the columns `client_id` and `examples`.
-      header: what the store's header says of it.
-      vocabulary_size: number of tokens, which sets the width of the values.
-
-    Raises:
-      DataError: the file is not such an Arrow file.
+    The path is that of an Arrow IPC file with the columns `client_id` and `examples`; the vocabulary's size sets the
+    width of the values. Raises DataError where the file is not such an Arrow file.
     """
 
     def __init__(self, path: Path, header: SplitHeader, vocabulary_size: int) -> None:
@@ -149,7 +128,6 @@ class ClientSplit:
 
     @property
     def num_clients(self) -> int:
-        """The number of clients."""
         return self.header.clients
 
     @cached_property
@@ -170,20 +148,14 @@ class ClientSplit:
         return _frozen([np.diff(columns.example_offsets[columns.client_offsets]) for columns in batches])
 
     def client_id(self, index: int) -> str:
-        """Return the id of a client.
-
-        Raises:
-          IndexError: there is no such client.
-        """
+        """Return the id of a client; raises IndexError where there is no such client."""
         batch, row = self._locate(index)
         return self._columns(batch).client_ids[row].as_py()
 
     def client(self, index: int) -> ClientExamples:
-        """Return the examples of a client as views of the mapped file.
+        """Return a client's examples as views of the mapped file.
 
-        Raises:
-          IndexError: there is no such client.
-          DataError: the file is damaged there.
+        Raises IndexError where there is no such client, DataError where the file is damaged there.
         """
         batch, row = self._locate(index)
         columns = self._columns(batch)
@@ -201,7 +173,6 @@ class ClientSplit:
 
     @property
     def num_batches(self) -> int:
-        """The number of record batches."""
         return len(self._first) - 1
 
     def _locate(self, index: int) -> tuple[int, int]:

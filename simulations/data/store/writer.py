@@ -38,22 +38,12 @@ _SPLIT_SETS = {frozenset(some): frozenset(some) for size in range(4) for some in
 class StoreWriter:
     """Writes a token store as a context manager.
 
-    The store grows in a temporary directory beside its destination, is synced to disk and renamed into place
-    when the block ends. When the block raises, the temporary directory is removed; when the process dies, the
-    destination is as it was.
+    The store grows in a temporary directory beside its destination, is synced to disk and renamed into place when the
+    block ends. When the block raises, the temporary directory is removed; when the process dies, the destination is as
+    it was. Parameters, JSON-able, are kept in the store's header. A record batch is closed when it has `batch_clients`
+    clients or `batch_bytes` bytes of tokens.
 
-    Args:
-      path: the directory to make; parents are made too.
-      source: name of the source of the text.
-      tokenizer: the tokenizer that made the sequences.
-      parameters: what the store is made with, JSON-able, kept in its header.
-      overwrite: whether a token store at `path` may be replaced.
-      batch_clients: clients in a record batch, at most.
-      batch_bytes: bytes of tokens after which a record batch is closed.
-
-    Raises:
-      DataError: there is something at `path` that may not be replaced.
-      DiskError: the disk refuses.
+    Raises DataError where there is something at `path` that may not be replaced, DiskError where the disk refuses.
     """
 
     def __init__(
@@ -78,11 +68,7 @@ class StoreWriter:
 
     @staticmethod
     def check(path: Path | str, overwrite: bool) -> None:
-        """Raise what making a store at `path` would raise, before there is one to write.
-
-        Raises:
-          DataError: there is something at `path` that may not be replaced.
-        """
+        """Raise what making a store at `path` would raise, before there is one to write."""
         _check_destination(Path(os.path.abspath(path)), overwrite)
 
     def __enter__(self) -> Self:
@@ -118,16 +104,7 @@ class StoreWriter:
             self._splits[split].add(client_id, sequences)
 
     def append(self, split: str, path: Path) -> None:
-        """Append the clients of a file that a `SplitWriter` with the same tokenizer wrote.
-
-        Args:
-          split: train, heldout or test.
-          path: of the file.
-
-        Raises:
-          DataError: a client is there already, or the file is damaged.
-          DiskError: the disk refuses.
-        """
+        """Append the clients of a file that a `SplitWriter` with the same tokenizer wrote; raises as `add` does."""
         with disk_errors(self.path), pa.memory_map(str(path)) as file:
             for batch in _batches(path, file, self._tokenizer.vocabulary_size):
                 for client_id in batch.column(0).to_pylist():
@@ -196,7 +173,7 @@ class StoreWriter:
 
 
 class SplitWriter:
-    """Collects clients into bounded record batches of one Arrow file; see `StoreWriter` for the arguments."""
+    """Collects clients into bounded record batches of one Arrow file; bounds are those of `StoreWriter`."""
 
     def __init__(
         self, path: Path, vocabulary_size: int, batch_clients: int = BATCH_CLIENTS, batch_bytes: int = BATCH_BYTES
@@ -221,7 +198,6 @@ class SplitWriter:
         self._num_tokens = 0
 
     def add(self, client_id: str, sequences: Sequence[ArrayLike]) -> None:
-        """Append a client; see `StoreWriter.add`."""
         arrays = [np.asarray(sequence, np.int64).reshape(-1) for sequence in sequences]
         tokens = np.concatenate([np.empty(0, np.int64), *arrays])
         if tokens.size and not (tokens.min() >= 0 and tokens.max() < self._vocabulary_size):

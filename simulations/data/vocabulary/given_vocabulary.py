@@ -16,17 +16,9 @@ _CAPITAL = re.compile("[A-Z]")
 
 
 def given_tokenizer(settings: TokenizerSettings, words_are_separated: bool = False) -> Tokenizer | None:
-    """Make the tokenizer of the vocabulary that settings name.
+    """Make the tokenizer of the vocabulary that settings name; None where they name none.
 
-    Args:
-      settings: whose `vocabulary` is the file.
-      words_are_separated: whether texts are words with single spaces between them already.
-
-    Returns:
-      The tokenizer; None where no file is named.
-
-    Raises:
-      DataError: the file is missing, or is not what its kind of tokenizer reads.
+    Raises DataError where the file is missing, or is not what its kind of tokenizer reads.
     """
     path = settings.vocabulary
     if path is None:

@@ -16,9 +16,8 @@ EncodePieces = Callable[[Sequence[str]], Iterable[Sequence[int]]]
 class PieceCache:
     """Encodes texts piece by piece, a piece being what stands between two spaces; each piece is encoded once.
 
-    Args:
-      encode: returns the token ids of each of some pieces. The ids of a text must be those of its pieces, joined.
-      most_pieces: forget all pieces rather than begin a batch with more of them.
+    `encode` returns the token ids of each of some pieces; the ids of a text must be those of its pieces, joined. Rather
+    than begin a batch with more than `most_pieces` pieces, all are forgotten.
     """
 
     def __init__(self, encode: EncodePieces, most_pieces: int = MOST_PIECES) -> None:

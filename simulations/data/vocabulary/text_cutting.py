@@ -12,15 +12,10 @@ MOST_PIECES = 1_000_000
 
 
 class TextCutter(NamedTuple):
-    """How text becomes words.
+    """How text becomes words."""
 
-    Attributes:
-      normalizer: what is done to the characters.
-      splitter: where the result is divided.
-    """
-
-    normalizer: Normalizer
-    splitter: PreTokenizer
+    normalizer: Normalizer  # what is done to the characters
+    splitter: PreTokenizer  # where the result is divided
 
     def count_words(self, texts: Iterable[str]) -> Counter[str]:
         """Return how often each word occurs in texts, which are read once.

@@ -26,16 +26,11 @@ _MAKE_ANOTHER = "Train the tokenizer by importing the data again, or give anothe
 
 
 class Tokenizer:
-    """A tokenizer that writes no special token into what it encodes.
+    """A tokenizer that writes no special token into what it encodes, defined in the `tokenizers` library's JSON form.
 
     No text, whatever it says, can encode to PAD, BOS or EOS: the names of the special tokens have ids but are not
-    matched in text. What the vocabulary does not have is one OOV token a word.
-
-    Args:
-      definition: the tokenizer in the JSON form of the `tokenizers` library.
-
-    Raises:
-      DataError: the definition has not our special tokens at ids 0 to 3, or text could encode to them.
+    matched in text. What the vocabulary does not have is one OOV token a word. Raises DataError where the definition
+    has not our special tokens at ids 0 to 3, or text could encode to them.
     """
 
     def __init__(self, definition: dict[str, Any]) -> None:
@@ -64,13 +59,8 @@ class Tokenizer:
     ) -> Self:
         """Train a vocabulary on counted words; the same counts give the same tokenizer, byte for byte.
 
-        Args:
-          words: how often each word occurs, as `count_words` with the same settings gives it.
-          settings: kind and size of the vocabulary. Little text gives a smaller one.
-          words_are_separated: as `count_words` was told.
-
-        Raises:
-          DataError: there is no word, or the vocabulary cannot hold the words' characters.
+        The words are those that `count_words` with the same settings gives. Little text gives a smaller vocabulary.
+        Raises DataError where there is no word, or the vocabulary cannot hold the words' characters.
         """
         kind = TOKENIZERS[settings.tokenizer]
         vocabulary = kind.train_vocabulary(words, settings)
@@ -78,11 +68,8 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a tokenizer from a JSON file.
-
-        Raises:
-          DataError: the file is missing, damaged or not such a tokenizer.
-        """
+        """Read a tokenizer from a JSON file; raises DataError where that is missing, damaged or not such a
+        tokenizer."""
         path = Path(path)
         try:
             return cls(json.loads(path.read_text(encoding="utf-8")))
@@ -127,12 +114,9 @@ class Tokenizer:
 def count_words(
     texts: Iterable[str], settings: TokenizerSettings = DEFAULT_SETTINGS, words_are_separated: bool = False
 ) -> Counter[str]:
-    """Return how often each word occurs after normalization and splitting.
+    """Return how often each word occurs after normalization and splitting, as the settings' tokenizer needs it.
 
-    Args:
-      texts: read once.
-      settings: of the tokenizer that the counts are for.
-      words_are_separated: whether texts are words with single spaces between them already.
+    Words are separated where there are single spaces between them already. The texts are read once.
     """
     return TOKENIZERS[settings.tokenizer].cutter(settings, words_are_separated).count_words(texts)
 

@@ -28,24 +28,15 @@ class TokenizerKind(Protocol):
     def train_vocabulary(self, words: Mapping[str, int], settings: TokenizerSettings) -> dict[str, int]:
         """Return token -> id; the same counts, in any order, give the same vocabulary.
 
-        Args:
-          words: how often each word occurs.
-          settings: as the words were counted with.
-
-        Raises:
-          DataError: there is no word, or the size does not do.
+        Raises DataError where there is no word, or the size does not do.
         """
         ...
 
     def read_tokens(self, lines: Iterable[tuple[str, str]], settings: TokenizerSettings) -> Iterator[tuple[str, str]]:
         """Yield (place, token) of the tokens of a vocabulary file, in the order of their ids to be.
 
-        Args:
-          lines: (place, content) of each line, without line ends; places are for messages.
-          settings: of the tokenizer wanted.
-
-        Raises:
-          DataError: a line is not what the kind's vocabulary files have.
+        The lines are (place, content), without line ends; places are for messages. Raises DataError where a line is not
+        what the kind's vocabulary files have.
         """
         ...
 

@@ -24,7 +24,7 @@ _UNSEEN = "|".join(SPECIAL_TOKENS[id_].strip("[]") for id_ in (PAD_ID, BOS_ID, E
 
 
 def cutter(settings: TokenizerSettings, words_are_separated: bool) -> TextCutter:
-    """See `TokenizerKind.cutter`."""
+    """Cut at spaces where words are separated, and as the published data was cut where they are not."""
     if words_are_separated:
         # Unlike below, a word here could be spelled like a special token; it is unknown instead.
         spelled_special = normalizers.Replace(Regex(rf"\[(?:{_UNSEEN})\]"), SPECIAL_TOKENS[OOV_ID])
@@ -40,7 +40,7 @@ def cutter(settings: TokenizerSettings, words_are_separated: bool) -> TextCutter
 
 
 def train_vocabulary(words: Mapping[str, int], settings: TokenizerSettings) -> dict[str, int]:
-    """See `TokenizerKind.train_vocabulary`; words that are equally frequent are taken in alphabetical order."""
+    """Number the most frequent words; those that are equally frequent are taken in alphabetical order."""
     if settings.vocabulary_size < 1:
         raise DataError(f"tokenizer: a vocabulary of {settings.vocabulary_size} words is empty. Ask for at least 1.")
     ranked = sorted((-count, word) for word, count in words.items() if word not in SPECIAL_TOKENS)
@@ -51,7 +51,7 @@ def train_vocabulary(words: Mapping[str, int], settings: TokenizerSettings) -> d
 
 
 def read_tokens(lines: Iterable[tuple[str, str]], settings: TokenizerSettings) -> Iterator[tuple[str, str]]:
-    """See `TokenizerKind.read_tokens`; reads lines `word count`, and no more of them than are asked for."""
+    """Read lines `word count`, no more of them than are asked for."""
     before: int | None = None
     for place, line in islice(lines, settings.vocabulary_size):
         word, _, number = line.rpartition(" ")
@@ -73,7 +73,7 @@ def read_tokens(lines: Iterable[tuple[str, str]], settings: TokenizerSettings) -
 def build(
     vocabulary: Mapping[str, int], settings: TokenizerSettings, words_are_separated: bool
 ) -> tokenizers.Tokenizer:
-    """See `TokenizerKind.build`; without a decoder of its own, the library joins words by single spaces."""
+    """Return a tokenizer; without a decoder of its own, the library joins words by single spaces."""
     built = tokenizers.Tokenizer(models.WordLevel(dict(vocabulary), unk_token=SPECIAL_TOKENS[OOV_ID]))
     built.normalizer, built.pre_tokenizer = cutter(settings, words_are_separated)
     return built

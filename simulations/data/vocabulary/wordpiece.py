@@ -21,12 +21,12 @@ _SPECIAL_TO_BERT = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 
 
 def cutter(settings: TokenizerSettings, words_are_separated: bool) -> TextCutter:
-    """See `TokenizerKind.cutter`; punctuation is a word of its own, separated or not."""
+    """Cut as BERT does; punctuation is a word of its own, separated or not."""
     return TextCutter(normalizers.BertNormalizer(lowercase=settings.lowercase), pre_tokenizers.BertPreTokenizer())
 
 
 def train_vocabulary(words: Mapping[str, int], settings: TokenizerSettings) -> dict[str, int]:
-    """See `TokenizerKind.train_vocabulary`; little text gives a smaller vocabulary."""
+    """Train pieces of words; little text gives a smaller vocabulary."""
     known = _frequent_characters(words)
     words = {word: words[word] for word in sorted(words) if known.issuperset(word)}
     initial = sorted({word[0] for word in words})
@@ -43,7 +43,7 @@ def train_vocabulary(words: Mapping[str, int], settings: TokenizerSettings) -> d
 
 
 def read_tokens(lines: Iterable[tuple[str, str]], settings: TokenizerSettings) -> Iterator[tuple[str, str]]:
-    """See `TokenizerKind.read_tokens`; reads BERT's vocab.txt, of which the special tokens are left out."""
+    """Read BERT's vocab.txt, of which the special tokens are left out."""
     for place, line in lines:
         if not line or line.split() != [line]:
             raise DataError(
@@ -57,7 +57,7 @@ def read_tokens(lines: Iterable[tuple[str, str]], settings: TokenizerSettings) -
 def build(
     vocabulary: Mapping[str, int], settings: TokenizerSettings, words_are_separated: bool
 ) -> tokenizers.Tokenizer:
-    """See `TokenizerKind.build`."""
+    """Return a tokenizer that marks the pieces after a word's first with `##`."""
     by_id = dict(sorted(vocabulary.items(), key=lambda item: item[1]))
     built = tokenizers.Tokenizer(
         models.WordPiece(by_id, unk_token=SPECIAL_TOKENS[OOV_ID], continuing_subword_prefix=CONTINUATION)

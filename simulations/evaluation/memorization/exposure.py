@@ -18,18 +18,15 @@ CHANCE = 1 / math.log(2)
 
 
 def exposure(canary_losses: NDArray[np.floating], reference_losses: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Compute exposures by ranks: `log2(|R|) - log2(rank)`, with R the references and the canary itself.
+    """Compute exposures by ranks: `log2(
 
-    Args:
-      canary_losses: float [canaries], per token.
-      reference_losses: float [references], of sequences drawn as the canaries were. A reference of equal loss ranks
-        before the canary.
+    R
 
-    Returns:
-      float64 [canaries], in bits, from 0 (all references have a lower loss) to `log2(references + 1)` (none has).
+    ) - log2(rank)`, with R the references and the canary itself.
 
-    Raises:
-      DataError: a loss is not a number.
+    Losses are per token; the references are those of sequences drawn as the canaries were, and one of equal loss ranks
+    before the canary. Returns float64 [canaries], in bits, from 0 (all references have a lower loss) to
+    `log2(references + 1)` (none has). Raises DataError where a loss is not a number.
     """
     canaries, references = _finite(canary_losses), _finite(reference_losses)
     ranks = 1 + np.searchsorted(np.sort(references), canaries, side="right")
@@ -42,13 +39,8 @@ def extrapolated_exposure(
     """Estimate exposures beyond what ranks can tell: `-log2 F(loss)`, with F a skew-normal fitted to the references.
 
     This is the approximation by distribution modelling of the paper; it is as good as the fit is far out in the tail.
-
-    Args:
-      canary_losses: see `exposure`.
-      reference_losses: see `exposure`; not all equal.
-
-    Returns:
-      float64 [canaries], in bits, and the Kolmogorov-Smirnov distance of the references to the fit.
+    Takes what `exposure` takes, references not all equal; returns float64 [canaries], in bits, and the
+    Kolmogorov-Smirnov distance of the references to the fit.
     """
     canaries, references = _finite(canary_losses), _finite(reference_losses)
     fit = stats.skewnorm(*stats.skewnorm.fit(references))
@@ -74,16 +66,9 @@ def _finite(losses: NDArray[np.floating]) -> NDArray[np.float64]:
 def canary_exposures(
     model: Model, params: Params, canaries: InsertedCanaries, number_of_references: int
 ) -> dict[str, Any]:
-    """Measure the exposure of the canaries that a model was trained on.
+    """Measure the exposure of the canaries that a causal model was trained on, among at least 2 references.
 
-    Args:
-      model: a causal model.
-      params: its parameters.
-      canaries: that were inserted.
-      number_of_references: sequences to rank them among, at least 2.
-
-    Returns:
-      JSON-able exposures in bits, by repeats, and what they are to be read with.
+    Returns JSON-able exposures in bits, by repeats, and what they are to be read with.
     """
     references = token_losses(model, params, canaries.references(number_of_references))
     by_repeats = []
@@ -118,16 +103,7 @@ def canary_exposures(
 
 
 def token_losses(model: Model, params: Params, sequences: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Compute the mean loss of each sequence.
-
-    Args:
-      model: a causal model.
-      params: its parameters.
-      sequences: int32 [n, length + 1].
-
-    Returns:
-      float64 [n], in nats per target token.
-    """
+    """Return float64 [n], the mean loss in nats per target token of each sequence, int32 [n, length + 1]."""
     batches = device_batches(InMemoryData([sequences]), sequences.shape[1] - 1)
     sums = example_sums(model, params, batches)
     return (np.asarray(sums.loss, np.float64) / np.maximum(sums.tokens, 1))[: len(sequences)]

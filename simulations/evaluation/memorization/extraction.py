@@ -23,15 +23,8 @@ CONFIDENCE = 0.95
 
 
 def edit_distances(found: NDArray[np.int32], true: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Compute token-level Levenshtein distances, as parts of the length.
-
-    Args:
-      found: int32 [n, suffix].
-      true: int32 [n, suffix].
-
-    Returns:
-      float64 [n], from 0 (equal) to 1.
-    """
+    """Return float64 [n], token-level Levenshtein distances of int32 [n, suffix] as parts of the length, from 0 (equal)
+    to 1."""
     if not len(found):
         return np.zeros(0)
     distances = cpdist(found.tolist(), true.tolist(), scorer=Levenshtein.distance, dtype=np.int64)
@@ -44,15 +37,8 @@ def most_edits(suffix: int) -> int:
 
 
 def extraction_rates(found: NDArray[np.int32], true: NDArray[np.int32]) -> dict[str, Any]:
-    """Say how many suffixes were extracted.
-
-    Args:
-      found: int32 [n, suffix], decoded; n is at least 1.
-      true: int32 [n, suffix].
-
-    Returns:
-      The `rate`s that are `exact` and `approximate`; JSON-able.
-    """
+    """Return which `rate`s of at least one decoded suffix, int32 [n, suffix], are `exact` and `approximate`;
+    JSON-able."""
     distances = edit_distances(found, true)
     return {
         "exact": rate(int((distances == 0).sum()), len(distances)),
@@ -61,15 +47,7 @@ def extraction_rates(found: NDArray[np.int32], true: NDArray[np.int32]) -> dict[
 
 
 def rate(successes: int, trials: int) -> dict[str, Any]:
-    """Describe a share with its Wilson score interval.
-
-    Args:
-      successes: how many.
-      trials: of how many, at least 1.
-
-    Returns:
-      `count`, `of`, `rate`, `low` and `high`.
-    """
+    """Describe a share with its Wilson score interval: `count`, `of`, `rate`, `low` and `high`."""
     interval = binomtest(successes, trials).proportion_ci(CONFIDENCE, "wilson")
     return {
         "count": successes,
@@ -81,17 +59,10 @@ def rate(successes: int, trials: int) -> dict[str, Any]:
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
-    """Subtract the share in one sample from that in an independent one.
+    """Subtract the `rate` in one sample from that in an independent one: `difference`, `low` and `high`.
 
     The interval is that of Newcombe 1998 ("Interval estimation for the difference between independent proportions",
     method 10), made of the two Wilson intervals.
-
-    Args:
-      one: of `rate`.
-      other: of `rate`.
-
-    Returns:
-      `difference`, `low` and `high`.
     """
     found = one["rate"] - other["rate"]
     below = math.hypot(one["rate"] - one["low"], other["high"] - other["rate"])

@@ -32,24 +32,15 @@ def greedy_suffixes(
     most_edits: int | None = None,
     observe: Callable[[int], None] = lambda done: None,
 ) -> NDArray[np.int32]:
-    """Decode what a model says after the beginnings of sequences.
+    """Decode what a causal model says after the beginnings of sequences, int32 [n, prefix + suffix], without PAD.
 
-    One program is compiled for all sequences, and their rows are spread over all devices.
+    One program is compiled for all sequences, and their rows are spread over all devices. The model is shown at least
+    one token. With `most_edits` a sequence is given up once its continuation is more edits than these from the true
+    one, whatever follows; the tokens that are then returned are too. `observe` is called with how many sequences are
+    done.
 
-    Args:
-      model: a causal model.
-      params: its parameters.
-      sequences: int32 [n, prefix + suffix], without PAD.
-      prefix: how many tokens the model is shown, at least 1.
-      most_edits: give a sequence up once its continuation is more edits than these from the true one, whatever follows;
-        the tokens that are then returned are too. None decodes all.
-      observe: called with how many sequences are done.
-
-    Returns:
-      int32 [n, suffix]: the most likely token at every position, given the prefix and those before it.
-
-    Raises:
-      ConfigurationError: the model is not causal.
+    Returns int32 [n, suffix]: the most likely token at every position, given the prefix and those before it. Raises
+    ConfigurationError where the model is not causal.
     """
     refuse_other_objectives(model)
     params = from_first(params)
@@ -64,14 +55,7 @@ def greedy_suffixes(
 
 
 def refuse_other_objectives(model: Model) -> None:
-    """Refuse a model that does not predict the next token.
-
-    Args:
-      model: any model.
-
-    Raises:
-      ConfigurationError: the model is not causal.
-    """
+    """Raise ConfigurationError where a model does not predict the next token."""
     if model.objective != "causal":
         raise ConfigurationError(
             f"model {model.name!r} has the {model.objective} objective and does not continue text; give a run of a "
@@ -83,17 +67,10 @@ def refuse_other_objectives(model: Model) -> None:
 def decode(
     model: Model, params: Params, tokens: jax.Array, prefix: int, most_edits: int | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Decode a batch, each device its own rows without waiting for others; see `greedy_suffixes`.
+    """Decode a batch, int32 [batch, prefix + suffix], each device its own rows without waiting for others.
 
-    Args:
-      model: a causal model.
-      params: its parameters.
-      tokens: int32 [batch, prefix + suffix]; what follows the prefix is the first guess.
-      prefix: see `greedy_suffixes`.
-      most_edits: see `greedy_suffixes`.
-
-    Returns:
-      int32 [batch, suffix], and int32 [devices]: the passes that it took, from 1 to suffix.
+    What follows the prefix is the first guess; see `greedy_suffixes`. Returns int32 [batch, suffix], and int32
+    [devices]: the passes that it took, from 1 to suffix.
     """
     everywhere, by_device = PartitionSpec(), PartitionSpec("devices")
     return jax.shard_map(
@@ -106,21 +83,14 @@ def decode(
 
 
 class _Decoding(NamedTuple):
-    """What a pass leaves: rows are settled where nothing changes any more, or where they are given up.
+    """What a pass leaves: rows are settled where nothing changes any more, or where they are given up."""
 
-    Attributes:
-      inputs: int32 [rows, prefix + suffix - 1].
-      found: int32 [rows, suffix].
-      passes: how many there were; so many tokens of `found` are final.
-      edits: int32 [rows, suffix + 1], edit distances of the final tokens to each beginning of the true suffix.
-      active: bool [rows].
-    """
-
-    inputs: jax.Array
-    found: jax.Array
-    passes: jax.Array
+    inputs: jax.Array  # int32 [rows, prefix + suffix - 1]
+    found: jax.Array  # int32 [rows, suffix]
+    passes: jax.Array  # how many there were; so many tokens of `found` are final
+    # int32 [rows, suffix + 1], edit distances of the final tokens to each beginning of the true suffix
     edits: jax.Array
-    active: jax.Array
+    active: jax.Array  # bool [rows]
 
 
 def _decode_rows(

@@ -22,21 +22,14 @@ from fedlm.simulations.pretraining.privacy_units import Units
 
 @dataclass(frozen=True)
 class InsertedCanaries:
-    """What is planted.
+    """What is planted."""
 
-    Attributes:
-      number: different canaries for each of `repeats`.
-      repeats: how many times a canary stands in the data, each time as a unit of its own.
-      length: tokens that the model reads in one sequence; a canary fills it, with BOS before and EOS after its words.
-      vocabulary_size: of the data.
-      seed: of the run; not negative.
-    """
-
-    number: int
-    repeats: tuple[int, ...]
+    number: int  # different canaries for each of `repeats`
+    repeats: tuple[int, ...]  # how many times a canary stands in the data, each time as a unit of its own
+    # tokens that the model reads in one sequence; a canary fills it, with BOS before and EOS after its words
     length: int
     vocabulary_size: int
-    seed: int
+    seed: int  # of the run; not negative
 
     def __post_init__(self) -> None:
         if self.number < 1:
@@ -54,24 +47,13 @@ class InsertedCanaries:
         return (self.length - 1) * math.log2(self.vocabulary_size - len(SPECIAL_TOKENS))
 
     def sequences(self) -> NDArray[np.int32]:
-        """Draw the canaries.
-
-        Returns:
-          int32 [repeats, number, length + 1]: those of `repeats[0]` first.
-        """
+        """Draw the canaries, int32 [repeats, number, length + 1]: those of `repeats[0]` first."""
         rng = host_rng(self.seed, "inserted canaries")
         drawn = random_sequences(rng, self.number * len(self.repeats), self.length, self.vocabulary_size)
         return drawn.reshape(len(self.repeats), self.number, self.length + 1)
 
     def references(self, number: int) -> NDArray[np.int32]:
-        """Draw sequences that were not planted, of the same form.
-
-        Args:
-          number: how many.
-
-        Returns:
-          int32 [number, length + 1].
-        """
+        """Draw sequences that were not planted, of the same form: int32 [number, length + 1]."""
         return random_sequences(host_rng(self.seed, "canary references"), number, self.length, self.vocabulary_size)
 
     def planted(self) -> NDArray[np.int32]:
@@ -81,14 +63,10 @@ class InsertedCanaries:
 
 
 def canaries_of(settings: Mapping[str, Any], vocabulary_size: int) -> InsertedCanaries | None:
-    """Read from the settings of a run which canaries it was trained on.
+    """Read from the settings of a run which canaries it was trained on; None where there are none.
 
-    Args:
-      settings: JSON-able, with `length` and `seed`; `canaries` says how many there are for each of `canary_repeats`.
-      vocabulary_size: of its data.
-
-    Returns:
-      The canaries; None where there are none.
+    The settings are JSON-able, with `length` and `seed`; `canaries` says how many there are for each of
+    `canary_repeats`.
     """
     if not settings.get("canaries"):
         return None
@@ -97,15 +75,8 @@ def canaries_of(settings: Mapping[str, Any], vocabulary_size: int) -> InsertedCa
 
 
 def with_canaries(units: Units, canaries: InsertedCanaries) -> Units:
-    """Add canaries to privacy units, as the last of them.
-
-    Args:
-      units: of the data; `length` must be that of the canaries.
-      canaries: what to plant. Each repeat is a unit with one sequence.
-
-    Returns:
-      The units of both.
-    """
+    """Add canaries of the same length to privacy units, as the last of them; each repeat is a unit with one
+    sequence."""
     if units.length != canaries.length:
         raise ValueError(f"units of length {units.length} and canaries of length {canaries.length}")
     fields = {field.name: getattr(units, field.name) for field in dataclasses.fields(Units)}
@@ -114,27 +85,19 @@ def with_canaries(units: Units, canaries: InsertedCanaries) -> Units:
 
 @dataclass(frozen=True, eq=False)
 class UnitsWithCanaries(Units):
-    """Privacy units of which the last are canaries; made by `with_canaries`.
-
-    Attributes:
-      canaries: what is planted.
-      planted: int32 [canary units, length + 1].
-    """
+    """Privacy units of which the last are canaries; made by `with_canaries`."""
 
     canaries: InsertedCanaries
-    planted: NDArray[np.int32]
+    planted: NDArray[np.int32]  # int32 [canary units, length + 1]
 
     @property
     def count(self) -> int:
-        """N, the number of units, canaries among them."""
         return super().count + len(self.planted)
 
     def describe(self) -> dict[str, Any]:
-        """See `Units.describe`; with how many units are canaries."""
         return super().describe() | {"canary_units": len(self.planted)}
 
     def sequences(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """See `Units.sequences`."""
         indices = np.asarray(indices, np.int64)
         if len(indices) and not (indices.min() >= 0 and indices.max() < self.count):
             raise IndexError(f"units {indices.min()} to {indices.max()}, but there are {self.count}")

@@ -64,22 +64,11 @@ def measure_memorization(
     settings: MemorizationSettings,
     observe: Observer = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Measure what the model of a run can be made to repeat.
+    """Measure what the model of a run of `fedlm simulate` or `fedlm pretrain` can be made to repeat.
 
-    Sequences are cut, and packed, as the run cut them.
-
-    Args:
-      run: folder of a run of `fedlm simulate` or `fedlm pretrain`.
-      data: see `open_model`.
-      cache: folder for the tokens of the data, see `open_stream`; the folder `cache` of the data where None.
-      settings: what to measure.
-      observe: see `Observer`.
-
-    Returns:
-      JSON-able facts, extraction rates and exposures.
-
-    Raises:
-      UserError: the run, the data or the settings do not fit.
+    Sequences are cut, and packed, as the run cut them. The tokens of the data are kept in `cache`, where None in the
+    folder `cache` of the data (see `open_stream`); `data` is as for `open_model`. Returns JSON-able facts, extraction
+    rates and exposures. Raises UserError where the run, the data or the settings do not fit.
     """
     trained = open_model(run, data)
     refuse_other_objectives(trained.model)

@@ -6,14 +6,8 @@ from fedlm.simulations.plot_style import FAMILIES, INK, MUTED, new_figure, to_pn
 
 
 def plot_rates(found: dict[str, Any]) -> bytes:
-    """Draw extraction rates against the length of the prefix.
-
-    Args:
-      found: by `measure_memorization`.
-
-    Returns:
-      The content of a PNG file.
-    """
+    """Draw what `measure_memorization` found, extraction rates against the length of the prefix, as a PNG file's
+    content."""
     figure = new_figure(3.2)
     axes = figure.subplots()
     rows = found["extraction"]

@@ -19,15 +19,10 @@ _BLOCK = 1024
 
 
 class Lengths(NamedTuple):
-    """How sequences are parted.
+    """How sequences are parted."""
 
-    Attributes:
-      prefixes: tokens that the model is shown, ascending; each is measured on the same sequences.
-      suffix: tokens that it is to continue with.
-    """
-
-    prefixes: tuple[int, ...]
-    suffix: int
+    prefixes: tuple[int, ...]  # tokens that the model is shown, ascending; each is measured on the same sequences
+    suffix: int  # tokens that it is to continue with
 
     @property
     def total(self) -> int:
@@ -36,19 +31,12 @@ class Lengths(NamedTuple):
 
 
 class Candidates:
-    """Sequences of a split in a random order.
+    """Sequences of a split in a random order, which a seed of 0 or more chooses.
 
-    Attributes:
-      counts: int64 [seen], the tokens of each, BOS and EOS among them.
+    `counts` is int64 [seen], the tokens of each, BOS and EOS among them.
     """
 
     def __init__(self, units: Units, seed: int):
-        """Draw units and count the tokens of their sequences.
-
-        Args:
-          units: of the split.
-          seed: chooses them; not negative.
-        """
         most = -(-MAX_SEEN // units.sequences_per_unit)
         rng = host_rng(seed, "memorization", *units.split.encode())
         self._units = units
@@ -59,15 +47,8 @@ class Candidates:
         self.counts = tokens[self._rows, self._columns]
 
     def take(self, total: int, most: int) -> NDArray[np.int32]:
-        """Fetch the beginnings of sequences that are long enough.
-
-        Args:
-          total: tokens that they must have.
-          most: how many to fetch at most.
-
-        Returns:
-          int32 [n, total], without PAD.
-        """
+        """Return int32 [n, total], without PAD: the beginnings of at most so many sequences that have `total`
+        tokens."""
         chosen = np.flatnonzero(self.counts >= total)[:most]
         found, _ = self._units.sequences(self._drawn[self._rows[chosen]])
         return found[np.arange(len(chosen)), self._columns[chosen], :total]
@@ -81,24 +62,11 @@ def _token_counts(units: Units, indices: NDArray[np.int64]) -> NDArray[np.int64]
 def choose_lengths(
     counts: NDArray[np.int64], length: int, prefixes: tuple[int, ...], suffix: int | None, examples: int
 ) -> Lengths:
-    """Settle how sequences are parted.
+    """Settle how sequences of `counts` tokens, int64 [n], each at most `length + 1`, are parted.
 
-    What is not given is as long as so many sequences allow as are wanted, or half of all where there are too few, but
-    no longer than `USUAL`.
-
-    Args:
-      counts: int64 [n], the tokens of sequences, one more than `length` at most.
-      length: tokens that the model reads in one sequence.
-      prefixes: tokens that the model is shown; empty for a choice.
-      suffix: tokens that it is to continue with; None for a choice.
-      examples: how many sequences are wanted.
-
-    Returns:
-      The lengths.
-
-    Raises:
-      ConfigurationError: a length is out of range.
-      DataError: no sequence is long enough.
+    What is not given (no prefixes, no suffix) is as long as the wanted number of examples allows, or half of all where
+    there are too few, but no longer than `USUAL`. Raises ConfigurationError where a length is out of range, DataError
+    where no sequence is long enough.
     """
     for name, value in [*(("prefix", prefix) for prefix in prefixes), ("suffix", suffix)]:
         if value is not None and value < 1:

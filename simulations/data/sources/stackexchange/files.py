@@ -24,20 +24,12 @@ _EXPECTED = (
 
 
 class Dump(NamedTuple):
-    """The posts or the comments of one site.
+    """The posts or the comments of one site."""
 
-    Attributes:
-      path: of the file or the archive.
-      member: its name in the archive; None where it is a file of its own.
-      size: in bytes: of the file as it is, of a member decompressed.
-      site: the site's short name.
-      kind: what it holds.
-    """
-
-    path: Path
-    member: str | None
-    size: int
-    site: str
+    path: Path  # of the file or the archive
+    member: str | None  # its name in the archive; None where it is a file of its own
+    size: int  # in bytes: of the file as it is, of a member decompressed
+    site: str  # its short name
     kind: Kind
 
     def __str__(self) -> str:
@@ -45,17 +37,10 @@ class Dump(NamedTuple):
 
 
 def find_dumps(paths: Sequence[Path], kinds: Collection[Kind]) -> list[Dump]:
-    """Find the dumps that a user names.
+    """Find the dumps in files, archives, and folders that hold them or hold folders that do.
 
-    Args:
-      paths: of files, archives, and folders that hold them or hold folders that do.
-      kinds: what to look for.
-
-    Returns:
-      The dumps in a fixed order, those of one archive together.
-
-    Raises:
-      DataError: a path is none of these, nothing is found, or two dumps are of the same site and kind.
+    They come in a fixed order, those of one archive together. Raises DataError where a path is none of these, nothing
+    is found, or two dumps are of the same site and kind.
     """
     if not paths:
         raise DataError("no file is named, expected at least one to import.")

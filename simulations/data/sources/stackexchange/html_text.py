@@ -25,14 +25,10 @@ _MARKDOWN_LINK = re.compile(r"\[([^\[\]]*)\]\(\s*(?:\([^\s()]*\)|[^\s()])+(?:\s+
 
 
 def html_paragraphs(text: str) -> list[str]:
-    """Return the paragraphs of an HTML fragment, however broken it is.
+    """Return the paragraphs of an HTML fragment, however broken it is, with single spaces.
 
-    Args:
-      text: HTML.
-
-    Returns:
-      Their texts with single spaces, in order. Blocks of code and displayed formulas are left out, words of inline
-      code and inline formulas stay, and addresses are replaced by `<URL>`.
+    Blocks of code and displayed formulas are left out, words of inline code and inline formulas stay, and addresses are
+    replaced by `<URL>`.
     """
     parser = etree.HTMLParser(encoding="utf-8", huge_tree=True, target=_ParagraphCollector())
     try:
@@ -43,13 +39,10 @@ def html_paragraphs(text: str) -> list[str]:
 
 
 def comment_paragraphs(text: str) -> list[str]:
-    """Return the paragraphs of a comment, which is plain text with some Markdown.
+    """Return the paragraphs of a comment, which is plain text with some Markdown and perhaps HTML's character
+    references.
 
-    Args:
-      text: words with `code`, [links](https://example.org) and perhaps HTML's character references.
-
-    Returns:
-      Their texts with single spaces, in order; see `html_paragraphs`. Of a link its words stay.
+    They are tidied as those of `html_paragraphs`. Of a link its words stay.
     """
     text = _MARKDOWN_LINK.sub(r"\1", html.unescape(text))
     text = _MARKDOWN_CODE.sub(lambda code: _guarded(code[1]), text).replace("`", "")

@@ -33,18 +33,10 @@ def last_row_start(data: bytes, start: int) -> int:
 
 
 def read_rows(part: BytePart, root: str, skipped: SkippedCounts) -> Iterator[tuple[int, dict[str, str]]]:
-    """Read the rows of a part of a file.
+    """Yield (line, attributes) of each row of a part that was cut by `last_row_start`.
 
-    Args:
-      part: cut by `last_row_start`.
-      root: name of the file's outermost element.
-      skipped: receives the count of rows that are not UTF-8.
-
-    Yields:
-      (line, attributes) of each row.
-
-    Raises:
-      DataError: the file is not such a dump or is cut off, or a row is malformed.
+    `root` is the name of the file's outermost element. Rows that are not UTF-8 are counted. Raises DataError where the
+    file is not such a dump or is cut off, or a row is malformed.
     """
     data = part.load()
     starts = [found.start() for found in _ROW.finditer(data)]

@@ -20,40 +20,22 @@ _PIECES_AHEAD = 8
 
 
 class Member(NamedTuple):
-    """A file in an archive.
+    """A file in an archive."""
 
-    Attributes:
-      name: with folders, if any.
-      size: in bytes, decompressed.
-    """
-
-    name: str
-    size: int
+    name: str  # with folders, if any
+    size: int  # in bytes, decompressed
 
 
 class MemberStream(NamedTuple):
-    """An opened member.
-
-    Attributes:
-      name: as in `Member`.
-      stream: its bytes.
-      position: says how many of them have been decompressed for the stream's reader.
-    """
+    """An opened member."""
 
     name: str
     stream: IO[bytes]
-    position: Callable[[], int]
+    position: Callable[[], int]  # says how many bytes have been decompressed for the stream's reader
 
 
 def list_members(path: Path) -> list[Member]:
-    """List the files in an archive.
-
-    Args:
-      path: of the archive.
-
-    Raises:
-      DataError: it cannot be read, is damaged, or is not a 7z archive.
-    """
+    """List the files in an archive; raises DataError where it cannot be read, is damaged, or is not a 7z archive."""
     with _archive_errors(path), path.open("rb") as file, py7zr.SevenZipFile(file) as archive:
         return [Member(found.filename, found.uncompressed or 0) for found in archive.list() if not found.is_directory]
 
@@ -61,15 +43,8 @@ def list_members(path: Path) -> list[Member]:
 def open_members(path: Path, names: Collection[str]) -> Generator[MemberStream, None, None]:
     """Open members of an archive one after the other; close the iterator to stop early.
 
-    Args:
-      path: of the archive.
-      names: of the members.
-
-    Yields:
-      The members in the archive's order, each to be read before the next is asked for.
-
-    Raises:
-      DataError: the archive cannot be read or is damaged; reading a stream raises it, too.
+    They come in the archive's order, each to be read before the next is asked for. Raises DataError where the archive
+    cannot be read or is damaged; reading a stream raises it, too.
     """
     extraction = _Extraction(path, names)
     try:

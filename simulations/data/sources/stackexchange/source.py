@@ -27,13 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DumpPart(NamedTuple):
-    """Some rows of a dump.
-
-    Attributes:
-      site: the site's short name.
-      kind: whether they are posts or comments.
-      part: their bytes.
-    """
+    """Some rows of a dump, of the site with that short name."""
 
     site: str
     kind: Kind
@@ -71,15 +65,12 @@ class StackExchange:
 
     @property
     def words_are_separated(self) -> bool:
-        """See `Source.words_are_separated`."""
         return False
 
     def files(self) -> list[Path]:
-        """See `Source.files`."""
         return list(dict.fromkeys(dump.path for dump in self._dumps()))
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """See `Source.open`."""
         dumps = self._dumps()
         return Reading(
             unit="bytes",
@@ -94,17 +85,9 @@ class StackExchange:
 
 
 def dump_parts(dumps: Iterable[Dump], part_bytes: int = PART_BYTES) -> Iterator[Part]:
-    """Cut dumps into parts.
+    """Cut dumps, those of one archive together, into parts of about some size, with a `DumpPart` as content.
 
-    Args:
-      dumps: those of one archive together.
-      part_bytes: about how large a part is.
-
-    Yields:
-      Parts with a `DumpPart` as content.
-
-    Raises:
-      DataError: a file cannot be read, or is damaged.
+    Raises DataError where a file cannot be read, or is damaged.
     """
     for path, group in itertools.groupby(dumps, key=lambda dump: dump.path):
         members = list(group)
@@ -129,16 +112,7 @@ def _labelled(dump: Dump, parts: Iterator[Part]) -> Iterator[Part]:
 
 
 def read_text(settings: StackExchange, content: DumpPart, skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield the texts of some rows.
-
-    Args:
-      settings: how they are split.
-      content: the rows.
-      skipped: receives the counts of what is left out.
-
-    Raises:
-      DataError: the file is not a dump or is cut off, or a row is malformed.
-    """
+    """Yield the texts of some rows; raises DataError where the file is no dump or is cut off, or a row is malformed."""
     for line, row in read_rows(content.part, content.kind, skipped):
         place = f"{content.part.path}, line {line}"
         text = _row_text(settings, content, row, place)

@@ -27,21 +27,13 @@ PART_BYTES = 8 << 20
 
 
 class FedjaxPart(NamedTuple):
-    """A range of rows of one database.
-
-    Attributes:
-      database: the file.
-      split: train, heldout or test, or None where the file's name does not say.
-      feature: the one with the text.
-      first: the range's first row id.
-      last: its last row id.
-    """
+    """A range of rows of one database."""
 
     database: Database
-    split: str | None
-    feature: str
-    first: int
-    last: int
+    split: str | None  # train, heldout or test, where the file's name says it
+    feature: str  # the one with the text
+    first: int  # row id
+    last: int  # row id
 
 
 @dataclass(frozen=True)
@@ -58,15 +50,12 @@ class StackOverflowFedjax:
 
     @property
     def words_are_separated(self) -> bool:
-        """See `Source.words_are_separated`."""
         return self._text_feature() == TOKENS
 
     def files(self) -> list[Path]:
-        """See `Source.files`."""
         return existing_files(self.paths)
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """See `Source.open`."""
         files = self.files()
         feature = self._text_feature()
         seen: dict[tuple[str | None, str], Path] = {}
@@ -91,12 +80,7 @@ class StackOverflowFedjax:
 def read_clients(part: FedjaxPart, skipped: SkippedCounts) -> Iterator[ClientText]:
     """Yield the text of one part.
 
-    Args:
-      part: a range of rows.
-      skipped: receives the counts of what is left out.
-
-    Raises:
-      DataError: the file is damaged, or a client has another number of examples than its row says.
+    Raises DataError where the file is damaged, or a client has another number of examples than its row says.
     """
     query = "SELECT rowid, client_id, num_examples FROM federated_data WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
     with opened(part.database) as connection:

@@ -12,26 +12,17 @@ SQLITE_SIGNATURE = b"SQLite format 3\x00"
 
 
 class Database(NamedTuple):
-    """A database file.
+    """A database file."""
 
-    Attributes:
-      path: the file to open.
-      given: the file that the user named, for messages; another one where it was compressed.
-    """
-
-    path: Path
-    given: Path
+    path: Path  # the file to open
+    given: Path  # the file that the user named, for messages; another one where it was compressed
 
 
 @contextmanager
 def opened(database: Database) -> Iterator[sqlite3.Connection]:
-    """Open a database for reading, as a context manager; it is closed again when the block ends.
+    """Open a database, which nobody may write to meanwhile, for reading; it is closed when the block ends.
 
-    Args:
-      database: the file, which nobody may write to meanwhile.
-
-    Raises:
-      DataError: the file is damaged, or another program has not finished writing it.
+    Raises DataError where the file is damaged, or another program has not finished writing it.
     """
     for suffix in ("-wal", "-journal"):
         beside = database.path.with_name(database.path.name + suffix)
@@ -48,14 +39,7 @@ def opened(database: Database) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def database_errors(place: str) -> Iterator[None]:
-    """Turn an error of SQLite into one that says where it was and what to do, as a context manager.
-
-    Args:
-      place: file and client.
-
-    Raises:
-      DataError: in place of any `sqlite3.Error`.
-    """
+    """Turn any sqlite3.Error in a block into a DataError that says where it was and what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -68,16 +52,9 @@ def database_errors(place: str) -> Iterator[None]:
 def check_columns(
     connection: sqlite3.Connection, database: Database, expected: Mapping[str, Sequence[str]], advice: str
 ) -> None:
-    """Check that a database has tables with certain columns.
+    """Raise DataError unless a database has tables with certain columns.
 
-    Args:
-      connection: to the database.
-      database: for messages.
-      expected: names of columns by the name of their table.
-      advice: what the user can do, a sentence.
-
-    Raises:
-      DataError: a table or a column is missing.
+    `expected` has the names of columns by that of their table; `advice` is a sentence that says what the user can do.
     """
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
     found = {table: [row[0] for row in connection.execute(_COLUMNS, (table,))] for (table,) in rows}

@@ -16,15 +16,7 @@ _SPLIT_IN_NAME = re.compile(r"(?:.*[^a-z])?(train|held[_-]?out|test)", re.IGNORE
 
 
 def choose_feature(found: Collection[str], place: str) -> str:
-    """Return which feature holds the text.
-
-    Args:
-      found: names of the features of an example.
-      place: where it was, for messages.
-
-    Raises:
-      DataError: it is none of `TEXT_FEATURES`.
-    """
+    """Return which of an example's features holds the text; raises DataError where it is none of `TEXT_FEATURES`."""
     for name in TEXT_FEATURES:
         if name in found:
             return name
@@ -35,14 +27,7 @@ def choose_feature(found: Collection[str], place: str) -> str:
 
 
 def decode_texts(values: Iterable[tuple[int, bytes]], feature: str, where: str, skipped: SkippedCounts) -> list[str]:
-    """Return texts as strings, those of `TOKENS` with single spaces between words.
-
-    Args:
-      values: (row, text).
-      feature: name of the feature whose values they are.
-      where: file and client, for messages.
-      skipped: receives the counts of what is left out.
-    """
+    """Return the texts of (row, text) as strings, those of `TOKENS` with single spaces between words."""
     texts = []
     for row, value in values:
         try:
@@ -60,16 +45,10 @@ def decode_texts(values: Iterable[tuple[int, bytes]], feature: str, where: str, 
 
 
 def splits_in_names(paths: Sequence[Path]) -> list[str | None]:
-    """Return the split that the end of each file's name says: train, heldout (or held_out) or test.
+    """Return the split that the end of each file's name says: train, heldout (or held_out) or test; None where none
+    says one.
 
-    Args:
-      paths: of the files.
-
-    Returns:
-      The splits, or None for each where no name says one.
-
-    Raises:
-      DataError: only some names say one.
+    Raises DataError where only some names say one.
     """
     matches = [_SPLIT_IN_NAME.fullmatch(path.stem) for path in paths]
     splits = [re.sub("[_-]", "", match[1]).lower() if match else None for match in matches]

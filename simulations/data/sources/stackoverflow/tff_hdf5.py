@@ -18,27 +18,16 @@ PART_CLIENTS = 100
 
 
 class Hdf5Part(NamedTuple):
-    """Some clients of one file.
-
-    Attributes:
-      path: the file.
-      split: train, heldout or test, or None where the file's name does not say.
-      feature: the one with the text.
-      client_ids: whose text it is.
-    """
+    """Some clients of one file."""
 
     path: Path
-    split: str | None
-    feature: str
+    split: str | None  # train, heldout or test, where the file's name says it
+    feature: str  # the one with the text
     client_ids: tuple[str, ...]
 
 
 def text_feature(path: Path) -> str:
-    """Return the name of the feature with the text, found in the first client.
-
-    Raises:
-      DataError: there is no client, or none of the usual features.
-    """
+    """Return the name of the feature with the text, found in the first client; raises DataError where there is none."""
     with _opened(path) as clients:
         for client_id in clients:
             return choose_feature(list(_subgroup(path, clients, client_id)), f"{path}, client {client_id!r}")
@@ -48,12 +37,7 @@ def text_feature(path: Path) -> str:
 def hdf5_parts(paths: Sequence[Path], feature: str) -> list[Part]:
     """Cut files into parts, sized in clients.
 
-    Args:
-      paths: of the files.
-      feature: the one with the text.
-
-    Raises:
-      DataError: a file is damaged, or has other groups, or a client that was there before.
+    Raises DataError where a file is damaged, or has other groups, or a client that was there before.
     """
     parts = []
     seen: dict[tuple[str | None, str], Path] = {}
@@ -74,15 +58,7 @@ def hdf5_parts(paths: Sequence[Path], feature: str) -> list[Part]:
 
 
 def read_hdf5(part: Hdf5Part, skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield the text of one part.
-
-    Args:
-      part: some clients.
-      skipped: receives the counts of what is left out.
-
-    Raises:
-      DataError: the file is damaged, or the feature is not a list of texts.
-    """
+    """Yield the text of one part; raises DataError where the file is damaged, or the feature is not a list of texts."""
     with _opened(part.path) as clients:
         for client_id in part.client_ids:
             where = f"{part.path}, client {client_id!r}"

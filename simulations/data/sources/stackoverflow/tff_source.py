@@ -44,15 +44,12 @@ class StackOverflowTff:
 
     @property
     def words_are_separated(self) -> bool:
-        """See `Source.words_are_separated`."""
         return self._text_feature() == TOKENS
 
     def files(self) -> list[Path]:
-        """See `Source.files`."""
         return existing_files(self.paths)
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """See `Source.open`."""
         files = self.files()
         kinds = [_kind(path) for path in files]
         feature = self._text_feature()

@@ -37,31 +37,19 @@ Key = tuple[str, str]
 
 
 class TablePart(NamedTuple):
-    """A range of rows of one database.
-
-    Attributes:
-      database: the file.
-      feature: the one with the text.
-      by_client: whether the range is of `client_metadata`, and not of `examples`.
-      first: its first row id.
-      last: its last row id.
-      without_text: clients without an example, which a range of `examples` does not show.
-    """
+    """A range of rows of one database."""
 
     database: Database
-    feature: str
-    by_client: bool
-    first: int
-    last: int
-    without_text: tuple[str, ...] = ()
+    feature: str  # the one with the text
+    by_client: bool  # whether the range is of `client_metadata`, and not of `examples`
+    first: int  # row id
+    last: int  # row id
+    without_text: tuple[str, ...] = ()  # clients without an example, which a range of `examples` does not show
 
 
 def text_feature(database: Database) -> str:
-    """Return the name of the feature with the text, found in the first example.
-
-    Raises:
-      DataError: there is no example, or none of the usual features in it.
-    """
+    """Return the name of the feature with the text, found in the first example; raises DataError where there is
+    none."""
     with opened(database) as connection:
         _check_tables(connection, database)
         row = connection.execute("SELECT serialized_example_proto FROM examples LIMIT 1").fetchone()
@@ -77,15 +65,10 @@ def text_feature(database: Database) -> str:
 
 
 def table_parts(databases: Iterable[Database], feature: str, progress: Progress) -> list[Part]:
-    """Cut databases into parts, sized in examples.
+    """Cut databases into parts, sized in examples; progress is called while rows are counted, where there is no index.
 
-    Args:
-      databases: the files.
-      feature: the one with the text.
-      progress: called while rows are counted, where there is no index.
-
-    Raises:
-      DataError: a file is damaged, has other tables, contradicts itself, or has a client that was there before.
+    Raises DataError where a file is damaged, has other tables, contradicts itself, or has a client that was there
+    before.
     """
     clients: set[Key] = set()
     parts: list[Part] = []
@@ -102,12 +85,7 @@ def table_parts(databases: Iterable[Database], feature: str, progress: Progress)
 def read_table(part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
     """Yield the text of one part.
 
-    Args:
-      part: a range of clients or of rows.
-      skipped: receives the counts of what is left out.
-
-    Raises:
-      DataError: the file is damaged, or a client has another number of examples than its metadata says.
+    Raises DataError where the file is damaged, or a client has another number of examples than its metadata says.
     """
     with opened(part.database) as connection:
         yield from (_read_clients if part.by_client else _read_rows)(connection, part, skipped)

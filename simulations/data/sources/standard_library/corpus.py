@@ -35,11 +35,8 @@ def stdlib_root() -> Path:
 def module_files(root: Path) -> list[tuple[str, Path]]:
     """Return (dotted module name, file) of every module under `root`, sorted by name.
 
-    Files and directories whose names are not Python identifiers cannot be imported and are left out; this
-    also drops the build configuration, whose name carries the platform.
-
-    Raises:
-      DataError: there is no module.
+    Files and directories whose names are not Python identifiers cannot be imported and are left out; this also drops
+    the build configuration, whose name carries the platform. Raises DataError where there is no module.
     """
     found: list[tuple[str, Path]] = []
     for directory, subdirectories, files in os.walk(root):
@@ -63,8 +60,7 @@ def module_files(root: Path) -> list[tuple[str, Path]]:
 def docstrings(source: str) -> Iterator[str]:
     """Yield the docstrings of a module, its classes and its functions, indentation cleaned.
 
-    Raises:
-      SyntaxError, ValueError, RecursionError: the source does not parse.
+    Raises SyntaxError, ValueError or RecursionError where the source does not parse.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -107,20 +103,15 @@ def comment_blocks(source: str) -> Iterator[str]:
 def module_sentences(source: str) -> list[str]:
     """Return the English sentences of a module's source: docstrings first, then comments, in file order.
 
-    Raises:
-      SyntaxError, ValueError, RecursionError: the source does not parse.
+    Raises what `docstrings` raises.
     """
     blocks = itertools.chain(docstrings(source), comment_blocks(source))
     return [sentence for block in blocks for sentence in sentences(block)]
 
 
 def read_modules(modules: Iterable[tuple[str, Path]], skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield one client per module with at least one English sentence.
-
-    Args:
-      modules: (dotted name, file) of each.
-      skipped: receives the count of modules left out, by reason.
-    """
+    """Yield one client for each module (dotted name, file) with an English sentence; the others are counted, by
+    reason."""
     for name, path in modules:
         found = _read_module(path, skipped)
         if found:

@@ -17,15 +17,12 @@ class StandardLibrary:
 
     @property
     def words_are_separated(self) -> bool:
-        """See `Source.words_are_separated`."""
         return False
 
     def files(self) -> list[Path]:
-        """See `Source.files`."""
         return [path for _, path in module_files(stdlib_root())]
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """See `Source.open`."""
         modules = module_files(stdlib_root())
         slices = [modules[first : first + MODULES_PER_PART] for first in range(0, len(modules), MODULES_PER_PART)]
         return Reading("modules", len(modules), [Part(some, len(some)) for some in slices], _read)
