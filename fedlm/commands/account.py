@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,8 +11,8 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.options import add_configuration, add_preset, settings_of
-from fedlm.commands.sub_commands import answer_without_choice
+from fedlm.commands.options import read_options, settings_of
+from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.simulations.experiments.configuration import Experiment
@@ -173,13 +174,13 @@ def main(argv: list[str]) -> int:
       The exit status.
     """
     purpose = "State what a run promises, or has spent: epsilon and delta with unit, adjacency and assumptions."
-    status = answer_without_choice(argv, "fedlm account", "subject", purpose, KINDS, _EXAMPLES)
-    if status is not None:
-        return status
-    kind, *words = argv
-    if kind == "simulate":
-        words = add_preset(add_configuration(words, SimulateStatementCommand), SIMULATION_PRESETS)
-    command: Any = tyro.cli(_COMMANDS[kind], args=words, prog=f"fedlm account {kind}")
+    choices = {kind: (text, partial(_state, kind)) for kind, text in KINDS.items()}
+    return run_choice(argv, "fedlm account", "subject", purpose, choices, _EXAMPLES)
+
+
+def _state(kind: str, argv: list[str]) -> int:
+    presets = SIMULATION_PRESETS if kind == "simulate" else None
+    command: Any = read_options(_COMMANDS[kind], argv, f"fedlm account {kind}", presets)
     if kind == "plot":
         return _plot(command)
     statement = _STATEMENTS[kind](kind, command)

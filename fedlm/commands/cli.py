@@ -6,9 +6,11 @@ import logging
 import os
 import sys
 import traceback
+from functools import partial
 
 from fedlm.commands.processes import has_joined, leave_processes
-from fedlm.commands.sub_commands import answer_without_choice
+from fedlm.commands.sub_commands import run_choice
+from fedlm.fl_core.errors import ProcessLostError, UserError
 
 COMMANDS = {
     "models": "list the named models with their exact parameter counts",
@@ -47,30 +49,29 @@ def main(argv: list[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     purpose = "Language models trained on text that belongs to people: federated, simulated or central."
-    answer = answer_without_choice(argv, "fedlm", "command", purpose, COMMANDS, _EXAMPLES)
-    if answer is not None:
-        return answer
-    _quieten_libraries()
-    status = _run(argv[0], argv[1:])
+    choices = {name: (text, partial(_run, name)) for name, text in COMMANDS.items()}
+    try:
+        status = run_choice(argv, "fedlm", "command", purpose, choices, _EXAMPLES)
+    except UserError as error:
+        status = _complain("fedlm", error)
     if status:
         leave_processes(status, with_others=status == _USAGE_ERROR)
     return status
 
 
 def _run(command: str, argv: list[str]) -> int:
-    from fedlm.fl_core.errors import ProcessLostError, UserError
-    from fedlm.models.registry import UnknownModelError
+    _quieten_libraries()
+    from fedlm.models.registry import UnknownModelError  # which imports jax
 
+    prog = f"fedlm {command}"
     try:
         status = importlib.import_module(f"fedlm.commands.{command}").main(argv)
         sys.stdout.flush()
         return status
     except (UserError, UnknownModelError) as error:
-        print(f"fedlm {command}: {error}", file=sys.stderr)
-        return _USAGE_ERROR
+        return _complain(prog, error)
     except ProcessLostError as error:
-        print(f"fedlm {command}: {error}", file=sys.stderr)
-        return _FAILED
+        return _complain(prog, error, _FAILED)
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,14 +81,16 @@ def _run(command: str, argv: list[str]) -> int:
         return _INTERRUPTED
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            print(
-                f"fedlm {command}: the disk is full ({error}); make room, and give the command again", file=sys.stderr
-            )
-            return _USAGE_ERROR
+            return _complain(prog, f"the disk is full ({error}); make room, and give the command again")
         if not has_joined():
             raise
         traceback.print_exc()
         return _FAILED
+
+
+def _complain(prog: str, what: object, status: int = _USAGE_ERROR) -> int:
+    print(f"{prog}: {what}", file=sys.stderr)
+    return status
 
 
 def _quieten_libraries() -> None:

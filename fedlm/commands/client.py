@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
-
-from fedlm.commands.options import add_configuration
+from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError
 
@@ -52,7 +50,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    command = tyro.cli(ClientCommand, args=add_configuration(argv, ClientCommand), prog="fedlm client")
+    command = read_options(ClientCommand, argv, "fedlm client")
     from fedlm.clients.example_store import ExampleStore, Retention
     from fedlm.clients.network_client import Client
     from fedlm.clients.settings import ClientLimits

@@ -4,10 +4,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 
-from fedlm.commands.options import add_configuration, add_preset, settings_of
+from fedlm.commands.options import read_options, settings_of
 from fedlm.commands.progress import CellProgress
 from fedlm.simulations.experiments.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
@@ -48,8 +47,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    words = add_preset(add_configuration(argv, CompareCommand), PRESETS, "small")
-    command = tyro.cli(CompareCommand, args=words, prog="fedlm compare")
+    command = read_options(CompareCommand, argv, "fedlm compare", PRESETS, "small")
     comparison = settings_of(command, Comparison)
     with CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
         results = run_comparison(comparison, command.out, command.workers, progress.update)

@@ -3,35 +3,28 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedlm.commands.import_progress import ImportProgress
-from fedlm.commands.options import settings_of
+from fedlm.commands.options import read_options, settings_of
 from fedlm.simulations.data.exports.base import ExportSettings
 from fedlm.simulations.data.exports.exporting import ExportSummary, export_store
 from fedlm.simulations.data.exports.registry import EXPORTS, describe_export
 from fedlm.simulations.data.store.token_store import TokenStore
 
 _Format = tyro.extras.literal_type_from_choices(list(EXPORTS))
-_DESCRIPTION = "\n\n".join(
-    [
-        "Write a token store in the form of another program.",
-        *(f"{name}: {describe_export(export).partition(': ')[2]}" for name, export in EXPORTS.items()),
-    ]
-)
 _INTERRUPTED = 130
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions(ExportSettings):
-    """What is written where."""
+class ExportCommand(ExportSettings):
+    """Write a token store in the form of another program."""
 
-    directory: Annotated[Path, tyro.conf.Positional]
+    directory: tyro.conf.Positional[Path]
     """Directory of the store."""
     format: _Format  # type: ignore[valid-type]
     """The form to write."""
@@ -41,34 +34,32 @@ class ExportOptions(ExportSettings):
     """Replace what is already at --out."""
 
 
+ExportCommand.__doc__ = "\n\n".join(
+    [
+        str(ExportCommand.__doc__),
+        *(f"{name}: {describe_export(export).partition(': ')[2]}" for name, export in EXPORTS.items()),
+    ]
+)
+
+
 def main(argv: list[str]) -> int:
-    """Run `fedlm data export` with the words after it.
-
-    Returns:
-      The exit status: 0, or 130 when interrupted.
-
-    Raises:
-      UserError: an option is wrong, the store is missing or damaged, or the destination may not be written.
-      SystemExit: after printing help, or an option's error (status 2).
-    """
-    options = tyro.cli(ExportOptions, args=argv, prog="fedlm data export", description=_DESCRIPTION)
-    store = TokenStore.open(options.directory)
-    settings = settings_of(options, ExportSettings)
+    """Run `fedlm data export`."""
+    command = read_options(ExportCommand, argv, "fedlm data export")
+    store = TokenStore.open(command.directory)
+    settings = settings_of(command, ExportSettings)
     try:
         with ImportProgress(Console(stderr=True)) as progress:
-            summary = export_store(store, options.format, options.out, settings, options.overwrite, progress.update)
+            summary = export_store(store, command.format, command.out, settings, command.overwrite, progress.update)
     except KeyboardInterrupt:
-        print(f"\nfedlm: interrupted; {options.out} is as it was, the same command begins anew", file=sys.stderr)
+        print(f"\nfedlm: interrupted; {command.out} is as it was, the same command begins anew", file=sys.stderr)
         return _INTERRUPTED
     _print_summary(summary)
     return 0
 
 
 def _print_summary(summary: ExportSummary) -> None:
-    table = Table(title=f"{summary.path} ({decimal(summary.bytes)})")
-    table.add_column("split")
-    for column in ("clients", "examples"):
-        table.add_column(column, justify="right")
+    columns = (Column(name, justify="right") for name in ("clients", "examples"))
+    table = Table("split", *columns, title=f"{summary.path} ({decimal(summary.bytes)})")
     for split, clients in summary.clients.items():
         table.add_row(split, f"{clients:,}", f"{summary.examples[split]:,}")
     Console().print(table)

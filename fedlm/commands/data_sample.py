@@ -3,20 +3,21 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import tyro
 
+from fedlm.commands.options import read_options
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.data.describing.sampling import ClientSample, sample_clients
 from fedlm.simulations.data.store.token_store import TokenStore
 
 
 @dataclass(frozen=True)
-class SampleOptions:
+class SampleCommand:
     """Show some clients' examples as text, decoded from their tokens, with [OOV] where a word was unknown."""
 
-    directory: Annotated[Path, tyro.conf.Positional]
+    directory: tyro.conf.Positional[Path]
     """Directory of the store."""
     split: Literal["train", "heldout", "test"] = "train"
     """The split to look at."""
@@ -40,24 +41,13 @@ class SampleOptions:
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm data sample`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-
-    Raises:
-      UserError: an option is out of range, the store is missing or damaged, or there is no such client.
-      SystemExit: after printing help, or an option's error (status 2).
-    """
-    options = tyro.cli(SampleOptions, args=argv, prog="fedlm data sample")
-    store = TokenStore.open(options.directory)
-    samples = sample_clients(store, options.split, options.clients, options.examples, options.seed, options.client)
-    if options.json:
+    """Run `fedlm data sample`."""
+    command = read_options(SampleCommand, argv, "fedlm data sample")
+    store = TokenStore.open(command.directory)
+    samples = sample_clients(store, command.split, command.clients, command.examples, command.seed, command.client)
+    if command.json:
         clients = [sample._asdict() for sample in samples]
-        print(json.dumps({"path": str(store.path), "split": options.split, "clients": clients}, indent=1))
+        print(json.dumps({"path": str(store.path), "split": command.split, "clients": clients}, indent=1))
     else:
         print("\n\n".join(_block(sample) for sample in samples))
     return 0

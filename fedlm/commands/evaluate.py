@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from rich.table import Column, Table
 
-from fedlm.commands.options import set_up_devices
+from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.evaluation.client_scores import SPREAD
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    command = tyro.cli(EvaluateCommand, args=argv, prog="fedlm evaluate")
+    command = read_options(EvaluateCommand, argv, "fedlm evaluate")
     set_up_devices(command.devices)
     from fedlm.simulations.evaluation.client_evaluation import evaluate_split, write_evaluation
     from fedlm.simulations.evaluation.personalization import personalize

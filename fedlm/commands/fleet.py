@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from fedlm.clients.population import Population
-from fedlm.commands.options import add_configuration, settings_of
+from fedlm.commands.options import read_options, settings_of
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, DataError
 
@@ -71,7 +70,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    command = tyro.cli(FleetCommand, args=add_configuration(argv, FleetCommand), prog="fedlm fleet")
+    command = read_options(FleetCommand, argv, "fedlm fleet")
     from fedlm.clients.fleet import Fleet
     from fedlm.clients.settings import ClientLimits
 

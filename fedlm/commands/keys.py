@@ -3,23 +3,17 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 
-from fedlm.commands.sub_commands import answer_without_choice
-
-KINDS = {
-    "ca": "make the authority that signs all certificates",
-    "server": "make the server's certificate and key",
-    "client": "make a client's certificate and key here, to be brought to its device",
-    "token": "make a one-time token with which a device enrols",
-    "enrol": "on a device: make a key, and get a certificate for it with a token",
-    "revoke": "let a client in no more",
-    "list": "list the clients' certificates",
-    "operator": "make the token that operators show",
-}
+from fedlm.clients.enrolment import enrol_device
+from fedlm.commands.options import read_options
+from fedlm.commands.sub_commands import run_choice
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, write_operator_token
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -59,7 +53,7 @@ class MakeClientCommand(_InFolder):
     Where a device can enrol by itself (`fedlm keys token`), its key never leaves it.
     """
 
-    name: Annotated[str, tyro.conf.Positional]
+    name: tyro.conf.Positional[str]
     """The client's name: its identity, by which the server counts how often it takes part."""
     days: int = 365
     """For how long it is valid."""
@@ -69,7 +63,7 @@ class MakeClientCommand(_InFolder):
 class TokenCommand(_InFolder):
     """Make one-time tokens, with which devices enrol (`fedlm keys enrol`), and print them; only hashes are kept."""
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional]
+    names: tyro.conf.Positional[tuple[str, ...]]
     """Names that the certificates will have. With several, each line is a name and its token."""
     hours: float = 72.0
     """For how long a token can be used."""
@@ -97,7 +91,7 @@ class EnrolCommand:
 class RevokeCommand(_InFolder):
     """Let a client in no more, from its next call on; the server need not be started again."""
 
-    name: Annotated[str, tyro.conf.Positional]
+    name: tyro.conf.Positional[str]
     """The client's name, which is not given again."""
 
 
@@ -112,48 +106,34 @@ class OperatorCommand(_InFolder):
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm keys`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm keys`."""
     purpose = "Certificates by which a deployment's server and clients know each other (mutual TLS)."
-    status = answer_without_choice(argv, "fedlm keys", "action", purpose, KINDS, _EXAMPLES)
-    if status is not None:
-        return status
-    kind, *words = argv
-    form, run = _COMMANDS[kind]
-    run(tyro.cli(form, args=words, prog=f"fedlm keys {kind}"))
+    choices = {name: (text, partial(_run, name)) for name, (text, _, _) in _ACTIONS.items()}
+    return run_choice(argv, "fedlm keys", "action", purpose, choices, _EXAMPLES)
+
+
+def _run(action: str, argv: list[str]) -> int:
+    _, command, run = _ACTIONS[action]
+    run(read_options(command, argv, f"fedlm keys {action}"))
     return 0
 
 
 def _make_authority(command: AuthorityCommand) -> None:
-    from fedlm.fl_core.deployment.security.keys import Authority
-
     Authority.create(command.folder, command.days)
     print(f"authority: {command.folder / 'ca.pem'}; keep {command.folder / 'ca.key'} secret")
 
 
 def _make_server(command: ServerCommand) -> None:
-    from fedlm.fl_core.deployment.security.keys import Authority
-
     hosts = tuple(dict.fromkeys((*command.host, *_LOOPBACK)))
     Authority(command.folder).make_server(hosts, command.days)
     print(f"server: {command.folder / 'server.pem'}, for {', '.join(hosts)}")
 
 
 def _make_client(command: MakeClientCommand) -> None:
-    from fedlm.fl_core.deployment.security.keys import Authority
-
     print(f"client: {Authority(command.folder).make_client(command.name, command.days)}")
 
 
 def _make_tokens(command: TokenCommand) -> None:
-    from fedlm.fl_core.deployment.security.keys import Authority
-
     authority = Authority(command.folder)
     for name in command.names:
         token = authority.make_token(name, command.hours, command.days, command.again)
@@ -161,29 +141,21 @@ def _make_tokens(command: TokenCommand) -> None:
 
 
 def _enrol(command: EnrolCommand) -> None:
-    from fedlm.clients.enrolment import enrol_device
-
     token = sys.stdin.readline() if command.token == "-" else command.token
     enrol_device(command.server, command.ca, token.strip(), command.out)
     print(f"credentials: {command.out}")
 
 
 def _revoke(command: RevokeCommand) -> None:
-    from fedlm.fl_core.deployment.security.keys import Authority
-
     Authority(command.folder).revoke(command.name)
 
 
 def _list(command: ListCommand) -> None:
-    from fedlm.fl_core.deployment.security.keys import Authority
-
     for one in Authority(command.folder).issued():
         print(f"{one.name}  {one.ends:%Y-%m-%d}{'  revoked' * one.revoked}")
 
 
 def _make_operator(command: OperatorCommand) -> None:
-    from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, write_operator_token
-
     command.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     print(write_operator_token(command.folder / OPERATOR_TOKEN_FILE))
 
@@ -193,13 +165,17 @@ _EXAMPLES = """To begin:
   fedlm keys ca
   fedlm keys server --host fl.example.org
   fedlm keys token alice"""
-_COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
-    "ca": (AuthorityCommand, _make_authority),
-    "server": (ServerCommand, _make_server),
-    "client": (MakeClientCommand, _make_client),
-    "token": (TokenCommand, _make_tokens),
-    "enrol": (EnrolCommand, _enrol),
-    "revoke": (RevokeCommand, _revoke),
-    "list": (ListCommand, _list),
-    "operator": (OperatorCommand, _make_operator),
+_ACTIONS: dict[str, tuple[str, type, Callable[[Any], None]]] = {
+    "ca": ("make the authority that signs all certificates", AuthorityCommand, _make_authority),
+    "server": ("make the server's certificate and key", ServerCommand, _make_server),
+    "client": (
+        "make a client's certificate and key here, to be brought to its device",
+        MakeClientCommand,
+        _make_client,
+    ),
+    "token": ("make a one-time token with which a device enrols", TokenCommand, _make_tokens),
+    "enrol": ("on a device: make a key, and get a certificate for it with a token", EnrolCommand, _enrol),
+    "revoke": ("let a client in no more", RevokeCommand, _revoke),
+    "list": ("list the clients' certificates", ListCommand, _list),
+    "operator": ("make the token that operators show", OperatorCommand, _make_operator),
 }

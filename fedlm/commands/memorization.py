@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedlm.commands.options import set_up_devices, settings_of
+from fedlm.commands.options import read_options, set_up_devices, settings_of
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
@@ -56,7 +55,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    command = tyro.cli(MemorizationCommand, args=argv, prog="fedlm memorization")
+    command = read_options(MemorizationCommand, argv, "fedlm memorization")
     set_up_devices(command.devices)
     with EvaluationProgress("decoding", "sequences") as progress:
         found = measure_memorization(

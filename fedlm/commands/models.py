@@ -3,10 +3,10 @@
 import json
 from dataclasses import dataclass
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
+from fedlm.commands.options import read_options
 from fedlm.models.base import parameter_count
 from fedlm.models.registry import MODELS, create_model
 
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    command = tyro.cli(ModelsCommand, args=argv, prog="fedlm models")
+    command = read_options(ModelsCommand, argv, "fedlm models")
     models = {name: create_model(name, command.vocabulary_size) for name in MODELS}
     counts = {name: parameter_count(model) for name, model in models.items()}
     if command.json:

@@ -4,67 +4,56 @@ import dataclasses
 import os
 import sys
 import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import tyro
 
 from fedlm.fl_core.errors import ConfigurationError
 
-_Settings = TypeVar("_Settings")
+_Command = TypeVar("_Command")
+_MUST_BE: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def add_configuration(argv: list[str], command: type) -> list[str]:
-    """Replace `--config FILE` by the options that the file holds, so that later ones on the line win.
+def read_options(
+    command: type[_Command],
+    argv: list[str],
+    prog: str,
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+    default_preset: str | None = None,
+) -> _Command:
+    """Read a command's options from the line, the TOML file that `--config` names and the preset that `--preset` names.
 
-    Args:
-      argv: the options given.
-      command: the dataclass that they will become.
-
-    Returns:
-      The options of the file, if one is named, then the others.
-
-    Raises:
-      ConfigurationError: the file is missing or not TOML, or it sets what the command does not know.
-    """
-    name, rest = _take_option(argv, "--config")
-    if name is None:
-        return argv
-    path = Path(name)
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
-    known = {field.name for field in dataclasses.fields(command)}
-    unknown = sorted(set(values) - known - {"preset"})
-    if unknown:
-        raise ConfigurationError(
-            f"{path}: sets {', '.join(unknown)}, which is no option of this command; --help lists them"
-        )
-    return as_options(values) + rest
-
-
-def add_preset(argv: list[str], presets: dict[str, dict[str, Any]], default: str | None = None) -> list[str]:
-    """Replace `--preset NAME` by the options that it stands for, so that the others win.
+    The line wins over the file, and the file over the preset; `--help` shows what file and preset set as defaults. The
+    fields of a dataclass within the command are options like the command's own, and lie beside these in a file.
 
     Args:
-      argv: the options given.
-      presets: from names to settings.
-      default: the preset where none is named; no options are added where this is None too.
-
-    Returns:
-      The preset's options, then the others.
+      command: the dataclass of the options.
+      argv: the words of the line.
+      prog: the command, as it is typed.
+      presets: from names to settings; such a command's file may name a preset too. None: `--preset` is no option.
+      default_preset: the preset where none is named; None for no preset.
 
     Raises:
-      ConfigurationError: there is no such preset.
+      ConfigurationError: the file or the preset is missing, or sets what is no option or does not fit one.
     """
-    name, rest = _take_option(argv, "--preset")
-    name = default if name is None else name
-    if name is None:
-        return argv
-    if name not in presets:
-        raise ConfigurationError(f"unknown preset {name!r}; choose from {', '.join(presets)}")
-    return as_options(presets[name]) + rest
+    file, argv = _take_option(argv, "--config")
+    settings = {} if file is None else _read_file(Path(file))
+    defaults: dict[str, Any] = {}
+    if presets is not None:
+        in_file = settings.pop("preset", default_preset)
+        on_line, argv = _take_option(argv, "--preset")
+        preset = in_file if on_line is None else on_line
+        if preset not in [None, *presets]:
+            raise ConfigurationError(f"unknown preset {preset!r}; choose from {', '.join(presets)}")
+        if preset is not None:
+            defaults = _fitting(presets[preset], command, f"preset {preset}")
+    defaults |= _fitting(settings, command, str(file))
+    flat = (tyro.conf.OmitArgPrefixes,)
+    return tyro.cli(command, args=argv, prog=prog, default=_unchecked(command, defaults), config=flat)
 
 
 def _take_option(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
@@ -83,35 +72,88 @@ def _take_option(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
     return value, rest
 
 
-def as_options(values: dict[str, Any]) -> list[str]:
-    """Write settings as command-line options.
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
 
-    Args:
-      values: from a setting's name to its value: a string, number, boolean, None, or a list of those.
 
-    Returns:
-      The words of the options.
-    """
-    words = []
-    for name, value in values.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
+def _options(command: type) -> Iterator[tuple[str, Any]]:
+    """Names and types of a command's options, those of the dataclasses within it among them."""
+    kinds = typing.get_type_hints(command)
+    for field in dataclasses.fields(command):
+        if dataclasses.is_dataclass(kinds[field.name]):
+            yield from _options(kinds[field.name])
         else:
-            words += [f"--{flag}", *map(str, value if isinstance(value, list | tuple) else [value])]
-    return words
+            yield field.name, kinds[field.name]
 
 
-def settings_of(command: Any, kind: type[_Settings]) -> _Settings:
-    """Take from a command's options those that are the settings of an experiment.
+def _fitting(settings: Mapping[str, Any], command: type, source: str) -> dict[str, Any]:
+    kinds = dict(_options(command))
+    if unknown := sorted(settings.keys() - kinds.keys()):
+        raise ConfigurationError(
+            f"{source}: sets {', '.join(unknown)}, which is no option of this command; --help lists them"
+        )
+    fitting = {}
+    for name, value in settings.items():
+        try:
+            fitting[name] = _fit(value, kinds[name])
+        except TypeError as error:
+            raise ConfigurationError(f"{source}: {name} is {value!r}, but {error}") from None
+    return fitting
 
-    Args:
-      command: a dataclass that inherits from `kind`.
-      kind: the dataclass wanted.
 
-    Returns:
-      An instance of it.
+def _fit(value: Any, kind: Any) -> Any:
+    """Make what an option of a type holds of a value of TOML; a TypeError says what the value must be."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None or value == "None":
+            return None
+        return _fit(value, next(part for part in parts if part is not types.NoneType))
+    if origin is tuple:
+        values = value if isinstance(value, list | tuple) else [value]
+        try:
+            return tuple(_fit(one, parts[0]) for one in values)
+        except TypeError as error:
+            raise TypeError(f"each {error}") from None
+    if origin is Literal:
+        if value not in parts:
+            raise TypeError(f"must be one of {', '.join(map(str, parts))}")
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    wanted = str if kind is Path else kind
+    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"must be {_MUST_BE.get(kind, 'a string')}")
+    return kind(value)
+
+
+def _unchecked(command: type[_Command], defaults: Mapping[str, Any], record: Any = None) -> _Command:
+    """Make an instance for tyro to take defaults from: those given, else those of `record`, else those of the class.
+
+    It is not checked, and what has no default is missing in it.
     """
+    instance, kinds = object.__new__(command), typing.get_type_hints(command)
+    for field in dataclasses.fields(command):  # type: ignore[arg-type]
+        value: Any = field.default
+        if record is not None:
+            value = getattr(record, field.name)
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        missing = value is dataclasses.MISSING
+        if dataclasses.is_dataclass(kinds[field.name]):
+            value = _unchecked(kinds[field.name], defaults, None if missing else value)
+        else:
+            value = defaults.get(field.name, tyro.MISSING if missing else value)
+        object.__setattr__(instance, field.name, value)
+    return instance
+
+
+def settings_of(command: Any, kind: type[_Command]) -> _Command:
+    """Take from a command's options those of the dataclass `kind`, from which the command inherits."""
     return kind(**{field.name: getattr(command, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
 
 

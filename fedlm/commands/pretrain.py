@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.options import add_configuration, settings_of
+from fedlm.commands.options import read_options, settings_of
 from fedlm.commands.processes import ProcessGroup, join_processes
 from fedlm.commands.progress import StepProgress
 from fedlm.simulations.pretraining.settings import Pretraining
@@ -43,7 +42,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    command = tyro.cli(PretrainCommand, args=add_configuration(argv, PretrainCommand), prog="fedlm pretrain")
+    command = read_options(PretrainCommand, argv, "fedlm pretrain")
     join_processes(settings_of(command, ProcessGroup), command.devices)
     from fedlm.fl_core.runs.processes import is_first
     from fedlm.simulations.pretraining.run import run_pretraining

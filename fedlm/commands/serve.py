@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
-from fedlm.commands.options import add_configuration, settings_of
+from fedlm.commands.options import read_options, settings_of
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError
@@ -76,7 +74,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    command = tyro.cli(ServeCommand, args=add_configuration(argv, ServeCommand), prog="fedlm serve")
+    command = read_options(ServeCommand, argv, "fedlm serve")
     from fedlm.fl_core.deployment.event_log import JsonLines
 
     if command.role != "all" and command.database is None:

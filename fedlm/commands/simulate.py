@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.options import add_configuration, add_preset, settings_of
+from fedlm.commands.options import read_options, settings_of
 from fedlm.commands.processes import ProcessGroup, join_processes
 from fedlm.commands.progress import RoundProgress
 from fedlm.simulations.experiments.configuration import Experiment
@@ -46,8 +45,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    words = add_preset(add_configuration(argv, SimulateCommand), SIMULATION_PRESETS)
-    command = tyro.cli(SimulateCommand, args=words, prog="fedlm simulate")
+    command = read_options(SimulateCommand, argv, "fedlm simulate", SIMULATION_PRESETS)
     join_processes(settings_of(command, ProcessGroup), command.devices)
     from fedlm.fl_core.runs.processes import is_first
     from fedlm.simulations.experiments.experiment import run_experiment

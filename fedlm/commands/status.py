@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedlm.commands.options import add_configuration
+from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
 from fedlm.fl_core.deployment.security.credentials import loopback_only
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
@@ -55,7 +54,7 @@ def main(argv: list[str]) -> int:
     Returns:
       The exit status.
     """
-    command = tyro.cli(StatusCommand, args=add_configuration(argv, StatusCommand), prog="fedlm status")
+    command = read_options(StatusCommand, argv, "fedlm status")
     if command.json:
         for status in _statuses(command):
             print(json.dumps(status), flush=True)

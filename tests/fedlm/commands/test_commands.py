@@ -5,10 +5,8 @@ import sys
 import pytest
 
 from fedlm.commands.cli import COMMANDS, main
-from fedlm.commands.options import add_configuration, add_preset, as_options
 from fedlm.commands.progress import bytes_text, describe_round, time_text
-from fedlm.fl_core.errors import ConfigurationError
-from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.presets import PRESETS, SIMULATION_PRESETS
 
 
 def test_models_as_json_are_exact_counts(capsys):
@@ -53,41 +51,34 @@ def test_unknown_commands_are_refused(capsys):
 
 def test_a_reader_that_goes_away_is_no_error():
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedlm.commands.cli", "models", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "fedlm", "models", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     process.stdout.close()
     assert b"Traceback" not in process.stderr.read()
     assert process.wait() == 0
 
 
-def test_options_of_a_file_come_before_those_of_the_line(tmp_path):
+@pytest.mark.parametrize("command", ["simulate", "compare", "pretrain", "serve", "account"])
+def test_a_bad_file_is_one_line_and_status_2(command, tmp_path, capsys):
     file = tmp_path / "run.toml"
-    file.write_text('rounds = 7\nupload_rotation = true\nmodel = "cifg_tiny"\n')
-    words = add_configuration(["--seed", "1", "--config", str(file), "--rounds", "3"], Experiment)
-    assert words == ["--rounds", "7", "--upload-rotation", "--model", "cifg_tiny", "--seed", "1", "--rounds", "3"]
-    assert add_configuration([f"--config={file}"], Experiment)[:2] == ["--rounds", "7"]
+    file.write_text("rounds = [3]\nsteps = [3]\n" if command == "pretrain" else "rounds = [3]\n")
+    words = ["simulate"] * (command == "account") + ["--config", str(file)]
+    assert main([command, *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"fedlm {command}: {file}: ")
+    assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(("content", "message"), [("rounds = ", "not a TOML file"), ("round = 1", "sets round")])
-def test_a_bad_file_is_named(tmp_path, content, message):
-    file = tmp_path / "run.toml"
-    file.write_text(content)
-    with pytest.raises(ConfigurationError, match=f"run.toml: {message}"):
-        add_configuration(["--config", str(file)], Experiment)
-    with pytest.raises(ConfigurationError, match="--config needs a value"):
-        add_configuration(["--config"], Experiment)
-
-
-def test_the_last_preset_named_counts_and_a_command_may_have_a_default():
-    presets = {"small": {"rounds": 1}, "other": {"seeds": [1, 2], "upload_rotation": False}}
-    assert add_preset(["--x"], presets) == ["--x"]
-    assert add_preset(["--x"], presets, default="small") == ["--rounds", "1", "--x"]
-    words = add_preset(["--preset", "small", "--x", "--preset", "other"], presets)
-    assert words == ["--seeds", "1", "2", "--no-upload-rotation", "--x"]
-
-
-def test_settings_become_options():
-    assert as_options({"a_b": None, "c": 1e-8}) == ["--a-b", "None", "--c", "1e-08"]
+@pytest.mark.parametrize(
+    ("command", "presets"), [("simulate", SIMULATION_PRESETS), ("compare", PRESETS), ("account", SIMULATION_PRESETS)]
+)
+def test_every_preset_shows_in_the_help(command, presets, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    for name, preset in presets.items():
+        with pytest.raises(SystemExit) as stop:
+            main([command, *["simulate"] * (command == "account"), "--preset", name, "--help"])
+        assert stop.value.code == 0
+        assert f"(default: {preset['cohort_size']})" in capsys.readouterr().out
 
 
 def test_numbers_are_written_for_people():

@@ -194,7 +194,7 @@ def test_command_help_teaches(capsys):
     assert caught.value.code == 0
     assert "Tokens of the vocabulary" in capsys.readouterr().out
     assert main([]) == main(["import"]) == 2
-    with pytest.raises(ConfigurationError, match="'imprt', expected one of: import, describe"):
+    with pytest.raises(ConfigurationError, match="unknown action 'imprt'; choose from import, describe"):
         main(["imprt"])
-    with pytest.raises(ConfigurationError, match="'nowhere', expected one of: stdlib, "):
+    with pytest.raises(ConfigurationError, match="unknown source 'nowhere'; choose from stdlib, "):
         main(["import", "nowhere"])

@@ -1,0 +1,67 @@
+"""`fedlm data import`: make a token store from a source of text."""
+
+import inspect
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from fedlm.commands.data_describe import print_skipped
+from fedlm.commands.import_progress import ImportProgress
+from fedlm.commands.options import read_options
+from fedlm.commands.sub_commands import run_choice
+from fedlm.simulations.data.importing import ImportSettings, ImportSummary, import_text
+from fedlm.simulations.data.sources.registry import SOURCES, describe_source
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm data import`."""
+    choices = {name: (describe_source(source), partial(_import_from, name)) for name, source in SOURCES.items()}
+    return run_choice(argv, "fedlm data import", "source", _PURPOSE, choices, _EXAMPLES)
+
+
+def _import_from(name: str, argv: list[str]) -> int:
+    source_type = SOURCES[name]
+
+    @dataclass(frozen=True)
+    class Command:
+        source: source_type  # type: ignore[valid-type]
+        """What is read."""
+        settings: ImportSettings
+        """What is made of it."""
+        out: Path
+        """Folder of the store to make."""
+        overwrite: bool = False
+        """Replace a token store that is already at --out."""
+        workers: int | None = None
+        """Processes that read and tokenize; one for each CPU core where it is not given."""
+
+    Command.__doc__ = inspect.getdoc(source_type)
+    command = read_options(Command, argv, f"fedlm data import {name}")
+    with ImportProgress(Console(stderr=True)) as progress:
+        summary = import_text(
+            name, command.source, command.out, command.settings, command.overwrite, command.workers, progress.update
+        )
+    _print_summary(summary, command.out)
+    return 0
+
+
+def _print_summary(summary: ImportSummary, out: Path) -> None:
+    console = Console()
+    title = f"{summary.header.source}: {summary.header.vocabulary_size:,} tokens in the vocabulary"
+    table = Table("split", *(Column(name, justify="right") for name in ("clients", "examples", "tokens")), title=title)
+    for name, split in summary.header.splits.items():
+        table.add_row(name, f"{split.clients:,}", f"{split.examples:,}", f"{split.tokens:,}")
+    console.print(table)
+    print_skipped(console, summary.header.skipped, summary.header.first_skipped)
+    print(f"\nThe store is in {summary.path}. Next:\n\n  fedlm data describe {out}")
+
+
+_PURPOSE = """Make a token store: users are split into train, heldout and test, a tokenizer is trained on the train
+split, and every user's sentences are stored as token sequences. Where text has no users, each document stands for one.
+Stopped, the same command goes on where it was."""
+_EXAMPLES = """For example:
+
+  fedlm data import jsonl messages.jsonl --user author --text body --out data/messages"""

@@ -1,0 +1,215 @@
+"""Where a command's options come from: the line, a TOML file, a preset, and the defaults of records within records."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from fedlm.commands.options import read_options
+from fedlm.fl_core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Settings that several commands share."""
+
+    multiplier: float = 0.0
+    """Standard deviation of the noise."""
+    bands: int | None = None
+    """Diagonals of the matrix."""
+
+    def __post_init__(self) -> None:
+        if self.multiplier < 0:
+            raise ConfigurationError(f"multiplier is {self.multiplier}, but must not be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """A record that has a record of its own, and a field that must be given."""
+
+    rate: float
+    """Learning rate."""
+    noise: Noise = field(default_factory=lambda: Noise(multiplier=2.0))
+    """How much noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train something, with records whose options are flat."""
+
+    model: str
+    """Name of the model."""
+    out: Path = Path("runs")
+    """Folder."""
+    seeds: tuple[int, ...] = (0, 1)
+    """Root seeds."""
+    sampler: Literal["uniform", "weighted"] = "uniform"
+    """How clients are drawn."""
+    limit: float | None = None
+    """A bound."""
+    rotate: bool = False
+    """Rotate first."""
+    local: Local
+    """What clients do."""
+
+
+PRESETS = {
+    "small": {"model": "tiny", "rate": 0.1, "seeds": [7], "limit": 1.0},
+    "large": {"model": "huge", "rate": 1.0, "rotate": True},
+}
+
+
+def read(*words, default=None):
+    return read_options(Train, list(words), "train", PRESETS, default)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "run.toml"
+
+    def write(text: str) -> str:
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_line_over_file_over_preset(file):
+    path = file('rate = 0.2\nseeds = [3, 4]\nout = "elsewhere"\nbands = 5\n')
+    found = read("--preset", "small", "--rate", "0.3", "--config", path, "--multiplier", "4")
+    assert (found.model, found.limit) == ("tiny", 1.0), "from the preset"
+    assert (found.seeds, found.out, found.local.noise.bands) == ((3, 4), Path("elsewhere"), 5), "from the file"
+    assert found.local == Local(rate=0.3, noise=Noise(multiplier=4.0, bands=5))
+    assert read("--preset=large", f"--config={path}", "--no-rotate", "--seeds", "9").seeds == (9,)
+    assert not read("--preset=large", f"--config={path}", "--no-rotate").rotate
+    assert read("--preset=large", f"--config={path}").rotate
+
+
+def test_a_record_within_keeps_its_own_defaults():
+    assert read("--model", "m", "--rate", "1").local.noise == Noise(multiplier=2.0)
+
+
+def test_the_last_preset_counts_and_a_command_may_have_a_default(file):
+    assert read("--preset", "small", "--preset", "large").model == "huge"
+    assert read(default="large").model == "huge"
+    assert read("--preset", "small", default="large").model == "tiny"
+    assert read("--config", file('preset = "small"'), default="large").model == "tiny"
+    assert read("--config", file('preset = "small"'), "--preset", "large").model == "huge"
+
+
+def test_what_nobody_gives_is_still_required(file, capsys):
+    for words in ([], ["--config", file("rate = 1.0")], ["--config", file('model = "m"')]):
+        with pytest.raises(SystemExit) as stop:
+            read(*words)
+        assert stop.value.code == 2
+    assert "--rate" in capsys.readouterr().err
+
+
+def test_help_shows_what_file_and_preset_set(file, capsys):
+    with pytest.raises(SystemExit) as stop:
+        read("--help", "--preset", "small", "--config", file("seeds = [11, 12]"))
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    for value in ("(default: tiny)", "(default: 11 12)", "(default: 0.1)", "(default: runs)"):
+        assert value in shown
+    assert "(required)" not in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("rate = 2", 2.0),
+        ("multiplier = inf", float("inf")),
+        ("limit = 'None'", None),
+        ("limit = 3", 3.0),
+        ("seeds = []", ()),
+        ("seeds = 5", (5,)),
+        ("sampler = 'weighted'", "weighted"),
+        ("rotate = true", True),
+        ("out = 'a/b'", Path("a/b")),
+    ],
+)
+def test_a_file_holds_what_the_line_would(line, expected, file):
+    found = read("--config", file(line), "--preset", "large" if "rotate" not in line else "small")
+    name = line.partition(" ")[0]
+    value = next(getattr(part, name) for part in (found, found.local, found.local.noise) if hasattr(part, name))
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("rate = [0.1]", r"rate is \[0.1\], but must be a number"),
+        ("rate = '0.1'", "rate is '0.1', but must be a number"),
+        ("rate = true", "rate is True, but must be a number"),
+        ("bands = true", "bands is True, but must be a whole number"),
+        ("bands = 2.0", "bands is 2.0, but must be a whole number"),
+        ("bands = 'none'", "bands is 'none', but must be a whole number"),
+        ("limit = 'none'", "limit is 'none', but must be a number"),
+        ("limit = 1979-05-27", "limit is .*, but must be a number"),
+        ("seeds = [1, 'two']", r"seeds is \[1, 'two'\], but each must be a whole number"),
+        ("seeds = [1, false]", "each must be a whole number"),
+        ("seeds = [[1], [2]]", "each must be a whole number"),
+        ("rotate = 1", "rotate is 1, but must be true or false"),
+        ("rotate = 'true'", "rotate is 'true', but must be true or false"),
+        ("model = 3", "model is 3, but must be a string"),
+        ("out = ['a']", r"out is \['a'\], but must be a string"),
+        ("sampler = 'all'", "sampler is 'all', but must be one of uniform, weighted"),
+        ("sampler = ['uniform']", "must be one of uniform, weighted"),
+        ("[rate]\nvalue = 1", "rate is {'value': 1}, but must be a number"),
+        ("[local]\nrate = 0.1", "sets local, which is no option of this command"),
+        ("lokal = 1\nraet = 2", "sets lokal, raet, which is no option of this command; --help lists them"),
+        ("rate = ", "not a TOML file"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_file(line, message, file):
+    with pytest.raises(ConfigurationError, match=rf"run\.toml: .*{message}"):
+        read("--config", file(line), "--preset", "small")
+
+
+def test_a_record_is_checked_when_it_is_whole(file):
+    with pytest.raises(ConfigurationError, match="multiplier is -1"):
+        read("--config", file("multiplier = -1"), "--preset", "small")
+    assert (
+        read("--config", file("multiplier = -1"), "--preset", "small", "--multiplier", "1").local.noise.multiplier == 1
+    )
+
+
+@pytest.mark.parametrize("words", [["--preset", "tiny"], ["--preset="], ["--preset", "None"]])
+def test_an_unknown_preset_is_named(words, file):
+    with pytest.raises(ConfigurationError, match=r"unknown preset .*; choose from small, large"):
+        read(*words)
+
+
+@pytest.mark.parametrize("preset", ["3", "['small']", "'tiny'"])
+def test_a_file_may_not_name_another_preset(preset, file):
+    with pytest.raises(ConfigurationError, match=r"unknown preset .*; choose from small, large"):
+        read("--config", file(f"preset = {preset}"))
+
+
+def test_a_command_without_presets_knows_none(file, capsys):
+    with pytest.raises(ConfigurationError, match="sets preset, which is no option"):
+        read_options(Train, ["--config", file("preset = 'small'")], "train")
+    with pytest.raises(SystemExit):
+        read_options(Train, ["--preset", "small", "--model", "m", "--rate", "1"], "train")
+
+
+@pytest.mark.parametrize("flag", ["--config", "--preset"])
+def test_a_flag_without_its_value_is_refused(flag):
+    with pytest.raises(ConfigurationError, match=f"{flag} needs a value"):
+        read("--model", "m", flag)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_named(content, tmp_path):
+    path = tmp_path / "run.toml"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"run\.toml: (cannot be read|not a TOML file)"):
+        read("--config", str(path))
+    with pytest.raises(ConfigurationError, match=r"nowhere\.toml: cannot be read"):
+        read("--config", str(tmp_path / "nowhere.toml"))
