@@ -10,7 +10,7 @@ import numpy as np
 from fedlm.clients.local_training import ClientProgram
 from fedlm.clients.settings import ClientLimits
 from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
-from fedlm.fl_core.compression.registry import make_compressor
+from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, make_compressor
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import LocalTraining
@@ -52,7 +52,9 @@ def program_of(message: messages.TrainingProgram, limits: ClientLimits) -> Clien
         batches_across_epochs=message.batches_across_epochs,
     )
     model = _model(message.model, message.vocabulary_size, message.precision)
-    return ClientProgram(model, training, make_compressor(message.upload_bits, message.upload_rotation))
+    return ClientProgram(
+        model, training, make_compressor(COMPRESSION_OF_BITS[message.upload_bits], message.upload_rotation)
+    )
 
 
 def plan_of(configuration: messages.RoundConfiguration) -> RoundPlan:

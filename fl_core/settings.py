@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedlm.fl_core.aggregation import AggregationRules, Weighting
 from fedlm.fl_core.compression.compressors import Compressor
-from fedlm.fl_core.compression.registry import UploadBits, make_compressor
+from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionName, UploadBits, make_compressor
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
 from fedlm.fl_core.privacy.settings import PrivacySettings
@@ -57,8 +57,11 @@ class TrainingSettings(PrivacySettings):
     update_clip_norm: float | None = None
     """Scale an update down to this L2 norm on the server. This alone gives no privacy guarantee."""
 
-    upload_bits: UploadBits = 8
-    """Bits a value of an upload: stochastic uniform quantization, or 32 for float32 as it is."""
+    compression: CompressionName | None = None
+    """How updates travel; docs/protocol.md describes each. That of upload-bits where it is not given."""
+    upload_bits: UploadBits | None = None
+    """Bits a value of an upload: stochastic uniform quantization (the compressions uniform2 to uniform16), or 32 for
+    float32 as it is. 8 where compression is not given either."""
     upload_rotation: bool = False
     """Rotate an update randomly before quantizing it (Suresh et al. 2017)."""
 
@@ -71,11 +74,25 @@ class TrainingSettings(PrivacySettings):
             raise ConfigurationError(f"length is {self.length}, but must be at least 1")
         if self.server_warmup_rounds < 0:
             raise ConfigurationError(f"server_warmup_rounds is {self.server_warmup_rounds}, but must be at least 0")
+        if self.compression is None and self.upload_bits is None:
+            object.__setattr__(self, "upload_bits", 8)
         self.local_training(), self.aggregation_rules(), self.server_config(), self.compressor()
 
     def compressor(self) -> Compressor:
         """Choose how updates travel."""
-        return make_compressor(self.upload_bits, self.upload_rotation)
+        bits, name = self.upload_bits, self.compression
+        if bits is not None and bits not in COMPRESSION_OF_BITS:
+            raise ConfigurationError(
+                f"upload_bits is {bits}, but must be one of {', '.join(map(str, COMPRESSION_OF_BITS))}"
+            )
+        named = name if bits is None else COMPRESSION_OF_BITS[bits]
+        if name not in (None, named):
+            raise ConfigurationError(
+                f"upload_bits is {bits}, which is the compression {named}, but compression is {name}; leave one of "
+                "them out, or give it as None"
+            )
+        assert named is not None
+        return make_compressor(named, self.upload_rotation)
 
     def local_training(self) -> LocalTraining:
         """Collect what clients need."""

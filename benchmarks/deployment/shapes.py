@@ -83,7 +83,7 @@ def sizes_of(shape: Shape) -> tuple[int, int]:
     from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
 
     like = jax.eval_shape(model_of(shape.parameters).init, jax.random.key(0))
-    return download_bytes(like), upload_bytes(make_compressor(BITS), like)
+    return download_bytes(like), upload_bytes(make_compressor(f"uniform{BITS}"), like)
 
 
 def random_upload(shape: Shape) -> bytes:
@@ -93,7 +93,7 @@ def random_upload(shape: Shape) -> bytes:
     from fedlm.fl_core.compression.registry import make_compressor
     from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
 
-    compressor, key = make_compressor(BITS), jax.random.key(1)
+    compressor, key = make_compressor(f"uniform{BITS}"), jax.random.key(1)
     like = jax.eval_shape(model_of(shape.parameters).init, key)
     compressed = [
         compressor.compress(key, 1e-3 * jax.random.normal(key, (leaf.size,)))

@@ -28,7 +28,7 @@ from benchmarks.simulation.against_peers import RESULTS, make_task
 from benchmarks.simulation.peers.jax_models import create
 from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.compression.registry import make_compressor
+from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, make_compressor
 from fedlm.fl_core.local_sgd import LocalTraining, local_step
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.models.base import Batch
@@ -77,7 +77,7 @@ def profile(name: str, arguments: argparse.Namespace, peak: float) -> dict[str, 
     task = make_task(name, arguments.clients)
     model, training = create(name, task.settings.vocabulary_size), LocalTraining(batch_size=task.settings.batch_size)
     params = jax.tree_util.tree_map(jnp.asarray, task.params)
-    work = ClientWork(model, training, make_compressor(arguments.upload_bits), AggregationRules())
+    work = ClientWork(model, training, make_compressor(COMPRESSION_OF_BITS[arguments.upload_bits]), AggregationRules())
     engine = CohortEngine(work, InMemoryData(task.clients), task.evaluation.shape[1] - 1)
 
     def run(number: int) -> float:

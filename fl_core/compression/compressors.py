@@ -5,7 +5,7 @@ travel with their low bytes first, as all machines that JAX runs on have them.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,25 @@ Shape = tuple[int, ...]
 _BLOCK = 1 << 14
 
 
+class Scheme(NamedTuple):
+    """What a compressor is called on the wire.
+
+    Attributes:
+      number: of the scheme; never that of another one.
+      version: of what travels; another one where a byte means something else.
+      settings: all that tells the scheme's compressors apart, by name.
+    """
+
+    number: int
+    version: int
+    settings: dict[str, int]
+
+
 class Compressor(Protocol):
-    """Turns each tensor of an update into what travels, and back."""
+    """Turns each tensor of an update into what travels, and back; hashable."""
+
+    @property
+    def scheme(self) -> Scheme: ...
 
     def compress(self, key: jax.Array, values: jax.Array) -> Any:
         """Compress a tensor, float32 and finite, into a pytree of arrays; on the client.

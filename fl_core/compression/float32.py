@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.compression.compressors import Buffer, Shape, sum_of_squares
+from fedlm.fl_core.compression.compressors import Buffer, Scheme, Shape, sum_of_squares
 
 
 @dataclass(frozen=True)
 class Float32Upload:
     """No compression; a `fedlm.fl_core.compression.compressors.Compressor` that uses no key."""
+
+    scheme = Scheme(1, 1, {})
 
     def compress(self, key: jax.Array, values: jax.Array) -> jax.Array:
         return values.reshape(-1)
@@ -37,3 +39,6 @@ class Float32Upload:
 
     def packed_bytes(self, shape: Shape) -> int:
         return 4 * math.prod(shape)
+
+
+FLOAT32 = {"float32": Float32Upload()}

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.compression.compressors import Buffer, Shape, sum_of_squares
+from fedlm.fl_core.compression.compressors import Buffer, Scheme, Shape, sum_of_squares
 from fedlm.fl_core.compression.rotation import rotate, rotate_back, rotated_size
 from fedlm.fl_core.errors import ConfigurationError
 
@@ -50,6 +50,10 @@ class UniformQuantization:
     def __post_init__(self) -> None:
         if self.bits not in (2, 4, 8, 16):
             raise ConfigurationError(f"bits is {self.bits}, but must be 2, 4, 8 or 16")
+
+    @property
+    def scheme(self) -> Scheme:
+        return Scheme(2, 1, {"bits": self.bits, "rotation": int(self.rotation)})
 
     def compress(self, key: jax.Array, values: jax.Array) -> QuantizedTensor:
         values = values.reshape(-1)
@@ -100,6 +104,9 @@ class UniformQuantization:
     def _num_codes(self, shape: Shape) -> int:
         size = math.prod(shape)
         return rotated_size(size) if self.rotation else size
+
+
+UNIFORM = {f"uniform{bits}": UniformQuantization(bits) for bits in (2, 4, 8, 16)}
 
 
 def _unpack_floats(data: jax.Array) -> jax.Array:

@@ -1,29 +1,50 @@
-"""The ways in which updates travel, by the bits of a value."""
+"""The ways in which updates travel, by name. Another one is a file, and a line of `COMPRESSIONS`."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Literal
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal
 
-from fedlm.fl_core.compression.compressors import Compressor
-from fedlm.fl_core.compression.float32 import Float32Upload
-from fedlm.fl_core.compression.quantization import UniformQuantization
+from fedlm.fl_core.compression.compressors import Compressor, Scheme
+from fedlm.fl_core.compression.float32 import FLOAT32
+from fedlm.fl_core.compression.quantization import UNIFORM
 from fedlm.fl_core.errors import ConfigurationError
 
-UploadBits = Literal[2, 4, 8, 16, 32]
-COMPRESSORS: dict[int, Callable[[bool], Compressor]] = {
-    2: partial(UniformQuantization, 2),
-    4: partial(UniformQuantization, 4),
-    8: partial(UniformQuantization, 8),
-    16: partial(UniformQuantization, 16),
-    32: lambda rotation: Float32Upload(),
+COMPRESSIONS: dict[str, Compressor] = {
+    **UNIFORM,
+    **FLOAT32,
 }
-"""From bits a value, and whether to rotate, to the compressor."""
+
+ROTATED: dict[str, Any] = {
+    name: dataclasses.replace(compressor, rotation=True)  # type: ignore[type-var]
+    for name, compressor in COMPRESSIONS.items()
+    if "rotation" in compressor.scheme.settings
+}
+"""Those that can rotate a tensor first, when they do."""
+
+UploadBits = Literal[2, 4, 8, 16, 32]
+COMPRESSION_OF_BITS = {2: "uniform2", 4: "uniform4", 8: "uniform8", 16: "uniform16", 32: "float32"}
+
+if TYPE_CHECKING:
+    CompressionName = str
+else:
+    CompressionName = Literal[tuple(COMPRESSIONS)]
 
 
-def make_compressor(upload_bits: int, rotation: bool = False) -> Compressor:
-    """Choose how updates travel: 2, 4, 8 or 16 bits a value, rotated or not, or 32 for float32 as it is."""
-    if upload_bits not in COMPRESSORS:
-        raise ConfigurationError(f"upload_bits is {upload_bits}, but must be one of {', '.join(map(str, COMPRESSORS))}")
-    if rotation and upload_bits == 32:
-        raise ConfigurationError("upload_rotation is on, but 32-bit uploads are not quantized; choose fewer bits")
-    return COMPRESSORS[upload_bits](rotation)
+def make_compressor(name: str, rotation: bool = False) -> Compressor:
+    """Choose how updates travel; raises `ConfigurationError` where none is called so, or it does not rotate."""
+    if name not in COMPRESSIONS:
+        raise ConfigurationError(f"compression is {name!r}, but must be one of {', '.join(COMPRESSIONS)}")
+    if rotation and name not in ROTATED:
+        raise ConfigurationError(
+            f"upload_rotation is on, but {name} does not rotate; choose one of {', '.join(ROTATED)}"
+        )
+    return ROTATED[name] if rotation else COMPRESSIONS[name]
+
+
+def compressor_of(scheme: Scheme) -> Compressor:
+    """Find what a server asks for; raises `ConfigurationError` where this software does not have exactly that."""
+    for compressor in (*COMPRESSIONS.values(), *ROTATED.values()):
+        if compressor.scheme == scheme:
+            return compressor
+    raise ConfigurationError(
+        f"there is no compression of scheme {scheme.number}, version {scheme.version}, with settings {scheme.settings}"
+    )

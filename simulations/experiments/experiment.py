@@ -11,7 +11,6 @@ import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.cohorts import CohortSampler
-from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
@@ -370,7 +369,7 @@ def _engine(prepared: PreparedExperiment) -> CohortEngine:
     work = ClientWork(
         model=prepared.model,
         training=experiment.local_training(),
-        compressor=make_compressor(experiment.upload_bits, experiment.upload_rotation),
+        compressor=experiment.compressor(),
         rules=experiment.aggregation_rules(),
     )
     lanes = experiment.lanes_per_device or choose_lanes(parameter_count(prepared.model), experiment.cohort_size)

@@ -15,7 +15,7 @@ from benchmarks.simulation.peers.jax_models import create
 from benchmarks.simulation.peers.protocol import RoundAnswer, private_standard_output, serve, timed
 from benchmarks.simulation.peers.task import Task, load_task
 from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, mean_delta
-from fedlm.fl_core.compression.registry import make_compressor
+from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, make_compressor
 from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
@@ -46,7 +46,9 @@ class Engine:
         training = LocalTraining(batch_size=settings.batch_size)
         self._engines = {
             variant: CohortEngine(
-                ClientWork(self._model, training, make_compressor(bits), AggregationRules()), data, length
+                ClientWork(self._model, training, make_compressor(COMPRESSION_OF_BITS[bits]), AggregationRules()),
+                data,
+                length,
             )
             for variant, bits in UPLOAD_BITS.items()
         }

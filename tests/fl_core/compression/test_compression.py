@@ -1,5 +1,8 @@
 """One suite for every way an update can travel."""
 
+import zlib
+from typing import get_args
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +11,16 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlm.fl_core.compression.compressors import compress_update, decompress_update
+from fedlm.fl_core.compression.compressors import Scheme, compress_update, decompress_update
 from fedlm.fl_core.compression.quantization import _uniform
-from fedlm.fl_core.compression.registry import COMPRESSORS, make_compressor
+from fedlm.fl_core.compression.registry import (
+    COMPRESSION_OF_BITS,
+    COMPRESSIONS,
+    ROTATED,
+    CompressionName,
+    compressor_of,
+    make_compressor,
+)
 from fedlm.fl_core.compression.rotation import rotate, rotate_back, rotated_size
 from fedlm.fl_core.deployment.protocol.update_bytes import (
     WireError,
@@ -22,9 +32,15 @@ from fedlm.fl_core.deployment.protocol.update_bytes import (
     upload_bytes,
 )
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.settings import TrainingSettings
 
-KINDS = [(bits, False) for bits in COMPRESSORS] + [(bits, True) for bits in COMPRESSORS if bits != 32]
-every_kind = pytest.mark.parametrize(("bits", "rotation"), KINDS)
+EVERY = COMPRESSIONS | {f"{name}, rotated": compressor for name, compressor in ROTATED.items()}
+UNIFORM = {name: compressor for name, compressor in EVERY.items() if "bits" in compressor.scheme.settings}
+
+
+def each_of(compressors):
+    return pytest.mark.parametrize("compressor", compressors.values(), ids=compressors)
+
 
 UPDATE = {
     "matrix": np.random.default_rng(0).normal(size=(37, 29)).astype(np.float32),
@@ -38,15 +54,38 @@ def round_trip(compressor, update, key):
     return decompress_update(compressor, key, compress_update(compressor, key, update), update)
 
 
-@every_kind
-def test_error_is_within_one_step_of_the_tensor(bits, rotation):
-    compressor = make_compressor(bits, rotation)
+@each_of(EVERY)
+def test_what_arrives_has_the_shapes_that_were_sent_and_follows_from_the_key(compressor):
+    received = round_trip(compressor, UPDATE, jax.random.key(0))
+    again = jax.jit(round_trip, static_argnums=0)(compressor, UPDATE, jax.random.key(0))
+    lanes = jax.vmap(lambda key: round_trip(compressor, UPDATE, key))(jax.random.split(jax.random.key(0), 2))
+    for name, values in UPDATE.items():
+        assert received[name].shape == values.shape == lanes[name].shape[1:]
+        assert received[name].dtype == again[name].dtype == np.float32
+        np.testing.assert_allclose(received[name], again[name], atol=1e-5)
+
+
+@each_of(EVERY)
+def test_nothing_becomes_nothing_and_large_numbers_stay_finite(compressor):
+    update = {"zeros": jnp.zeros((33, 31)), "large": 1e15 * jnp.asarray(UPDATE["matrix"]), "one": jnp.array([1e-30])}
+    received = round_trip(compressor, update, jax.random.key(0))
+    np.testing.assert_allclose(received["zeros"], 0, atol=1e-30)
+    assert np.isfinite(received["large"]).all()
+    np.testing.assert_allclose(received["one"], 1e-30, rtol=1e-3)
+
+
+def test_float32_changes_nothing():
+    received = round_trip(make_compressor("float32"), UPDATE, jax.random.key(0))
+    assert all(np.array_equal(received[name], values) for name, values in UPDATE.items())
+
+
+@each_of(UNIFORM)
+def test_error_is_within_one_step_of_the_tensor(compressor):
+    bits, rotation = compressor.scheme.settings.values()
     received = round_trip(compressor, UPDATE, jax.random.key(0))
     for name, values in UPDATE.items():
         error = np.abs(np.asarray(received[name]) - values)
-        if bits == 32:
-            assert np.all(error == 0)
-        elif rotation:
+        if rotation:
             # A rotation spreads each rounding error over its block, but keeps the whole error's L2 norm.
             size = rotated_size(values.size)
             step = 2 * np.linalg.norm(values) / (2**bits - 1)
@@ -58,7 +97,7 @@ def test_error_is_within_one_step_of_the_tensor(bits, rotation):
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
 def test_constant_and_extreme_values_survive(bits):
-    compressor = make_compressor(bits)
+    compressor = make_compressor(f"uniform{bits}")
     update = {"constant": jnp.full(7, 1e-30), "ends": jnp.array([-1e18, 1e18, 0.0])}
     received = round_trip(compressor, update, jax.random.key(3))
     np.testing.assert_array_equal(received["constant"], update["constant"])
@@ -66,15 +105,14 @@ def test_constant_and_extreme_values_survive(bits):
     np.testing.assert_allclose(received["ends"][:2], update["ends"][:2], rtol=1e-5)
 
 
-@every_kind
-def test_quantization_is_unbiased(bits, rotation):
+@each_of(UNIFORM)
+def test_quantization_is_unbiased(compressor):
     """Mean of 4,000 round trips against the value: a z-test per value.
 
     With 60 values and a Bonferroni-corrected two-sided threshold of z = 6 the false-alarm rate is below
     60 * 2e-9 = 1.2e-7 for each kind (the key is fixed, so a pass stays a pass). The allowance of 2^-16 of the
     tensor's range covers the documented resolution of the random numbers.
     """
-    compressor = make_compressor(bits, rotation)
     values = jnp.asarray(np.random.default_rng(5).uniform(-1, 3, size=60), jnp.float32)
     keys = jax.random.split(jax.random.key(11), 4000)
     samples = np.asarray(jax.jit(jax.vmap(lambda key: round_trip(compressor, [values], key)[0]))(keys), np.float64)
@@ -91,16 +129,15 @@ def test_rounding_is_stochastic_with_the_right_variance(bits):
     step = 1.0
     top = float(2**bits - 1)
     values = jnp.asarray([0.0, top, 0.25, 1.5])
-    compressor = make_compressor(bits)
+    compressor = make_compressor(f"uniform{bits}")
     keys = jax.random.split(jax.random.key(2), 20_000)
     samples = np.asarray(jax.jit(jax.vmap(lambda key: round_trip(compressor, [values], key)[0]))(keys))
     expected = np.array([0.25 * 0.75, 0.25]) * step**2
     np.testing.assert_allclose(samples.var(axis=0)[2:], expected, rtol=0.08)
 
 
-@every_kind
-def test_wire_form_is_exactly_as_small_as_it_says(bits, rotation):
-    compressor = make_compressor(bits, rotation)
+@each_of(EVERY)
+def test_wire_form_is_exactly_as_small_as_it_says(compressor):
     compressed = jax.jit(compress_update, static_argnums=0)(compressor, jax.random.key(0), UPDATE)
     message = pack_update(compressor, compressed, UPDATE)
     assert len(message) == upload_bytes(compressor, UPDATE)
@@ -112,12 +149,12 @@ def test_wire_form_is_exactly_as_small_as_it_says(bits, rotation):
         np.testing.assert_array_equal(a, b)
 
 
-@every_kind
-@pytest.mark.parametrize("size", [1, 3, 16384, 16385, 50001])
-def test_the_norm_of_an_update_is_known_from_its_bytes(bits, rotation, size):
-    compressor, key = make_compressor(bits, rotation), jax.random.key(3)
-    values = jax.random.normal(jax.random.key(size), (2, size)) * jnp.array([[1.0], [0.01]]) + 0.3
-    update = {"a": values[0], "b": values[1]}
+@each_of(EVERY)
+@pytest.mark.parametrize("shape", [(3,), (16384,), (128, 130), (50001,)])
+def test_the_norm_of_an_update_is_known_from_its_bytes(compressor, shape):
+    key = jax.random.key(3)
+    values = jax.random.normal(jax.random.key(shape[0]), (2, *shape))
+    update = {"a": values[0] + 0.3, "b": 0.01 * values[1] + 0.3}
     compressed = compress_update(compressor, key, update)
     message = jnp.asarray(np.frombuffer(pack_update(compressor, compressed, update), np.uint8))
     found = jax.jit(squared_norm, static_argnums=0)(compressor, key, message, update)
@@ -129,14 +166,13 @@ def test_the_norm_of_an_update_is_known_from_its_bytes(bits, rotation, size):
 def test_eight_bits_are_one_byte_a_value_and_two_floats_a_tensor():
     values = sum(leaf.size for leaf in UPDATE.values())
     header_and_checksum = 12
-    assert upload_bytes(make_compressor(8), UPDATE) == values + 8 * len(UPDATE) + header_and_checksum
+    assert upload_bytes(make_compressor("uniform8"), UPDATE) == values + 8 * len(UPDATE) + header_and_checksum
     assert download_bytes(UPDATE) == 4 * values
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.data(), st.sampled_from(KINDS))
-def test_any_damage_on_the_wire_is_refused(data, kind):
-    compressor = make_compressor(*kind)
+@given(st.data(), st.sampled_from(list(EVERY.values())))
+def test_any_damage_on_the_wire_is_refused(data, compressor):
     compressed = compress_update(compressor, jax.random.key(0), UPDATE)
     message = bytearray(pack_update(compressor, compressed, UPDATE))
     position = data.draw(st.integers(0, len(message) - 1))
@@ -145,18 +181,22 @@ def test_any_damage_on_the_wire_is_refused(data, kind):
         check_update(compressor, bytes(message), UPDATE)
 
 
-def test_another_plan_another_length_and_numbers_that_are_not_finite_are_refused():
-    eight, rotated = make_compressor(8), make_compressor(8, True)
-    tensor = {"x": jnp.ones(1024)}
-    message = pack_update(eight, compress_update(eight, jax.random.key(0), tensor), tensor)
+@each_of(EVERY)
+def test_another_plan_another_length_and_numbers_that_are_not_finite_are_refused(compressor):
+    tensor = {"x": jnp.asarray(UPDATE["matrix"])}
+    message = pack_update(compressor, compress_update(compressor, jax.random.key(0), tensor), tensor)
+    for other in EVERY.values():
+        if other is not compressor and upload_bytes(other, tensor) == len(message):
+            with pytest.raises(WireError, match="not made for this plan"):
+                check_update(other, message, tensor)
     with pytest.raises(WireError, match="not made for this plan"):
-        check_update(rotated, message, tensor)
+        check_update(compressor, message, {"x": tensor["x"].T})
     with pytest.raises(WireError, match=f"has {len(message) - 1} bytes"):
-        check_update(eight, message[:-1], tensor)
-    plain = make_compressor(32)
-    bad = {"x": jnp.array([1.0, jnp.nan])}
-    with pytest.raises(WireError, match="not finite"):
-        check_update(plain, pack_update(plain, compress_update(plain, jax.random.key(0), bad), bad), bad)
+        check_update(compressor, message[:-1], tensor)
+    for place, value in ((8, np.nan), (12, np.inf)):
+        body = message[:place] + np.float32(value).tobytes() + message[place + 4 : -4]
+        with pytest.raises(WireError, match="not finite"):
+            check_update(compressor, body + np.uint32(zlib.crc32(body)).tobytes(), tensor)
 
 
 @settings(max_examples=40, deadline=None)
@@ -177,7 +217,7 @@ def test_rotation_shortens_the_range_of_a_spike():
 
 
 def test_rounding_differs_between_keys_and_tensors():
-    compressor = make_compressor(2)
+    compressor = make_compressor("uniform2")
     same = [jnp.linspace(0, 1, 500), jnp.linspace(0, 1, 500)]
     first, second = compress_update(compressor, jax.random.key(0), same)
     assert np.any(first.codes != second.codes)
@@ -208,8 +248,36 @@ def test_rounding_bits_are_even_and_independent(pair):
     assert scipy.stats.chisquare(cells.ravel()).pvalue < 1 - 5e-7
 
 
+def test_no_two_schemes_are_the_same_and_each_is_found_by_what_the_wire_calls_it():
+    for compressor in EVERY.values():
+        assert compressor_of(compressor.scheme) is compressor
+    kinds = {(compressor.scheme.number, type(compressor)) for compressor in EVERY.values()}
+    assert len({number for number, _ in kinds}) == len(kinds)
+    for strange in (Scheme(0, 1, {}), Scheme(1, 2, {}), Scheme(2, 1, {"bits": 1 << 40, "rotation": 0})):
+        with pytest.raises(ConfigurationError, match="no compression of scheme"):
+            compressor_of(strange)
+
+
 def test_impossible_choices_are_refused():
-    with pytest.raises(ConfigurationError, match="upload_bits is 3"):
-        make_compressor(3)
-    with pytest.raises(ConfigurationError, match="rotation"):
-        make_compressor(32, True)
+    with pytest.raises(ConfigurationError, match="compression is 'uniform3', but must be one of uniform2, "):
+        make_compressor("uniform3")
+    with pytest.raises(ConfigurationError, match="upload_rotation is on, but float32 does not rotate"):
+        make_compressor("float32", True)
+
+
+def test_a_compression_is_named_or_follows_from_the_bits():
+    assert TrainingSettings().compressor() == TrainingSettings(upload_bits=8).compressor() == COMPRESSIONS["uniform8"]
+    assert TrainingSettings() == TrainingSettings(upload_bits=8)
+    for bits, name in COMPRESSION_OF_BITS.items():
+        assert TrainingSettings(upload_bits=bits).compressor() == COMPRESSIONS[name]
+        assert TrainingSettings(upload_bits=bits, compression=name).compressor() == COMPRESSIONS[name]
+    assert TrainingSettings(compression="uniform4", upload_rotation=True).compressor() == ROTATED["uniform4"]
+    for name in COMPRESSIONS:
+        assert TrainingSettings(compression=name).compressor() == COMPRESSIONS[name]
+        assert name in get_args(CompressionName)
+    with pytest.raises(ConfigurationError, match="upload_bits is 8, which is the compression uniform8, but"):
+        TrainingSettings(compression="float32", upload_bits=8)
+    with pytest.raises(ConfigurationError, match="compression is 'zip', but must be one of"):
+        TrainingSettings(compression="zip")
+    with pytest.raises(ConfigurationError, match="upload_bits is 5, but must be one of 2, 4, 8, 16, 32"):
+        TrainingSettings(upload_bits=5)

@@ -62,7 +62,7 @@ def new_sum(folder, rule, compressor, clip_norm=None, most=8):
 
 
 def test_only_the_mean_differs_from_a_plain_sum(tmp_path):
-    compressor = make_compressor(8, False)
+    compressor = make_compressor("uniform8")
     robust, plain = (new_sum(tmp_path, rule, compressor, clip_norm=4.0) for rule in (MEDIAN, None))
     for client in range(5):
         for total in (robust, plain):
@@ -80,7 +80,7 @@ def test_only_the_mean_differs_from_a_plain_sum(tmp_path):
 
 
 def test_the_median_of_what_was_sent(tmp_path):
-    compressor = make_compressor(32, False)
+    compressor = make_compressor("float32")
     total = new_sum(tmp_path, MEDIAN, compressor)
     total.compile()
     total, deltas = new_sum(tmp_path, MEDIAN, compressor), []
@@ -94,13 +94,13 @@ def test_the_median_of_what_was_sent(tmp_path):
 
 
 def test_no_report_is_no_update(tmp_path):
-    found = new_sum(tmp_path, TRIMMED, make_compressor(8, False)).finish()
+    found = new_sum(tmp_path, TRIMMED, make_compressor("uniform8")).finish()
     assert all(not np.any(leaf) for leaf in jax.tree_util.tree_leaves(mean_delta(found)))
 
 
 def test_a_full_disk_is_told_before_anybody_is_asked_to_train(tmp_path):
     with pytest.raises(ConfigurationError, match="no room for"):
-        new_sum(tmp_path, MEDIAN, make_compressor(8, False), most=1 << 52)
+        new_sum(tmp_path, MEDIAN, make_compressor("uniform8"), most=1 << 52)
 
 
 PRIVATE = {"privacy": "tree", "noise_multiplier": 1.0, "update_clip_norm": 1.0, "delta": 1e-6}
