@@ -4,9 +4,10 @@ A client's contribution and a cohort's aggregate are the same type, so aggregati
 engine and the server of a deployment both call `contribution`.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -173,14 +174,48 @@ def add_aggregates(first: CohortAggregate, second: CohortAggregate) -> CohortAgg
     return jax.tree_util.tree_map(jnp.add, first, second)
 
 
+class MeanUpdate(NamedTuple):
+    """What becomes of a cohort's sum: the mean update that the server steps with, and what is known of it.
+
+    Attributes:
+      delta: the mean, which the server's step uses up; None where no update counted, and there is no step.
+      state: of what makes the means, after the round.
+      metrics: JSON-able numbers by name, for the round's row.
+      restart: whether the server optimizer forgets its state after the step.
+    """
+
+    delta: Params | None
+    state: Any = None
+    metrics: dict[str, Any] = {}  # noqa: RUF012
+    restart: bool = False
+
+
 def mean_delta(aggregate: CohortAggregate) -> Params:
     """Compute the weighted mean update: the pseudo-gradient of the round.
-
-    Args:
-      aggregate: of a cohort.
 
     Returns:
       `delta / weight`, or zeros where no update counted.
     """
     weight = jnp.where(aggregate.weight > 0, aggregate.weight, 1.0)
     return jax.tree_util.tree_map(lambda leaf: leaf / weight, aggregate.delta)
+
+
+class WeightedMean:
+    """The mean by the clients' weights, without privacy; see `fedlm.fl_core.round_loop.Averaging`."""
+
+    def init(self) -> None:
+        return None
+
+    def clip_norm(self, state: None) -> None:
+        return None
+
+    def next(self, state: None, aggregate: CohortAggregate, round_number: int) -> MeanUpdate:
+        if not aggregate.weight > 0:
+            return MeanUpdate(None)
+        return MeanUpdate(_mean_in_place(aggregate.delta, aggregate._replace(delta={})))
+
+
+# Sums are as large as models: their memory is used again for the mean.
+@functools.partial(jax.jit, donate_argnums=0)
+def _mean_in_place(delta: Params, aggregate: CohortAggregate) -> Params:
+    return mean_delta(aggregate._replace(delta=delta))

@@ -3,21 +3,16 @@
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.aggregation import CohortAggregate, mean_delta
+from fedlm.fl_core.aggregation import CohortAggregate, MeanUpdate, WeightedMean
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.randomness import device_key, host_rng
 from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, ServerState, init_server, server_step
 from fedlm.models.base import Params
-
-if TYPE_CHECKING:
-    # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.private_rounds import PrivacyState, PrivateMean, PrivateRounds
 
 
 @dataclass(frozen=True)
@@ -99,6 +94,22 @@ class CohortRunner(Protocol):
         ...
 
 
+class Averaging(Protocol):
+    """Makes of a cohort's sum the mean update that the server steps with, with noise or without."""
+
+    def init(self) -> Any:
+        """Make its state before the first round."""
+        ...
+
+    def clip_norm(self, state: Any) -> float | None:
+        """Say what updates of the next round are clipped to; to what the runner's rules say where None."""
+        ...
+
+    def next(self, state: Any, aggregate: CohortAggregate, round_number: int) -> MeanUpdate:
+        """Make the mean of a round; the aggregate's `delta` may be used up."""
+        ...
+
+
 class RoundResult(NamedTuple):
     """One finished round.
 
@@ -107,14 +118,14 @@ class RoundResult(NamedTuple):
       state: of the server after the round.
       cohort: what the cohort gave back, but for the sum of its updates, which the server's step has used up.
       cohort_size: how many clients were asked.
-      private: what is known of the noised mean that the server stepped with; None in a run without privacy.
+      mean: what is known of the mean that the server stepped with; the mean itself is used up.
     """
 
     round_number: int
     state: ServerState
     cohort: CohortResult
     cohort_size: int
-    private: "PrivateMean | None" = None
+    mean: MeanUpdate
 
 
 @dataclass(frozen=True)
@@ -153,8 +164,8 @@ def run_rounds(
     runner: CohortRunner,
     sampler: CohortSampler,
     optimization: FederatedOptimization,
-    private: "PrivateRounds | None" = None,
-    privacy: "PrivacyState | None" = None,
+    averaging: Averaging | None = None,
+    averaging_state: Any = None,
 ) -> Iterator[RoundResult]:
     """Run rounds one by one, yielding after each.
 
@@ -164,36 +175,30 @@ def run_rounds(
       runner: trains cohorts.
       sampler: names cohorts.
       optimization: optimizer, learning rates and seed.
-      private: adds noise to the sums of rounds; without it the run is not private.
-      privacy: what `private` knows before the first of these rounds; its first state where None.
-
-    Yields:
-      Each finished round. Without privacy, a round in which no update counted leaves the state as it was.
+      averaging: makes means of the sums of rounds; `WeightedMean` where None.
+      averaging_state: its state before the first of these rounds; its first where None.
     """
+    averaging = averaging or WeightedMean()
+    if averaging_state is None:
+        averaging_state = averaging.init()
     plans = (
         RoundPlan(round_number, sampler.sample(round_number), optimization.seed, optimization.client_learning_rate)
         for round_number in rounds
     )
-    if private is not None and privacy is None:
-        privacy = private.init()
     plan = next(plans, None)
     while plan is not None:
         following = next(plans, None)
         if following is not None:
             runner.announce(following)
-        rate, mean = optimization.server_rate(plan.round_number), None
-        if private is None or privacy is None:
-            cohort = runner.run(state.params, plan)
-            delta, cohort = _take_delta(cohort)
-            state = _apply_aggregate(optimization.server, state, delta, cohort.aggregate, rate)
-        else:
-            cohort = runner.run(state.params, plan, float(privacy.clip_norm))
-            mean = private.apply(privacy, cohort.aggregate, plan.round_number)
-            _, cohort = _take_delta(cohort)
-            state, privacy = _apply_mean(optimization.server, state, mean.delta, rate), mean.state
-            mean = mean._replace(delta={})
-            if private.aggregation.restart_optimizer and private.aggregation.ends_tree(plan.round_number):
-                state = init_server(optimization.server, state.params)
+        cohort = runner.run(state.params, plan, averaging.clip_norm(averaging_state))
+        mean = averaging.next(averaging_state, cohort.aggregate, plan.round_number)
+        cohort = cohort._replace(aggregate=cohort.aggregate._replace(delta={}))
+        averaging_state = mean.state
+        if mean.delta is not None:
+            state = _step(optimization.server, state, mean.delta, optimization.server_rate(plan.round_number))
+            mean = mean._replace(delta=None)
+        if mean.restart:
+            state = init_server(optimization.server, state.params)
         asked = len(plan.clients) if cohort.asked is None else cohort.asked
         yield RoundResult(plan.round_number, state, cohort, asked, mean)
         # The next round needs the memory.
@@ -201,21 +206,7 @@ def run_rounds(
         plan = following
 
 
-def _take_delta(cohort: CohortResult) -> tuple[Params, CohortResult]:
-    return cohort.aggregate.delta, cohort._replace(aggregate=cohort.aggregate._replace(delta={}))
-
-
-# Sums are as large as models: their memory is used again for what is made of them.
+# Means are as large as models: their memory is used again for what is made of them.
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _apply_mean(
-    config: ServerOptimizerConfig, state: ServerState, mean: Params, learning_rate: jax.Array
-) -> ServerState:
+def _step(config: ServerOptimizerConfig, state: ServerState, mean: Params, learning_rate: jax.Array) -> ServerState:
     return server_step(config, state, mean, learning_rate)
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _apply_aggregate(
-    config: ServerOptimizerConfig, state: ServerState, delta: Params, aggregate: CohortAggregate, rate: jax.Array
-) -> ServerState:
-    stepped = server_step(config, state, mean_delta(aggregate._replace(delta=delta)), rate)
-    return jax.tree_util.tree_map(lambda new, old: jnp.where(aggregate.weight > 0, new, old), stepped, state)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.aggregation import CohortAggregate
+from fedlm.fl_core.aggregation import CohortAggregate, MeanUpdate
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import global_norm
 from fedlm.fl_core.privacy.mechanisms.interface import NoiseMechanism, make_mechanism
@@ -128,22 +128,6 @@ class PrivacyState(NamedTuple):
     since: np.signedinteger
 
 
-class PrivateMean(NamedTuple):
-    """What comes out of a private round.
-
-    Attributes:
-      delta: the noised mean update.
-      state: after the round.
-      noise_norm: L2 norm of the noise in `delta`.
-      signal_norm: L2 norm of `delta` without its noise; this is not private.
-    """
-
-    delta: Params
-    state: PrivacyState
-    noise_norm: float
-    signal_norm: float
-
-
 class PrivateRounds:
     """Private means with one generation of noise."""
 
@@ -186,7 +170,10 @@ class PrivateRounds:
         """Undo `durable`."""
         return durable._replace(noise=self._mechanism.restore(durable.noise, self._like, self._draw))
 
-    def apply(self, state: PrivacyState, aggregate: CohortAggregate, round_number: int) -> PrivateMean:
+    def clip_norm(self, state: PrivacyState) -> float:
+        return float(state.clip_norm)
+
+    def next(self, state: PrivacyState, aggregate: CohortAggregate, round_number: int) -> MeanUpdate:
         """Turn a cohort's sum into a private mean.
 
         Args:
@@ -195,7 +182,8 @@ class PrivateRounds:
           round_number: of the round.
 
         Returns:
-          The mean and the state after the round.
+          The noised mean, and the state after the round. Among the metrics `noise_norm` is the L2 norm of the noise in
+          the mean; `signal_to_noise` compares that of the mean without its noise with it, and is not private.
 
         Raises:
           HorizonError: the last planned round is over.
@@ -206,14 +194,20 @@ class PrivateRounds:
         scale = state.clip_norm * (multiplier if adaptive is None else adaptive.sum_noise(multiplier))
         delta, noise_norm, signal_norm = _noised_mean(aggregate.delta, noise["delta"], scale, setting.report_goal)
         state = state._replace(noise=mechanism)
+        counted = float(aggregate.clients - aggregate.dropped)
         if adaptive is not None:
-            counted = float(aggregate.clients - aggregate.dropped)
             shifted = counted / 2 - float(aggregate.clipped)
             unclipped = state.unclipped + shifted + adaptive.count_noise * float(noise["unclipped"])
             state = state._replace(unclipped=np.float32(unclipped), since=np.int32(state.since + 1))
             if setting.plan.mechanism not in TREES or setting.ends_tree(round_number):
                 state = _move_clip_norm(adaptive, setting.report_goal, state)
-        return PrivateMean(delta, state, float(noise_norm), float(signal_norm))
+        metrics = {
+            "clipped_fraction": float(aggregate.clipped) / counted if counted else None,
+            "clip_norm": float(state.clip_norm),
+            "noise_norm": float(noise_norm),
+            "signal_to_noise": float(signal_norm) / float(noise_norm) if noise_norm else None,
+        }
+        return MeanUpdate(delta, state, metrics, setting.restart_optimizer and setting.ends_tree(round_number))
 
 
 @jax.jit

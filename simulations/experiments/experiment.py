@@ -1,24 +1,25 @@
 """One experiment from beginning to end: resume, rounds, scores, checkpoints, summary."""
 
+import dataclasses
 import functools
-import json
-import time
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.cohorts import CohortSampler
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.privacy.plan import LEDGER_FILE
-from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.randomness import device_key
-from fedlm.fl_core.round_loop import FederatedOptimization, RoundResult, run_rounds
+from fedlm.fl_core.round_loop import FederatedOptimization
+from fedlm.fl_core.runs.driver import Run
+from fedlm.fl_core.runs.federated_training import FederatedTraining
+from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.processes import gather, is_first, together
-from fedlm.fl_core.runs.round_rows import NOT_PRIVATE, Divergence, find_divergence, named_scores, round_row
+from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.fl_core.runs.summary import describe_training
 from fedlm.fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fedlm.fl_core.server_optimizers import ServerState, init_server
 from fedlm.models.base import Model, Params, parameter_count
@@ -29,11 +30,14 @@ from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 from fedlm.simulations.engine.cohort_samplers import Cohorts, make_cohorts
 from fedlm.simulations.engine.lane_count import choose_lanes
 from fedlm.simulations.evaluation.canaries import Canaries, WithCanaries, audit, draw_canaries
-from fedlm.simulations.evaluation.client_scores import client_columns, write_table
+from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, write_table
 from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, as_json, with_defaults
 from fedlm.simulations.experiments.federated_models import create_federated_model
 from fedlm.simulations.experiments.initial_parameters import InitialParameters, read_parameters
-from fedlm.simulations.experiments.run_record import finished_summary, summarise
+
+if TYPE_CHECKING:
+    from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
+    from fedlm.fl_core.runs.private_releases import PrivacyTerms
 
 Observer = Callable[[dict[str, Any], int], None]
 """Called with the metrics row of each round and the number of rounds in all."""
@@ -103,46 +107,66 @@ def run_experiment(
       UserError: settings, data or an earlier run in `out` do not fit, or processes differ in them.
     """
     prepared = together(lambda: prepare(experiment))
-    _check_same_everywhere(prepared)
-    finished = gather(together(lambda: _finished(prepared, out, save_client_scores)))[0]
+    identity = _identity(prepared)
+    identity.check_same_in_all_processes(prepared.precision)
+    finished = gather(together(lambda: _finished(identity, out, save_client_scores)))[0]
     if finished is not None:
         return finished
     with precision_scope(prepared.precision), RunFolder(out) as folder:
-        train = _train if experiment.privacy == "none" else _train_privately
-        state, divergence, privacy = train(prepared, folder, observe)
-        test, clients = _score_test_clients(prepared, state.params)
-        summary = summarise(
-            experiment,
-            prepared.model,
-            prepared.precision,
-            prepared.vocabulary,
-            state.params,
-            folder.rows,
-            test,
-            clients,
-            divergence,
-            prepared.cohorts.file,
-            {**privacy, "audit": _audit(prepared, state.params), "initial_parameters": _initial(prepared)},
+        aggregation, terms = _privacy(prepared, folder)
+        run = Run(folder, identity, experiment.rounds, experiment.checkpoint_every, find_divergence, terms)
+        training = FederatedTraining(run, _optimization(experiment), _fresh_state(prepared), aggregation)
+        heldout = list(device_batches(prepared.heldout, experiment.length, experiment.heldout_examples))
+        rounds = training.rounds(
+            _engine(prepared),
+            _sampler(prepared, run.standing.draw_seed),
+            lambda params: named_scores(evaluate(prepared.model, params, heldout), "heldout"),
+            experiment.evaluate_every,
         )
+        run.take(rounds, lambda row: observe(row, experiment.rounds))
+        params = training.server.params
+        test, clients = _score_test_clients(prepared, params)
         if is_first():
             table = client_columns(clients, prepared.test.client_ids) if save_client_scores else None
-            _write_results(out, summary, table)
-    return gather(summary)[0]
+            _write_table(out / _TABLE, table)
+        return _finish(run, prepared, params, test, clients)
 
 
-def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool) -> dict[str, Any] | None:
+def _finished(identity: RunIdentity, out: Path, save_client_scores: bool) -> dict[str, Any] | None:
     if not is_first() or (save_client_scores and not (out / _TABLE).exists()):
         return None
-    return finished_summary(prepared.experiment, out, prepared.cohorts.file, prepared.vocabulary)
+    return identity.finished_summary(out, "rounds")
 
 
-def _write_results(out: Path, summary: dict[str, Any], table: dict[str, Any] | None) -> None:
+def _write_table(path: Path, table: dict[str, Any] | None) -> None:
     if table is not None:
-        write_table(out / _TABLE, table)
+        write_table(path, table)
     else:
         # A table from before would be of other parameters than the summary.
-        (out / _TABLE).unlink(missing_ok=True)
-    write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+        path.unlink(missing_ok=True)
+
+
+def _finish(
+    run: Run, prepared: PreparedExperiment, params: Params, test: Scores, clients: ClientSums
+) -> dict[str, Any]:
+    rows, experiment, model, file = run.folder.rows, prepared.experiment, prepared.model, prepared.cohorts.file
+    heldout = next((row["heldout_loss"] for row in reversed(rows) if "heldout_loss" in row), None)
+    if run.divergence is None and heldout is not None and heldout > math.log(model.vocabulary_size):
+        run.divergence = Divergence(rows[-1]["round"], "the held-out loss ended above that of a uniform guess")
+    return run.finish(
+        params,
+        {
+            "diverged_at_round": run.divergence.round_number if run.divergence else None,
+            **describe_training(model, prepared.precision, rows, test),
+            "test_clients": describe_clients(clients),
+            **{name: sum(row[name] for row in rows) for name in ("clients_dropped", "bytes_down", "bytes_up")},
+            "audit": _audit(prepared, params),
+            "initial_parameters": prepared.initial.about() if prepared.initial else None,
+            "experiment": as_json(experiment),
+            "vocabulary_sha256": prepared.vocabulary,
+            "cohort_file": file._asdict() if file else None,
+        },
+    )
 
 
 def prepare(experiment: Experiment) -> PreparedExperiment:
@@ -185,102 +209,67 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
     )
 
 
-def _train(
-    prepared: PreparedExperiment, folder: RunFolder, observe: Observer
-) -> tuple[ServerState, Divergence | None, dict[str, Any]]:
+def _identity(prepared: PreparedExperiment) -> RunIdentity:
+    experiment, file, initial = prepared.experiment, prepared.cohorts.file, prepared.initial
+    drawn_by = "content of the file that cohorts are drawn by"
+    first = "set of first parameters"
+    return RunIdentity(
+        kind="experiment",
+        settings=as_json(experiment),
+        facts={
+            "vocabulary": Fact(prepared.vocabulary, "vocabulary", ("vocabulary_sha256",)),
+            "contents": Fact(prepared.contents, "content of data", since_ever=False),
+            "cohort_file_sha256": Fact(file.sha256 if file else None, drawn_by, ("cohort_file", "sha256")),
+            "initial_parameters_sha256": Fact(
+                initial.sha256 if initial else None, first, ("initial_parameters", "parameters_sha256")
+            ),
+        },
+        paths=MAY_MOVE,
+        may_change=("rounds",),
+        complete=with_defaults,
+    )
+
+
+def _privacy(
+    prepared: PreparedExperiment, folder: RunFolder
+) -> "tuple[PrivateAggregation | None, PrivacyTerms | None]":
     experiment = prepared.experiment
-    if (folder.directory / PRIVACY_FOLDER / LEDGER_FILE).exists():
-        raise CheckpointError(
-            f"{folder.directory}: holds a private run, and this one has privacy none; give another --out"
-        )
-    state, first_round = folder.resume(_fresh_state(prepared), _same_run(prepared))
-    divergence = find_divergence(folder.rows)
-    rounds = range(first_round, first_round if divergence else experiment.rounds)
-    results = run_rounds(state, rounds, *_participants(prepared, prepared.cohorts.sampler))
-    for result, row in _rounds(prepared, results, experiment.rounds):
-        state, done = result.state, result.round_number + 1
-        folder.append(row)
-        if is_first():
-            observe(folder.rows[-1], experiment.rounds)
-        divergence = find_divergence(folder.rows)
-        if done % experiment.checkpoint_every == 0 or done == experiment.rounds or divergence:
-            folder.save(done, state, _about(prepared))
-        if divergence:
-            break
-    return state, divergence, {"privacy": NOT_PRIVATE}
-
-
-def _train_privately(
-    prepared: PreparedExperiment, folder: RunFolder, observe: Observer
-) -> tuple[ServerState, Divergence | None, dict[str, Any]]:
+    if experiment.privacy == "none":
+        return None, None
     # The libraries of privacy take a while to load.
-    from fedlm.fl_core.runs.private_run import PrivateRun, known_plan, private_row
+    from fedlm.fl_core.runs.private_releases import PrivacyTerms, known_plan
     from fedlm.simulations.experiments.private_experiment import prepare_aggregation
 
-    experiment = prepared.experiment
-    if jax.process_count() > 1:
-        raise ConfigurationError(
-            "a private run in several processes: the secret of its noise would have to travel between them, which "
-            "is not supported; run it in one process, on as many devices as that has"
-        )
-    aggregation = prepare_aggregation(experiment, prepared.cohorts, prepared.delta, known_plan(folder.directory))
+    known = known_plan(folder)
+    aggregation = together(lambda: prepare_aggregation(experiment, prepared.cohorts, prepared.delta, known))
+    # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
+    plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
     seed = experiment.seed if experiment.noise_seed == "experiment" else None
-    run = PrivateRun(aggregation, prepared.delta, seed, folder, _about(prepared))
-    state, privacy, first_round = run.resume(_fresh_state(prepared), _same_run(prepared))
-    divergence = find_divergence(folder.rows)
-    rounds = range(first_round, first_round if divergence else run.end)
-    sampler = run.keep_secret(prepared.cohorts.sampler)
-    results = run_rounds(state, rounds, *_participants(prepared, sampler), run.rounds, privacy)
-    for result, row in _rounds(prepared, results, run.end):
-        state, done = result.state, result.round_number + 1
-        assert result.private is not None
-        run.record(row | private_row(result.private, result.cohort.aggregate))
-        divergence = find_divergence(folder.rows + run.unpublished)
-        if done % experiment.checkpoint_every == 0 or done == run.end or divergence:
-            for published in run.publish(done, state, result.private):
-                observe(published, experiment.rounds)
-        if divergence:
-            break
-    return state, divergence, run.statement()
+    return dataclasses.replace(aggregation, plan=plan), PrivacyTerms(plan, prepared.delta, seed)
 
 
-def _participants(
-    prepared: PreparedExperiment, sampler: CohortSampler
-) -> tuple[CohortEngine, CohortSampler, FederatedOptimization]:
-    experiment = prepared.experiment
-    optimization = FederatedOptimization(
+def _sampler(prepared: PreparedExperiment, draw_seed: int | None) -> CohortSampler:
+    sampler = prepared.cohorts.sampler
+    if draw_seed is None or not isinstance(sampler, PoissonSampler):
+        return sampler
+    # Its privacy relies on nobody knowing who takes part.
+    return dataclasses.replace(sampler, seed=draw_seed)
+
+
+def _optimization(experiment: Experiment) -> FederatedOptimization:
+    return FederatedOptimization(
         server=experiment.server_config(),
         server_learning_rate=experiment.server_learning_rate,
         client_learning_rate=experiment.client_learning_rate,
         seed=experiment.seed,
         server_warmup_rounds=experiment.server_warmup_rounds,
     )
-    return _engine(prepared), sampler, optimization
-
-
-def _rounds(
-    prepared: PreparedExperiment, results: Iterator[RoundResult], end: int
-) -> Iterator[tuple[RoundResult, dict[str, Any]]]:
-    """Score the held-out clients when it is time, and make each round's row."""
-    experiment = prepared.experiment
-    heldout = list(device_batches(prepared.heldout, experiment.length, experiment.heldout_examples))
-    started = time.monotonic()
-    for result in results:
-        row, done = round_row(result), result.round_number + 1
-        if done % experiment.evaluate_every == 0 or done == end:
-            row |= named_scores(evaluate(prepared.model, result.state.params, heldout), "heldout")
-        started, row["seconds"] = time.monotonic(), time.monotonic() - started
-        yield result, row
 
 
 def _audit(prepared: PreparedExperiment, params: Params) -> dict[str, Any] | None:
     if prepared.canaries is None:
         return None
     return audit(prepared.model, _fresh_state(prepared).params, params, prepared.canaries, prepared.delta)
-
-
-def _initial(prepared: PreparedExperiment) -> dict[str, Any] | None:
-    return None if prepared.initial is None else prepared.initial.about()
 
 
 def _score_test_clients(prepared: PreparedExperiment, params: Params) -> tuple[Scores, ClientSums]:
@@ -296,66 +285,7 @@ def _fresh_state(prepared: PreparedExperiment) -> ServerState:
     return init_server(prepared.experiment.server_config(), params)
 
 
-def _about(prepared: PreparedExperiment) -> dict[str, Any]:
-    file = prepared.cohorts.file
-    return {
-        "experiment": as_json(prepared.experiment),
-        "vocabulary": prepared.vocabulary,
-        "cohort_file_sha256": file.sha256 if file else None,
-        "initial_parameters_sha256": prepared.initial.sha256 if prepared.initial else None,
-    }
-
-
-def _check_same_everywhere(prepared: PreparedExperiment) -> None:
-    facts = as_json(prepared.experiment) | {
-        "content of data": prepared.contents,
-        "content of the file that cohorts are drawn by": prepared.cohorts.file and prepared.cohorts.file.sha256,
-        "precision": prepared.precision,
-        "version of jax": jax.__version__,
-        "kind of device": jax.local_devices()[0].device_kind,
-    }
-    first, *others = gather({name: value for name, value in facts.items() if name not in MAY_MOVE})
-    for process, found in enumerate(others, start=1):
-        different = [name for name in first if found.get(name) != first[name]]
-        if different:
-            what = "; ".join(f"{name} is {first[name]} in process 0 and {found.get(name)} there" for name in different)
-            raise ConfigurationError(f"process {process} differs from process 0: {what}. Start all with the same")
-
-
-def _same_run(prepared: PreparedExperiment) -> Callable[[dict[str, Any]], None]:
-    return lambda found: _check_same_run(found, _about(prepared), prepared.experiment)
-
-
 _TABLE = "test_clients.parquet"
-_MAY_CHANGE = ("rounds", *MAY_MOVE)
-"""A run may go on for more rounds, and its files may have been moved (fingerprints are compared instead)."""
-
-
-def _check_same_run(found: dict[str, Any], wanted: dict[str, Any], experiment: Experiment) -> None:
-    old, new = with_defaults(found["experiment"]), wanted["experiment"]
-    changed = [name for name in new if name not in _MAY_CHANGE and old.get(name) != new[name]]
-    if changed:
-        what = "; ".join(f"{name} was {old.get(name)} and is now {new[name]}" for name in changed)
-        raise CheckpointError(
-            f"the --out folder holds a run with other settings: {what}. Give the same settings to go on with it, "
-            "or another --out to begin a new one"
-        )
-    if found["vocabulary"] != wanted["vocabulary"]:
-        raise CheckpointError(
-            f"the --out folder holds a run on another vocabulary than that of {experiment.data}; give the data it "
-            "was begun with, or another --out"
-        )
-    if found.get("cohort_file_sha256") != wanted["cohort_file_sha256"]:
-        raise CheckpointError(
-            "the --out folder holds a run whose cohorts were drawn by another file, or one of other content, than "
-            f"{experiment.availability_trace or experiment.cohort_weights}; give the file it was begun with, or "
-            "another --out"
-        )
-    if found.get("initial_parameters_sha256") != wanted["initial_parameters_sha256"]:
-        raise CheckpointError(
-            f"the --out folder holds a run that began with other parameters than those of {experiment.init_from}; give "
-            "the run it was begun with, or another --out"
-        )
 
 
 @functools.lru_cache(maxsize=32)

@@ -1,25 +1,25 @@
 """One central training run from beginning to end: resume, steps, scores, checkpoints, summary."""
 
-import json
+import functools
+import math
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 
 from fedlm.fl_core.aggregation import norm_quantiles
-from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.noise_source import noise_key
-from fedlm.fl_core.privacy.plan import LEDGER_FILE
-from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.randomness import device_key
-from fedlm.fl_core.runs.checkpoints import parameters_digest
-from fedlm.fl_core.runs.metrics_log import finite_row
+from fedlm.fl_core.runs.driver import Run, Step
+from fedlm.fl_core.runs.identity import Fact, RunIdentity
+from fedlm.fl_core.runs.private_releases import PrivacyTerms
 from fedlm.fl_core.runs.processes import from_first, gather, is_first, lost_processes, together
-from fedlm.fl_core.runs.round_rows import NOT_PRIVATE, named_scores
+from fedlm.fl_core.runs.round_rows import Divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
-from fedlm.fl_core.scores import evaluate
+from fedlm.fl_core.runs.summary import describe_training
+from fedlm.fl_core.scores import Scores, evaluate
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.pretraining.evaluation import scored_batches
 from fedlm.simulations.pretraining.flops import peak_flops, training_flops_per_token
@@ -27,8 +27,7 @@ from fedlm.simulations.pretraining.masking import MaskedWords
 from fedlm.simulations.pretraining.optimizers import OPTIMIZERS, learning_rates
 from fedlm.simulations.pretraining.pipeline import LogicalBatch, logical_batches
 from fedlm.simulations.pretraining.preparing import PreparedPretraining, prepare_pretraining
-from fedlm.simulations.pretraining.private_steps import PrivateSteps, Standing, private_batches
-from fedlm.simulations.pretraining.records import check_same_settings, finished_summary, summarise
+from fedlm.simulations.pretraining.private_steps import private_batches
 from fedlm.simulations.pretraining.sampling import Batches, ShuffledBatches
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.pretraining.trainer import StepReport, StepRules, Trainer, TrainState
@@ -103,24 +102,56 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
     prepared = together(lambda: prepare_pretraining(settings))
     if prepared.notice and is_first():
         observer.noticed(prepared.notice)
-    finished = gather(together(lambda: finished_summary(prepared, out)))[0]
+    identity = _identity(prepared)
+    identity.check_same_in_all_processes(prepared.precision)
+    finished = gather(together(lambda: identity.finished_summary(out, "steps") if is_first() else None))[0]
     if finished is not None:
         return finished
     with precision_scope(prepared.precision), RunFolder(out, counter="step") as folder:
-        training = _Training(prepared, folder, observer)
-        state = training.run()
-        summary = training.summarise(state)
-        if is_first():
-            write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
-    return gather(summary)[0]
+        terms = None
+        if prepared.plan is not None:
+            seed = settings.seed if settings.noise_seed == "experiment" else None
+            terms = PrivacyTerms(prepared.plan, prepared.delta, seed)
+        run = Run(folder, identity, settings.steps, settings.checkpoint_every, _find_divergence, terms)
+        training = _Training(prepared, run, observer)
+        run.take(training.steps(), observer.published)
+        return training.finish()
+
+
+def _identity(prepared: PreparedPretraining) -> RunIdentity:
+    initial = prepared.initial
+    return RunIdentity(
+        kind="pretraining",
+        settings=prepared.settings.as_json(),
+        facts={
+            "vocabulary": Fact(prepared.vocabulary, "vocabulary", ("vocabulary_sha256",)),
+            "contents": Fact(prepared.contents, "content of data"),
+            "initial_parameters_sha256": Fact(
+                initial.sha256 if initial else None,
+                "set of first parameters",
+                ("initial_parameters", "parameters_sha256"),
+            ),
+        },
+        paths=("data", "cache", "init_from"),
+        may_change=("microbatch_size", "sharding", "clipping"),
+    )
+
+
+def _find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:
+    last = rows[-1] if rows else {}
+    if last.get("finite") is False:
+        return Divergence(last["step"], "a parameter is no finite number any more")
+    if "heldout_loss" in last and last["heldout_loss"] is None:
+        return Divergence(last["step"], "the held-out loss is not a finite number")
+    return None
 
 
 class _Training:
     """The steps of a run in its folder."""
 
-    def __init__(self, prepared: PreparedPretraining, folder: RunFolder, observer: Observer):
+    def __init__(self, prepared: PreparedPretraining, run: Run, observer: Observer):
         settings = prepared.settings
-        self._prepared, self._folder, self._observer = prepared, folder, observer
+        self._prepared, self._run, self._observer = prepared, run, observer
         rates = learning_rates(settings.schedule, settings.learning_rate, settings.warmup_steps, settings.steps)
         optimizer = OPTIMIZERS[settings.optimizer](
             rates, settings.momentum, settings.beta1, settings.beta2, settings.adam_epsilon, settings.weight_decay
@@ -134,24 +165,20 @@ class _Training:
         )
         self._rates = rates
         self._trainer = Trainer(prepared.model, optimizer, rules, settings.sharding)
-        self._unpublished: list[dict[str, Any]] = []
-        self._private: PrivateSteps | None = None
-        self._standing: Standing | None = None
-        self._diverged: str | None = None
+        params = prepared.model.init(device_key(settings.seed, "init"))
+        if prepared.initial is not None:
+            params = prepared.initial.fit(params)
+        self._state = self._trainer.place(from_first(run.resume(self._trainer.fresh(params))))
 
-    def run(self) -> TrainState:
-        """Take all steps that are left."""
-        state, first, end, batches = self._resume()
-        self._diverged = self._divergence()
-        if self._diverged:
-            return state
-        settings, prepared = self._prepared.settings, self._prepared
+    def steps(self) -> Iterator[Step]:
+        """Take the steps that are left."""
+        prepared, settings, left = self._prepared, self._prepared.settings, self._run.remaining
         masks = prepared.model.objective == "masked"
         data = logical_batches(
             prepared.units,
-            batches,
-            first,
-            end - first,
+            self._batches(),
+            left.start,
+            len(left),
             self._trainer.chunk_units,
             jax.process_index(),
             jax.process_count(),
@@ -161,25 +188,30 @@ class _Training:
         started = time.monotonic()
         for batch in data:
             with lost_processes():
-                state, report = self._step(state, batch)
+                self._state, report = self._step(self._state, batch)
                 report = jax.device_get(report)
             done = batch.step + 1
             row = self._row(batch, report)
-            if done % settings.evaluate_every == 0 or done == end:
-                scores = evaluate(prepared.model, self._trainer.whole_params(state), heldout)  # type: ignore[arg-type]
-                row |= named_scores(scores, "heldout")
-            started, row["seconds"] = time.monotonic(), time.monotonic() - started
-            self._unpublished.append(row | self._speed(batch, row["seconds"]))
-            self._diverged = self._divergence()
-            if done % settings.checkpoint_every == 0 or done == end or self._diverged:
-                self._publish(done, state)
+            if done % settings.evaluate_every == 0 or done == left.stop:
+                row |= named_scores(self._evaluate(heldout), "heldout")
+            started, seconds = time.monotonic(), time.monotonic() - started
+            row |= {"seconds": seconds, **self._speed(batch, seconds)}
+            yield Step(done, row, lambda: self._trainer.whole(self._state), functools.partial(self._spent, done))
             if is_first():
-                self._observer.stepped(
-                    done, settings.steps, row["seconds"] and self._expected_tokens() / row["seconds"]
-                )
-            if self._diverged:
-                break
-        return state
+                self._observer.stepped(done, settings.steps, seconds and self._expected_tokens() / seconds)
+
+    def _evaluate(self, batches: Iterable[Any]) -> Scores:
+        return evaluate(self._prepared.model, self._trainer.whole_params(self._state), batches)
+
+    def _spent(self, done: int) -> dict[str, Any]:
+        return {"epsilon": self._run.epsilon(done)} if self._prepared.plan else {}
+
+    def _batches(self) -> Batches:
+        prepared, settings, draw_seed = self._prepared, self._prepared.settings, self._run.standing.draw_seed
+        if prepared.plan is None:
+            return ShuffledBatches(prepared.units, settings.batch_size, settings.seed)
+        seed = settings.seed if draw_seed is None else draw_seed
+        return private_batches(prepared.plan, prepared.units, settings.batch_size, seed)
 
     def _step(self, state: TrainState, batch: LogicalBatch) -> tuple[TrainState, StepReport]:
         totals = self._trainer.zero()
@@ -187,92 +219,9 @@ class _Training:
         for number in range(batch.num_chunks):
             totals = self._trainer.add(params, totals, batch.chunk(number))
         key = None
-        if self._standing is not None:
-            key = noise_key(bytes.fromhex(self._standing.secret), (batch.step,))
+        if self._prepared.plan is not None:
+            key = noise_key(bytes.fromhex(self._run.standing.secret), (batch.step,))
         return self._trainer.step(state, totals, key)
-
-    def _resume(self) -> tuple[TrainState, int, int, Batches]:
-        prepared, settings = self._prepared, self._prepared.settings
-        params = prepared.model.init(device_key(settings.seed, "init"))
-        if prepared.initial is not None:
-            params = prepared.initial.fit(params)
-        fresh = self._trainer.fresh(params)
-        if prepared.plan is None:
-            together(self._refuse_private_folder)
-            state, first = self._folder.resume(fresh, self._check_same_run)
-            return self._trainer.place(state), first, settings.steps, self._shuffled()
-        together(self._check_before_private)
-        self._private = PrivateSteps(settings, prepared.plan, prepared.delta, self._folder, fresh, self._check_same_run)
-        self._standing = standing = self._private.resume(self._about())
-        state = fresh
-        if is_first():
-            rows = self._folder.about(standing.checkpoint)["rows"] if standing.checkpoint else None
-            if standing.checkpoint:
-                state = self._folder.restore(standing.checkpoint, fresh)
-            self._folder.open_log(standing.next_step, rows)
-        batch_seed = standing.batch_seed if settings.noise_seed == "entropy" else settings.seed
-        batches = private_batches(prepared.plan, prepared.units, settings.batch_size, batch_seed)
-        return self._trainer.place(from_first(state)), standing.next_step, standing.end, batches
-
-    def _shuffled(self) -> Batches:
-        return ShuffledBatches(self._prepared.units, self._prepared.settings.batch_size, self._prepared.settings.seed)
-
-    def _refuse_private_folder(self) -> None:
-        if (self._folder.directory / PRIVACY_FOLDER / LEDGER_FILE).exists():
-            raise CheckpointError(
-                f"{self._folder.directory}: holds a private run, and this one has privacy none; give another --out"
-            )
-
-    def _check_before_private(self) -> None:
-        if is_first() and (found := self._folder.checkpoint_rounds()):
-            self._check_same_run(self._folder.about(max(found)))
-
-    def _check_same_run(self, found: dict[str, Any]) -> None:
-        if "pretraining" not in found:
-            raise CheckpointError(
-                f"{self._folder.directory}: holds a run of another kind (of `fedlm simulate`); give another --out"
-            )
-        check_same_settings(found, self._about())
-
-    def _about(self) -> dict[str, Any]:
-        initial = self._prepared.initial
-        return {
-            "pretraining": self._prepared.settings.as_json(),
-            "vocabulary": self._prepared.vocabulary,
-            "contents": self._prepared.contents,
-            "initial_parameters_sha256": initial.sha256 if initial else None,
-        }
-
-    def _publish(self, done: int, state: TrainState) -> None:
-        """Write a checkpoint; with privacy, its rows become visible only now."""
-        whole = self._trainer.whole(state)
-        rows, self._unpublished = [finite_row(row) for row in self._unpublished], []
-        if self._private is not None and is_first():
-            rows[-1]["epsilon"] = self._private.epsilon(done)
-        about = self._about() | {"rows": rows, "data_iterator": {"next_step": done}}
-        if self._private is None:
-            for row in rows:
-                self._folder.append(row)
-            self._folder.save(done, whole, about)
-        else:
-            together(lambda: self._release(done, whole, about, rows))
-        if is_first():
-            for row in rows:
-                self._observer.published(row)
-
-    def _release(self, done: int, whole: TrainState, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-        assert self._private is not None
-        self._private.save(done, parameters_digest(whole), whole, about)
-        for row in rows:
-            self._folder.append(row)
-
-    def _divergence(self) -> str | None:
-        last = (self._unpublished or self._folder.rows or [{}])[-1]
-        if last.get("finite") is False:
-            return "a parameter is no finite number any more"
-        if "heldout_loss" in last and last["heldout_loss"] is None:
-            return "the held-out loss is not a finite number"
-        return None
 
     def _row(self, batch: LogicalBatch, report: StepReport) -> dict[str, Any]:
         totals = report.totals
@@ -309,11 +258,27 @@ class _Training:
         used = training_flops_per_token(self._prepared.model) * rate
         return {"tokens_per_second": rate, "mfu": used / (peak * jax.device_count()) if peak else None}
 
-    def summarise(self, state: TrainState) -> dict[str, Any]:
-        """Score the test clients and make the summary."""
-        prepared, settings = self._prepared, self._prepared.settings
-        batches = scored_batches(prepared.model, prepared.test, settings.length, settings.test_examples)
-        test = evaluate(prepared.model, self._trainer.whole_params(state), batches)  # type: ignore[arg-type]
-        privacy = {"privacy": NOT_PRIVATE} if self._private is None else self._private.statement()
-        params = self._trainer.whole(state).params
-        return summarise(prepared, params, self._folder.rows, test, self._diverged, privacy)
+    def finish(self) -> dict[str, Any]:
+        """Score the test clients and write the summary."""
+        prepared, settings, plan, run = self._prepared, self._prepared.settings, self._prepared.plan, self._run
+        test = self._evaluate(scored_batches(prepared.model, prepared.test, settings.length, settings.test_examples))
+        rows = run.folder.rows
+        done = max((row["step"] + 1 for row in rows), default=0)
+        if run.divergence is None and not math.isfinite(test.loss):
+            run.divergence = Divergence(done - 1, "the test loss is not a finite number")
+        return run.finish(
+            self._trainer.whole(self._state).params,
+            {
+                "steps": done,
+                **describe_training(prepared.model, prepared.precision, rows, test),
+                "objective": prepared.model.objective,
+                "tokens": sum(row["tokens"] for row in rows),
+                "delta": prepared.delta if plan else None,
+                "noise_batch_ratio": plan.noise_multiplier / settings.batch_size if plan else None,
+                "clipping_method": prepared.clipping.method if prepared.clipping else None,
+                "units": prepared.units.describe(),
+                "initial_parameters": prepared.initial.about() if prepared.initial else None,
+                "pretraining": settings.as_json(),
+                "vocabulary_sha256": prepared.vocabulary,
+            },
+        )

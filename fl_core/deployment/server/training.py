@@ -1,15 +1,13 @@
-"""The rounds of a deployment: the round loop, the noise, the ledger and the checkpoints of a simulation, with clients
-that dial in.
+"""The rounds of a deployment: those of a simulation, with clients that dial in.
 
 With privacy every round's model is in a checkpoint, and in the ledger, before any client can download it.
 """
 
-import json
 import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.cohorts import CohortSampler, WhoeverChecksIn
@@ -17,36 +15,23 @@ from fedlm.fl_core.deployment.server.round_attempt import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import ReleaseRecord, State, StateError
-from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.plan import LEDGER_FILE
-from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.randomness import device_key
-from fedlm.fl_core.round_loop import CohortRunner, RoundResult, run_rounds
-from fedlm.fl_core.runs.checkpoints import parameters_digest
-from fedlm.fl_core.runs.round_rows import NOT_PRIVATE, Divergence, find_divergence, round_row
+from fedlm.fl_core.round_loop import CohortRunner
+from fedlm.fl_core.runs.driver import Observer, Run
+from fedlm.fl_core.runs.federated_training import FederatedTraining, Score
+from fedlm.fl_core.runs.identity import Fact, RunIdentity
+from fedlm.fl_core.runs.round_rows import find_divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
-from fedlm.fl_core.server_optimizers import ServerState, init_server
+from fedlm.fl_core.server_optimizers import init_server
 from fedlm.models.base import Model, Params
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
     from fedlm.fl_core.privacy.ledger import PrivacyLedger
-    from fedlm.fl_core.privacy.private_rounds import PrivacyState
-    from fedlm.fl_core.runs.private_run import PrivateRun
-
-Observer = Callable[[dict[str, Any]], None]
-"""Called with the metrics row of each round, once its model is durable."""
-
-Score = Callable[[Params], dict[str, Any]]
-"""From parameters to what is known of them, by name, for the round's row."""
+    from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
+    from fedlm.fl_core.runs.private_releases import PrivacyTerms
 
 _RUN_FILE = "run"
-
-
-class _Resumed(NamedTuple):
-    server: ServerState
-    first: int
-    end: int
 
 
 class DeployedTraining:
@@ -76,90 +61,52 @@ class DeployedTraining:
         Raises:
           UserError: settings, folder and state do not belong together.
         """
-        self._deployment, self._folder, self._state = deployment, folder, state
+        self._deployment, self._state = deployment, state
         self._score, self._sampler = score, sampler or WhoeverChecksIn()
         name = _run_name(folder.directory)
-        self._about: dict[str, Any] = {"experiment": deployment.as_json(), "vocabulary": vocabulary, "run": name}
+        self._identity = RunIdentity(
+            kind="experiment",
+            settings=deployment.as_json(),
+            facts={"vocabulary": Fact(vocabulary, "vocabulary")},
+            may_change=MAY_CHANGE,
+            unchecked={"run": name},
+        )
         state.claim(name)
+        aggregation, terms = _privacy(deployment, folder)
+        steps, save_every = deployment.rounds, deployment.saved_every
+        self._run = Run(folder, self._identity, steps, save_every, find_divergence, terms)
         fresh = init_server(deployment.server_config(), model.init(device_key(deployment.seed, "init")))
-        self._divergence: Divergence | None = None
-        self._private: PrivateRun | None = None
-        self._privacy: PrivacyState | None = None
-        resume = self._resume if deployment.privacy == "none" else self._resume_privately
-        self._resumed = resume(fresh)
-        self._agree_with_state(self._resumed.first)
+        self._training = FederatedTraining(self._run, deployment.optimization(), fresh, aggregation)
+        self._agree_with_state(self._training.rounds_done)
 
     @property
     def params(self) -> Params:
-        """The newest parameters that may be seen."""
-        return self._resumed.server.params
+        """The newest parameters."""
+        return self._training.server.params
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The metrics rows of released rounds so far; another thread may add some."""
-        return self._folder.rows
+        return self._run.folder.rows
 
     @property
     def ledger(self) -> "PrivacyLedger | None":
         """The record of releases; None without privacy."""
-        return self._private.ledger if self._private else None
-
-    def _resume(self, fresh: ServerState) -> _Resumed:
-        if (self._folder.directory / PRIVACY_FOLDER / LEDGER_FILE).exists():
-            raise CheckpointError(
-                f"{self._folder.directory}: holds a private run, and this one has privacy none; give another --out"
-            )
-        server, first = self._folder.resume(fresh, self._check)
-        return _Resumed(server, first, self._deployment.rounds)
-
-    def _resume_privately(self, fresh: ServerState) -> _Resumed:
-        from fedlm.fl_core.privacy.private_plan import plan_aggregation
-        from fedlm.fl_core.runs.private_run import PrivateRun, known_plan
-
-        settings = self._deployment
-        assert settings.update_clip_norm is not None
-        assert settings.delta is not None
-        aggregation = plan_aggregation(
-            settings,
-            settings.rounds,
-            settings.cohort_size,
-            settings.update_clip_norm,
-            settings.participation,
-            settings.delta,
-            known_plan(self._folder.directory),
-        )
-        seed = settings.seed if settings.noise_seed == "experiment" else None
-        self._private = PrivateRun(aggregation, settings.delta, seed, self._folder, self._about, repeatable=False)
-        server, self._privacy, first = self._private.resume(fresh, self._check)
-        return _Resumed(server, first, self._private.end)
-
-    def _check(self, found: dict[str, Any]) -> None:
-        old, new = found["experiment"], self._about["experiment"]
-        changed = [name for name in new if name not in MAY_CHANGE and old.get(name) != new[name]]
-        if changed:
-            what = "; ".join(f"{name} was {old.get(name)} and is now {new[name]}" for name in changed)
-            raise CheckpointError(
-                f"{self._folder.directory}: holds a run with other settings: {what}. Give the same settings to go on "
-                "with it, or another --out to begin a new one"
-            )
-        if found["vocabulary"] != self._about["vocabulary"]:
-            raise CheckpointError(
-                f"{self._folder.directory}: holds a run on another vocabulary; give the tokenizer that it was begun "
-                "with, or another --out"
-            )
+        return self._run.ledger
 
     def _agree_with_state(self, first: int) -> None:
         finished = self._state.finished_rounds()
         if finished < first:
             raise StateError(
-                f"{self._folder.directory}: the run has released {first} rounds, but its database knows of {finished}: "
-                "it is an older copy, and who took part is lost with it; put back the one that belongs to the run"
+                f"{self._run.folder.directory}: the run has released {first} rounds, but its database knows of "
+                f"{finished}: it is an older copy, and who took part is lost with it; put back the one that belongs to "
+                "the run"
             )
         self._state.forget_rounds(first)
         self._record_release()
 
     def _record_release(self) -> None:
-        last = self._private.ledger.last_release if self._private else None
+        last = self.ledger.last_release if self.ledger else None
         if last is not None:
             record = ReleaseRecord(last.rounds, last.digest, time.time())
             with_retries(lambda: self._state.record_release(record))
@@ -169,76 +116,45 @@ class DeployedTraining:
 
         Args:
           runner: trains cohorts.
-          observe: see `Observer`.
+          observe: hears of each round.
           stopping: whether no other round should begin.
 
         Returns:
           Whether the run is over.
         """
-        server, first, end = self._resumed
-        self._divergence = find_divergence(self._folder.rows)
-        rounds = range(first, first if self._divergence else end)
-        optimization = self._deployment.optimization()
-        private = self._private.rounds if self._private else None
-        results = run_rounds(server, rounds, runner, self._sampler, optimization, private, self._privacy)
-        del server
-        self._round_began = time.monotonic()
-        # No name may hold on to a round's sums while the next is collected.
+        training = self._training
+
+        def released(row: dict[str, Any]) -> None:
+            self._record_release()
+            observe(row)
+
+        rounds = training.rounds(runner, self._sampler, self._score, self._deployment.evaluate_every)
         try:
-            for last in map(lambda result: self._end_round(result, observe, stopping), results):
-                if last:
-                    break
+            self._run.take(rounds, released, stopping)
         except DrainedError:
-            self._save_without_privacy()
-        over = self._divergence is not None or self._resumed.first >= end
+            # With privacy every round is saved already.
+            if self.ledger is None and training.rounds_done:
+                self._run.save(training.rounds_done, training.server)
+        over = self._run.divergence is not None or training.rounds_done >= self._run.standing.end
         if over:
-            self._summarise()
+            self._run.finish(self.params, self._identity.about())
         return over
 
-    def _end_round(self, result: RoundResult, observe: Observer, stopping: Callable[[], bool]) -> bool:
-        """Make a round's model durable; returns whether it is the last."""
-        row, done = round_row(result), result.round_number + 1
-        end = self._resumed.end
-        if self._score is not None and (done % self._deployment.evaluate_every == 0 or done == end):
-            row |= self._score(result.state.params)
-        self._round_began, row["seconds"] = time.monotonic(), time.monotonic() - self._round_began
-        self._resumed = self._resumed._replace(server=result.state, first=done)
-        self._divergence = find_divergence([*self._folder.rows, row])
-        last = done == end or self._divergence is not None or stopping()
-        self._publish(result, row, last, observe)
-        return last
 
-    def _publish(self, result: RoundResult, row: dict[str, Any], last: bool, observe: Observer) -> None:
-        done = result.round_number + 1
-        if self._private is None:
-            self._folder.append(row)
-            if last or done % self._deployment.checkpoint_every == 0:
-                self._save_without_privacy()
-        else:
-            from fedlm.fl_core.runs.private_run import private_row
+def _privacy(deployment: Deployment, folder: RunFolder) -> "tuple[PrivateAggregation | None, PrivacyTerms | None]":
+    if deployment.privacy == "none":
+        return None, None
+    from fedlm.fl_core.privacy.private_plan import plan_aggregation
+    from fedlm.fl_core.runs.private_releases import PrivacyTerms, known_plan
 
-            assert result.private is not None
-            self._private.record(row | private_row(result.private, result.cohort.aggregate))
-            self._private.publish(done, result.state, result.private)
-            self._record_release()
-        observe(self._folder.rows[-1])
-
-    def _save_without_privacy(self) -> None:
-        """Save the newest model; with privacy it is saved already."""
-        if self._private is None and self._resumed.first:
-            self._folder.save(self._resumed.first, self._resumed.server, self._about)
-
-    def _summarise(self) -> None:
-        privacy = self._private.statement() if self._private else {"privacy": NOT_PRIVATE}
-        summary = {
-            "status": "diverged" if self._divergence else "finished",
-            "diverged_because": self._divergence.reason if self._divergence else None,
-            "rounds": len(self._folder.rows),
-            "parameters_sha256": parameters_digest(self.params),
-            **privacy,
-            **self._about,
-        }
-        write_atomically(self._folder.directory / "summary.json", json.dumps(summary, indent=2) + "\n")
+    clip_norm, delta = deployment.update_clip_norm, deployment.delta
+    assert clip_norm is not None
+    assert delta is not None
+    cohort, bound = deployment.cohort_size, deployment.participation
+    known = known_plan(folder)
+    aggregation = plan_aggregation(deployment, deployment.rounds, cohort, clip_norm, bound, delta, known)
+    seed = deployment.seed if deployment.noise_seed == "experiment" else None
+    return aggregation, PrivacyTerms(aggregation.plan, delta, seed, repeatable=False)
 
 
 def _run_name(directory: Path) -> str:

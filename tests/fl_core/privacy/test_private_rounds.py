@@ -30,17 +30,17 @@ def aggregate_of(total, clients, clipped=0, dropped=0):
 @pytest.mark.parametrize("clients", [1, 10, 25])
 def test_a_sum_is_divided_by_the_report_goal_whoever_reported(clients):
     rounds = PrivateRounds(PrivateAggregation(plan_of(), 1.0, 10), SECRET, LIKE)
-    mean = rounds.apply(rounds.init(), aggregate_of(6.0, clients), 0)
+    mean = rounds.next(rounds.init(), aggregate_of(6.0, clients), 0)
     np.testing.assert_allclose(mean.delta["x"], 0.6, atol=1e-5)
 
 
 @pytest.mark.parametrize("clients", [0, 8])
 def test_noise_has_the_size_that_was_planned_also_without_clients(clients):
     rounds = PrivateRounds(PrivateAggregation(plan_of(noise=3.0), 0.5, 10), SECRET, LIKE)
-    mean = rounds.apply(rounds.init(), aggregate_of(0.0, clients), 0)
+    mean = rounds.next(rounds.init(), aggregate_of(0.0, clients), 0)
     assert np.std(mean.delta["x"]) == pytest.approx(3.0 * 0.5 / 10, rel=0.02)
-    assert mean.noise_norm == pytest.approx(float(jnp.linalg.norm(mean.delta["x"])), rel=1e-5)
-    assert mean.signal_norm == 0
+    assert mean.metrics["noise_norm"] == pytest.approx(float(jnp.linalg.norm(mean.delta["x"])), rel=1e-5)
+    assert mean.metrics["signal_to_noise"] == 0
 
 
 @pytest.mark.parametrize(("noise", "count_noise"), [(1.0, 5.0), (4.0, 2.5), (0.3, 10.0)])
@@ -52,7 +52,7 @@ def test_sum_and_count_together_spend_what_the_plan_says(noise, count_noise):
     rounds = PrivateRounds(
         PrivateAggregation(plan_of(noise=noise), 0.5, 10, AdaptiveClipping(0.5, 0.2, count_noise)), SECRET, LIKE
     )
-    mean = rounds.apply(rounds.init(), aggregate_of(0.0, 10), 0)
+    mean = rounds.next(rounds.init(), aggregate_of(0.0, 10), 0)
     assert np.std(mean.delta["x"]) == pytest.approx(greater * 0.5 / 10, rel=0.02)
 
 
@@ -70,7 +70,7 @@ def clip_norms(aggregation, norms, rounds):
         aggregate = empty_aggregate({"x": jnp.zeros(1)})._replace(
             clients=jnp.float32(len(norms)), clipped=jnp.float32(clipped)
         )
-        state = private.apply(state, aggregate, number).state
+        state = private.next(state, aggregate, number).state
         seen.append(float(state.clip_norm))
     return seen
 

@@ -6,14 +6,21 @@ import pytest
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.metrics_log import MetricsLog, finite_or_none, read_rows
 from fedlm.fl_core.runs.round_rows import find_divergence
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.federated_data import ChosenClients, InMemoryData, evaluation_batches, evaluation_owners
 from fedlm.simulations.engine.lane_count import choose_lanes
-from fedlm.simulations.experiments.configuration import Comparison, Experiment, as_json, experiment_of
+from fedlm.simulations.experiments.configuration import (
+    MAY_MOVE,
+    Comparison,
+    Experiment,
+    as_json,
+    experiment_of,
+    with_defaults,
+)
 from fedlm.simulations.experiments.presets import PRESETS
-from fedlm.simulations.experiments.run_record import finished_summary
 
 
 def row(number, dropped=0, **more):
@@ -65,23 +72,54 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
+def identity_of(folder, vocabulary="abc", **changes):
+    settings = as_json(Experiment(data=folder, model="cifg_tiny", **changes))
+    facts = {"vocabulary": Fact(vocabulary, "vocabulary", ("vocabulary_sha256",))}
+    return RunIdentity("experiment", settings, facts, MAY_MOVE, ("rounds",), with_defaults)
+
+
+def finished_summary(folder, **changes):
+    return identity_of(folder, **changes).finished_summary(folder, "rounds")
+
+
 def test_only_the_summary_of_the_same_settings_counts(tmp_path):
-    experiment = Experiment(data=tmp_path, model="cifg_tiny")
-    assert finished_summary(experiment, tmp_path) is None
-    write_atomically(tmp_path / "summary.json", json.dumps({"experiment": as_json(experiment)}))
-    assert finished_summary(experiment, tmp_path) is not None
-    assert finished_summary(Experiment(data=tmp_path, model="cifg_tiny", seed=1), tmp_path) is None
+    assert finished_summary(tmp_path) is None
+    write_atomically(tmp_path / "summary.json", json.dumps({"experiment": identity_of(tmp_path / "moved").settings}))
+    assert finished_summary(tmp_path) is not None
+    assert finished_summary(tmp_path, seed=1) is None
+    assert finished_summary(tmp_path, rounds=101) is None, "there are rounds left to run"
     write_atomically(tmp_path / "summary.json", "[1")
     with pytest.raises(CheckpointError, match="not a summary"):
-        finished_summary(experiment, tmp_path)
+        finished_summary(tmp_path)
 
 
 def test_the_summary_of_another_vocabulary_does_not_count(tmp_path):
-    experiment = Experiment(data=tmp_path, model="cifg_tiny")
-    summary = {"experiment": as_json(experiment), "vocabulary_sha256": "abc"}
+    summary = {"experiment": identity_of(tmp_path).settings, "vocabulary_sha256": "abc"}
     write_atomically(tmp_path / "summary.json", json.dumps(summary))
-    assert finished_summary(experiment, tmp_path, vocabulary="abc") == summary
-    assert finished_summary(experiment, tmp_path, vocabulary="abd") is None
+    assert finished_summary(tmp_path) == summary
+    assert finished_summary(tmp_path, vocabulary="abd") is None
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    found = identity_of(tmp_path / "moved").about()
+    identity_of(tmp_path, rounds=5).check(found, tmp_path)
+    identity_of(tmp_path).check(
+        found | {"experiment": {**found["experiment"], "client_gradient_norms": True}}, tmp_path
+    )
+    with pytest.raises(CheckpointError, match="seed was 0 and is now 1"):
+        identity_of(tmp_path, seed=1).check(found, tmp_path)
+    with pytest.raises(CheckpointError, match="another vocabulary"):
+        identity_of(tmp_path, vocabulary="abd").check(found, tmp_path)
+    with pytest.raises(CheckpointError, match="another kind"):
+        identity_of(tmp_path).check({"pretraining": {}, "vocabulary": "abc"}, tmp_path)
+
+
+def test_what_earlier_versions_did_not_record_is_not_missed(tmp_path):
+    old = RunIdentity("toy", {}, {})
+    new = RunIdentity("toy", {}, {"contents": Fact("abc", "content of data", since_ever=False)})
+    new.check(old.about(), tmp_path)
+    with pytest.raises(CheckpointError, match="another content of data"):
+        new.check(old.about() | {"contents": "abd"}, tmp_path)
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, 23), (10, 10), (100, 23)])

@@ -15,8 +15,11 @@ from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
-from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
-from fedlm.fl_core.runs.private_run import PrivateRun
+from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization
+from fedlm.fl_core.runs.driver import Run
+from fedlm.fl_core.runs.federated_training import FederatedTraining
+from fedlm.fl_core.runs.identity import Fact, RunIdentity
+from fedlm.fl_core.runs.private_releases import PrivacyTerms
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server
 
@@ -61,14 +64,16 @@ class NotedRunFolder(RunFolder):
         super().save(rounds, state, about)
 
 
-def go_on(directory, mechanism, rounds=ROUNDS):
+def go_on(directory, mechanism):
     """Run until the end, or until killed."""
     aggregation, runner = PrivateAggregation(plan_of(mechanism), CLIP, GOAL), RandomSums()
     fresh = init_server(SERVER, {"x": jnp.zeros(WIDTH)})
     directory = Path(directory)
     with NotedRunFolder(directory / "run") as folder:
-        run = PrivateRun(aggregation, 1e-6, None, folder, {"vocabulary": "none"})
-        state, privacy, first = run.resume(fresh, lambda found: None)
+        identity = RunIdentity("toy", {}, {"vocabulary": Fact("none", "vocabulary")})
+        terms = PrivacyTerms(aggregation.plan, 1e-6)
+        run = Run(folder, identity, ROUNDS, EVERY, lambda rows: None, terms)
+        training = FederatedTraining(run, FederatedOptimization(SERVER, 1.0, 1.0, 0), fresh, aggregation)
         generation = len(run.ledger.generations) - 1
 
         def note(done):
@@ -76,11 +81,5 @@ def go_on(directory, mechanism, rounds=ROUNDS):
                 file.write(json.dumps({"generation": generation, "done": done, "sums": runner.sums}) + "\n")
 
         folder.note = note
-        optimization = FederatedOptimization(SERVER, 1.0, 1.0, 0)
-        last = min(run.end, rounds)
-        for result in run_rounds(state, range(first, last), runner, Everyone(), optimization, run.rounds, privacy):
-            done = result.round_number + 1
-            run.record({"round": result.round_number})
-            if done % EVERY == 0 or done == run.end:
-                run.publish(done, result.state, result.private)
+        run.take(training.rounds(runner, Everyone()))
         (directory / "finished").touch()
