@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.runs.metrics_log import read_rows
 
 SETTINGS = {
@@ -98,6 +99,43 @@ def test_two_processes_give_the_bits_of_one(small_store, tmp_path):
     again = run_two(small_store, tmp_path / "two", devices=2)
     assert "test perplexity" in again[0][1]
     assert "round" not in again[0][2], "a finished run is found again"
+
+
+PRIVATE = {
+    "privacy": "banded",
+    "bands": 2,
+    "cohort-sampler": "min_separation",
+    "min-separation": 2,
+    "noise-multiplier": 0.5,
+    "update-clip-norm": 0.3,
+    "noise-seed": "experiment",
+}
+
+
+def test_two_processes_release_the_same_private_models_as_one(small_store, tmp_path):
+    """The secret of the noise is in the folder of the first process; both draw the same noise, also after a restart."""
+    run_alone(small_store, tmp_path / "one", devices=4, **PRIVATE)
+    out = tmp_path / "two"
+    two = start_two(small_store, out, devices=2, **PRIVATE)
+    while not rows_of(out):
+        assert all(process.poll() is None for process in two), [finish(process) for process in two]
+        time.sleep(0.02)
+    for process in two:
+        process.kill()
+        finish(process)
+    assert not (out / "summary.json").exists()
+    run_two(small_store, out, devices=2, **PRIVATE)
+    assert_same_run(out, tmp_path / "one")
+    records = [PrivacyLedger(folder / "privacy" / "ledger.jsonl").records for folder in (out, tmp_path / "one")]
+    assert records[0][1:] == records[1][1:]
+
+
+def test_a_secret_of_noise_and_cohorts_reaches_both_processes(small_store, tmp_path):
+    changes = {"privacy": "gaussian", "noise-multiplier": 1.0, "update-clip-norm": 0.3, "cohort-sampler": "poisson"}
+    run_two(small_store, tmp_path, rounds=3, **changes)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["privacy_guarantee"]["rounds"] == 3
+    assert PrivacyLedger(tmp_path / "privacy" / "ledger.jsonl").spent().as_json() == summary["privacy_guarantee"]
 
 
 def kill_one(processes, victim, out):
