@@ -7,8 +7,8 @@ import jax
 
 from fedlm.fl_core.aggregation import norm_quantiles
 from fedlm.fl_core.round_loop import RoundResult
-from fedlm.fl_core.scores import Scores
 from fedlm.fl_core.runs.metrics_log import finite_or_none
+from fedlm.fl_core.scores import Scores
 
 DIVERGED_ROUNDS = 3
 NOT_PRIVATE = "NOT PRIVATE"

@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizerConfig, init_server, server_step
 
 PARAMS = {"w": jnp.arange(6.0).reshape(2, 3), "blocks": [{"b": jnp.ones(4)}, {"b": jnp.zeros(4)}]}

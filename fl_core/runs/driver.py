@@ -1,0 +1,251 @@
+"""The life of a run, written once for simulations, deployments and central training.
+
+A run begins in its folder, or goes on from its newest checkpoint; its steps (rounds, or steps of an optimizer) are
+recorded and saved; it ends with a summary. With privacy nothing that was made of a model is recorded, or observed,
+before the model is in a checkpoint and its release in the ledger. What a step is, is up to who brings them.
+
+Several processes that `jax.distributed` has joined call all of this together; only the first touches the folder.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.plan import LEDGER_FILE
+from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.identity import SUMMARY_FILE, RunIdentity
+from fedlm.fl_core.runs.metrics_log import finite_row
+from fedlm.fl_core.runs.processes import gather, is_first, together
+from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS, NOT_PRIVATE, Divergence
+from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.models.base import Params
+
+if TYPE_CHECKING:
+    # A run without privacy need not load the libraries of privacy.
+    from fedlm.fl_core.privacy.ledger import PrivacyLedger
+    from fedlm.fl_core.runs.private_releases import PrivacyTerms, PrivateReleases
+
+Observer = Callable[[dict[str, Any]], None]
+"""Called with the metrics row of each step, once it may be seen, in the first process."""
+
+
+class Standing(NamedTuple):
+    """Where a run stands; the same in all processes. The secrets travel over the links that gradients take.
+
+    Attributes:
+      checkpoint: steps that the checkpoint to start from has seen; 0 to start afresh.
+      first: the step that runs next.
+      end: one more than the last step that may run.
+      noise_from: the step with which the current noise began; None without privacy.
+      secret: of the current noise, in hex.
+      draw_seed: secret seed of who takes part in a step; None where that follows from the run's seed.
+    """
+
+    checkpoint: int
+    first: int
+    end: int
+    noise_from: int | None = None
+    secret: str = ""
+    draw_seed: int | None = None
+
+    @property
+    def fresh_noise(self) -> bool:
+        """Whether noise begins anew, so that the checkpoint's state of it is not to be used."""
+        return self.noise_from == self.first
+
+
+class Step(NamedTuple):
+    """One finished step.
+
+    Attributes:
+      done: how many steps are done with it.
+      row: JSON-able numbers by name, with the folder's counter among them.
+      state: gives what a checkpoint holds after it; called in all processes.
+      released: numbers to add to the row where a checkpoint is written.
+    """
+
+    done: int
+    row: dict[str, Any]
+    state: Callable[[], Any]
+    released: Callable[[], dict[str, Any]] = dict
+
+
+class Run:
+    """One run in its folder.
+
+    Attributes:
+      folder: entered.
+      standing: known from `resume` on.
+      divergence: why it counts as diverged, if it does.
+    """
+
+    standing: Standing
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        identity: RunIdentity,
+        steps: int,
+        save_every: int,
+        find_divergence: Callable[[list[dict[str, Any]]], Divergence | None],
+        privacy: "PrivacyTerms | None" = None,
+    ):
+        """Prepare to begin, or to go on; nothing is written yet.
+
+        Args:
+          folder: of the run, entered.
+          identity: what the run is.
+          steps: how many there are.
+          save_every: steps from one checkpoint to the next; there is one after the last step too.
+          find_divergence: decides from the rows so far, of which only the last few may be there.
+          privacy: what the run promises; it is not private where None.
+        """
+        self.folder, self._identity, self._steps, self._save_every = folder, identity, steps, save_every
+        self._find_divergence, self._privacy = find_divergence, privacy
+        self._releases: PrivateReleases | None = None
+        self._withheld: list[dict[str, Any]] = []
+        self.divergence: Divergence | None = None
+
+    def resume(self, like: Any) -> Any:
+        """Go back to the newest checkpoint, and forget what was recorded after it.
+
+        Args:
+          like: arrays, or shapes, of the structure of a checkpoint.
+
+        Returns:
+          What the checkpoint holds in the first process; `like` in others, and where `standing.checkpoint` is 0.
+
+        Raises:
+          UserError: the folder holds another run, or what it holds cannot be read or does not belong together.
+        """
+        standing, state = together(lambda: self._find(like)) if is_first() else together(lambda: (None, like))
+        self.standing = Standing(*gather(standing)[0])
+        self.folder.open_log(self.standing.first, self.standing.checkpoint)
+        self.divergence = self._find_divergence(self.folder.rows)
+        return state
+
+    def _find(self, like: Any) -> tuple[Standing, Any]:
+        folder, about = self.folder, self._identity.about()
+        if self._privacy is None and (folder.directory / PRIVACY_FOLDER / LEDGER_FILE).exists():
+            raise CheckpointError(
+                f"{folder.directory}: holds a private run, and this one has privacy none; give another --out"
+            )
+        latest = max(folder.checkpoint_rounds(), default=0)
+        if latest:
+            self._identity.check(folder.about(latest), folder.directory)
+        if self._privacy is None:
+            return Standing(latest, latest, self._steps), folder.restore(latest, like) if latest else like
+        from fedlm.fl_core.runs.private_releases import PrivateReleases
+
+        self._releases = releases = PrivateReleases(self._privacy, folder, like)
+        if releases.ledger.records and not latest:
+            # No checkpoint says yet whose run this is; whether its noise is secret must not change all the same.
+            self._identity.check(releases.ledger.about, folder.directory)
+        found, state = releases.resume(about)
+        standing = Standing(
+            found.checkpoint, found.next_round, found.end, found.first, found.secret.hex(), releases.draw_seed()
+        )
+        return standing, state
+
+    @property
+    def remaining(self) -> range:
+        """The steps that are left; none where the run has diverged."""
+        return range(self.standing.first, self.standing.first if self.divergence else self.standing.end)
+
+    @property
+    def ledger(self) -> "PrivacyLedger | None":
+        """The record of releases, in the first process; None without privacy."""
+        return self._releases.ledger if self._releases else None
+
+    def take(
+        self,
+        steps: Iterable[Step],
+        observe: Observer = lambda row: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Record steps and save their states, until the last, or divergence, or until asked to stop.
+
+        Args:
+          steps: made one by one.
+          observe: see `Observer`.
+          stopping: whether no other step should begin; the last one is saved then.
+        """
+        # No name may hold on to a step's arrays while the next is made.
+        for ends_here in map(lambda step: self._take_one(step, observe, stopping), steps):
+            if ends_here:
+                break
+
+    def _take_one(self, step: Step, observe: Observer, stopping: Callable[[], bool]) -> bool:
+        row = finite_row(step.row)
+        last_rows = (self.folder.rows[-DIVERGED_ROUNDS:] + self._withheld)[-DIVERGED_ROUNDS:]
+        self.divergence = self._find_divergence([*last_rows, row])
+        ends_here = self.divergence is not None or stopping()
+        is_saved = ends_here or step.done == self.standing.end or step.done % self._save_every == 0
+        if is_saved:
+            row |= finite_row(step.released())
+        self._withheld.append(row)
+        if self._privacy is None:
+            self._show(observe)
+        if is_saved:
+            self.save(step.done, step.state())
+            self._show(observe)
+        return ends_here
+
+    def _show(self, observe: Observer) -> None:
+        rows, self._withheld = self._withheld, []
+        for row in rows:
+            self.folder.append(row)
+        for row in rows if is_first() else ():
+            observe(row)
+
+    def save(self, done: int, state: Any) -> None:
+        """Make a state durable; with privacy, this releases it.
+
+        Args:
+          done: steps that it has seen.
+          state: as `resume` gave it.
+
+        Raises:
+          DiskError: it cannot be written.
+        """
+        together(lambda: self._save(done, state) if is_first() else None)
+
+    def _save(self, done: int, state: Any) -> None:
+        about = self._identity.about()
+        if self._releases is None:
+            self.folder.save(done, state, about)
+        else:
+            # The rows travel in the checkpoint, so that none is lost between its release and their being recorded.
+            self._releases.save(done, jax.device_get(state), about | {"rows": self._withheld})
+
+    def epsilon(self, done: int) -> float | None:
+        """See `fedlm.fl_core.runs.private_releases.PrivateReleases.epsilon`; None in other processes than the first."""
+        return self._releases.epsilon(done) if self._releases else None
+
+    def finish(self, params: Params, facts: dict[str, Any]) -> dict[str, Any]:
+        """Write the summary.
+
+        Args:
+          params: the final parameters.
+          facts: what else it says, JSON-able.
+
+        Returns:
+          The summary, in all processes.
+        """
+        statement = gather(self._releases.statement() if self._releases else {"privacy": NOT_PRIVATE})[0]
+        summary = {
+            "status": "diverged" if self.divergence else "finished",
+            "diverged_because": self.divergence.reason if self.divergence else None,
+            f"{self.folder.counter}s": len(self.folder.rows),
+            "parameters_sha256": parameters_digest(params),
+            **statement,
+            **facts,
+        }
+        if is_first():
+            write_atomically(self.folder.directory / SUMMARY_FILE, json.dumps(summary, indent=2) + "\n")
+        return gather(summary)[0]

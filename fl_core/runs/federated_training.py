@@ -1,0 +1,136 @@
+"""Federated rounds in the folder of their run: what a simulation and a deployment have in common."""
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from fedlm.fl_core.aggregation import WeightedMean
+from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.round_loop import Averaging, CohortRunner, FederatedOptimization, run_rounds
+from fedlm.fl_core.runs.driver import Run, Step
+from fedlm.fl_core.runs.processes import from_first
+from fedlm.fl_core.runs.round_rows import round_row
+from fedlm.fl_core.server_optimizers import ServerState
+from fedlm.models.base import Params
+
+if TYPE_CHECKING:
+    # A run without privacy need not load the libraries of privacy.
+    from fedlm.fl_core.privacy.private_rounds import PrivacyState, PrivateAggregation, PrivateRounds
+
+Score = Callable[[Params], dict[str, Any]]
+"""From parameters to what is known of them, by name, for the round's row."""
+
+
+class PrivateCheckpoint(NamedTuple):
+    """What a checkpoint of a private run holds.
+
+    Attributes:
+      server: the server's state.
+      privacy: what is durable of the noise and the clip norm.
+    """
+
+    server: ServerState
+    privacy: "PrivacyState"
+
+
+class FederatedTraining:
+    """The rounds of a run that are left.
+
+    Attributes:
+      run: in its folder.
+      server: the newest state.
+      rounds_done: that it has seen, or that count as released.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        optimization: FederatedOptimization,
+        fresh: ServerState,
+        aggregation: "PrivateAggregation | None" = None,
+    ):
+        """Begin, or go back to the newest checkpoint.
+
+        Args:
+          run: with the terms of the aggregation's plan, where there is one.
+          optimization: optimizer, learning rates and seed.
+          fresh: the server's state before the first round.
+          aggregation: how sums become private means; without it the run is not private.
+
+        Raises:
+          UserError: see `Run.resume`.
+        """
+        self.run, self._optimization = run, optimization
+        self._private: PrivateRounds | None = None
+        if aggregation is None:
+            self._averaging: Averaging = WeightedMean()
+            self._averaging_state: Any = None
+            self.server: ServerState = from_first(run.resume(fresh))
+        else:
+            self._resume_privately(fresh, aggregation)
+        self.rounds_done = run.standing.first
+
+    def _resume_privately(self, fresh: ServerState, aggregation: "PrivateAggregation") -> None:
+        from fedlm.fl_core.privacy.private_rounds import PrivateRounds
+
+        # Which secret and which rounds does not matter for shapes.
+        shapes = PrivateRounds(aggregation, bytes(32), fresh.params)
+        found = self.run.resume(PrivateCheckpoint(fresh, shapes.durable(shapes.init())))
+        standing, durable = self.run.standing, found.privacy
+        assert standing.noise_from is not None
+        secret = bytes.fromhex(standing.secret)
+        private = PrivateRounds(aggregation, secret, fresh.params, standing.noise_from, standing.end)
+        self._private = self._averaging = private
+        self.server = from_first(found.server)
+        if not standing.checkpoint:
+            self._averaging_state = private.init()
+            return
+        if jax.process_count() > 1:
+            # Every process draws the noise by itself, on a device of its own.
+            durable = jax.device_get(from_first(durable))
+        fresh_noise = standing.fresh_noise
+        self._averaging_state = private.init(float(durable.clip_norm)) if fresh_noise else private.restore(durable)
+
+    def rounds(
+        self, runner: CohortRunner, sampler: CohortSampler, score: Score | None = None, evaluate_every: int = 1
+    ) -> Iterator[Step]:
+        """Run the rounds that are left.
+
+        Args:
+          runner: trains cohorts.
+          sampler: names cohorts.
+          score: scores the model every so many rounds, and after the last; None for never.
+          evaluate_every: how many.
+
+        Yields:
+          Each finished round.
+        """
+        results = run_rounds(
+            self.server,
+            self.run.remaining,
+            runner,
+            sampler,
+            self._optimization,
+            self._averaging,
+            self._averaging_state,
+        )
+        began = time.monotonic()
+        for result in results:
+            self.server, self.rounds_done = result.state, result.round_number + 1
+            row = round_row(result)
+            if score is not None and (
+                self.rounds_done % evaluate_every == 0 or self.rounds_done == self.run.standing.end
+            ):
+                row |= score(result.state.params)
+            began, row["seconds"] = time.monotonic(), time.monotonic() - began
+            state = functools.partial(self._checkpoint, result.mean.state)
+            yield Step(self.rounds_done, row | result.mean.metrics, state)
+            del result, state
+
+    def _checkpoint(self, averaging_state: Any) -> Any:
+        if self._private is None:
+            return self.server
+        return PrivateCheckpoint(self.server, self._private.durable(averaging_state))

@@ -1,0 +1,144 @@
+"""What makes a run that run: which folder, and which other process, belongs to it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.runs.processes import gather
+
+SUMMARY_FILE = "summary.json"
+
+
+class Fact(NamedTuple):
+    """A fingerprint of something that a run depends on beside its settings.
+
+    Attributes:
+      value: None where the run does not depend on such a thing.
+      what: it is of, for messages.
+      in_summary: the names under which a summary has it, outermost first; empty where it has it not.
+      since_ever: whether runs that earlier versions began have it too.
+    """
+
+    value: str | None
+    what: str
+    in_summary: tuple[str, ...] = ()
+    since_ever: bool = True
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What a run is. A folder that holds another one is refused, and so are processes that differ.
+
+    Attributes:
+      kind: the name under which its settings lie in checkpoints and summary.
+      settings: JSON-able.
+      facts: by the names that they have in checkpoints.
+      paths: settings that name files, which may lie elsewhere when the run goes on.
+      may_change: settings that may be others when the run goes on.
+      complete: adds to settings that an earlier version recorded those that it did not know.
+      unchecked: what else checkpoints say of the run.
+    """
+
+    kind: str
+    settings: dict[str, Any]
+    facts: dict[str, Fact]
+    paths: tuple[str, ...] = ()
+    may_change: tuple[str, ...] = ()
+    complete: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    unchecked: dict[str, Any] = field(default_factory=dict)
+
+    def about(self) -> dict[str, Any]:
+        """Make what every checkpoint, and the ledger, says of the run."""
+        return {self.kind: self.settings, **{name: fact.value for name, fact in self.facts.items()}, **self.unchecked}
+
+    def check(self, found: dict[str, Any], directory: Path) -> None:
+        """Refuse to go on with another run.
+
+        Args:
+          found: what `about` said when the run in the folder was begun.
+          directory: the folder.
+
+        Raises:
+          CheckpointError: it differs in what may not change.
+        """
+        if self.kind not in found:
+            raise CheckpointError(f"{directory}: holds a run of another kind; give another --out")
+        old, new = self.complete(found[self.kind]), self.settings
+        changed = [name for name in new if name not in self.paths + self.may_change and old.get(name) != new[name]]
+        if changed:
+            what = "; ".join(f"{name} was {old.get(name)} and is now {new[name]}" for name in changed)
+            raise CheckpointError(
+                f"{directory}: holds a run with other settings: {what}. Give the same settings to go on with it, or "
+                "another --out to begin a new one"
+            )
+        for name, fact in self.facts.items():
+            if (fact.since_ever or name in found) and found.get(name) != fact.value:
+                raise CheckpointError(
+                    f"{directory}: holds a run with another {fact.what}; give what it was begun with, or another --out"
+                )
+
+    def finished_summary(self, directory: Path, length: str) -> dict[str, Any] | None:
+        """Read the summary of a run that has nothing left to do.
+
+        Args:
+          directory: folder of the run.
+          length: the setting that says how long the run goes on.
+
+        Returns:
+          The summary, or None where there is none, or one of another run, or of a shorter or longer one.
+
+        Raises:
+          CheckpointError: the file is not a summary.
+        """
+        path = directory / SUMMARY_FILE
+        if not path.exists():
+            return None
+        try:
+            summary = json.loads(path.read_text(encoding="utf-8"))
+            old, new = self.complete(summary[self.kind]), self.settings
+            free = {*self.paths, *self.may_change} - {length}
+            same = all(old.get(name) == value for name, value in new.items() if name not in free)
+            for fact in self.facts.values():
+                same &= _in_summary(summary, fact) == fact.value
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{path}: not a summary of ours ({error}); remove it, or give another --out"
+            ) from error
+        return summary if same else None
+
+    def check_same_in_all_processes(self, precision: str) -> None:
+        """Refuse processes that would not compute the same; all call it.
+
+        Raises:
+          ConfigurationError: a process differs from process 0.
+        """
+        facts = {name: value for name, value in self.settings.items() if name not in self.paths}
+        facts |= {fact.what: fact.value for fact in self.facts.values()}
+        facts |= {
+            "precision": precision,
+            "version of jax": jax.__version__,
+            "kind of device": jax.local_devices()[0].device_kind,
+        }
+        first, *others = gather(facts)
+        for process, found in enumerate(others, start=1):
+            different = [name for name in first if found.get(name) != first[name]]
+            if different:
+                what = "; ".join(
+                    f"{name} is {first[name]} in process 0 and {found.get(name)} there" for name in different
+                )
+                raise ConfigurationError(f"process {process} differs from process 0: {what}. Start all with the same")
+
+
+def _in_summary(summary: dict[str, Any], fact: Fact) -> Any:
+    """Look a fact up; what a summary cannot tell is taken to be the same."""
+    if not fact.in_summary or fact.in_summary[0] not in summary:
+        return fact.value
+    found: Any = summary
+    for name in fact.in_summary:
+        found = found and found[name]
+    return found

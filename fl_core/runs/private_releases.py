@@ -1,0 +1,146 @@
+"""What a run writes down of its privacy: its ledger, the secret of its noise, and the statement of what was spent."""
+
+import hmac
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.accounting import account
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
+from fedlm.fl_core.privacy.releases import Releases, Resumed
+from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.processes import gather, is_first, together
+from fedlm.fl_core.runs.round_rows import NOT_PRIVATE
+from fedlm.fl_core.runs.run_folder import RunFolder
+
+
+class PrivacyTerms(NamedTuple):
+    """What a run promises.
+
+    Attributes:
+      plan: of its noise.
+      delta: at which epsilon is stated.
+      noise_seed: that noise follows from; None for the operating system's entropy, without which nothing is private.
+      repeatable: whether rounds that are run again with the same noise come to the same sums.
+    """
+
+    plan: PrivacyPlan
+    delta: float
+    noise_seed: int | None = None
+    repeatable: bool = True
+
+
+class PrivateReleases:
+    """Ledger and secrets of a run, in the process that uses its folder.
+
+    Attributes:
+      ledger: the record of its releases.
+    """
+
+    def __init__(self, terms: PrivacyTerms, folder: RunFolder, like: Any):
+        """Open the ledger; it is begun by `resume`.
+
+        Args:
+          terms: of the run.
+          folder: of the run.
+          like: arrays, or shapes, of the structure of a checkpoint.
+        """
+        self._terms, self._folder, self._like = terms, folder, like
+        seed = terms.noise_seed
+        new_secret = None if seed is None else lambda generation: _repeatable_secret(seed, generation)
+        self._releases = Releases(folder.directory / PRIVACY_FOLDER, new_secret, terms.repeatable)
+        self.ledger = self._releases.ledger
+        self._cached: dict[int, Any] = {}
+
+    def resume(self, about: dict[str, Any]) -> tuple[Resumed, Any]:
+        """Begin, or find out where an interrupted run stands; see `Releases.resume`.
+
+        Returns:
+          Where to go on, and what the checkpoint holds that this is from; `like` where there is none.
+        """
+        found = self._releases.resume(self._terms.plan, self._terms.delta, about, self)
+        state = self._restored(found.checkpoint) if found.checkpoint else self._like
+        self._cached = {}
+        return found, state
+
+    def draw_seed(self) -> int | None:
+        """Give the secret seed of who takes part, which must stay as secret as noise; None where noise is not."""
+        return self._releases.cohort_seed() if self._terms.noise_seed is None else None
+
+    def latest_round(self) -> int:
+        return max(self._folder.checkpoint_rounds(), default=0)
+
+    def digest(self, rounds: int) -> str | None:
+        if rounds not in self._folder.checkpoint_rounds():
+            return None
+        try:
+            return parameters_digest(self._restored(rounds))
+        except CheckpointError:
+            return "not readable"
+
+    def _restored(self, rounds: int) -> Any:
+        if rounds not in self._cached:
+            self._cached = {rounds: self._folder.restore(rounds, self._like)}
+        return self._cached[rounds]
+
+    def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
+        """Make a model durable and enter its release; when this returns, it may be shown.
+
+        Raises:
+          DiskError: the model cannot be made durable.
+        """
+        # Once the ledger has the intent these rounds count as released, whether their checkpoint fits the disk or not.
+        self._folder.check_room(state)
+        self._releases.save(rounds, parameters_digest(state), lambda: self._folder.save(rounds, state, about))
+
+    def statement(self) -> dict[str, Any]:
+        """State what was spent so far.
+
+        Returns:
+          For the summary: `noise_multiplier`; `privacy`, one sentence; and `privacy_guarantee`, all of it, None where
+          there is none.
+        """
+        spent = self.ledger.spent()
+        noise = {"noise_multiplier": spent.noise_multiplier}
+        if self._terms.noise_seed is None:
+            return noise | {"privacy": spent.sentence(), "privacy_guarantee": spent.as_json()}
+        would = (
+            f"{NOT_PRIVATE}: the noise follows from the experiment's seed. With secret noise it would be "
+            f"{spent.sentence()}"
+        )
+        return noise | {"privacy": would, "privacy_guarantee": None}
+
+    def epsilon(self, rounds: int) -> float | None:
+        """Compute what will have been spent when a model that has seen so many rounds is released.
+
+        Returns:
+          Epsilon of all releases, that one included; None where noise is not secret.
+        """
+        if self._terms.noise_seed is not None:
+            return None
+        *over, (first, _) = self.ledger.generations
+        generations = [(start, end) for start, end in [*over, (first, rounds)] if end > start]
+        return account(self._terms.plan, self._terms.delta, generations).epsilon
+
+
+def known_plan(folder: RunFolder) -> PrivacyPlan | None:
+    """Read the plan of a run that was begun before; all processes call it, and get that of the first.
+
+    Returns:
+      The plan, or None where no private run was begun there.
+    """
+    found = gather(together(lambda: _plan_in(folder.directory) if is_first() else None))[0]
+    return None if found is None else PrivacyPlan.from_json(found)
+
+
+def _plan_in(directory: Path) -> dict[str, Any] | None:
+    path = directory / PRIVACY_FOLDER / LEDGER_FILE
+    ledger = PrivacyLedger(path) if path.exists() else None
+    return ledger.plan.as_json() if ledger is not None and ledger.records else None
+
+
+def _repeatable_secret(seed: int, generation: int) -> bytes:
+    """Make a secret that anybody who knows the seed can compute: repeatable, and not private."""
+    return hmac.digest(seed.to_bytes(8, "little"), b"noise of generation %d" % generation, "sha256")
