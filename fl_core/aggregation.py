@@ -69,14 +69,7 @@ class CohortAggregate(NamedTuple):
 
 
 def empty_aggregate(params: Params) -> CohortAggregate:
-    """Make the aggregate of no client.
-
-    Args:
-      params: arrays of the model's structure.
-
-    Returns:
-      Zeros.
-    """
+    """Make the aggregate of no client: zeros, with `delta` of the structure of `params`."""
     zero = jnp.zeros(())
     delta = jax.tree_util.tree_map(jnp.zeros_like, params)
     return CohortAggregate(delta, zero, zero, zero, zero, zero, jnp.zeros(NORM_BINS), TrainingSums.zero(), zero)
@@ -92,6 +85,8 @@ def contribution(
 ) -> CohortAggregate:
     """Turn one client's update, as the server decompressed it, into what it adds to the aggregate.
 
+    An update with any value that is not finite is counted as dropped and adds nothing.
+
     Args:
       delta: float32 arrays.
       num_examples: scalar, what the client says it has.
@@ -99,10 +94,6 @@ def contribution(
       rules: weighting and clipping.
       clip_norm: scalar, in place of the rules' where it is given.
       norm: the L2 norm of `delta`, where it is known already.
-
-    Returns:
-      The aggregate of this client alone. An update with any value that is not finite is counted as dropped
-      and adds nothing.
     """
     norm = global_norm(delta) if norm is None else norm
     # A sum of squares may overflow where every value is finite; such an update is as useless.
@@ -132,14 +123,7 @@ def contribution(
 
 
 def norm_bin(norm: jax.Array) -> jax.Array:
-    """Say in which bin of a histogram of norms a norm lies.
-
-    Args:
-      norm: float32 [...].
-
-    Returns:
-      int32 [...], below `NORM_BINS`.
-    """
+    """Say in which of the `NORM_BINS` bins of a histogram norms lie: float32 [...] to int32 [...]."""
     place = (jnp.log2(jnp.maximum(norm, 1e-30)) - _SMALLEST_NORM) * _BINS_PER_OCTAVE
     return jnp.clip(jnp.floor(jnp.nan_to_num(place)), 0, NORM_BINS - 1).astype(jnp.int32)
 
@@ -162,15 +146,7 @@ def norm_quantiles(counts: npt.ArrayLike, quantiles: Sequence[float]) -> list[fl
 
 
 def add_aggregates(first: CohortAggregate, second: CohortAggregate) -> CohortAggregate:
-    """Add two aggregates of disjoint sets of clients.
-
-    Args:
-      first: one aggregate.
-      second: another.
-
-    Returns:
-      The aggregate of all their clients.
-    """
+    """Add two aggregates of disjoint sets of clients."""
     return jax.tree_util.tree_map(jnp.add, first, second)
 
 
@@ -191,11 +167,7 @@ class MeanUpdate(NamedTuple):
 
 
 def mean_delta(aggregate: CohortAggregate) -> Params:
-    """Compute the weighted mean update: the pseudo-gradient of the round.
-
-    Returns:
-      `delta / weight`, or zeros where no update counted.
-    """
+    """Compute the pseudo-gradient of a round: the weighted mean of its updates, or zeros where none counted."""
     weight = jnp.where(aggregate.weight > 0, aggregate.weight, 1.0)
     return jax.tree_util.tree_map(lambda leaf: leaf / weight, aggregate.delta)
 

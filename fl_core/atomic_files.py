@@ -11,17 +11,7 @@ from fedlm.fl_core.errors import DiskError
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system into one that says what to do.
-
-    Args:
-      path: what is being written.
-
-    Yields:
-      Nothing.
-
-    Raises:
-      DiskError: in place of any OSError.
-    """
+    """Turn any OSError of writing `path` into a DiskError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -57,10 +47,6 @@ def write_atomically(path: Path, content: str | bytes, private: bool = False) ->
 
 def create_privately(path: Path, content: str | bytes) -> None:
     """Write a file as `write_atomically` does, for its owner alone, unless there is one: of several writers, one wins.
-
-    Args:
-      path: where the content goes.
-      content: text, written as UTF-8, or bytes.
 
     Raises:
       FileExistsError: it is there already, and stays as it is.
@@ -109,11 +95,7 @@ def append_whole(descriptor: int, content: bytes, end: int) -> int:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file's content, or the names in a folder, are on the disk.
-
-    Args:
-      path: of either.
-    """
+    """Wait until a file's content, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

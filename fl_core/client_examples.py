@@ -14,7 +14,7 @@ class ClientExamples:
     """The token sequences of one client, as a ragged array.
 
     Args:
-      values: uint16 or uint32 `[num_tokens]`, the client's tokens, example after example.
+      values: uint16 or uint32 `[num_tokens]`, the client's tokens, example after example, without BOS and EOS.
       stored_offsets: integer `[num_examples + 1]`, where the examples begin and end, counted from
         `stored_offsets[0]`. A store hands out its own offsets here, so nothing is copied.
     """
@@ -51,11 +51,7 @@ class ClientExamples:
         return len(self.values)
 
     def example(self, index: int) -> NDArray[np.unsignedinteger]:
-        """Return the tokens of one example, a view.
-
-        Raises:
-          IndexError: the client has no such example.
-        """
+        """Return the tokens of one example, a view; IndexError where the client has no such example."""
         if not 0 <= index < self.num_examples:
             raise IndexError(f"example {index} of a client with {self.num_examples} examples")
         start, stop = self.stored_offsets[index : index + 2] - self.stored_offsets[0]

@@ -15,22 +15,13 @@ class CohortSampler(Protocol):
     """Anything that names the clients of a round."""
 
     def sample(self, round_number: int) -> np.ndarray:
-        """Name the cohort of a round.
-
-        Args:
-          round_number: counted from 0.
-
-        Returns:
-          int64 [cohort]: distinct client indices, the same at every call.
-        """
-        ...
+        """Name the cohort of a round, counted from 0: int64 [cohort], distinct client indices, always the same."""
 
 
 class WhoeverChecksIn:
     """Names nobody: the server of a deployment selects among the clients that check in."""
 
     def sample(self, round_number: int) -> np.ndarray:
-        """See `CohortSampler.sample`; always empty."""
         return np.zeros(0, np.int64)
 
 
@@ -57,7 +48,6 @@ class UniformSampler(SeededSampler):
     """A fixed number of clients, uniformly without replacement within a round, independent across rounds."""
 
     def sample(self, round_number: int) -> np.ndarray:
-        """Name the cohort of a round; see `CohortSampler.sample`."""
         rng = host_rng(self.seed, "cohort", round_number)
         return rng.choice(self.num_clients, self.cohort_size, replace=False)
 
@@ -89,7 +79,6 @@ class WeightedSampler:
             )
 
     def sample(self, round_number: int) -> np.ndarray:
-        """Name the cohort of a round; see `CohortSampler.sample`."""
         rng = host_rng(self.seed, "cohort", round_number)
         # Clocks that ring at rates proportional to the weights ring in the order of successive draws (Efraimidis and
         # Spirakis 2006). Their logarithms are negated Gumbel variables, which no weight can overflow.
@@ -118,27 +107,13 @@ class Availability:
     end: np.ndarray
 
     def clients_at(self, hour: float) -> np.ndarray:
-        """Name the clients that are available.
-
-        Args:
-          hour: of the cycle.
-
-        Returns:
-          int64 [available], ascending and distinct.
-        """
+        """Name the clients that are available at an hour of the cycle: int64 [available], ascending and distinct."""
         available = np.zeros(self.num_clients, bool)
         available[self.client[(self.start <= hour) & (hour < self.end)]] = True
         return np.flatnonzero(available)
 
     def count_intervals_at(self, hours: np.ndarray) -> np.ndarray:
-        """Count the intervals that hold points in time: 0 exactly where no client is available.
-
-        Args:
-          hours: float64 [times], of the cycle.
-
-        Returns:
-          int64 [times].
-        """
+        """Count the intervals that hold hours of the cycle, float64 [times]: 0 exactly where no client is available."""
         begun = np.searchsorted(np.sort(self.start), hours, side="right")
         return begun - np.searchsorted(np.sort(self.end), hours, side="right")
 
@@ -165,21 +140,11 @@ class AvailabilitySampler:
         check_cohort_size(self.cohort_size, self.availability.num_clients)
 
     def hour_of(self, round_number: npt.ArrayLike) -> np.ndarray:
-        """Say when in the cycle rounds begin.
-
-        Args:
-          round_number: int [rounds], or one int.
-
-        Returns:
-          float64 [rounds], or one float: hours from the beginning of the cycle.
-        """
+        """Say when in the cycle rounds begin, for int [rounds] or one int: hours from its beginning."""
         return np.asarray(round_number) * self.round_minutes / 60 % self.availability.cycle_hours
 
     def check_rounds(self, rounds: int) -> None:
-        """Make sure that somebody is available in every round of a run, and of the first cycle.
-
-        Args:
-          rounds: of the run.
+        """Refuse a run in which nobody is available in a round of it, or of the first cycle.
 
         Raises:
           ConfigurationError: nobody is in one.
@@ -190,7 +155,6 @@ class AvailabilitySampler:
             raise self._nobody(int(np.argmin(counts)))
 
     def sample(self, round_number: int) -> np.ndarray:
-        """Name the cohort of a round; see `CohortSampler.sample`."""
         available = self.availability.clients_at(float(self.hour_of(round_number)))
         if not len(available):
             raise self._nobody(round_number)
@@ -206,15 +170,7 @@ class AvailabilitySampler:
 
 
 def check_cohort_size(cohort_size: int, num_clients: int) -> None:
-    """Refuse cohorts that are empty, or larger than there are clients.
-
-    Args:
-      cohort_size: clients of a round.
-      num_clients: how many there are.
-
-    Raises:
-      ConfigurationError: they do not fit.
-    """
+    """Refuse, as a ConfigurationError, cohorts that are empty, or larger than there are clients."""
     if not 1 <= cohort_size <= num_clients:
         raise ConfigurationError(
             f"cohort_size is {cohort_size}, but must lie between 1 and the number of training clients, {num_clients}"

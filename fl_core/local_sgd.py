@@ -66,38 +66,17 @@ class LocalTraining:
             )
 
     def count_examples(self, num_examples: npt.ArrayLike) -> np.ndarray:
-        """Count the examples that clients train on in an epoch.
-
-        Args:
-          num_examples: int [clients], or one int: how many they have.
-
-        Returns:
-          int [clients], or one int.
-        """
+        """Count the examples that clients train on in an epoch, of int [clients], or one int, that they have."""
         counts = np.asarray(num_examples)
         return counts if self.max_examples is None else np.minimum(counts, self.max_examples)
 
     def count_steps(self, num_examples: npt.ArrayLike) -> np.ndarray:
-        """Count the local steps that `batch_rows` gives to clients.
-
-        Args:
-          num_examples: int [clients], or one int.
-
-        Returns:
-          int [clients], or one int.
-        """
+        """Count the local steps that `batch_rows` gives to clients with int [clients], or one int, examples."""
         rows = self.rows_per_epoch(num_examples) * self.epochs
         return np.minimum(-(-rows // self.batch_size), self.max_batches)
 
     def rows_per_epoch(self, num_examples: npt.ArrayLike) -> np.ndarray:
-        """Count the rows of batches that an epoch takes up, those that are not filled included.
-
-        Args:
-          num_examples: int [clients], or one int.
-
-        Returns:
-          int [clients], or one int.
-        """
+        """Count the rows of batches that an epoch takes up, those that are not filled included."""
         examples = self.count_examples(num_examples)
         return examples if self.batches_across_epochs else -(-examples // self.batch_size) * self.batch_size
 
@@ -179,12 +158,12 @@ def train_client(
     learning_rate: float,
     before_step: Callable[[], None] | None = None,
 ) -> tuple[Params, TrainingSums]:
-    """Train on one client's examples, step by step.
+    """Train on one client's examples, int32 [examples, length + 1], step by step.
 
     Args:
       model: the model.
       params: what to begin with.
-      sequences: int32 [examples, length + 1], the client's examples.
+      sequences: the examples.
       training: batch size, epochs and caps.
       rng: the stream that shuffles.
       learning_rate: of the steps.
@@ -211,14 +190,7 @@ def _step(
 
 
 def global_norm(tree: Params) -> jax.Array:
-    """Compute the L2 norm over all leaves of a pytree.
-
-    Args:
-      tree: float arrays.
-
-    Returns:
-      float32 scalar.
-    """
+    """Compute the L2 norm over all leaves of a pytree, a float32 scalar."""
     leaves = jax.tree_util.tree_leaves(tree)
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
 

@@ -11,30 +11,18 @@ import numpy as np
 
 
 def host_rng(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """Make the NumPy generator of a stream.
+    """Make the NumPy generator of a stream, at its start.
 
     Args:
       seed: the root seed, not negative.
       purpose: what the numbers are for, such as `cohort`.
       *indices: what else tells this stream from its siblings, such as round and client; not negative.
-
-    Returns:
-      A generator at the start of its stream.
     """
     return np.random.default_rng(np.random.SeedSequence([seed, _purpose_number(purpose), *indices]))
 
 
 def device_key(seed: int, purpose: str, *indices: int) -> jax.Array:
-    """Make the JAX key of a stream.
-
-    Args:
-      seed: the root seed.
-      purpose: what the key is for.
-      *indices: see `host_rng`.
-
-    Returns:
-      A typed PRNG key.
-    """
+    """Make the typed JAX key of a stream; arguments are those of `host_rng`."""
     key = jax.random.fold_in(jax.random.key(seed), _purpose_number(purpose))
     for index in indices:
         key = jax.random.fold_in(key, index)

@@ -59,44 +59,21 @@ SERVER_OPTIMIZERS: dict[str, Callable[[ServerOptimizerConfig], optax.GradientTra
 
 
 class ServerState(NamedTuple):
-    """What the server knows between rounds.
-
-    Attributes:
-      params: the model's parameters.
-      optimizer: the server optimizer's state.
-    """
+    """The parameters, and the server optimizer's state, between rounds."""
 
     params: Params
     optimizer: Any
 
 
 def init_server(config: ServerOptimizerConfig, params: Params) -> ServerState:
-    """Start the server from parameters.
-
-    Args:
-      config: the optimizer.
-      params: the model's first parameters.
-
-    Returns:
-      The state before round 0.
-    """
+    """Make the state before round 0 from the model's first parameters."""
     return ServerState(params, SERVER_OPTIMIZERS[config.name](config).init(params))
 
 
 def server_step(
     config: ServerOptimizerConfig, state: ServerState, pseudo_gradient: Params, learning_rate: jax.Array
 ) -> ServerState:
-    """Apply one round's pseudo-gradient.
-
-    Args:
-      config: the optimizer.
-      state: before the round.
-      pseudo_gradient: the mean delta; a step goes against it.
-      learning_rate: scalar, the server's.
-
-    Returns:
-      The state after the round.
-    """
+    """Apply one round's pseudo-gradient, the mean delta: a step of a scalar learning rate goes against it."""
     direction, optimizer = SERVER_OPTIMIZERS[config.name](config).update(pseudo_gradient, state.optimizer, state.params)
     params = jax.tree_util.tree_map(lambda p, d: p - learning_rate * d, state.params, direction)
     return ServerState(params, optimizer)

@@ -68,17 +68,7 @@ def language_model(
     init: Callable[[jax.Array], Params],
     apply: Callable[[Params, jax.Array], jax.Array],
 ) -> Model:
-    """Make a `Model` whose loss is the cross-entropy of the next token.
-
-    Args:
-      name: see `Model`.
-      vocabulary_size: see `Model`.
-      init: see `Model`.
-      apply: see `Model`.
-
-    Returns:
-      The model.
-    """
+    """Make a `Model`, from what it is made of, whose loss is the cross-entropy of the next token."""
 
     def loss(params: Params, batch: Batch) -> ExampleSums:
         logits = apply(params, batch.tokens[:, :-1])
@@ -105,27 +95,12 @@ def batch_loss(model: Model, params: Params, batch: WeightedBatch) -> tuple[jax.
 
 
 def weigh_examples(sums: ExampleSums, batch: WeightedBatch) -> ExampleSums:
-    """Multiply each example's sums by its weight.
-
-    Args:
-      sums: what the model's loss gave for the batch.
-      batch: the examples; a row of weight 0 gives zeros, whatever its sums are.
-
-    Returns:
-      float32 [batch] each.
-    """
+    """Multiply each example's sums by its weight; a row of weight 0 gives zeros, whatever its sums are."""
     # A row that only fills the batch must not spread a NaN, which 0 * NaN would.
     return ExampleSums(*(jnp.where(batch.weight > 0, batch.weight * values, 0.0) for values in sums))
 
 
 def parameter_count(model: Model) -> int:
-    """Count a model's parameters without allocating them.
-
-    Args:
-      model: the model.
-
-    Returns:
-      The exact number of scalars in its parameters.
-    """
+    """Count a model's parameters, scalar by scalar, without allocating them."""
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree_util.tree_leaves(shapes))

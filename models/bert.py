@@ -37,14 +37,8 @@ class BertConfig(TransformerConfig):
 
 
 def bert(name: str, config: BertConfig) -> Model:
-    """Make a BERT encoder with its masked-language head.
-
-    Args:
-      name: the model's name.
-      config: its sizes.
-
-    Returns:
-      The model; `apply` raises ValueError for inputs longer than `config.max_length`.
+    """Make a BERT encoder with its masked-language head; its `apply` raises ValueError for inputs longer than
+    `config.max_length`.
     """
 
     def init(rng: jax.Array) -> Params:

@@ -31,15 +31,7 @@ class CifgConfig:
 
 
 def cifg(name: str, config: CifgConfig) -> Model:
-    """Make a CIFG language model (sigmoid gates, tanh cell).
-
-    Args:
-      name: the model's name.
-      config: its sizes.
-
-    Returns:
-      The model.
-    """
+    """Make a CIFG language model (sigmoid gates, tanh cell)."""
     return cifg_with(name, config, jax.nn.sigmoid, jnp.tanh)
 
 
@@ -49,13 +41,6 @@ def si_cifg(name: str, config: CifgConfig) -> Model:
     Its output is divided by its root mean square before tokens are scored. Else the projection's scale would be the
     one that the model still feels, and the server's first steps, all in one direction, would drive it far too high.
     benchmarks/architectures has the evidence.
-
-    Args:
-      name: the model's name.
-      config: its sizes.
-
-    Returns:
-      The model.
     """
     return cifg_with(name, config, si_sigmoid, si_tanh, output=unit_rms)
 
@@ -71,9 +56,6 @@ def cifg_with(
       gate: activation of the gates.
       cell: activation of the candidate and of the cell's output.
       output: applied to h before tokens are scored; the recurrence takes h as it is.
-
-    Returns:
-      The model.
     """
 
     def init(rng: jax.Array) -> Params:

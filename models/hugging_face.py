@@ -25,15 +25,10 @@ _TIED = {
 
 
 def to_hugging_face(params: Params) -> dict[str, np.ndarray]:
-    """Name a BERT's parameters as the state of a `BertForMaskedLM` of the same sizes does.
+    """Name the parameters of a `fedlm.models.bert.bert` as the state of a `BertForMaskedLM` of the same sizes does.
 
-    Rows of the vocabulary stay in our order, with the mask's id last.
-
-    Args:
-      params: of a model that `fedlm.models.bert.bert` made.
-
-    Returns:
-      What `load_state_dict` takes once the arrays are made tensors, the tied output layer included.
+    Rows of the vocabulary stay in our order, with the mask's id last. `load_state_dict` takes the result, the tied
+    output layer included, once its arrays are made tensors.
     """
     state: dict[str, np.ndarray] = {}
 
@@ -45,16 +40,10 @@ def to_hugging_face(params: Params) -> dict[str, np.ndarray]:
 
 
 def from_hugging_face(state: Mapping[str, Any]) -> Params:
-    """Make a BERT's parameters of a `BertForMaskedLM`'s state.
+    """Make the float32 parameters of a `fedlm.models.bert.bert` of a `BertForMaskedLM`'s state, arrays by name.
 
     Rows of the vocabulary stay in the order given; what a masked-language model has no use for (a pooler, a
     next-sentence head) is left out.
-
-    Args:
-      state: arrays by name, as `state_dict` names them.
-
-    Returns:
-      float32 parameters of a model that `fedlm.models.bert.bert` makes with the same sizes.
 
     Raises:
       ValueError: a parameter is missing, or the output layer has another table or bias than it is tied with.

@@ -27,14 +27,11 @@ def linear_head_model(
     """Make a `Model` that scores tokens by a table, trained on the cross-entropy of the next token.
 
     Args:
-      name: see `Model`.
-      vocabulary_size: see `Model`.
-      init: see `Model`.
+      name: see `Model`, as for the next two.
+      vocabulary_size: number of token ids.
+      init: draws parameters.
       features: maps (params, int32 tokens [batch, length]) to float [batch, length, width].
       head: maps params to the output layer's table, as `init_embedding` makes it, and bias [vocabulary_size].
-
-    Returns:
-      The model.
     """
 
     def apply(params: Params, tokens: jax.Array) -> jax.Array:
@@ -70,16 +67,12 @@ def linear_cross_entropy(x: jax.Array, table: jax.Array, bias: jax.Array, target
 
 
 def _forward(x: jax.Array, table: jax.Array, bias: jax.Array, targets: jax.Array) -> tuple[jax.Array, tuple]:
-    logits = logits_from_table({"table": table}, bias, x)
-    largest = jnp.max(logits, axis=-1, keepdims=True).astype(jnp.float32)
-    exponentials = jnp.exp(logits.astype(jnp.float32) - largest)
-    normalizer = jnp.sum(exponentials, axis=-1)
-    losses = jnp.log(normalizer) + largest[..., 0] - target_logits(logits, targets)
-    return losses, (x, table, bias, targets, exponentials.astype(logits.dtype), normalizer)
+    losses, softmax = _softmax_losses(logits_from_table({"table": table}, bias, x), targets)
+    return losses, (x, table, bias, *softmax)
 
 
 def _backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, None]:
-    x, table, bias, targets, exponentials, normalizer = residuals
+    x, table, bias, exponentials, normalizer, targets = residuals
     dtype = x.dtype
     # The gradient of a row's logits is share * exponentials - gradient * (1 at the target).
     share, gradient = (gradient / normalizer).astype(dtype)[..., None], gradient.astype(dtype)[..., None]
@@ -95,10 +88,10 @@ linear_cross_entropy.defvjp(_forward, _backward)
 @jax.custom_vjp
 def _recorded_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """The cross-entropy for those who need the gradient at the logits as an array, and use it more than once."""
-    return _recorded_forward(logits, targets)[0]
+    return _softmax_losses(logits, targets)[0]
 
 
-def _recorded_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, tuple]:
+def _softmax_losses(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, tuple]:
     largest = jnp.max(logits, axis=-1, keepdims=True).astype(jnp.float32)
     exponentials = jnp.exp(logits.astype(jnp.float32) - largest)
     normalizer = jnp.sum(exponentials, axis=-1)
@@ -114,4 +107,4 @@ def _recorded_backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array
     return jax.lax.optimization_barrier(at_logits.astype(exponentials.dtype)), None
 
 
-_recorded_cross_entropy.defvjp(_recorded_forward, _recorded_backward)
+_recorded_cross_entropy.defvjp(_softmax_losses, _recorded_backward)

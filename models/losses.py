@@ -35,15 +35,7 @@ class ExampleSums(NamedTuple):
 
 @jax.custom_vjp
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Compute the cross-entropy of each target token in float32.
-
-    Args:
-      logits: float [..., vocabulary].
-      targets: int [...].
-
-    Returns:
-      float32 [...], in nats.
-    """
+    """Compute the cross-entropy of int targets [...] under logits [..., vocabulary], float32 [...] in nats."""
     return _cross_entropy_forward(logits, targets)[0]
 
 
@@ -71,9 +63,6 @@ def next_token_sums(losses: jax.Array, logits: jax.Array, targets: jax.Array) ->
       losses: float32 [batch, length], the cross-entropy of each target.
       logits: float [batch, length, vocabulary].
       targets: int32 [batch, length].
-
-    Returns:
-      The sums, float32 [batch] each.
     """
     correct = _first_of_highest(logits, targets)
     real = targets != PAD_ID
@@ -102,13 +91,5 @@ def _first_of_highest(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def target_logits(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Pick the logits of the targets.
-
-    Args:
-      logits: float [..., vocabulary].
-      targets: int [...].
-
-    Returns:
-      float32 [...].
-    """
+    """Pick the logits of the targets: float [..., vocabulary] and int [...] to float32 [...]."""
     return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0].astype(jnp.float32)

@@ -25,14 +25,7 @@ class MaskedBatch(NamedTuple):
 
 
 def mask_id(vocabulary_size: int) -> int:
-    """Say which id stands for a masked token: the one after all ids of the data.
-
-    Args:
-      vocabulary_size: number of token ids of the data; a masked model has one more.
-
-    Returns:
-      The id.
-    """
+    """Say which id stands for a masked token: the one after all `vocabulary_size` ids of the data."""
     return vocabulary_size
 
 
@@ -42,16 +35,13 @@ def masked_language_model(
     init: Callable[[jax.Array], Params],
     apply: Callable[[Params, jax.Array], jax.Array],
 ) -> Model:
-    """Make a `Model` whose loss is the cross-entropy of masked tokens.
+    """Make a `Model` whose loss takes a `MaskedBatch` and is the cross-entropy of masked tokens.
 
     Args:
-      name: see `Model`.
+      name: the model's name.
       vocabulary_size: number of token ids of the data; the model has one more, `mask_id`.
       init: see `Model`.
       apply: see `Model`; the logits at a position may depend on all tokens of the row.
-
-    Returns:
-      The model; its loss takes a `MaskedBatch`.
     """
 
     def loss(params: Params, batch: MaskedBatch) -> ExampleSums:

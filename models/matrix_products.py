@@ -14,15 +14,7 @@ import jax.numpy as jnp
 
 @jax.custom_vjp
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiply by a matrix.
-
-    Args:
-      x: float [..., inputs].
-      kernel: float [inputs, outputs].
-
-    Returns:
-      float [..., outputs].
-    """
+    """Multiply float [..., inputs] by a matrix [inputs, outputs]."""
     return x @ kernel
 
 
@@ -70,13 +62,9 @@ def _after_a_copy(x: jax.Array, y: jax.Array, dtype: jax.typing.DTypeLike | None
 
 
 def constant_product(kernel: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Prepare to multiply a few rows at a time by a matrix, at every step of a loop.
+    """Prepare to multiply a few rows at a time by a matrix [inputs, outputs], at every step of a loop.
 
-    Args:
-      kernel: float [inputs, outputs], a constant to whoever differentiates.
-
-    Returns:
-      Maps float [..., inputs] to [..., outputs].
+    To whoever differentiates what it returns, which maps float [..., inputs] to [..., outputs], the matrix is constant.
     """
     # Outside the loop it is copied once.
     transposed = jax.lax.optimization_barrier(kernel.T)

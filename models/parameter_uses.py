@@ -39,18 +39,13 @@ class UnrecordedUseError(Exception):
 
 
 class Recording:
-    """The uses of parameters while a function is traced.
-
-    Attributes:
-      uses: in order.
-    """
+    """The uses of parameters, in order, while a function is traced."""
 
     def __init__(self, taps: Sequence[jax.Array] | None = None):
-        """Begin.
+        """Begin with zeros of each use's output's shape: differentiating by these gives the gradients at the outputs.
 
         Args:
-          taps: zeros of each use's output's shape, in the order of the uses: differentiating by them gives the
-            gradients at the outputs. None where only shapes are wanted.
+          taps: in the order of the uses; None where only shapes are wanted.
         """
         self.uses: list[Use] = []
         self._taps = taps
@@ -71,26 +66,11 @@ class Recording:
         return number, jnp.zeros(output.shape, output.dtype) if self._taps is None else self._taps[number]
 
     def finish(self, number: int, inputs: jax.Array | None) -> None:
-        """Say what came into a use.
-
-        Args:
-          number: what `begin` returned.
-          inputs: see `Use`.
-        """
+        """Say what came into the use that `begin` numbered; see `Use.inputs`."""
         self.uses[number] = self.uses[number]._replace(inputs=inputs)
 
     def observe(self, parameter: "Recorded", kind: Kind, inputs: jax.Array | None, output: jax.Array) -> jax.Array:
-        """Record a use, and pass its output on.
-
-        Args:
-          parameter: what was used.
-          kind: how.
-          inputs: see `Use`.
-          output: what came out.
-
-        Returns:
-          The output.
-        """
+        """Record a use whose input and output are known, and pass its output on."""
         number, tap = self.begin(parameter, kind, jax.ShapeDtypeStruct(output.shape, output.dtype))
         self.finish(number, inputs)
         return with_tap(output, tap)
@@ -135,75 +115,35 @@ Parameter = jax.Array | Recorded
 
 
 def multiply(x: jax.Array, kernel: Parameter) -> jax.Array:
-    """Multiply by a matrix.
-
-    Args:
-      x: float [..., inputs].
-      kernel: float [inputs, outputs].
-
-    Returns:
-      float [..., outputs].
-    """
+    """Multiply float [..., inputs] by a matrix [inputs, outputs]."""
     if isinstance(kernel, Recorded):
         return kernel.recording.observe(kernel, "multiply", x, x @ kernel.value)
     return product(x, kernel)
 
 
 def multiply_transposed(x: jax.Array, table: Parameter) -> jax.Array:
-    """Multiply by the transpose of a matrix.
-
-    Args:
-      x: float [..., width].
-      table: float [rows, width].
-
-    Returns:
-      float [..., rows].
-    """
+    """Multiply float [..., width] by the transpose of a matrix [rows, width]."""
     if isinstance(table, Recorded):
         return table.recording.observe(table, "multiply_transposed", x, x @ table.value.T)
     return x @ table.T
 
 
 def look_up(table: Parameter, tokens: jax.Array) -> jax.Array:
-    """Take rows of a matrix.
-
-    Args:
-      table: float [rows, width].
-      tokens: int32 [...].
-
-    Returns:
-      float [..., width].
-    """
+    """Take rows of a matrix [rows, width] for int32 tokens [...]: float [..., width]."""
     if isinstance(table, Recorded):
         return table.recording.observe(table, "look_up", tokens, table.value[tokens])
     return table[tokens]
 
 
 def add(x: jax.Array, bias: Parameter) -> jax.Array:
-    """Add a vector.
-
-    Args:
-      x: float [..., width].
-      bias: float [width].
-
-    Returns:
-      float [..., width].
-    """
+    """Add a vector [width] to float [..., width]."""
     if isinstance(bias, Recorded):
         return bias.recording.observe(bias, "add", None, x + bias.value)
     return x + bias
 
 
 def scale(x: jax.Array, factors: Parameter) -> jax.Array:
-    """Multiply by a vector, entry by entry.
-
-    Args:
-      x: float [..., width].
-      factors: float [width].
-
-    Returns:
-      float [..., width].
-    """
+    """Multiply float [..., width] by a vector [width], entry by entry."""
     if isinstance(factors, Recorded):
         return factors.recording.observe(factors, "scale", x, x * factors.value)
     return x * factors
@@ -231,9 +171,6 @@ def record_uses(function: Callable[[Any, Any], Any], params: Any, batch: Any) ->
         module alone, and must treat examples independently of each other.
       params: pytree of float arrays.
       batch: pytree of arrays, all with the examples' axis first.
-
-    Returns:
-      Result, uses and the way back.
 
     Raises:
       UnrecordedUseError: a parameter is used in another way, or the first axis of a use is not that of the examples.
@@ -276,15 +213,7 @@ def _stand_ins(params: Any, recording: Recording) -> Any:
 
 @jax.custom_vjp
 def with_tap(output: jax.Array, tap: jax.Array) -> jax.Array:
-    """Pass an output on, so that differentiating by the tap gives the gradient at the output.
-
-    Args:
-      output: float array.
-      tap: of `Recording.begin`.
-
-    Returns:
-      The output.
-    """
+    """Pass an output on, so that differentiating by the tap, of `Recording.begin`, gives the gradient at the output."""
     return output
 
 

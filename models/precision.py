@@ -27,39 +27,19 @@ _MATMUL: dict[Precision, str] = {"float32": "highest", "tf32": "tensorfloat32", 
 
 
 def resolve_precision(policy: Precision, platform: str) -> Precision:
-    """Replace `auto` by what it means on a platform.
-
-    Args:
-      policy: a policy of this module's table.
-      platform: `cpu`, `gpu` or `tpu`, as `jax.default_backend()` says.
-
-    Returns:
-      `float32`, `tf32` or `bfloat16`.
-    """
+    """Replace `auto` by what it means on a platform: `cpu`, `gpu` or `tpu`, as `jax.default_backend()` says."""
     return _BY_PLATFORM.get(platform, "float32") if policy == "auto" else policy
 
 
 def precision_scope(policy: Precision) -> AbstractContextManager:
-    """Set the precision of matrix products for the code that is traced and run inside.
-
-    Args:
-      policy: a resolved policy.
-
-    Returns:
-      A context manager.
-    """
+    """Set the precision of matrix products for the code that is traced and run inside to a resolved policy's."""
     return jax.default_matmul_precision(_MATMUL[policy])
 
 
 def with_precision(model: Model, policy: Precision) -> Model:
-    """Make a model compute its activations as a policy says.
+    """Make a model compute its activations as a resolved policy says.
 
-    Args:
-      model: any model.
-      policy: a resolved policy; only `bfloat16` changes the model.
-
-    Returns:
-      A model of the same parameters, float32 gradients and float32 logits.
+    Parameters, gradients and logits stay float32; only `bfloat16` changes the model.
     """
     if policy != "bfloat16":
         return model

@@ -84,9 +84,6 @@ def create_model(name: str, vocabulary_size: int | None = None) -> Model:
       name: a key of `MODELS`, or `module:entry` for a `ModelEntry` of your own in a module that Python finds.
       vocabulary_size: number of token ids of the data; the configuration's own where None.
 
-    Returns:
-      The model.
-
     Raises:
       UnknownModelError: there is no such model; the message names the closest ones.
     """
@@ -118,13 +115,6 @@ def _imported_entry(name: str) -> ModelEntry:
 
 
 def standard_twin(name: str) -> str | None:
-    """Name the standard architecture that a scale-invariant model is compared with.
-
-    Args:
-      name: a model's name.
-
-    Returns:
-      The name without its `si_` prefix where such a model exists, else None.
-    """
+    """Name the standard architecture that a scale-invariant model, `si_NAME`, is compared with, if there is one."""
     twin = name.removeprefix("si_")
     return twin if twin != name and twin in MODELS else None

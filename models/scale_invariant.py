@@ -14,11 +14,7 @@ import jax.numpy as jnp
 def si_sigmoid(x: jax.Array) -> jax.Array:
     """Scale-invariant replacement of the sigmoid: `relu(x) / max_j relu(x)_j` over the last axis.
 
-    Args:
-      x: float [..., hidden].
-
-    Returns:
-      The same shape and dtype, in [0, 1]; a row without a positive entry gives zeros.
+    Values lie in [0, 1], in the dtype of x; a row without a positive entry gives zeros.
     """
     return _divide_by_row(jax.nn.relu(x), jnp.max)
 
@@ -26,11 +22,7 @@ def si_sigmoid(x: jax.Array) -> jax.Array:
 def si_tanh(x: jax.Array) -> jax.Array:
     """Scale-invariant replacement of tanh: `x / max_j |x_j|` over the last axis.
 
-    Args:
-      x: float [..., hidden].
-
-    Returns:
-      The same shape and dtype, in [-1, 1]; a row of zeros gives zeros.
+    Values lie in [-1, 1], in the dtype of x; a row of zeros gives zeros.
     """
     return _divide_by_row(x, lambda values, **axis: jnp.max(jnp.abs(values), **axis))
 
@@ -53,14 +45,7 @@ def si_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def unit_rms(x: jax.Array) -> jax.Array:
-    """Divide each row by its root mean square, over the last axis.
-
-    Args:
-      x: float [..., width].
-
-    Returns:
-      The same shape and dtype, each row with a mean square of 1; a row of zeros gives zeros.
-    """
+    """Divide each row, over the last axis, by its root mean square, in the dtype of x; a row of zeros gives zeros."""
     # Dividing by the largest first keeps the squares in range, as in the attention above.
     scaled = _divide_by_row(
         _at_least_float32(x), lambda values, **axis: jax.lax.stop_gradient(jnp.max(jnp.abs(values), **axis))

@@ -48,28 +48,12 @@ class TransformerConfig:
 
 
 def transformer(name: str, config: TransformerConfig) -> Model:
-    """Make a Transformer decoder with softmax attention.
-
-    Args:
-      name: the model's name.
-      config: its sizes.
-
-    Returns:
-      The model.
-    """
+    """Make a Transformer decoder with softmax attention."""
     return transformer_with(name, config, softmax_attention_weights)
 
 
 def si_transformer(name: str, config: TransformerConfig) -> Model:
-    """Make a scale-invariant Transformer decoder, with `N(relu(QK^T))` for the softmax (Li et al. 2022).
-
-    Args:
-      name: the model's name.
-      config: its sizes.
-
-    Returns:
-      The model.
-    """
+    """Make a scale-invariant Transformer decoder, with `N(relu(QK^T))` for the softmax (Li et al. 2022)."""
     return transformer_with(name, config, si_attention_weights)
 
 
@@ -88,16 +72,7 @@ def softmax_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def transformer_with(name: str, config: TransformerConfig, attention_weights: AttentionWeights) -> Model:
-    """Make a Transformer decoder with any attention.
-
-    Args:
-      name: the model's name.
-      config: its sizes.
-      attention_weights: what stands in for the masked softmax.
-
-    Returns:
-      The model.
-    """
+    """Make a Transformer decoder with any attention in place of the masked softmax."""
 
     def init(rng: jax.Array) -> Params:
         rng_embedding, rng_blocks = jax.random.split(rng)

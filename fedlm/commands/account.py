@@ -165,14 +165,7 @@ class PlotCommand:
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm account`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm account`."""
     purpose = "State what a run promises, or has spent: epsilon and delta with unit, adjacency and assumptions."
     choices = {kind: (text, partial(_state, kind)) for kind, text in KINDS.items()}
     return run_choice(argv, "fedlm account", "subject", purpose, choices, _EXAMPLES)

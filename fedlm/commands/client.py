@@ -42,14 +42,7 @@ class ClientCommand:
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm client`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm client`."""
     command = read_options(ClientCommand, argv, "fedlm client")
     from fedlm.clients.example_store import ExampleStore, Retention
     from fedlm.clients.network_client import Client

@@ -39,14 +39,7 @@ class CompareCommand(Comparison):
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm compare`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm compare`."""
     command = read_options(CompareCommand, argv, "fedlm compare", PRESETS, "small")
     comparison = settings_of(command, Comparison)
     with CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:

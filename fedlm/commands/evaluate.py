@@ -50,14 +50,7 @@ class EvaluateCommand:
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm evaluate`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm evaluate`."""
     command = read_options(EvaluateCommand, argv, "fedlm evaluate")
     set_up_devices(command.devices)
     from fedlm.simulations.evaluation.client_evaluation import evaluate_split, write_evaluation

@@ -62,14 +62,7 @@ class FleetCommand(Population):
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm fleet`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm fleet`."""
     command = read_options(FleetCommand, argv, "fedlm fleet")
     from fedlm.clients.fleet import Fleet
     from fedlm.clients.settings import ClientLimits

@@ -47,14 +47,7 @@ class MemorizationCommand(MemorizationSettings):
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm memorization`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm memorization`."""
     command = read_options(MemorizationCommand, argv, "fedlm memorization")
     set_up_devices(command.devices)
     with EvaluationProgress("decoding", "sequences") as progress:

@@ -26,14 +26,7 @@ class ModelsCommand:
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm models`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm models`."""
     command = read_options(ModelsCommand, argv, "fedlm models")
     models = {name: create_model(name, command.vocabulary_size) for name in MODELS}
     counts = {name: parameter_count(model) for name, model in models.items()}

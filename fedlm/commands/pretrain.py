@@ -34,14 +34,7 @@ class PretrainCommand(Pretraining, ProcessGroup):
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm pretrain`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm pretrain`."""
     command = read_options(PretrainCommand, argv, "fedlm pretrain")
     join_processes(settings_of(command, ProcessGroup), command.devices)
     from fedlm.fl_core.runs.processes import is_first

@@ -66,14 +66,7 @@ class ServeCommand(Deployment):
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm serve`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm serve`."""
     command = read_options(ServeCommand, argv, "fedlm serve")
     from fedlm.fl_core.deployment.event_log import JsonLines
 

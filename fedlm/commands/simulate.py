@@ -37,14 +37,7 @@ class SimulateCommand(Experiment, ProcessGroup):
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm simulate`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm simulate`."""
     command = read_options(SimulateCommand, argv, "fedlm simulate", SIMULATION_PRESETS)
     join_processes(settings_of(command, ProcessGroup), command.devices)
     from fedlm.fl_core.runs.processes import is_first

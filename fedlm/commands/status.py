@@ -46,14 +46,7 @@ class StatusCommand:
 
 
 def main(argv: list[str]) -> int:
-    """Run `fedlm status`.
-
-    Args:
-      argv: its options.
-
-    Returns:
-      The exit status.
-    """
+    """Run `fedlm status`."""
     command = read_options(StatusCommand, argv, "fedlm status")
     if command.json:
         for status in _statuses(command):

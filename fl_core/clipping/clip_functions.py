@@ -20,41 +20,17 @@ STABILITY = 0.01
 
 
 def constant(squared_norms: jax.Array, clip_norm: float) -> jax.Array:
-    """Scale gradients longer than the clip norm down to it (Abadi et al. 2016).
-
-    Args:
-      squared_norms: see `ClipFunction`.
-      clip_norm: the longest that a clipped gradient may be.
-
-    Returns:
-      See `ClipFunction`.
-    """
+    """Scale gradients longer than the clip norm down to it (Abadi et al. 2016)."""
     return _at_most(jnp.sum(squared_norms, axis=0, keepdims=True), clip_norm)
 
 
 def automatic(squared_norms: jax.Array, clip_norm: float) -> jax.Array:
-    """Bring every gradient to about the clip norm: `C / (norm + gamma)` (Bu et al. 2023, "Automatic clipping").
-
-    Args:
-      squared_norms: see `ClipFunction`.
-      clip_norm: just above the length of every clipped gradient but the shortest.
-
-    Returns:
-      See `ClipFunction`.
-    """
+    """Bring every gradient to about the clip norm: `C / (norm + gamma)` (Bu et al. 2023, "Automatic clipping")."""
     return clip_norm / (jnp.sqrt(jnp.sum(squared_norms, axis=0, keepdims=True)) + STABILITY)
 
 
 def per_layer(squared_norms: jax.Array, clip_norm: float) -> jax.Array:
-    """Clip the part of each parameter array alone, to an equal share of the clip norm (McMahan et al. 2018).
-
-    Args:
-      squared_norms: see `ClipFunction`.
-      clip_norm: the longest that all parts together may be.
-
-    Returns:
-      See `ClipFunction`.
-    """
+    """Clip the part of each parameter array alone, to an equal share of the clip norm (McMahan et al. 2018)."""
     return _at_most(squared_norms, clip_norm / len(squared_norms) ** 0.5)
 
 
@@ -66,15 +42,9 @@ CLIP_FUNCTIONS: dict[str, ClipFunction] = {"constant": constant, "automatic": au
 
 
 def clip_factors(name: ClipName, squared_norms: jax.Array, clip_norm: float) -> jax.Array:
-    """Compute the factors that units' gradients are clipped with.
+    """Compute the factors, float32 [arrays, units], that gradients with squared norms [arrays, units] are clipped with.
 
-    Args:
-      name: a key of `CLIP_FUNCTIONS`.
-      squared_norms: float32 [arrays, units].
-      clip_norm: see `ClipFunction`.
-
-    Returns:
-      float32 [arrays, units]; 0 for a unit whose gradient is not finite, or too long for float32 to say how long.
+    They are 0 for a unit whose gradient is not finite, or too long for float32 to say how long.
     """
     finite = jnp.isfinite(jnp.sum(squared_norms, axis=0))
     factors = CLIP_FUNCTIONS[name](jnp.where(finite, squared_norms, 0.0), clip_norm)

@@ -38,11 +38,6 @@ class Factors(NamedTuple):
         """Whether `rows` are indices."""
         return self.rows.ndim == 2
 
-    @property
-    def positions(self) -> int:
-        """How many outer products there are for a unit."""
-        return self.columns.shape[1]
-
 
 class MatrixGradient(NamedTuple):
     """The gradients of a matrix, of all units.
@@ -58,11 +53,7 @@ class MatrixGradient(NamedTuple):
     shape: tuple[int, ...]
 
     def squared_norms(self) -> jax.Array:
-        """Compute the squared L2 norm of each unit's gradient.
-
-        Returns:
-          float32 [units].
-        """
+        """Compute the squared L2 norm of each unit's gradient, float32 [units]."""
         if self.direct is not None:
             return jnp.sum(jnp.square(self.direct), axis=(1, 2))
         total = jnp.zeros(())
@@ -74,14 +65,7 @@ class MatrixGradient(NamedTuple):
         return jnp.maximum(total, 0.0)
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
-        """Sum the units' gradients.
-
-        Args:
-          weights: float32 [units]; units of weight 0 count for nothing, whatever their gradient is.
-
-        Returns:
-          float32 of the matrix's shape.
-        """
+        """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
         if self.direct is not None:
             # Hardly ever is a gradient not finite, and a copy of all of them is dear.
             return jax.lax.cond(
@@ -94,20 +78,14 @@ class MatrixGradient(NamedTuple):
 
 
 class VectorGradient(NamedTuple):
-    """The gradients of a vector, of all units.
-
-    Attributes:
-      direct: float32 [units, width].
-    """
+    """The gradients of a vector, of all units: float32 [units, width]."""
 
     direct: jax.Array
 
     def squared_norms(self) -> jax.Array:
-        """See `MatrixGradient.squared_norms`."""
         return jnp.sum(jnp.square(self.direct), axis=1)
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
-        """See `MatrixGradient.weighted_sum`."""
         return weights @ _kept(self.direct, weights)
 
 
@@ -121,7 +99,7 @@ def gradients_of(
     units: int,
     platform: str,
 ) -> list[Gradient | None]:
-    """Gather what the uses of each parameter say about its gradients.
+    """Gather what the uses of each parameter say about its gradients; None for a parameter that is not used.
 
     Args:
       uses: of all parameters.
@@ -129,9 +107,6 @@ def gradients_of(
       shapes: of the parameters.
       units: how many there are; each has the same number of consecutive examples.
       platform: where it runs, `cpu` or `gpu`.
-
-    Returns:
-      The gradients of each parameter; None for one that is not used.
     """
     by_parameter: dict[int, list[tuple[Use, jax.Array]]] = defaultdict(list)
     for use, gradient in zip(uses, output_gradients, strict=True):
@@ -173,7 +148,7 @@ def _direct_is_cheaper(factors: list[Factors], shape: tuple[int, ...], platform:
     for number, one in enumerate(factors):
         for other in factors[: number + 1]:
             width = 1 if one.one_hot or other.one_hot else shape[0]
-            gram += 2 * one.positions * other.positions * (width + shape[1])
+            gram += 2 * one.columns.shape[1] * other.columns.shape[1] * (width + shape[1])
     return shape[0] * shape[1] * COST_OF_AN_ENTRY[platform] < gram
 
 

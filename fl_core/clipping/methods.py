@@ -71,7 +71,7 @@ class ClippedSum(NamedTuple):
 
 
 def clipped_sum(clipping: Clipping, model: Model, params: Params, batch: Any, units: int) -> ClippedSum:
-    """Sum the clipped gradients of units.
+    """Sum the clipped gradients of units; one that is not finite contributes 0.
 
     The loss of a unit is the mean over all non-PAD targets of its examples.
 
@@ -82,9 +82,6 @@ def clipped_sum(clipping: Clipping, model: Model, params: Params, batch: Any, un
       batch: what the model's loss takes, with a `weight`; each unit has the same number of consecutive examples.
       units: how many there are.
 
-    Returns:
-      The sum. A unit whose gradient is not finite contributes 0 to it.
-
     Raises:
       UnrecordedUseError: the model uses a parameter in another way, and the method is not `vmap`.
     """
@@ -92,13 +89,7 @@ def clipped_sum(clipping: Clipping, model: Model, params: Params, batch: Any, un
 
 
 def method_for(method: MethodName, model: Model, params: Params, batch: Any) -> tuple[MethodName, str | None]:
-    """Find out whether a method can be used for a model.
-
-    Args:
-      method: that is wanted.
-      model: any model.
-      params: its parameters, or their shapes.
-      batch: of the kind that it will be trained on, or its shapes.
+    """Find out whether a method can be used for a model, of whose parameters and batches the shapes are enough.
 
     Returns:
       The method, or `vmap` where the model does not allow it; and the reason, None where it does.
@@ -116,16 +107,7 @@ def method_for(method: MethodName, model: Model, params: Params, batch: Any) -> 
 
 
 def unit_sums(sums: ExampleSums, batch: Any, units: int) -> ExampleSums:
-    """Add up what the loss of each unit is made of.
-
-    Args:
-      sums: what the model's loss gave.
-      batch: see `clipped_sum`.
-      units: how many there are.
-
-    Returns:
-      float32 [units] each.
-    """
+    """Add up what the model's loss gave for the examples of each unit, weighed: float32 [units] each."""
     return ExampleSums(*(values.reshape(units, -1).sum(axis=1) for values in weigh_examples(sums, batch)))
 
 
