@@ -5,18 +5,21 @@ BIN = $(VENV)/bin
 DATA ?= runs/stdlib
 OUT ?= runs/compare
 COMPARE_OPTIONS ?=
-TEST_OPTIONS ?= -n 2
+TEST_OPTIONS ?= -n 2 --dist worksteal
+LONG = long or reference
 REFERENCE_VENV = reference/.venv
 PEERS = benchmarks/simulation/peers
 IS_PYTHON_311 = -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 REFERENCE_PYTHON ?= $(shell for p in python3.11 $(PYTHON); do $$p $(IS_PYTHON_311) 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help compare test reference bench-peers lint bench clean
+.PHONY: help compare test test-long test-all reference bench-peers lint bench clean
 
 help:
 	@echo "make compare     compare four architectures on the standard library's text; ends in $(OUT)/report.html"
-	@echo "make test        run the tests"
+	@echo "make test        run the tests, but for those that take long"
+	@echo "make test-long   type the documents, kill processes, compare with other frameworks (see make reference)"
+	@echo "make test-all    both"
 	@echo "make reference   make the environment of the frameworks that some tests compare with (Python 3.11)"
 	@echo "make lint        check style, types and the direction of imports"
 	@echo "make bench       measure; results go to benchmarks/*/results"
@@ -36,7 +39,15 @@ compare: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/fedlm compare --preset small --data $(DATA) --out $(OUT) $(COMPARE_OPTIONS)
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest $(TEST_OPTIONS)
+	$(BIN)/python -m pytest $(TEST_OPTIONS) -m 'not ($(LONG))'
+
+# Compiled as a user's runs are; the quick tests compile in less time (tests/conftest.py).
+test-long: $(VENV)/installed
+	XLA_FLAGS="$(XLA_FLAGS)" $(BIN)/python -m pytest $(TEST_OPTIONS) -m '$(LONG)'
+
+# Both are run also where the first fails.
+test-all: $(VENV)/installed
+	@$(MAKE) test; status=$$?; $(MAKE) test-long && exit $$status
 
 reference: $(REFERENCE_VENV)/installed
 

@@ -1,4 +1,8 @@
-"""What every test may use. JAX gets four CPU devices, and no accelerator, before it starts."""
+"""What every test may use. JAX gets four CPU devices, and no accelerator, before it starts.
+
+All processes of a test run share one folder of compiled programs, which is removed at its end: a killed process may
+have left half a program there. `JAX_COMPILATION_CACHE_DIR` names a folder that is kept instead.
+"""
 
 import atexit
 import os
@@ -8,8 +12,10 @@ import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
+# Tests compile far more than they compute: without XLA's newer emitters of fused loops, compiling takes half the time.
+# XLA_FLAGS= leaves XLA as it is for users; `make test-long` does.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    # Many tests start processes that run the same programs: what one has compiled, others need not.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fedlm-tests-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
@@ -33,6 +39,8 @@ from hypothesis import settings
 # How long an example takes says more of what else a machine does than of the code.
 settings.register_profile("fedlm", deadline=None)
 settings.load_profile("fedlm")
+
+pytest_plugins = ["tests.support.time_limits"]
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 
@@ -138,7 +146,7 @@ def reference_python() -> Callable[..., Any]:
 
 def run_reference_script(script: str, *arguments: object, timeout: float = 300) -> Any:
     words = [REFERENCE / ".venv" / "bin" / "python", REFERENCE / script, *map(str, arguments)]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
     # Files, not pipes: TensorFlow Federated's worker_binary would hold a pipe open after its parent has ended.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

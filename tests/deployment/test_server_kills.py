@@ -7,6 +7,8 @@ processes; the defaults keep the suite quick.
 import asyncio
 import os
 
+import pytest
+
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from tests.deployment import kills
 from tests.deployment import small_deployment as small
@@ -15,6 +17,7 @@ SERVER_KILLS = int(os.environ.get("FEDLM_SERVER_KILLS", "3"))
 COORDINATOR_KILLS = int(os.environ.get("FEDLM_COORDINATOR_KILLS", "3"))
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_comes_back_and_keeps_its_promises(tmp_path, free_port):
     settings = small.deployment(**kills.SETTINGS)
 
@@ -32,6 +35,7 @@ def test_a_server_that_is_killed_comes_back_and_keeps_its_promises(tmp_path, fre
     kills.run_until_killed(tmp_path, SERVER_KILLS, run_once)
 
 
+@pytest.mark.long
 def test_a_coordinator_that_is_killed_comes_back_while_aggregators_and_clients_carry_on(tmp_path, free_port):
     settings = small.deployment(**kills.SETTINGS | {"rounds": 6})
 

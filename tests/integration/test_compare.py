@@ -112,6 +112,7 @@ def start(store, out):
     return subprocess.Popen([*WORDS, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("pgrep") is None, reason="finds worker processes with pgrep")
 def test_a_killed_worker_is_replaced_and_a_killed_comparison_leaves_none_behind(small_store, tmp_path):
     out = tmp_path / "out"

@@ -47,6 +47,7 @@ def type_line(workplace, fedlm_here):
     return type_line
 
 
+@pytest.mark.long
 def test_my_own_model_runs_as_it_is_written(workplace):
     script = workplace / "script.py"
     script.write_text("\n".join(blocks("docs/my-own-model.md", "python")))
@@ -57,6 +58,7 @@ def test_my_own_model_runs_as_it_is_written(workplace):
     assert 0 < accuracy < 1
 
 
+@pytest.mark.long
 def test_the_data_page_works_as_it_is_written(workplace):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     commands = blocks("docs/data.md", "sh")
@@ -78,6 +80,7 @@ def test_the_data_page_works_as_it_is_written(workplace):
     assert result.stdout == "{'train': 4, 'heldout': 0, 'test': 0}\n"
 
 
+@pytest.mark.long
 def test_the_privacy_page_works_as_it_is_written(workplace, type_line):
     commands = [line for block in blocks("docs/privacy.md", "sh") for line in fitting(block).splitlines() if line]
     assert len(commands) >= 5
@@ -87,6 +90,7 @@ def test_the_privacy_page_works_as_it_is_written(workplace, type_line):
         assert ("report.html" if "compare" in line else "epsilon") in result.stdout
 
 
+@pytest.mark.long
 def test_the_pretraining_page_works_as_it_is_written(workplace, type_line):
     commands = [line for block in blocks("docs/pretraining.md", "sh") for line in block.splitlines()]
     for line in commands:
@@ -95,6 +99,7 @@ def test_the_pretraining_page_works_as_it_is_written(workplace, type_line):
     assert "extract" in result.stdout
 
 
+@pytest.mark.long
 def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -176,6 +181,7 @@ def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
         assert f"make {target}" in ci
 
 
+@pytest.mark.long
 def test_the_other_commands_of_the_readme_work(workplace, type_line):
     commands = [line for line in readme_commands() if not line.startswith("make ")]
     assert len(commands) >= 5
@@ -187,6 +193,7 @@ def test_the_other_commands_of_the_readme_work(workplace, type_line):
         assert result.returncode == 0, f"{line}\n{result.stderr}"
 
 
+@pytest.mark.long
 def test_the_scripts_of_the_readme_work(workplace):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     (script,) = scripts()

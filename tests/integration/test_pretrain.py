@@ -82,6 +82,7 @@ def test_killed_and_resumed_gives_the_same_parameters(small_store, whole, tmp_pa
 TIMES = ("seconds", "tokens_per_second", "mfu")
 
 
+@pytest.mark.long
 def test_two_processes_give_the_same_parameters_as_one(small_store, tmp_path):
     alone, _ = run(small_store, tmp_path / "alone", devices=2, noise_seed="experiment")
     group = [f"--coordinator=127.0.0.1:{free_port()}", "--num-processes=2"]

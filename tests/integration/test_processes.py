@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.runs.metrics_log import read_rows
 
@@ -88,6 +90,7 @@ def rows_of(out):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
+@pytest.mark.long
 def test_two_processes_give_the_bits_of_one(small_store, tmp_path):
     """Two times two devices against four: with two alone, the order of a sum would not matter."""
     run_alone(small_store, tmp_path / "one", devices=4)
@@ -112,6 +115,7 @@ PRIVATE = {
 }
 
 
+@pytest.mark.long
 def test_two_processes_release_the_same_private_models_as_one(small_store, tmp_path):
     """The secret of the noise is in the folder of the first process; both draw the same noise, also after a restart."""
     run_alone(small_store, tmp_path / "one", devices=4, **PRIVATE)
@@ -130,6 +134,7 @@ def test_two_processes_release_the_same_private_models_as_one(small_store, tmp_p
     assert records[0][1:] == records[1][1:]
 
 
+@pytest.mark.long
 def test_a_secret_of_noise_and_cohorts_reaches_both_processes(small_store, tmp_path):
     changes = {"privacy": "gaussian", "noise-multiplier": 1.0, "update-clip-norm": 0.3, "cohort-sampler": "poisson"}
     run_two(small_store, tmp_path, rounds=3, **changes)
@@ -154,6 +159,7 @@ def kill_one(processes, victim, out):
     return status, errors
 
 
+@pytest.mark.long
 def test_when_a_process_is_killed_the_other_ends_and_the_run_can_be_resumed(small_store, tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiles faster
     out, endless = tmp_path / "two", {"rounds": 100_000}

@@ -62,6 +62,7 @@ def wait_for(process, name):
     return next(event for event in events(process) if event["event"] == name)
 
 
+@pytest.mark.long
 def test_a_server_drains_and_goes_on_while_its_client_carries_on(tmp_path, small_store, start, free_port):
     config = tmp_path / "serve.toml"
     config.write_text(SETTINGS.format(port=free_port))
@@ -97,6 +98,7 @@ def test_plain_text_is_for_loopback_and_has_to_be_asked_for(tmp_path, small_stor
     assert "plain text" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_device_enrols_takes_part_and_is_revoked(tmp_path, small_store, start, capsys):
     keys, mine = tmp_path / "keys", tmp_path / "mine"
     folder = ("--folder", str(keys))

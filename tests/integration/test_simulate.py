@@ -85,6 +85,7 @@ def test_the_same_command_again_finds_the_run_finished(finished, small_store):
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.long
 def test_killed_at_random_instants_it_ends_with_the_same_bits(finished, small_store, tmp_path):
     """kill -9 after a random delay, again and again, until a start survives; then compare all that is written."""
     out, _ = finished
@@ -104,6 +105,7 @@ PRIVATE = {
 }
 
 
+@pytest.mark.long
 def test_a_private_run_with_repeatable_noise_survives_kills_too(small_store, tmp_path):
     whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
     changes = PRIVATE | {"noise-seed": "experiment"}

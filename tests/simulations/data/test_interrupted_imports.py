@@ -112,6 +112,7 @@ def test_another_import_begins_anew(messages, tmp_path):
     assert sum(store.split(name).num_clients for name in ("train", "heldout", "test")) == 98
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_killed_at_any_time_it_ends_with_the_same_bytes(messages, tmp_path, workers):
     script = tmp_path / "import.py"

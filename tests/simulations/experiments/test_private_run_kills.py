@@ -127,6 +127,7 @@ def released_rounds(ledger):
     return rounds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_no_instant_of_a_crash_breaks_the_promise(tmp_path, processes, mechanism):
     started = time.monotonic()
