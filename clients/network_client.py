@@ -145,6 +145,7 @@ class Client:
         try:
             request = messages.CheckInRequest(protocol=PROTOCOL, client_version=VERSION, models=self._limits.models)
             reply = await channel.check_in(request)
+            _check_protocol(reply)
             self._failures = 0
             if reply.WhichOneof("answer") == "come_back":
                 return self._told_to_come_back(reply.come_back)
@@ -255,6 +256,16 @@ class Client:
             if time.monotonic() + wait > deadline:
                 raise TransportError("the upload did not get through while the round was open")
             await asyncio.sleep(wait)
+
+
+def _check_protocol(reply: messages.CheckInReply) -> None:
+    # Servers of the first version did not say which one they spoke.
+    spoken = list(reply.protocols) or [1]
+    if PROTOCOL not in spoken:
+        raise RefusedError(
+            f"it speaks version {', '.join(map(str, spoken))} of the protocol, but this client speaks {PROTOCOL}; "
+            "bring the older of the two up to date"
+        )
 
 
 def _header(

@@ -1,5 +1,6 @@
 """From what the server says of a round to what the client runs, made once and kept warm."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -10,10 +11,9 @@ import numpy as np
 from fedlm.clients.local_training import ClientProgram
 from fedlm.clients.settings import ClientLimits
 from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
-from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, make_compressor
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.training_program import read_compressor, read_local_training
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.models.base import Model
 from fedlm.models.precision import Precision, resolve_precision, with_precision
@@ -39,22 +39,14 @@ def program_of(message: messages.TrainingProgram, limits: ClientLimits) -> Clien
     Raises:
       ConfigurationError: the client does not allow the model, or a setting is out of range.
       UnknownModelError: there is no such model.
+      WireError: the server's model of that name is another one.
     """
     if message.model not in limits.models and (limits.models or ":" in message.model):
         raise ConfigurationError(f"the server asks for the model {message.model!r}, which this client does not allow")
-    training = LocalTraining(
-        batch_size=message.batch_size,
-        epochs=message.epochs,
-        max_batches=min(message.max_batches, limits.max_batches),
-        gradient_clip=message.gradient_clip if message.HasField("gradient_clip") else None,
-        max_examples=message.max_examples if message.HasField("max_examples") else None,
-        cap_order=message.cap_order,  # type: ignore[arg-type]
-        batches_across_epochs=message.batches_across_epochs,
-    )
+    training = read_local_training(message)
+    training = dataclasses.replace(training, max_batches=min(training.max_batches, limits.max_batches))
     model = _model(message.model, message.vocabulary_size, message.precision)
-    return ClientProgram(
-        model, training, make_compressor(COMPRESSION_OF_BITS[message.upload_bits], message.upload_rotation)
-    )
+    return ClientProgram(model, training, read_compressor(message, model))
 
 
 def plan_of(configuration: messages.RoundConfiguration) -> RoundPlan:

@@ -78,6 +78,11 @@ class Compressor(Protocol):
         ...
 
 
+def shapes_of(update: Params) -> list[Shape]:
+    """List the shapes of an update's tensors in the order in which they travel, that of its sorted names."""
+    return [tuple(leaf.shape) for leaf in jax.tree_util.tree_leaves(update)]
+
+
 def compress_update(compressor: Compressor, key: jax.Array, update: Params) -> list:
     """Compress every tensor of an update.
 

@@ -14,7 +14,7 @@ from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics, Handle
 from fedlm.fl_core.deployment.operations.overview import Overview
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.interface import Handlers
-from fedlm.fl_core.deployment.protocol.training_program import program_message
+from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offer
 from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
@@ -186,7 +186,7 @@ def desk_of(task: Task, like: Params, state: State, out: Path) -> dict[str, Any]
         "registry": ClientRegistry(state, deployment.participation, deployment.saved_every),
         "rules": rules,
         "offer": Offer(
-            program_message(deployment, task.model.vocabulary_size),
+            write_training_program(deployment.model, task.model, deployment),
             ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, transfers),
         ),
         "receiver": Receiver(

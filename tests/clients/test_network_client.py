@@ -11,8 +11,8 @@ from fedlm.clients.network_client import Client
 from fedlm.clients.settings import ClientLimits, Conditions
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
-from fedlm.fl_core.deployment.protocol.interface import RefusedError, TransportError
-from fedlm.fl_core.deployment.protocol.training_program import program_message
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, RefusedError, TransportError
+from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, upload_bytes
 from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment import small_deployment as small
@@ -23,6 +23,10 @@ PARAMS = jax.device_get(small.task(SETTINGS).model.init(jax.random.key(0)))
 QUICK = ClientLimits((small.MODEL,), first_backoff=0.001, longest_backoff=0.002, recheck_seconds=0.001)
 
 
+def answer(**said):
+    return messages.CheckInReply(protocols=[PROTOCOL], **said)
+
+
 class FakeServer:
     """Selects its client for so many rounds; a `Channel` whose calls fail as a test wants."""
 
@@ -31,7 +35,7 @@ class FakeServer:
         self.faults = {"check_in": [], "download": [], "upload": []}
         self.parameters = ServedArtifact(pack_parameters(PARAMS), "float32", 4096)
         self.vocabulary = ServedArtifact([b'{"kind": "numbers"}'], "tokenizer", 4096)
-        self.program = program_message(SETTINGS, small.VOCABULARY)
+        self.program = write_training_program(SETTINGS.model, small.task(SETTINGS).model, SETTINGS)
         for name, value in program.items():
             setattr(self.program, name, value)
         self.seconds = 10.0
@@ -44,7 +48,7 @@ class FakeServer:
         if fault := self.fault("check_in"):
             raise fault
         if len(self.headers) >= self.rounds:
-            return messages.CheckInReply(come_back=messages.ComeBack(finished=True))
+            return answer(come_back=messages.ComeBack(finished=True))
         selected = messages.RoundConfiguration(
             attempt=b"attempt",
             learning_rate=0.1,
@@ -54,7 +58,7 @@ class FakeServer:
             vocabulary=self.vocabulary.description,
             seconds=self.seconds,
         )
-        return messages.CheckInReply(selected=selected)
+        return answer(selected=selected)
 
     async def download(self, request):
         artifact = self.vocabulary
@@ -178,7 +182,7 @@ def test_nothing_is_compiled_or_encoded_again_in_later_rounds(tmp_path):
 def test_a_client_whose_part_is_over_ends_before_the_run(tmp_path):
     class Last(FakeServer):
         async def check_in(self, request):
-            return messages.CheckInReply(come_back=messages.ComeBack(seconds=3600, reason="often enough", done=True))
+            return answer(come_back=messages.ComeBack(seconds=3600, reason="often enough", done=True))
 
     heard = []
     for server, over in ((Last(), False), (FakeServer(rounds=0), True)):
@@ -193,7 +197,7 @@ def test_a_client_that_is_told_to_stop_does_so_at_once(tmp_path):
     class Patient(FakeServer):
         async def check_in(self, request):
             self.check_ins += 1
-            return messages.CheckInReply(come_back=messages.ComeBack(seconds=3600))
+            return answer(come_back=messages.ComeBack(seconds=3600))
 
     async def go():
         server = Patient()

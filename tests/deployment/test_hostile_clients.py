@@ -12,9 +12,10 @@ import jax
 import numpy as np
 import pytest
 
+from fedlm.fl_core.compression.compressors import shapes_of
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.protocol.update_bytes import upload_bytes
+from fedlm.fl_core.deployment.protocol.update_bytes import plan_digest, upload_bytes
 from fedlm.fl_core.deployment.security.credentials import CLIENT, SERVER, Credentials, read_credentials
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.grpc_client import GrpcChannel
@@ -35,11 +36,7 @@ SETTINGS = small.deployment(
 )
 PARAMS = jax.eval_shape(small.task(SETTINGS).model.init, jax.random.key(0))
 SIZE = upload_bytes(SETTINGS.compressor(), PARAMS)
-PLAN = struct.pack(
-    "<4sI",
-    b"FLU1",
-    zlib.crc32(repr((SETTINGS.compressor(), [leaf.shape for leaf in jax.tree_util.tree_leaves(PARAMS)])).encode()),
-)
+PLAN = b"FLU2" + plan_digest(SETTINGS.compressor().scheme, shapes_of(PARAMS))[:4]
 
 
 def content_of(smallest=-0.01, step=0.0001, plan=PLAN):
@@ -161,7 +158,7 @@ ATTACKS = {
     "wrong-round": _plain(content_of(), "not running", Status.STALE, attempt=b"x" * 16),
     "ten-gigabytes": _plain(b"", "declared to have 10000000000 bytes", size=10_000_000_000),
     "other-size": _plain(content_of()[:-1], "declared to have", size=SIZE - 1),
-    "wrong-shapes": _plain(content_of(plan=b"FLU1\0\0\0\0"), "another compression or shapes"),
+    "wrong-shapes": _plain(content_of(plan=b"FLU2\0\0\0\0"), "another compression or shapes"),
     "nan": _plain(content_of(step=np.nan), "not finite"),
     "infinite": _plain(content_of(smallest=-np.inf), "not finite"),
     "too-large": _plain(content_of(smallest=-1e38, step=1e36), "not a finite number"),

@@ -119,7 +119,7 @@ def test_hostile_uploads_are_refused_while_honest_clients_finish(tmp_path, caplo
             port, address = server.port, f"127.0.0.1:{server.port}"
             eve = HttpChannel(address, "eve")
             asked, honest = await select(eve), content_of()
-            wrong_plan = content_of(plan=b"FLU1\0\0\0\0")
+            wrong_plan = content_of(plan=b"FLU2\0\0\0\0")
             assert await reported(port, "eve", asked, honest[:-1] + b"?") == (
                 "DAMAGED",
                 "the upload's checksum does not match: it was damaged on the way; send it again",

@@ -13,7 +13,7 @@ from fedlm.clients.server_instructions import plan_of, program_of
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, UnknownArtifactError
-from fedlm.fl_core.deployment.protocol.training_program import program_message
+from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, unpack_parameters
 from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
 from fedlm.fl_core.deployment.roles import make_client_handlers
@@ -45,7 +45,7 @@ class Round:
 
     def compile(self):
         """Let no round of a test wait for the compiler."""
-        program = program_message(self.settings, small.VOCABULARY)
+        program = write_training_program(self.settings.model, small.task(self.settings).model, self.settings)
         self.report(messages.RoundConfiguration(program=program, learning_rate=1.0))
         self.sum(0).compile()
 

@@ -21,6 +21,7 @@ from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.deployment.server.round_attempt import Participant, RoundAttempt
@@ -275,7 +276,8 @@ class Aggregator(ClientHandlers):
             return
         if found.agreement != self._agreement:
             raise ConfigurationError(
-                "the coordinator runs with other settings than this aggregator: give all of them the same configuration"
+                "the coordinator runs with other settings than this aggregator, or does not speak version "
+                f"{PROTOCOL} of the protocol as it does: give all of them the same configuration and software"
             )
         plan = RoundPlan(found.round_number, np.zeros(0, np.int64), found.seed, found.learning_rate)
         try:

@@ -6,9 +6,11 @@ They share a database and nothing else; see `fedlm.fl_core.deployment.aggregator
 import asyncio
 import contextlib
 import hashlib
+import json
 from pathlib import Path
 
 import jax
+from google.protobuf.json_format import MessageToDict
 
 from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator
 from fedlm.fl_core.deployment.aggregators.shared_progress import SharedProgress
@@ -17,8 +19,8 @@ from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunne
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics, HandlersWithMetrics
 from fedlm.fl_core.deployment.operations.overview import Overview
-from fedlm.fl_core.deployment.protocol.interface import Handlers
-from fedlm.fl_core.deployment.protocol.training_program import program_message
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Handlers
+from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.roles import (
     TRANSFERS_FOLDER,
     Listen,
@@ -153,18 +155,15 @@ def make_aggregator(task: Task, database: Database, out: Path) -> Aggregator:
 
 
 def agreement(task: Task) -> str:
-    """Digest what coordinator and aggregators must have in common.
-
-    Args:
-      task: what is trained.
-
-    Returns:
-      SHA-256 in hex.
-    """
+    """Digest what coordinator and aggregators must have in common: the SHA-256, in hex, of a description in JSON."""
     deployment = task.deployment
-    program = program_message(deployment, task.model.vocabulary_size).SerializeToString(deterministic=True)
-    rest = repr((deployment.aggregation_rules(), deployment.download_encoding))
-    digest = hashlib.sha256(program)
-    for part in (task.vocabulary, rest.encode()):
-        digest.update(hashlib.sha256(part).digest())
-    return digest.hexdigest()
+    rules = deployment.aggregation_rules()
+    described = {
+        "protocol": PROTOCOL,
+        "program": MessageToDict(write_training_program(deployment.model, task.model, deployment)),
+        "vocabulary": hashlib.sha256(task.vocabulary).hexdigest(),
+        "download_encoding": deployment.download_encoding,
+        "weighting": rules.weighting,
+        "clip_norm": rules.clip_norm,
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

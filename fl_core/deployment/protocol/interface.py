@@ -12,8 +12,8 @@ from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 if TYPE_CHECKING:
     from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 
-PROTOCOL = 1
-"""Version of the messages; a client of another is turned away when it checks in."""
+PROTOCOL = 2
+"""Version of the messages; a client of another is turned away when it checks in, and told which ones are spoken."""
 
 LARGEST_CHUNK = 4 << 20
 """Bytes of the largest chunk that a client takes."""

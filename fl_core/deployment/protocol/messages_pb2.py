@@ -24,41 +24,49 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*fl_core/deployment/protocol/messages.proto\x12\x05\x66\x65\x64lm\"J\n\x0e\x43heckInRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x16\n\x0e\x63lient_version\x18\x02 \x01(\t\x12\x0e\n\x06models\x18\x03 \x03(\t\"m\n\x0c\x43heckInReply\x12-\n\x08selected\x18\x01 \x01(\x0b\x32\x19.fedlm.RoundConfigurationH\x00\x12$\n\tcome_back\x18\x02 \x01(\x0b\x32\x0f.fedlm.ComeBackH\x00\x42\x08\n\x06\x61nswer\"K\n\x08\x43omeBack\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\x12\x0c\n\x04\x64one\x18\x04 \x01(\x08\"\xfa\x01\n\x12RoundConfiguration\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x0c\x12\x14\n\x0cround_number\x18\x02 \x01(\r\x12\x14\n\x0c\x63lient_index\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\r\x12\x15\n\rlearning_rate\x18\x05 \x01(\x01\x12\'\n\x07program\x18\x06 \x01(\x0b\x32\x16.fedlm.TrainingProgram\x12#\n\nparameters\x18\x07 \x01(\x0b\x32\x0f.fedlm.Artifact\x12#\n\nvocabulary\x18\x08 \x01(\x0b\x32\x0f.fedlm.Artifact\x12\x0f\n\x07seconds\x18\t \x01(\x01\"\xcf\x02\n\x0fTrainingProgram\x12\r\n\x05model\x18\x01 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x02 \x01(\r\x12\x0e\n\x06length\x18\x03 \x01(\r\x12\x11\n\tprecision\x18\x04 \x01(\t\x12\x12\n\nbatch_size\x18\x05 \x01(\r\x12\x0e\n\x06\x65pochs\x18\x06 \x01(\r\x12\x13\n\x0bmax_batches\x18\x07 \x01(\r\x12\x1a\n\rgradient_clip\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0cmax_examples\x18\t \x01(\rH\x01\x88\x01\x01\x12\x11\n\tcap_order\x18\n \x01(\t\x12\x1d\n\x15\x62\x61tches_across_epochs\x18\x0b \x01(\x08\x12\x13\n\x0bupload_bits\x18\x0c \x01(\r\x12\x17\n\x0fupload_rotation\x18\r \x01(\x08\x42\x10\n\x0e_gradient_clipB\x0f\n\r_max_examples\"f\n\x08\x41rtifact\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x10\n\x08\x65ncoding\x18\x02 \x01(\t\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x13\n\x0b\x63hunk_bytes\x18\x04 \x01(\r\x12\x15\n\rchunk_digests\x18\x05 \x03(\x0c\"6\n\x0f\x44ownloadRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66irst_chunk\x18\x02 \x01(\r\"%\n\x05\x43hunk\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"K\n\nUploadPart\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x13.fedlm.UploadHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xaa\x02\n\x0cUploadHeader\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x0c\x12\x11\n\tupload_id\x18\x02 \x01(\x0c\x12,\n\x07outcome\x18\x03 \x01(\x0e\x32\x1b.fedlm.UploadHeader.Outcome\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\x14\n\x0cnum_examples\x18\x05 \x01(\x04\x12\x0c\n\x04loss\x18\x06 \x01(\x01\x12\x0e\n\x06tokens\x18\x07 \x01(\x01\x12\x15\n\rgradient_norm\x18\x08 \x01(\x01\"o\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0b\n\x07TRAINED\x10\x01\x12\x0f\n\x0bNO_EXAMPLES\x10\x02\x12\x0e\n\nNOT_FINITE\x10\x03\x12\x0f\n\x0bNOT_ALLOWED\x10\x04\x12\x0c\n\x08TOO_SLOW\x10\x05\"\xd4\x01\n\x0bUploadReply\x12)\n\x06status\x18\x01 \x01(\x0e\x32\x19.fedlm.UploadReply.Status\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x19\n\x11\x63ome_back_seconds\x18\x03 \x01(\x01\"o\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x43\x43\x45PTED\x10\x01\x12\x08\n\x04LATE\x10\x02\x12\t\n\x05STALE\x10\x03\x12\x10\n\x0cNOT_SELECTED\x10\x04\x12\x0b\n\x07INVALID\x10\x05\x12\x0b\n\x07\x44\x41MAGED\x10\x06\".\n\x0c\x45nrolRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"!\n\nEnrolReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*fl_core/deployment/protocol/messages.proto\x12\x05\x66\x65\x64lm\"J\n\x0e\x43heckInRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x16\n\x0e\x63lient_version\x18\x02 \x01(\t\x12\x0e\n\x06models\x18\x03 \x03(\t\"\x80\x01\n\x0c\x43heckInReply\x12-\n\x08selected\x18\x01 \x01(\x0b\x32\x19.fedlm.RoundConfigurationH\x00\x12$\n\tcome_back\x18\x02 \x01(\x0b\x32\x0f.fedlm.ComeBackH\x00\x12\x11\n\tprotocols\x18\x03 \x03(\rB\x08\n\x06\x61nswer\"K\n\x08\x43omeBack\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\x12\x0c\n\x04\x64one\x18\x04 \x01(\x08\"\xfa\x01\n\x12RoundConfiguration\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x0c\x12\x14\n\x0cround_number\x18\x02 \x01(\r\x12\x14\n\x0c\x63lient_index\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\r\x12\x15\n\rlearning_rate\x18\x05 \x01(\x01\x12\'\n\x07program\x18\x06 \x01(\x0b\x32\x16.fedlm.TrainingProgram\x12#\n\nparameters\x18\x07 \x01(\x0b\x32\x0f.fedlm.Artifact\x12#\n\nvocabulary\x18\x08 \x01(\x0b\x32\x0f.fedlm.Artifact\x12\x0f\n\x07seconds\x18\t \x01(\x01\"\xd0\x02\n\x0fTrainingProgram\x12\r\n\x05model\x18\x01 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x02 \x01(\r\x12\x0e\n\x06length\x18\x03 \x01(\r\x12\x11\n\tprecision\x18\x04 \x01(\t\x12\x12\n\nbatch_size\x18\x05 \x01(\r\x12\x0e\n\x06\x65pochs\x18\x06 \x01(\r\x12\x13\n\x0bmax_batches\x18\x07 \x01(\r\x12\x1a\n\rgradient_clip\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0cmax_examples\x18\t \x01(\rH\x01\x88\x01\x01\x12\x11\n\tcap_order\x18\n \x01(\t\x12\x1d\n\x15\x62\x61tches_across_epochs\x18\x0b \x01(\x08\x12!\n\x06upload\x18\x0e \x01(\x0b\x32\x11.fedlm.UploadPlanB\x10\n\x0e_gradient_clipB\x0f\n\r_max_examplesJ\x04\x08\x0c\x10\rJ\x04\x08\r\x10\x0e\"\xb6\x01\n\nUploadPlan\x12\x0e\n\x06scheme\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x31\n\x08settings\x18\x03 \x03(\x0b\x32\x1f.fedlm.UploadPlan.SettingsEntry\x12#\n\x07tensors\x18\x04 \x03(\x0b\x32\x12.fedlm.TensorShape\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"!\n\x0bTensorShape\x12\x12\n\ndimensions\x18\x01 \x03(\x04\"f\n\x08\x41rtifact\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x10\n\x08\x65ncoding\x18\x02 \x01(\t\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x13\n\x0b\x63hunk_bytes\x18\x04 \x01(\r\x12\x15\n\rchunk_digests\x18\x05 \x03(\x0c\"6\n\x0f\x44ownloadRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66irst_chunk\x18\x02 \x01(\r\"%\n\x05\x43hunk\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"K\n\nUploadPart\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x13.fedlm.UploadHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xaa\x02\n\x0cUploadHeader\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x0c\x12\x11\n\tupload_id\x18\x02 \x01(\x0c\x12,\n\x07outcome\x18\x03 \x01(\x0e\x32\x1b.fedlm.UploadHeader.Outcome\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\x14\n\x0cnum_examples\x18\x05 \x01(\x04\x12\x0c\n\x04loss\x18\x06 \x01(\x01\x12\x0e\n\x06tokens\x18\x07 \x01(\x01\x12\x15\n\rgradient_norm\x18\x08 \x01(\x01\"o\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0b\n\x07TRAINED\x10\x01\x12\x0f\n\x0bNO_EXAMPLES\x10\x02\x12\x0e\n\nNOT_FINITE\x10\x03\x12\x0f\n\x0bNOT_ALLOWED\x10\x04\x12\x0c\n\x08TOO_SLOW\x10\x05\"\xd4\x01\n\x0bUploadReply\x12)\n\x06status\x18\x01 \x01(\x0e\x32\x19.fedlm.UploadReply.Status\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x19\n\x11\x63ome_back_seconds\x18\x03 \x01(\x01\"o\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x43\x43\x45PTED\x10\x01\x12\x08\n\x04LATE\x10\x02\x12\t\n\x05STALE\x10\x03\x12\x10\n\x0cNOT_SELECTED\x10\x04\x12\x0b\n\x07INVALID\x10\x05\x12\x0b\n\x07\x44\x41MAGED\x10\x06\".\n\x0c\x45nrolRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"!\n\nEnrolReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fl_core.deployment.protocol.messages_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_UPLOADPLAN_SETTINGSENTRY']._loaded_options = None
+  _globals['_UPLOADPLAN_SETTINGSENTRY']._serialized_options = b'8\001'
   _globals['_CHECKINREQUEST']._serialized_start=53
   _globals['_CHECKINREQUEST']._serialized_end=127
-  _globals['_CHECKINREPLY']._serialized_start=129
-  _globals['_CHECKINREPLY']._serialized_end=238
-  _globals['_COMEBACK']._serialized_start=240
-  _globals['_COMEBACK']._serialized_end=315
-  _globals['_ROUNDCONFIGURATION']._serialized_start=318
-  _globals['_ROUNDCONFIGURATION']._serialized_end=568
-  _globals['_TRAININGPROGRAM']._serialized_start=571
-  _globals['_TRAININGPROGRAM']._serialized_end=906
-  _globals['_ARTIFACT']._serialized_start=908
-  _globals['_ARTIFACT']._serialized_end=1010
-  _globals['_DOWNLOADREQUEST']._serialized_start=1012
-  _globals['_DOWNLOADREQUEST']._serialized_end=1066
-  _globals['_CHUNK']._serialized_start=1068
-  _globals['_CHUNK']._serialized_end=1105
-  _globals['_UPLOADPART']._serialized_start=1107
-  _globals['_UPLOADPART']._serialized_end=1182
-  _globals['_UPLOADHEADER']._serialized_start=1185
-  _globals['_UPLOADHEADER']._serialized_end=1483
-  _globals['_UPLOADHEADER_OUTCOME']._serialized_start=1372
-  _globals['_UPLOADHEADER_OUTCOME']._serialized_end=1483
-  _globals['_UPLOADREPLY']._serialized_start=1486
-  _globals['_UPLOADREPLY']._serialized_end=1698
-  _globals['_UPLOADREPLY_STATUS']._serialized_start=1587
-  _globals['_UPLOADREPLY_STATUS']._serialized_end=1698
-  _globals['_ENROLREQUEST']._serialized_start=1700
-  _globals['_ENROLREQUEST']._serialized_end=1746
-  _globals['_ENROLREPLY']._serialized_start=1748
-  _globals['_ENROLREPLY']._serialized_end=1781
+  _globals['_CHECKINREPLY']._serialized_start=130
+  _globals['_CHECKINREPLY']._serialized_end=258
+  _globals['_COMEBACK']._serialized_start=260
+  _globals['_COMEBACK']._serialized_end=335
+  _globals['_ROUNDCONFIGURATION']._serialized_start=338
+  _globals['_ROUNDCONFIGURATION']._serialized_end=588
+  _globals['_TRAININGPROGRAM']._serialized_start=591
+  _globals['_TRAININGPROGRAM']._serialized_end=927
+  _globals['_UPLOADPLAN']._serialized_start=930
+  _globals['_UPLOADPLAN']._serialized_end=1112
+  _globals['_UPLOADPLAN_SETTINGSENTRY']._serialized_start=1065
+  _globals['_UPLOADPLAN_SETTINGSENTRY']._serialized_end=1112
+  _globals['_TENSORSHAPE']._serialized_start=1114
+  _globals['_TENSORSHAPE']._serialized_end=1147
+  _globals['_ARTIFACT']._serialized_start=1149
+  _globals['_ARTIFACT']._serialized_end=1251
+  _globals['_DOWNLOADREQUEST']._serialized_start=1253
+  _globals['_DOWNLOADREQUEST']._serialized_end=1307
+  _globals['_CHUNK']._serialized_start=1309
+  _globals['_CHUNK']._serialized_end=1346
+  _globals['_UPLOADPART']._serialized_start=1348
+  _globals['_UPLOADPART']._serialized_end=1423
+  _globals['_UPLOADHEADER']._serialized_start=1426
+  _globals['_UPLOADHEADER']._serialized_end=1724
+  _globals['_UPLOADHEADER_OUTCOME']._serialized_start=1613
+  _globals['_UPLOADHEADER_OUTCOME']._serialized_end=1724
+  _globals['_UPLOADREPLY']._serialized_start=1727
+  _globals['_UPLOADREPLY']._serialized_end=1939
+  _globals['_UPLOADREPLY_STATUS']._serialized_start=1828
+  _globals['_UPLOADREPLY_STATUS']._serialized_end=1939
+  _globals['_ENROLREQUEST']._serialized_start=1941
+  _globals['_ENROLREQUEST']._serialized_end=1987
+  _globals['_ENROLREPLY']._serialized_start=1989
+  _globals['_ENROLREPLY']._serialized_end=2022
 # @@protoc_insertion_point(module_scope)

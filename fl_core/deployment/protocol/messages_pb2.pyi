@@ -18,12 +18,14 @@ class CheckInRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CheckInReply(_message.Message):
-    __slots__ = ("selected", "come_back")
+    __slots__ = ("selected", "come_back", "protocols")
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     COME_BACK_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOLS_FIELD_NUMBER: _ClassVar[int]
     selected: RoundConfiguration
     come_back: ComeBack
-    def __init__(self, selected: _Optional[_Union[RoundConfiguration, _Mapping]] = ..., come_back: _Optional[_Union[ComeBack, _Mapping]] = ...) -> None: ...
+    protocols: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, selected: _Optional[_Union[RoundConfiguration, _Mapping]] = ..., come_back: _Optional[_Union[ComeBack, _Mapping]] = ..., protocols: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ComeBack(_message.Message):
     __slots__ = ("seconds", "reason", "finished", "done")
@@ -60,7 +62,7 @@ class RoundConfiguration(_message.Message):
     def __init__(self, attempt: _Optional[bytes] = ..., round_number: _Optional[int] = ..., client_index: _Optional[int] = ..., seed: _Optional[int] = ..., learning_rate: _Optional[float] = ..., program: _Optional[_Union[TrainingProgram, _Mapping]] = ..., parameters: _Optional[_Union[Artifact, _Mapping]] = ..., vocabulary: _Optional[_Union[Artifact, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class TrainingProgram(_message.Message):
-    __slots__ = ("model", "vocabulary_size", "length", "precision", "batch_size", "epochs", "max_batches", "gradient_clip", "max_examples", "cap_order", "batches_across_epochs", "upload_bits", "upload_rotation")
+    __slots__ = ("model", "vocabulary_size", "length", "precision", "batch_size", "epochs", "max_batches", "gradient_clip", "max_examples", "cap_order", "batches_across_epochs", "upload")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -72,8 +74,7 @@ class TrainingProgram(_message.Message):
     MAX_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     CAP_ORDER_FIELD_NUMBER: _ClassVar[int]
     BATCHES_ACROSS_EPOCHS_FIELD_NUMBER: _ClassVar[int]
-    UPLOAD_BITS_FIELD_NUMBER: _ClassVar[int]
-    UPLOAD_ROTATION_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocabulary_size: int
     length: int
@@ -85,9 +86,33 @@ class TrainingProgram(_message.Message):
     max_examples: int
     cap_order: str
     batches_across_epochs: bool
-    upload_bits: int
-    upload_rotation: bool
-    def __init__(self, model: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., length: _Optional[int] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., max_batches: _Optional[int] = ..., gradient_clip: _Optional[float] = ..., max_examples: _Optional[int] = ..., cap_order: _Optional[str] = ..., batches_across_epochs: _Optional[bool] = ..., upload_bits: _Optional[int] = ..., upload_rotation: _Optional[bool] = ...) -> None: ...
+    upload: UploadPlan
+    def __init__(self, model: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., length: _Optional[int] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., max_batches: _Optional[int] = ..., gradient_clip: _Optional[float] = ..., max_examples: _Optional[int] = ..., cap_order: _Optional[str] = ..., batches_across_epochs: _Optional[bool] = ..., upload: _Optional[_Union[UploadPlan, _Mapping]] = ...) -> None: ...
+
+class UploadPlan(_message.Message):
+    __slots__ = ("scheme", "version", "settings", "tensors")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    scheme: int
+    version: int
+    settings: _containers.ScalarMap[str, int]
+    tensors: _containers.RepeatedCompositeFieldContainer[TensorShape]
+    def __init__(self, scheme: _Optional[int] = ..., version: _Optional[int] = ..., settings: _Optional[_Mapping[str, int]] = ..., tensors: _Optional[_Iterable[_Union[TensorShape, _Mapping]]] = ...) -> None: ...
+
+class TensorShape(_message.Message):
+    __slots__ = ("dimensions",)
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    dimensions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dimensions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Artifact(_message.Message):
     __slots__ = ("digest", "encoding", "size", "chunk_bytes", "chunk_digests")

@@ -1,12 +1,13 @@
 """The bytes of an upload: a short header, every tensor as its compressor packs it, a checksum. And those of a download.
 
-Layout of an upload, little-endian: magic `FLU1` (4 bytes), CRC-32 of the plan (compressor and shapes, 4 bytes), the
-packed tensors in the order of `jax.tree_util.tree_leaves`, CRC-32 of all that precedes (4 bytes). A download is the
-model's tensors in that order and nothing else: who asks for it knows their shapes.
+Layout of an upload, little-endian: magic `FLU2` (4 bytes), the first 4 bytes of its plan's digest (scheme and shapes),
+the packed tensors in the order of `jax.tree_util.tree_leaves`, CRC-32 of all that precedes (4 bytes). A download is the
+model's tensors in that order and nothing else. docs/protocol.md says it for other languages.
 """
 
+import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import jax
@@ -15,13 +16,13 @@ import ml_dtypes
 import numpy as np
 from isal import isal_zlib
 
-from fedlm.fl_core.compression.compressors import Buffer, Compressor, Shape
+from fedlm.fl_core.compression.compressors import Buffer, Compressor, Scheme, Shape, shapes_of
 from fedlm.fl_core.errors import UserError
 from fedlm.models.base import Params
 
 DownloadEncoding = Literal["float32", "bfloat16"]
 _DOWNLOAD_TYPES: dict[str, type] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
-_HEADER = struct.Struct("<4sI")
+_HEADER = struct.Struct("<4s4s")
 _CHECKSUM = struct.Struct("<I")
 
 
@@ -184,5 +185,16 @@ def _places(compressor: Compressor, like: Params) -> Iterator[tuple[int, int, Sh
 
 
 def _header(compressor: Compressor, like: Params) -> bytes:
-    shapes = [tuple(leaf.shape) for leaf in jax.tree_util.tree_leaves(like)]
-    return _HEADER.pack(b"FLU1", isal_zlib.crc32(repr((compressor, shapes)).encode()))
+    return _HEADER.pack(b"FLU2", plan_digest(compressor.scheme, shapes_of(like)))
+
+
+def plan_digest(scheme: Scheme, shapes: Sequence[Shape]) -> bytes:
+    """Compute the SHA-256 of how an update becomes bytes, laid out as docs/protocol.md says."""
+    settings = sorted((name.encode(), value) for name, value in scheme.settings.items())
+    digest = hashlib.sha256(struct.pack("<III", scheme.number, scheme.version, len(settings)))
+    for name, value in settings:
+        digest.update(struct.pack(f"<I{len(name)}sI", len(name), name, value))
+    digest.update(struct.pack("<I", len(shapes)))
+    for shape in shapes:
+        digest.update(struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
+    return digest.digest()

@@ -106,7 +106,9 @@ class ClientHandlers:
         self._limiter.call(peer)
         if reason := self._ineligible(request):
             warn("check_in_refused", client=peer, reason=reason)
-            return self._come_back(reason)
+            reply = self._come_back(reason)
+            reply.come_back.done = request.protocol != PROTOCOL
+            return reply
         number = self.registry.check_in(peer, _cleaned(request.client_version))
         if self._attempt is not None:
             self._attempt.checked_in.add(number)
@@ -118,7 +120,7 @@ class ClientHandlers:
         if attempt is None:
             return self._come_back("it is resting" if rest else "not needed now", rest)
         now = asyncio.get_running_loop().time()
-        return messages.CheckInReply(selected=self._configuration(attempt, number, now))
+        return messages.CheckInReply(selected=self._configuration(attempt, number, now), protocols=[PROTOCOL])
 
     async def _select(self, number: int) -> tuple[RoundAttempt | None, int | None]:
         """Find the attempt that a client takes part in, and the rounds that it has to rest: None where for ever."""
@@ -150,7 +152,8 @@ class ClientHandlers:
 
     def _come_back(self, reason: str, rest: int = 0) -> messages.CheckInReply:
         wait = self._pacing.wait(self._population(), rest)
-        return messages.CheckInReply(come_back=messages.ComeBack(seconds=wait, reason=reason, finished=self._finished))
+        answer = messages.ComeBack(seconds=wait, reason=reason, finished=self._finished)
+        return messages.CheckInReply(come_back=answer, protocols=[PROTOCOL])
 
     def _configuration(self, attempt: RoundAttempt, number: int, now: float) -> messages.RoundConfiguration:
         return messages.RoundConfiguration(

@@ -1,0 +1,66 @@
+"""Two versions of the software meet: whoever is turned away is told which versions are spoken, over every transport."""
+
+import asyncio
+
+import pytest
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.fl_core.errors import ConfigurationError
+from tests.deployment import small_deployment as small
+
+every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
+
+
+class OtherVersion:
+    """Handlers of a server that answers as another version of the software does."""
+
+    def __init__(self, *protocols):
+        self.protocols, self.asked = protocols, []
+
+    async def check_in(self, peer, request):
+        self.asked.append(request.protocol)
+        reason = f"the client speaks version {request.protocol} of the protocol"
+        return messages.CheckInReply(come_back=messages.ComeBack(seconds=0.01, reason=reason), protocols=self.protocols)
+
+
+@every_transport
+@pytest.mark.parametrize("version", [0, PROTOCOL - 1, PROTOCOL + 1])
+def test_a_server_tells_a_client_of_another_version_which_one_it_speaks(tmp_path, transport, version):
+    async def go():
+        server = small.Server(small.task(small.deployment()), tmp_path / "run", transport=transport)
+        async with asyncio.timeout(60), server:
+            channel = TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("old")
+            reply = await channel.check_in(messages.CheckInRequest(protocol=version))
+            known = await channel.check_in(messages.CheckInRequest(protocol=PROTOCOL))
+            await channel.close()
+            return reply, known
+
+    reply, known = asyncio.run(go())
+    assert list(reply.protocols) == list(known.protocols) == [PROTOCOL]
+    assert reply.come_back.reason == (
+        f"the client speaks version {version} of the protocol, but the server speaks {PROTOCOL}"
+    )
+    # Also a client that knows of no `protocols` ends with this reason, and comes back no more.
+    assert reply.come_back.done
+    assert not reply.come_back.finished
+    assert not known.come_back.done
+
+
+@every_transport
+@pytest.mark.parametrize(("protocols", "told"), [((), "1"), ((PROTOCOL + 1, PROTOCOL + 2), "3, 4")])
+def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, transport, protocols, told):
+    async def go():
+        handlers = OtherVersion(*protocols)
+        listener = TRANSPORTS[transport].listen(handlers, "127.0.0.1:0", 1 << 16, None, False)
+        await listener.start()
+        try:
+            async with asyncio.timeout(30):
+                await small.make_client(listener.port, tmp_path, 0, transport=transport).run_async()
+        finally:
+            await listener.stop(0)
+            assert handlers.asked == [PROTOCOL]
+
+    with pytest.raises(ConfigurationError, match=f"speaks version {told} of the protocol, but this client speaks 2"):
+        asyncio.run(go())

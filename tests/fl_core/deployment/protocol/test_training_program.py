@@ -1,0 +1,107 @@
+"""What the server says of a run is what the client reads of it, and what it cannot do it refuses."""
+
+import jax
+import pytest
+
+from fedlm.fl_core.compression.compressors import Scheme, shapes_of
+from fedlm.fl_core.compression.registry import COMPRESSIONS, ROTATED
+from fedlm.fl_core.deployment.aggregators.shared_server import agreement
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.training_program import (
+    read_compressor,
+    read_local_training,
+    write_training_program,
+)
+from fedlm.fl_core.deployment.protocol.update_bytes import WireError, plan_digest
+from fedlm.fl_core.errors import ConfigurationError
+from tests.deployment import small_deployment as small
+
+MODEL = small.task(small.deployment()).model
+SHAPES = jax.eval_shape(MODEL.init, jax.random.key(0))
+
+
+def written(**changes):
+    settings = small.deployment(**changes)
+    program = write_training_program(settings.model, MODEL, settings)
+    return settings, messages.TrainingProgram.FromString(program.SerializeToString())
+
+
+@pytest.mark.parametrize("name", COMPRESSIONS)
+@pytest.mark.parametrize("rotation", [False, True])
+def test_a_compression_is_read_as_it_was_written(name, rotation):
+    if not rotation or name in ROTATED:
+        settings, program = written(compression=name, upload_rotation=rotation)
+        assert read_compressor(program, MODEL) == settings.compressor()
+
+
+def test_local_training_is_read_as_it_was_written():
+    every = {
+        "client_batch_size": 3,
+        "client_epochs": 2,
+        "client_max_batches": 7,
+        "client_gradient_clip": 0.25,
+        "client_max_examples": 9,
+        "client_cap_order": "cap_then_shuffle",
+        "client_batches_across_epochs": True,
+    }
+    for changes in ({}, every):
+        settings, program = written(**changes)
+        assert read_local_training(program) == settings.local_training()
+    without_defaults = {field.name for field, _ in written(**every)[1].ListFields()}
+    assert without_defaults == set(messages.TrainingProgram.DESCRIPTOR.fields_by_name)
+
+
+def test_what_a_client_does_not_have_is_refused():
+    for change in ({"scheme": 99}, {"version": 2}, {"settings": {"bits": 8, "rotation": 2}}, {"settings": {"more": 1}}):
+        _, program = written()
+        for name, value in change.items():
+            if name == "settings":
+                program.upload.settings.update(value)
+            else:
+                setattr(program.upload, name, value)
+        with pytest.raises(ConfigurationError, match="there is no compression of scheme"):
+            read_compressor(program, MODEL)
+
+
+def test_a_model_of_other_tensors_is_refused():
+    for change in (lambda tensors: tensors.pop(), lambda tensors: tensors[0].dimensions.append(1)):
+        _, program = written()
+        change(program.upload.tensors)
+        with pytest.raises(WireError, match="has other tensors than this software's"):
+            read_compressor(program, MODEL)
+
+
+def test_all_of_a_plan_is_in_its_digest():
+    scheme = Scheme(2, 1, {"bits": 8, "rotation": 0})
+    shapes = [(3, 4), (), (5,)]
+    others = [
+        (scheme._replace(number=3), shapes),
+        (scheme._replace(version=2), shapes),
+        (scheme._replace(settings={"bits": 4, "rotation": 0}), shapes),
+        (scheme._replace(settings={"bits": 8}), shapes),
+        (scheme, [(4, 3), (), (5,)]),
+        (scheme, [(3, 4), (5,), ()]),
+        (scheme, [(12,), (), (5,)]),
+        (scheme, [(3, 4), (), (5,), ()]),
+    ]
+    digests = {plan_digest(*plan) for plan in [(scheme, shapes), *others]}
+    assert len(digests) == 1 + len(others)
+    reordered = scheme._replace(settings={"rotation": 0, "bits": 8})
+    assert plan_digest(reordered, shapes) == plan_digest(scheme, shapes)
+
+
+def test_the_order_of_tensors_is_that_of_their_sorted_names():
+    update = {"b": SHAPES["table"], "a": [SHAPES["head"], SHAPES["table"]]}
+    assert shapes_of(update) == [(32, 40), (40, 32), (40, 32)]
+
+
+def test_coordinator_and_aggregators_agree_where_all_that_matters_is_the_same():
+    def of(**changes):
+        return agreement(small.task(small.deployment(**changes)))
+
+    assert of() == of(rounds=77)
+    different = [
+        {}, {"compression": "uniform4"}, {"update_clip_norm": 1.0}, {"download_encoding": "bfloat16"},
+        {"weighting": "uniform"}, {"client_gradient_clip": 1.0}, {"length": 7},
+    ]  # fmt: skip
+    assert len({of(**changes) for changes in different}) == len(different)
