@@ -38,10 +38,7 @@ _EXAMPLES = """To begin:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a `fedlm` command.
-
-    Args:
-      argv: the words after `fedlm`; those of this process where None.
+    """Run a `fedlm` command, of this process's words where there are none.
 
     Returns:
       The exit status: 0 on success, 1 when another process of the same run was lost, 2 on a user's mistake, 130 when

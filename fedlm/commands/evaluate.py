@@ -73,14 +73,7 @@ def main(argv: list[str]) -> int:
 
 
 def score_table(summary: dict[str, Any]) -> Table:
-    """Make the table of how scores are spread over clients.
-
-    Args:
-      summary: of an evaluation.
-
-    Returns:
-      The table: a row a score, or two where there are scores before and after.
-    """
+    """Make the table of how an evaluation's scores are spread over clients, before and after where there are both."""
     sides = {"before": "clients", "after": "personalized_clients"}
     if "personalized_clients" not in summary:
         sides = {"": "clients"}
@@ -95,14 +88,7 @@ def score_table(summary: dict[str, Any]) -> Table:
 
 
 def describe_gain(summary: dict[str, Any]) -> str:
-    """Say what personalization did.
-
-    Args:
-      summary: of an evaluation.
-
-    Returns:
-      One sentence.
-    """
+    """Say in one sentence what personalization did."""
     share = summary["share_of_clients_better"]
     better = "no client has a target to score" if share is None else f"{100 * share:.1f} % of the clients got better"
     before, after = (summary[name]["perplexity"] for name in ("scores", "personalized_scores"))

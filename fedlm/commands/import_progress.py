@@ -57,7 +57,7 @@ class ImportProgress:
         self._bars.stop()
 
     def update(self, phase: str, done: int, total: int | None, unit: str) -> None:
-        """Show how far a phase is; see `fedlm.simulations.data.sources.base.Progress`."""
+        """Show how far a phase is, as a `fedlm.simulations.data.sources.base.Progress`."""
         if phase not in self._tasks:
             self._tasks[phase] = self._bars.add_task(phase, total=total, unit=unit)
         self._bars.update(self._tasks[phase], completed=done, total=total)

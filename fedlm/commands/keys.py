@@ -1,7 +1,6 @@
 """`fedlm keys`: credentials of a deployment's server, clients and operators."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,10 @@ class AuthorityCommand(_InFolder):
     days: int = 3650
     """For how long it is valid."""
 
+    def run(self) -> None:
+        Authority.create(self.folder, self.days)
+        print(f"authority: {self.folder / 'ca.pem'}; keep {self.folder / 'ca.key'} secret")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerCommand(_InFolder):
@@ -44,6 +47,11 @@ class ServerCommand(_InFolder):
     """Names or addresses that clients dial, beside those of loopback."""
     days: int = 825
     """For how long it is valid."""
+
+    def run(self) -> None:
+        hosts = tuple(dict.fromkeys((*self.host, *_LOOPBACK)))
+        Authority(self.folder).make_server(hosts, self.days)
+        print(f"server: {self.folder / 'server.pem'}, for {', '.join(hosts)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +65,9 @@ class MakeClientCommand(_InFolder):
     """The client's name: its identity, by which the server counts how often it takes part."""
     days: int = 365
     """For how long it is valid."""
+
+    def run(self) -> None:
+        print(f"client: {Authority(self.folder).make_client(self.name, self.days)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +83,12 @@ class TokenCommand(_InFolder):
     again: bool = False
     """The same device asks again, because its certificate ends or its key is lost."""
 
+    def run(self) -> None:
+        authority = Authority(self.folder)
+        for name in self.names:
+            token = authority.make_token(name, self.hours, self.days, self.again)
+            print(token if len(self.names) == 1 else f"{name} {token}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EnrolCommand:
@@ -86,6 +103,11 @@ class EnrolCommand:
     out: Path
     """Folder for the credentials, for `fedlm client --credentials`."""
 
+    def run(self) -> None:
+        token = sys.stdin.readline() if self.token == "-" else self.token
+        enrol_device(self.server, self.ca, token.strip(), self.out)
+        print(f"credentials: {self.out}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RevokeCommand(_InFolder):
@@ -94,88 +116,52 @@ class RevokeCommand(_InFolder):
     name: tyro.conf.Positional[str]
     """The client's name, which is not given again."""
 
+    def run(self) -> None:
+        Authority(self.folder).revoke(self.name)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ListCommand(_InFolder):
     """List the clients' certificates: name, last day, and whether it was revoked."""
+
+    def run(self) -> None:
+        for one in Authority(self.folder).issued():
+            print(f"{one.name}  {one.ends:%Y-%m-%d}{'  revoked' * one.revoked}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorCommand(_InFolder):
     """Make the token that operators show to see status and metrics, in place of an earlier one, and print it."""
 
-
-def main(argv: list[str]) -> int:
-    """Run `fedlm keys`."""
-    purpose = "Certificates by which a deployment's server and clients know each other (mutual TLS)."
-    choices = {name: (text, partial(_run, name)) for name, (text, _, _) in _ACTIONS.items()}
-    return run_choice(argv, "fedlm keys", "action", purpose, choices, _EXAMPLES)
+    def run(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        print(write_operator_token(self.folder / OPERATOR_TOKEN_FILE))
 
 
-def _run(action: str, argv: list[str]) -> int:
-    _, command, run = _ACTIONS[action]
-    run(read_options(command, argv, f"fedlm keys {action}"))
-    return 0
-
-
-def _make_authority(command: AuthorityCommand) -> None:
-    Authority.create(command.folder, command.days)
-    print(f"authority: {command.folder / 'ca.pem'}; keep {command.folder / 'ca.key'} secret")
-
-
-def _make_server(command: ServerCommand) -> None:
-    hosts = tuple(dict.fromkeys((*command.host, *_LOOPBACK)))
-    Authority(command.folder).make_server(hosts, command.days)
-    print(f"server: {command.folder / 'server.pem'}, for {', '.join(hosts)}")
-
-
-def _make_client(command: MakeClientCommand) -> None:
-    print(f"client: {Authority(command.folder).make_client(command.name, command.days)}")
-
-
-def _make_tokens(command: TokenCommand) -> None:
-    authority = Authority(command.folder)
-    for name in command.names:
-        token = authority.make_token(name, command.hours, command.days, command.again)
-        print(token if len(command.names) == 1 else f"{name} {token}")
-
-
-def _enrol(command: EnrolCommand) -> None:
-    token = sys.stdin.readline() if command.token == "-" else command.token
-    enrol_device(command.server, command.ca, token.strip(), command.out)
-    print(f"credentials: {command.out}")
-
-
-def _revoke(command: RevokeCommand) -> None:
-    Authority(command.folder).revoke(command.name)
-
-
-def _list(command: ListCommand) -> None:
-    for one in Authority(command.folder).issued():
-        print(f"{one.name}  {one.ends:%Y-%m-%d}{'  revoked' * one.revoked}")
-
-
-def _make_operator(command: OperatorCommand) -> None:
-    command.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    print(write_operator_token(command.folder / OPERATOR_TOKEN_FILE))
-
-
+_ACTIONS: dict[str, tuple[str, Any]] = {
+    "ca": ("make the authority that signs all certificates", AuthorityCommand),
+    "server": ("make the server's certificate and key", ServerCommand),
+    "client": ("make a client's certificate and key here, to be brought to its device", MakeClientCommand),
+    "token": ("make a one-time token with which a device enrols", TokenCommand),
+    "enrol": ("on a device: make a key, and get a certificate for it with a token", EnrolCommand),
+    "revoke": ("let a client in no more", RevokeCommand),
+    "list": ("list the clients' certificates", ListCommand),
+    "operator": ("make the token that operators show", OperatorCommand),
+}
 _EXAMPLES = """To begin:
 
   fedlm keys ca
   fedlm keys server --host fl.example.org
   fedlm keys token alice"""
-_ACTIONS: dict[str, tuple[str, type, Callable[[Any], None]]] = {
-    "ca": ("make the authority that signs all certificates", AuthorityCommand, _make_authority),
-    "server": ("make the server's certificate and key", ServerCommand, _make_server),
-    "client": (
-        "make a client's certificate and key here, to be brought to its device",
-        MakeClientCommand,
-        _make_client,
-    ),
-    "token": ("make a one-time token with which a device enrols", TokenCommand, _make_tokens),
-    "enrol": ("on a device: make a key, and get a certificate for it with a token", EnrolCommand, _enrol),
-    "revoke": ("let a client in no more", RevokeCommand, _revoke),
-    "list": ("list the clients' certificates", ListCommand, _list),
-    "operator": ("make the token that operators show", OperatorCommand, _make_operator),
-}
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm keys`."""
+    purpose = "Certificates by which a deployment's server and clients know each other (mutual TLS)."
+    choices = {name: (text, partial(_run, name)) for name, (text, _) in _ACTIONS.items()}
+    return run_choice(argv, "fedlm keys", "action", purpose, choices, _EXAMPLES)
+
+
+def _run(action: str, argv: list[str]) -> int:
+    read_options(_ACTIONS[action][1], argv, f"fedlm keys {action}").run()
+    return 0

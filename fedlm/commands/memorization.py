@@ -80,14 +80,7 @@ def main(argv: list[str]) -> int:
 
 
 def extraction_table(found: dict[str, Any]) -> Table:
-    """Make the table of extraction rates.
-
-    Args:
-      found: by `measure_memorization`.
-
-    Returns:
-      The table: for each prefix a row a split, and one for their difference.
-    """
+    """Make the table of extraction rates: for each prefix a row a split, and one for their difference."""
     within = f"within {100 * found['approximate_within']:.0f} % edits"
     title = f"{found['model']} after {found['steps']} steps: extraction of {found['suffix']} tokens"
     columns = ("exact", within)
@@ -105,14 +98,7 @@ def extraction_table(found: dict[str, Any]) -> Table:
 
 
 def exposure_table(canaries: dict[str, Any]) -> Table:
-    """Make the table of exposures.
-
-    Args:
-      canaries: of what `measure_memorization` found.
-
-    Returns:
-      The table: a row for each number of repeats.
-    """
+    """Make the table of exposures: a row for each number of repeats."""
     columns = ("repeats", "canaries", "mean", "median", "largest", "median, extrapolated")
     table = Table(*columns, title=f"exposure of canaries of {canaries['words']} random words, in bits")
     for row in canaries["by_repeats"]:

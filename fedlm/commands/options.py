@@ -122,7 +122,7 @@ def _fit(value: Any, kind: Any) -> Any:
     if origin is Literal:
         if value not in parts:
             raise TypeError(f"must be one of {', '.join(map(str, parts))}")
-        return value
+        return parts[parts.index(value)]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     wanted = str if kind is Path else kind
@@ -158,10 +158,7 @@ def settings_of(command: Any, kind: type[_Command]) -> _Command:
 
 
 def set_up_devices(devices: int | None) -> None:
-    """Make JAX see the devices wanted: one per CPU core, or the first accelerators. Call it before JAX is used.
-
-    Args:
-      devices: how many; None for all.
+    """Make JAX see so many devices, or all: one per CPU core, or the first accelerators. Call it before JAX is used.
 
     Raises:
       ConfigurationError: fewer than 1, or more than there are accelerators.

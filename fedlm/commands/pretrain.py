@@ -29,14 +29,12 @@ class PretrainCommand(Pretraining, ProcessGroup):
 
     out: Path
     """Folder of the run."""
-    devices: int | None = None
-    """How many devices each process uses: CPU cores where there is no accelerator. All where it is not given."""
 
 
 def main(argv: list[str]) -> int:
     """Run `fedlm pretrain`."""
     command = read_options(PretrainCommand, argv, "fedlm pretrain")
-    join_processes(settings_of(command, ProcessGroup), command.devices)
+    join_processes(settings_of(command, ProcessGroup))
     from fedlm.fl_core.runs.processes import is_first
     from fedlm.simulations.pretraining.run import run_pretraining
 
@@ -44,7 +42,7 @@ def main(argv: list[str]) -> int:
     if not is_first():
         run_pretraining(settings, command.out)
         return 0
-    with StepProgress(settings.model) as progress:
+    with StepProgress(settings.model, "step") as progress:
         summary = run_pretraining(settings, command.out, progress)
     console = Console()
     if summary["status"] == "diverged":

@@ -12,12 +12,12 @@ from fedlm.commands.options import set_up_devices
 from fedlm.fl_core.errors import ConfigurationError
 
 AUTOMATIC = "auto"
-_PATIENCE, _FAREWELL = 300, 10
+_JOINING_SECONDS, _LEAVING_SECONDS = 300, 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessGroup:
-    """Which processes run a command together; this one alone where no field is given."""
+    """Which processes run a command together, this one alone where no field of theirs is given, and with what."""
 
     coordinator: str | None = None
     """HOST:PORT at which process 0 waits for the others; or auto, where JAX finds out by itself which processes there
@@ -26,45 +26,39 @@ class ProcessGroup:
     """How many processes run this together."""
     process_id: int | None = None
     """Which of them this is, from 0."""
+    devices: int | None = None
+    """How many devices each process uses: CPU cores where there is no accelerator. All where it is not given."""
 
 
-def join_processes(group: ProcessGroup, devices: int | None) -> None:
+def join_processes(group: ProcessGroup) -> None:
     """Join the other processes, if there are any, and make JAX see the devices wanted. Call it before JAX is used.
-
-    Args:
-      group: the processes.
-      devices: how many this process uses; None for all.
 
     Raises:
       ConfigurationError: the options do not fit, or the processes cannot be joined.
     """
     _check(group)
     if group.coordinator is None:
-        return set_up_devices(devices)
+        return set_up_devices(group.devices)
     import jax
 
     # JAX would take SIGTERM for the notice of a preemption, and the process would not end.
     jax.config.update("jax_enable_preemption_service", False)
-    with _warning_before(_PATIENCE, group):
+    with _warning_before(_JOINING_SECONDS, group):
         try:
             if group.coordinator == AUTOMATIC:
-                jax.distributed.initialize(initialization_timeout=_PATIENCE)
+                jax.distributed.initialize(initialization_timeout=_JOINING_SECONDS)
             else:
                 jax.distributed.initialize(
-                    group.coordinator, group.num_processes, group.process_id, initialization_timeout=_PATIENCE
+                    group.coordinator, group.num_processes, group.process_id, initialization_timeout=_JOINING_SECONDS
                 )
         except (RuntimeError, ValueError) as error:
             raise ConfigurationError(_why_not_joined(group, error)) from error
-    set_up_devices(devices)
+    set_up_devices(group.devices)
     _connect_devices()
 
 
 def has_joined() -> bool:
-    """Say whether this process has joined others.
-
-    Returns:
-      True from `join_processes` on, where there are others.
-    """
+    """Say whether this process has joined others."""
     return "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
 
 
@@ -81,7 +75,7 @@ def leave_processes(status: int, with_others: bool) -> None:
     if with_others:
         farewell = threading.Thread(target=sys.modules["jax"].distributed.shutdown, daemon=True)
         farewell.start()
-        farewell.join(_FAREWELL)
+        farewell.join(_LEAVING_SECONDS)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

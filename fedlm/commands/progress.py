@@ -13,9 +13,9 @@ _PLAIN_SECONDS = 15.0
 
 
 class _Bar:
-    """One bar on stderr; where that is no terminal, a plain line now and then."""
+    """One bar on stderr, a context manager; where that is no terminal, a plain line now and then."""
 
-    def __init__(self, name: str, total: int | None, unit: str = "round"):
+    def __init__(self, name: str, unit: str = "round", total: int | None = None):
         console = Console(stderr=True)
         self._live = console.is_terminal
         self._progress = Progress(
@@ -48,79 +48,46 @@ class _Bar:
         self._progress.update(self._task, completed=done, text=text)
         if not self._live and (done == total or now - self._printed > _PLAIN_SECONDS):
             self._printed = now
-            left = (now - self._started) / (done - self._skipped) * (total - done)
-            print(
-                f"{self._name} {self._unit} {done}/{total} {text}, {time_text(left)} left", file=sys.stderr, flush=True
-            )
+            left = time_text((now - self._started) / (done - self._skipped) * (total - done))
+            print(f"{self._name} {self._unit} {done}/{total} {text}, {left} left", file=sys.stderr, flush=True)
 
 
 class RoundProgress(_Bar):
-    """Shows the rounds of one run; a context manager."""
+    """Shows the rounds of one run, by the name of its model."""
 
-    def __init__(self, name: str):
-        """Prepare the line.
-
-        Args:
-          name: of the model.
-        """
-        super().__init__(name, None)
-        self._scores = ""
+    _scores = ""
 
     def update(self, row: dict[str, Any], rounds: int) -> None:
-        """Show a finished round.
-
-        Args:
-          row: its metrics.
-          rounds: how many there are in all.
-        """
+        """Show a finished round by its metrics, of so many rounds."""
         if row.get("heldout_perplexity"):
             self._scores = f"perplexity {row['heldout_perplexity']:.1f} accuracy {row['heldout_accuracy']:.3f} "
         self.show(row["round"] + 1, rounds, describe_round(row, self._scores))
 
 
 class CellProgress(_Bar):
-    """Shows the rounds of all cells of a comparison; a context manager."""
+    """Shows the rounds of all cells of a comparison."""
 
     def __init__(self, total: int):
-        """Prepare the line.
-
-        Args:
-          total: rounds of all cells.
-        """
-        super().__init__("comparing", total)
+        super().__init__("comparing", total=total)
         self._total = total
         self._rounds: dict[Any, int] = {}
 
     def update(self, cell: Cell, row: dict[str, Any]) -> None:
-        """Show a finished round of a cell.
-
-        Args:
-          cell: which.
-          row: its metrics.
-        """
+        """Show a finished round of a cell by its metrics."""
         self._rounds[cell] = row["round"] + 1
         name = f"{cell.experiment.model} ({cell.experiment.client_learning_rate:g}, seed {cell.experiment.seed})"
         self.show(sum(self._rounds.values()), self._total, f"{name} {describe_round(row, '')}")
 
 
 class StepProgress(_Bar):
-    """Shows the steps of central training; a context manager."""
+    """Shows the steps of central training, by the name of its model; a `pretraining.run.Observer`."""
 
-    def __init__(self, name: str):
-        """Prepare the line.
-
-        Args:
-          name: of the model.
-        """
-        super().__init__(name, None, "step")
-        self._numbers = ""
+    _numbers = ""
 
     def stepped(self, done: int, steps: int, tokens_per_second: float) -> None:
-        """Show that a step is done; see `fedlm.simulations.pretraining.run.Observer`."""
         self.show(done, steps, f"{tokens_per_second:,.0f} tokens/s {self._numbers}")
 
     def published(self, row: dict[str, Any]) -> None:
-        """Show a step's numbers from the next step on."""
         names = {
             "train_loss": "loss {:.3f}",
             "heldout_perplexity": "held-out perplexity {:.1f}",
@@ -134,43 +101,20 @@ class StepProgress(_Bar):
         self._numbers = f"[step {row['step'] + 1}: {', '.join(shown)}]"
 
     def noticed(self, message: str) -> None:
-        """Print what the user should know."""
         self._progress.console.print(message, soft_wrap=True, markup=False)
 
 
 class EvaluationProgress(_Bar):
-    """Shows how much of an evaluation is done; a context manager."""
-
-    def __init__(self, name: str, unit: str):
-        """Prepare the line.
-
-        Args:
-          name: of the model.
-          unit: of what is counted, in the plural.
-        """
-        super().__init__(name, None, unit)
+    """Shows how much of an evaluation is done, in units named in the plural."""
 
     def update(self, done: int, total: int) -> None:
-        """Show what has been scored.
-
-        Args:
-          done: how many.
-          total: of how many.
-        """
+        """Show that so many units of all have been scored."""
         rate = done / max(time.monotonic() - self._started, 1e-9)
         self.show(done, total, f"{rate:,.0f} {self._unit}/s")
 
 
 def describe_round(row: dict[str, Any], scores: str) -> str:
-    """Put a round's numbers into a few words.
-
-    Args:
-      row: its metrics.
-      scores: the last held-out scores, as text.
-
-    Returns:
-      One line.
-    """
+    """Put a round's metrics, and the last held-out scores, into one line."""
     loss = "no loss" if row["train_loss"] is None else f"loss {row['train_loss']:.3f}"
     rate = row["clients"] / max(row["seconds"], 1e-9)
     moved = bytes_text(row["bytes_up"] + row["bytes_down"])
@@ -179,14 +123,7 @@ def describe_round(row: dict[str, Any], scores: str) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Write a number of bytes for people.
-
-    Args:
-      count: bytes.
-
-    Returns:
-      Such as `1.5 MB`.
-    """
+    """Write a number of bytes for people, such as `1.5 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -195,14 +132,7 @@ def bytes_text(count: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Write a duration for people.
-
-    Args:
-      seconds: not negative.
-
-    Returns:
-      Such as `3:05` or `1:02:03`.
-    """
+    """Write a duration for people, such as `3:05` or `1:02:03`."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -30,8 +30,6 @@ class SimulateCommand(Experiment, ProcessGroup):
 
     out: Path
     """Folder of the run."""
-    devices: int | None = None
-    """How many devices each process uses: CPU cores where there is no accelerator. All where it is not given."""
     save_client_scores: bool = False
     """Write test_clients.parquet into the folder too: the scores of each test client."""
 
@@ -39,7 +37,7 @@ class SimulateCommand(Experiment, ProcessGroup):
 def main(argv: list[str]) -> int:
     """Run `fedlm simulate`."""
     command = read_options(SimulateCommand, argv, "fedlm simulate", SIMULATION_PRESETS)
-    join_processes(settings_of(command, ProcessGroup), command.devices)
+    join_processes(settings_of(command, ProcessGroup))
     from fedlm.fl_core.runs.processes import is_first
     from fedlm.simulations.experiments.experiment import run_experiment
 

@@ -4,7 +4,6 @@ import http.client
 import json
 import math
 import ssl
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -99,14 +98,7 @@ def _fetch(command: StatusCommand) -> Callable[[], dict[str, Any]]:
 
 
 def describe(status: dict[str, Any]) -> Group:
-    """Put a status into lines.
-
-    Args:
-      status: see `fedlm.fl_core.deployment.operations.overview.Overview.read`.
-
-    Returns:
-      What rich prints.
-    """
+    """Put a status, as `fedlm.fl_core.deployment.operations.overview.Overview.read` tells it, into lines."""
     run, clients = status["run"], status["clients"]
     lines: list[Any] = [
         Text(f"{run['model']}: {run['released']} of {run['rounds']} rounds done, {run['doing']}", style="bold"),
@@ -146,7 +138,3 @@ def _privacy_line(privacy: dict[str, Any] | None) -> str:
         math.inf if value is None else value for value in (privacy["epsilon_spent"], privacy["epsilon_budget"])
     )
     return f"privacy: epsilon {spent:.4g} of {budget:.4g} spent at delta {privacy['delta']:g}; {privacy['statement']}"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -25,9 +25,6 @@ def run_choice(
       choices: what each sub-command does, in words, and what runs it with the words after its name.
       examples: lines that end the help.
 
-    Returns:
-      The exit status.
-
     Raises:
       ConfigurationError: there is no such sub-command.
     """
