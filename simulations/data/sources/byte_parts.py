@@ -5,7 +5,7 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
@@ -60,6 +60,18 @@ def unreadable(path: Path, error: Exception) -> DataError:
     if isinstance(error, OSError) and error.errno is not None:
         return DataError(f"{path}: cannot be read ({error.strerror}). Check the file's name and permissions.")
     return DataError(f"{path}: is damaged or cut off ({error}). Fetch the file again, and check that it is complete.")
+
+
+@contextmanager
+def damage_errors(library: str, place: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn a library's errors in a block into a DataError that says where it was and what to do."""
+    try:
+        yield
+    except kinds as error:
+        raise DataError(
+            f"{place}: {library} cannot read it ({error}). The file is damaged or cut off: fetch it again, and check "
+            "that it is complete."
+        ) from error
 
 
 def last_line_end(data: bytes, start: int) -> int:

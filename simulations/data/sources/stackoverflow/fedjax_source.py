@@ -4,10 +4,9 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import tyro
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
@@ -15,12 +14,13 @@ from fedlm.simulations.data.formats.fedjax import COLUMNS, unpack_client
 from fedlm.simulations.data.sources.base import Part, Progress, Reading
 from fedlm.simulations.data.sources.stackoverflow.sqlite_files import Database, check_columns, database_errors, opened
 from fedlm.simulations.data.sources.stackoverflow.text_features import (
-    TOKENS,
+    FeatureFiles,
+    check_feature,
     choose_feature,
-    decode_texts,
+    client_text,
+    no_text,
     splits_in_names,
 )
-from fedlm.simulations.data.sources.user_rows import existing_files
 
 PART_BYTES = 8 << 20
 """Clients with together about so many compressed bytes are one part."""
@@ -37,37 +37,22 @@ class FedjaxPart(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StackOverflowFedjax:
+class StackOverflowFedjax(FeatureFiles):
     """Stack Overflow, or Shakespeare, as FedJAX publishes them.
 
     SQLite files whose names end in _train, _held_out and _test, or none of them: then users are split 80/10/10.
     """
 
-    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """The files."""
-    feature: str | None = None
-    """Name of the feature with the text; tokens or else snippets where it is not given."""
-
-    @property
-    def words_are_separated(self) -> bool:
-        return self._text_feature() == TOKENS
-
-    def files(self) -> list[Path]:
-        return existing_files(self.paths)
-
     def open(self, workspace: Path, progress: Progress) -> Reading:
         files = self.files()
-        feature = self._text_feature()
+        feature = self.text_feature()
         seen: dict[tuple[str | None, str], Path] = {}
         parts: list[Part] = []
         for path, split in zip(files, splits_in_names(files), strict=True):
             parts += _parts(Database(path, path), split, feature, seen)
         return Reading("clients", sum(part.size for part in parts), parts, read_clients)
 
-    def _text_feature(self) -> str:
-        if self.feature is not None:
-            return self.feature
-        path = self.files()[0]
+    def _find_feature(self, path: Path) -> str:
         with opened(Database(path, path)) as connection:
             _check_table(connection, Database(path, path))
             row = connection.execute("SELECT client_id, data FROM federated_data ORDER BY rowid LIMIT 1").fetchone()
@@ -95,12 +80,7 @@ def read_clients(part: FedjaxPart, skipped: SkippedCounts) -> Iterator[ClientTex
                     f"{where}: found {len(values)} examples, expected {expected} as num_examples says. Fetch or make "
                     "the file again."
                 )
-            if not values:
-                skipped.add("client without text", place=where)
-                continue
-            texts = decode_texts(enumerate(values, start=1), part.feature, where, skipped)
-            if texts:
-                yield ClientText(name, texts, part.split)
+            yield from client_text(name, part.split, enumerate(values, start=1), part.feature, where, skipped)
 
 
 def _check_table(connection: sqlite3.Connection, database: Database) -> None:
@@ -120,7 +100,11 @@ def _parts(
                 raise DataError(f"{database.given}: row {rowid} of federated_data has no client_id, expected one.")
             name = _client_name(client_id)
             if (split, name) in seen:
-                _raise_twice(name, database.given, seen[split, name])
+                also = "" if seen[split, name] == database.given else f" and in {seen[split, name]}"
+                raise DataError(
+                    f"{database.given}: client {name!r} occurs twice{also}, in the same split. Expected one row for "
+                    "each client; name each file once, and join the client's rows."
+                )
             seen[split, name] = database.given
             rowids.append(rowid)
     rowids.sort()
@@ -128,14 +112,6 @@ def _parts(
     for first in range(0, len(rowids), count):
         some = rowids[first : first + count]
         yield Part(FedjaxPart(database, split, feature, some[0], some[-1]), len(some))
-
-
-def _raise_twice(client_id: str, path: Path, before: Path) -> None:
-    also = "" if before == path else f" and in {before}"
-    raise DataError(
-        f"{path}: client {client_id!r} occurs twice{also}, in the same split. Expected one row for each client; name "
-        "each file once, and join the client's rows."
-    )
 
 
 def _client_name(client_id: object) -> str:
@@ -156,15 +132,8 @@ def _unpack(data: Any, where: str) -> dict[str, Any]:
 
 
 def _text_values(features: dict[str, Any], feature: str, where: str) -> list[bytes]:
-    if feature not in features:
-        raise DataError(
-            f"{where}: the features are {', '.join(sorted(features)) or 'none'}, expected {feature} among them. "
-            "Name the feature with the text with --feature."
-        )
+    check_feature(features, feature, where)
     values = features[feature]
     if not isinstance(values, np.ndarray) or values.dtype != object or values.ndim != 1:
-        raise DataError(
-            f"{where}: {feature} is {str(values)[:60]}, expected a list of texts. "
-            "Name the feature with the text with --feature."
-        )
+        raise no_text(feature, str(values)[:60], "a list of texts", where)
     return values.tolist()

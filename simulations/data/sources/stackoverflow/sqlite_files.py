@@ -2,11 +2,12 @@
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data.sources.byte_parts import damage_errors
 
 SQLITE_SIGNATURE = b"SQLite format 3\x00"
 
@@ -37,16 +38,9 @@ def opened(database: Database) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-@contextmanager
-def database_errors(place: str) -> Iterator[None]:
+def database_errors(place: str) -> AbstractContextManager[None]:
     """Turn any sqlite3.Error in a block into a DataError that says where it was and what to do."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise DataError(
-            f"{place}: SQLite cannot read it ({error}). The file is damaged or cut off: fetch it again, and check that "
-            "it is complete."
-        ) from error
+    return damage_errors("SQLite", place, sqlite3.Error)
 
 
 def check_columns(

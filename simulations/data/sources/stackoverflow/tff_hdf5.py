@@ -1,7 +1,7 @@
 """Reading the HDF5 files in which TensorFlow Federated published its data sets before it used SQLite."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,14 @@ import h5py
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import Part
-from fedlm.simulations.data.sources.stackoverflow.text_features import choose_feature, decode_texts, splits_in_names
+from fedlm.simulations.data.sources.byte_parts import damage_errors
+from fedlm.simulations.data.sources.stackoverflow.text_features import (
+    check_feature,
+    choose_feature,
+    client_text,
+    no_text,
+    splits_in_names,
+)
 
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 PART_CLIENTS = 100
@@ -64,28 +71,16 @@ def read_hdf5(part: Hdf5Part, skipped: SkippedCounts) -> Iterator[ClientText]:
             where = f"{part.path}, client {client_id!r}"
             with _hdf5_errors(where):
                 values = _read_values(part, clients, client_id, where)
-            if not values:
-                skipped.add("client without text", place=where)
-                continue
-            texts = decode_texts(enumerate(values, start=1), part.feature, where, skipped)
-            if texts:
-                yield ClientText(client_id, texts, part.split)
+            yield from client_text(client_id, part.split, enumerate(values, start=1), part.feature, where, skipped)
 
 
 def _read_values(part: Hdf5Part, clients: h5py.Group, client_id: str, where: str) -> list[bytes]:
     client = _subgroup(part.path, clients, client_id)
-    if part.feature not in client:
-        raise DataError(
-            f"{where}: the features are {', '.join(sorted(client)) or 'none'}, expected {part.feature} among them. "
-            "Name the feature with the text with --feature."
-        )
+    check_feature(client, part.feature, where)
     dataset = client[part.feature]
     values: list[Any] = dataset[()].tolist() if isinstance(dataset, h5py.Dataset) and dataset.ndim == 1 else [None]
     if not all(isinstance(value, bytes) for value in values):
-        raise DataError(
-            f"{where}: {part.feature} is {dataset!r}, expected a list of texts. "
-            "Name the feature with the text with --feature."
-        )
+        raise no_text(part.feature, repr(dataset), "a list of texts", where)
     return values
 
 
@@ -106,12 +101,5 @@ def _subgroup(path: Path, group: h5py.Group, name: str) -> h5py.Group:
     return member
 
 
-@contextmanager
-def _hdf5_errors(place: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
-        raise DataError(
-            f"{place}: HDF5 cannot read it ({error}). The file is damaged or cut off: fetch it again, and check that "
-            "it is complete."
-        ) from error
+def _hdf5_errors(place: str) -> AbstractContextManager[None]:
+    return damage_errors("HDF5", place, OSError, KeyError, RuntimeError, ValueError)

@@ -5,17 +5,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Literal
-
-import tyro
+from typing import IO, Literal
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.sources.base import Progress, Reading
 from fedlm.simulations.data.sources.byte_parts import unreadable
 from fedlm.simulations.data.sources.stackoverflow import tff_hdf5, tff_tables
 from fedlm.simulations.data.sources.stackoverflow.sqlite_files import SQLITE_SIGNATURE, Database
-from fedlm.simulations.data.sources.stackoverflow.text_features import TEXT_FEATURES, TOKENS
-from fedlm.simulations.data.sources.user_rows import existing_files
+from fedlm.simulations.data.sources.stackoverflow.text_features import TEXT_FEATURES, FeatureFiles
 
 BLOCK_BYTES = 4 << 20
 SEARCHED_BYTES = 64 << 20
@@ -30,29 +27,17 @@ _SIGNATURES: dict[bytes, Literal["SQLite", "HDF5", "LZMA"]] = {
 
 
 @dataclass(frozen=True)
-class StackOverflowTff:
+class StackOverflowTff(FeatureFiles):
     """Stack Overflow, or Shakespeare, as TensorFlow Federated publishes them.
 
     Either SQLite, still compressed (.lzma) or not, or the older HDF5 files, whose names end in _train, _held_out and
     _test. A compressed file needs room for the decompressed one beside the store while it is imported.
     """
 
-    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """The files."""
-    feature: str | None = None
-    """Name of the feature with the text; tokens or else snippets where it is not given."""
-
-    @property
-    def words_are_separated(self) -> bool:
-        return self._text_feature() == TOKENS
-
-    def files(self) -> list[Path]:
-        return existing_files(self.paths)
-
     def open(self, workspace: Path, progress: Progress) -> Reading:
         files = self.files()
         kinds = [_kind(path) for path in files]
-        feature = self._text_feature()
+        feature = self.text_feature()
         if "HDF5" not in kinds:
             databases = [
                 _decompressed(path, workspace / f"decompressed-{number}-{path.stem}", progress)
@@ -70,10 +55,7 @@ class StackOverflowTff:
         parts = tff_hdf5.hdf5_parts(files, feature)
         return Reading("clients", sum(part.size for part in parts), parts, tff_hdf5.read_hdf5)
 
-    def _text_feature(self) -> str:
-        if self.feature is not None:
-            return self.feature
-        path = self.files()[0]
+    def _find_feature(self, path: Path) -> str:
         kind = _kind(path)
         if kind == "HDF5":
             return tff_hdf5.text_feature(path)

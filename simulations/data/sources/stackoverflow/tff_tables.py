@@ -15,7 +15,12 @@ from fedlm.simulations.data.formats.tensorflow_federated import (
 )
 from fedlm.simulations.data.sources.base import Part, Progress
 from fedlm.simulations.data.sources.stackoverflow.sqlite_files import Database, check_columns, database_errors, opened
-from fedlm.simulations.data.sources.stackoverflow.text_features import choose_feature, decode_texts
+from fedlm.simulations.data.sources.stackoverflow.text_features import (
+    check_feature,
+    choose_feature,
+    client_text,
+    no_text,
+)
 
 PART_EXAMPLES = 50_000
 """Clients with together about so many examples are one part."""
@@ -193,12 +198,8 @@ def _read_clients(connection: sqlite3.Connection, part: TablePart, skipped: Skip
             rows = connection.execute(_ROWS_OF_CLIENT, (split, client_id)).fetchall()
         if len(rows) != expected:
             _raise_count_differs(part.database, (split, client_id), len(rows), expected)
-        if not rows:
-            skipped.add("client without text", place=where)
-            continue
-        texts = decode_texts(_values(rows, part.feature, where), part.feature, where, skipped)
-        if texts:
-            yield ClientText(client_id, texts, SPLITS_BY_NAME[split])
+        values = _values(rows, part.feature, where)
+        yield from client_text(client_id, SPLITS_BY_NAME[split], values, part.feature, where, skipped)
 
 
 def _read_rows(connection: sqlite3.Connection, part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
@@ -214,26 +215,20 @@ def _read_rows(connection: sqlite3.Connection, part: TablePart, skipped: Skipped
             clients.setdefault((split, client_id), []).append((rowid, data))
     for (split, client_id), rows in clients.items():
         where = f"{part.database.given}, client {client_id!r}"
-        texts = decode_texts(_values(rows, part.feature, where), part.feature, where, skipped)
-        if texts:
-            yield ClientText(client_id, texts, SPLITS_BY_NAME[split])
+        values = _values(rows, part.feature, where)
+        yield from client_text(client_id, SPLITS_BY_NAME[split], values, part.feature, where, skipped)
 
 
 def _values(rows: Iterable[tuple[int, Any]], feature: str, where: str) -> Iterator[tuple[int, bytes]]:
     for rowid, data in rows:
+        place = f"{where}, row {rowid} of examples"
         try:
             values = parse_feature(data, feature)
         except (ValueError, TypeError) as error:
-            raise DataError(f"{where}, row {rowid} of examples: damaged ({error}). Fetch the file again.") from error
+            raise DataError(f"{place}: damaged ({error}). Fetch the file again.") from error
         if values is None:
-            found = ", ".join(sorted(parse_example(data))) or "none"
-            raise DataError(
-                f"{where}, row {rowid} of examples: the features are {found}, expected {feature} among them. "
-                "Name the feature with the text with --feature."
-            )
-        if len(values) != 1 or not isinstance(values[0], bytes):
-            raise DataError(
-                f"{where}, row {rowid} of examples: {feature} is {str(values)[:60]}, expected one text. "
-                "Name the feature with the text with --feature."
-            )
-        yield rowid, values[0]
+            check_feature(parse_example(data), feature, place)
+        elif len(values) != 1 or not isinstance(values[0], bytes):
+            raise no_text(feature, str(values)[:60], "one text", place)
+        else:
+            yield rowid, values[0]
