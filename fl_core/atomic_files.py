@@ -94,6 +94,23 @@ def append_whole(descriptor: int, content: bytes, end: int) -> int:
     return end + written
 
 
+def move_into_place(made: Path, out: Path, aside: Path) -> None:
+    """Rename a file or folder, and sync its new place; what was there before is replaced.
+
+    A folder cannot be renamed over a full one: the old one steps aside, and is the caller's to remove.
+    """
+    if out.is_dir():
+        os.rename(out, aside)
+        try:
+            os.rename(made, out)
+        except OSError:
+            os.rename(aside, out)
+            raise
+    else:
+        os.replace(made, out)
+    sync_to_disk(out.parent)
+
+
 def sync_to_disk(path: Path) -> None:
     """Wait until a file's content, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

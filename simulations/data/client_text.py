@@ -1,7 +1,6 @@
 """What every source of text yields, and the tally of what it left out."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,13 +33,9 @@ class SkippedCounts:
         for reason, count in counts.items():
             self.add(reason, count, first.get(reason, ""))
 
-    def items(self) -> Iterator[tuple[str, int]]:
-        """Yield (reason, count) in the order of the reasons' names."""
-        yield from sorted(self._counts.items())
-
     def as_dict(self) -> dict[str, int]:
         """Return the counts by reason, sorted by reason."""
-        return dict(self.items())
+        return dict(sorted(self._counts.items()))
 
     def first_places(self) -> dict[str, str]:
         """Return where the first input of each reason was (file and line, row or client), where that is known."""

@@ -87,19 +87,11 @@ def fingerprint(path: Path) -> str:
 def _check_interval(path: Path, line: int, first: float, last: float, cycle_hours: float) -> None:
     for name, value in (("start", first), ("end", last)):
         if not 0 <= value <= cycle_hours:
-            _bad(
-                path,
-                line,
-                f"{name} is {value:g}, expected hours between 0 and the length of the cycle, {cycle_hours:g}; correct "
-                "it, or give another availability_cycle_hours",
-            )
+            expected = f"expected hours between 0 and the length of the cycle, {cycle_hours:g}"
+            _bad(path, line, f"{name} is {value:g}, {expected}; correct it, or give another availability_cycle_hours")
     if first == last:
-        _bad(
-            path,
-            line,
-            f"start and end are both {first:g}, expected them to differ; remove the row, or give 0 and {cycle_hours:g} "
-            "for a client that is always available",
-        )
+        advice = f"remove the row, or give 0 and {cycle_hours:g} for a client that is always available"
+        _bad(path, line, f"start and end are both {first:g}, expected them to differ; {advice}")
 
 
 def _number(path: Path, line: int, column: str, text: str) -> float:

@@ -94,7 +94,11 @@ def evaluation_batches(
     own_rows = range(batch_size) if own_rows is None else own_rows
     for start in range(0, total, batch_size):
         first, last = (min(start + row, total) for row in (own_rows.start, own_rows.stop))
-        yield _filled_batch(_sequences(data, clients, ends, first, last), (len(own_rows), length + 1))
+        tokens, filled = np.full((len(own_rows), length + 1), PAD_ID, np.int32), 0
+        for found in _sequences(data, clients, ends, first, last):
+            tokens[filled : filled + len(found)] = found
+            filled += len(found)
+        yield Batch(tokens, (np.arange(len(tokens)) < filled).astype(np.float32))  # type: ignore[arg-type]
 
 
 def _sequences(
@@ -144,11 +148,3 @@ def evaluation_owners(data: FederatedData, max_examples: int | None = None) -> n
 def evaluation_order(data: FederatedData) -> np.ndarray:
     """Return int64 [clients], the order in which clients are scored: random, but always the same."""
     return np.random.default_rng(0).permutation(len(data.num_examples))
-
-
-def _filled_batch(sequences: Iterable[np.ndarray], shape: tuple[int, int]) -> Batch:
-    tokens, filled = np.full(shape, PAD_ID, np.int32), 0
-    for found in sequences:
-        tokens[filled : filled + len(found)] = found
-        filled += len(found)
-    return Batch(tokens, (np.arange(len(tokens)) < filled).astype(np.float32))  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ from fedlm.simulations.data.grouping import (
     read_summary,
     write_run,
 )
-from fedlm.simulations.data.sources.base import Part, Progress, Reading, ReadPart, Source
+from fedlm.simulations.data.sources.base import Part, Progress, ReadPart, Source
 from fedlm.simulations.data.splits import SPLITS, SplitRule
 from fedlm.simulations.data.store.format import TOKENIZER_FILE, StoreHeader, read_header, split_file
 from fedlm.simulations.data.store.writer import SplitWriter, StoreWriter
@@ -186,20 +186,16 @@ def _read_stage(task: _Import) -> list[RunSummary]:
     if not complete.exists():
         reading = task.source.open(task.workspace, task.progress)
         done = 0
-        for size in task.pool.map(functools.partial(_read_part, reading.read), _unread(reading, task.workspace)):
+        numbered = ((task.workspace / f"run-{index:08d}.arrow", part) for index, part in enumerate(reading.parts))
+        # A part that has been read is passed on only for its size, without its content.
+        parts = ((part.size if run.exists() else part, run) for run, part in numbered)
+        for size in task.pool.map(functools.partial(_read_part, reading.read), parts):
             done += size
             task.progress("read", done, reading.total, reading.unit)
         write_atomically(complete, "")
     for decompressed in task.workspace.glob("decompressed-*"):  # everything in it has been read
         decompressed.unlink()
     return [read_summary(run) for run in _runs(task.workspace)]
-
-
-def _unread(reading: Reading, workspace: Path) -> Iterator[tuple[Part | int, Path]]:
-    for index, part in enumerate(reading.parts):
-        run = workspace / f"run-{index:08d}.arrow"
-        # A part that has been read is passed on only for its size, without its content.
-        yield (part.size if run.exists() else part), run
 
 
 def _read_part(read: ReadPart, task: tuple[Part | int, Path]) -> int:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedlm.simulations.experiments.comparison import CellResult
-from fedlm.simulations.plot_style import GRID, INK, MUTED, new_figure, short_name
+from fedlm.simulations.plot_style import INK, MUTED, new_figure, short_name, style_frame
 from fedlm.simulations.reporting.formatting import format_percent, format_perplexity
 from fedlm.simulations.reporting.line_styles import LineStyle, line_styles
 from fedlm.simulations.reporting.selection import Curve, ModelResult, heldout_points
@@ -68,7 +68,8 @@ def upload_plot(models: Sequence[ModelResult]) -> Figure:
 def _curves_figure(models: Sequence[ModelResult], score: str, x: Callable[[Curve], np.ndarray]) -> tuple[Figure, Axes]:
     figure = new_figure(HEIGHT + 0.25 * max(0, len(models) - 10))
     axes = figure.add_subplot()
-    _style_axes(axes, score)
+    axes.set_ylabel(f"held-out {score}\n(PAD and EOS targets left out)", color=INK)
+    style_axes(axes, score)
     lines = [_line(entry, style, score, x) for entry, style in zip(models, line_styles(models).values(), strict=True)]
     scores = [line.mean.mean for line in lines if line.mean] or [values for line in lines for _, values in line.lost]
     if not scores:
@@ -100,18 +101,9 @@ def _seed(result: CellResult, score: str, x: Callable[[Curve], np.ndarray]) -> t
     return x(Curve(np.array(list(points)), bytes_up, values, None)), values
 
 
-def _style_axes(axes: Axes, score: str) -> None:
-    axes.set_ylabel(f"held-out {score}\n(PAD and EOS targets left out)", color=INK)
-    style_axes(axes, score)
-
-
 def style_axes(axes: Axes, score: str) -> None:
     """Give axes the look of the report, and a vertical axis for `perplexity`, which is logarithmic, or an accuracy."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(MUTED)
-    axes.tick_params(colors=MUTED, labelcolor=INK, which="both")
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
+    style_frame(axes)
     if score == "perplexity":
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
@@ -183,8 +175,9 @@ def _label_lines(axes: Axes, lines: list[Line], score: str, x: Callable[[Curve],
     for line in lines:
         if line.mean is not None:
             value = float(line.mean.mean[-1])
-            across, height = _in_axes(axes, float(x(line.mean)[-1]), value)
-            ends.append((height, across, f"{short_name(line.model)}  {label(value)}", line))
+            end = axes.transData.transform((float(x(line.mean)[-1]), value))
+            across, height = axes.transAxes.inverted().transform(end)
+            ends.append((float(height), float(across), f"{short_name(line.model)}  {label(value)}", line))
         else:
             reason = "no seed finished" if line.lost else "no held-out score"
             ends.append((1.0, 1.0, f"{short_name(line.model)}  {reason}", line))
@@ -196,11 +189,6 @@ def _label_lines(axes: Axes, lines: list[Line], score: str, x: Callable[[Curve],
         sample = {name: value for name, value in line.style.items() if name != "marker"}
         axes.plot([1.03, 1.105], [place, place], transform=beside, clip_on=False, **sample)
         axes.text(1.12, place, text, va="center", color=INK, transform=beside, parse_math=False)
-
-
-def _in_axes(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    across, height = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
-    return float(across), float(height)
 
 
 def spread_out(heights: Sequence[float]) -> list[float]:

@@ -8,13 +8,12 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnchoredText
-from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.simulations.data.describing.counts import SplitCounts
 from fedlm.simulations.data.describing.description import TRUNCATION_LENGTHS, coverage_by_rank, truncated_share
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.plot_style import FAMILIES, GRID, INK, MUTED, new_figure, to_png
+from fedlm.simulations.plot_style import FAMILIES, INK, MUTED, new_figure, style_frame, to_png
 
 WIDTH, HEIGHT = 10.0, 7.2
 LINE_WIDTH, SMALL = 1.6, 9
@@ -42,7 +41,7 @@ def draw_store(store: TokenStore, counts: Mapping[str, SplitCounts]) -> Figure:
     _draw_coverage(panels[2], shown, colours)
     _draw_clients(panels[3], "Clients by number of tokens", "tokens of a client", shown, colours, 3)
     for axes in panels:
-        _style(axes)
+        style_frame(axes)
         if not shown:
             axes.text(0.5, 0.5, "no examples", ha="center", color=MUTED, transform=axes.transAxes)
             axes.set(xticks=[], yticks=[])
@@ -59,9 +58,7 @@ def _draw_clients(
     axes: Axes, title: str, label: str, shown: Mapping[str, SplitCounts], colours: Mapping[str, str], field: int
 ) -> None:
     """Count clients in steps from one power of two to the next."""
-    _set_title(axes, title)
-    axes.set_xlabel(f"{label}, each step twice as many", color=INK)
-    axes.set_ylabel("clients", color=INK)
+    _label(axes, title, f"{label}, each step twice as many", "clients")
     if not shown:
         return
     most = max(int(split[field].max()) for split in shown.values())
@@ -77,13 +74,14 @@ def _draw_clients(
 
 def _draw_lengths(axes: Axes, shown: Mapping[str, SplitCounts], colours: Mapping[str, str]) -> None:
     """Draw, for each length, the share of examples that are as long; a cut at that length takes something off them."""
-    _set_title(axes, "Examples that a cut shortens")
-    axes.set_xlabel("length of the cut in tokens", color=INK)
-    axes.set_ylabel("share of the split's examples", color=INK)
+    _label(axes, "Examples that a cut shortens", "length of the cut in tokens", "share of the split's examples")
     axes.yaxis.set_major_formatter(_percent)
     if not shown:
         return
-    cumulative = np.cumsum(_sum_lengths(list(shown.values())))
+    total = np.zeros(max(len(split.lengths) for split in shown.values()), np.int64)
+    for split in shown.values():
+        total[: len(split.lengths)] += split.lengths
+    cumulative = np.cumsum(total)
     longest = int(np.searchsorted(cumulative, SHOWN_SHARE * cumulative[-1])) + 1
     for name, split in shown.items():
         longer = np.cumsum(split.lengths[::-1])[::-1] / split.lengths.sum()
@@ -102,18 +100,13 @@ def _draw_lengths(axes: Axes, shown: Mapping[str, SplitCounts], colours: Mapping
     _add_note(axes, "\n".join(rows), "lower left" if longest > LONG else "upper right")
 
 
-def _sum_lengths(splits: list[SplitCounts]) -> NDArray[np.int64]:
-    """Return the number of examples of each length in all splits together."""
-    total = np.zeros(max(len(split.lengths) for split in splits), np.int64)
-    for split in splits:
-        total[: len(split.lengths)] += split.lengths
-    return total
-
-
 def _draw_coverage(axes: Axes, shown: Mapping[str, SplitCounts], colours: Mapping[str, str]) -> None:
-    _set_title(axes, "What the vocabulary covers")
-    axes.set_xlabel("entries of the vocabulary, most frequent first", color=INK)
-    axes.set_ylabel("share of the split's tokens", color=INK)
+    _label(
+        axes,
+        "What the vocabulary covers",
+        "entries of the vocabulary, most frequent first",
+        "share of the split's tokens",
+    )
     if not shown:
         return
     axes.set_xscale("log")
@@ -134,15 +127,15 @@ def _percent(share: float, place: object = None) -> str:
     return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
-def _set_title(axes: Axes, title: str) -> None:
+def _label(axes: Axes, title: str, across: str, up: str) -> None:
     axes.set_title(title, loc="left", color=INK, weight="bold", fontsize=11)
+    axes.set_xlabel(across, color=INK)
+    axes.set_ylabel(up, color=INK)
 
 
 def _add_note(axes: Axes, text: str, corner: str) -> None:
-    note = AnchoredText(
-        text, loc=corner, frameon=False, prop={"color": INK, "fontsize": SMALL, "backgroundcolor": "white"}
-    )
-    axes.add_artist(note)
+    look = {"color": INK, "fontsize": SMALL, "backgroundcolor": "white"}
+    axes.add_artist(AnchoredText(text, loc=corner, frameon=False, prop=look))
 
 
 def _plain_numbers(axes: Axes, which: str) -> None:
@@ -153,11 +146,3 @@ def _plain_numbers(axes: Axes, which: str) -> None:
         low, high = axis.get_view_interval()
         if high < 100 * low:
             axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-
-
-def _style(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(MUTED)
-    axes.tick_params(colors=MUTED, labelcolor=INK, which="both")
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)

@@ -7,7 +7,6 @@ import numpy as np
 from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
 OOV_TEXT = "[OOV]"
 
@@ -39,7 +38,9 @@ def sample_clients(
     samples = []
     for index in chosen:
         client = found.client(index)
-        texts = [_text(store.tokenizer, client.example(j)) for j in range(min(examples, client.num_examples))]
+        decoded = [store.tokenizer.decode(client.example(j)) for j in range(min(examples, client.num_examples))]
+        # No kind of tokenizer decodes anything else to the name of a special token.
+        texts = [text.replace(SPECIAL_TOKENS[OOV_ID], OOV_TEXT) for text in decoded]
         samples.append(ClientSample(found.client_id(index), client.num_examples, texts))
     return samples
 
@@ -55,8 +56,3 @@ def _find(store: TokenStore, split: str, client_id: str) -> int:
     else:
         advice = f"Its clients are named like {', '.join(map(repr, ids[:3])) or 'none'}; ask for none to see some."
     raise DataError(f"{store.path}: split {split} has no client {client_id!r}. {advice}")
-
-
-def _text(tokenizer: Tokenizer, ids: np.ndarray) -> str:
-    # No kind of tokenizer decodes anything else to the name of a special token.
-    return tokenizer.decode(ids).replace(SPECIAL_TOKENS[OOV_ID], OOV_TEXT)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,18 +61,11 @@ class Export(Protocol):
         ...
 
 
-class StoredClient(NamedTuple):
-    """A client of a store."""
-
-    client_id: str
-    examples: ClientExamples
-
-
-def stored_clients(store: TokenStore, split: str) -> Iterator[StoredClient]:
-    """Yield the clients of a split in the store's order."""
+def stored_clients(store: TokenStore, split: str) -> Iterator[tuple[str, ClientExamples]]:
+    """Yield (id, examples) of the clients of a split in the store's order."""
     clients = store.split(split)
     for index in range(clients.num_clients):
-        yield StoredClient(clients.client_id(index), clients.client(index))
+        yield clients.client_id(index), clients.client(index)
 
 
 def pieces(examples: ClientExamples) -> Iterator[ClientExamples]:

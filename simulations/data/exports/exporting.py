@@ -5,7 +5,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk
+from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.exports.base import Export, ExportSettings
@@ -54,8 +54,11 @@ def export_store(
             try:
                 made = _make(export, store, settings, workspace, progress)
                 _check_destination(export, store, out, overwrite)
-                size = _sync(made)
-                _move(made, out, workspace)
+                files = sorted(made.iterdir()) if made.is_dir() else [made]
+                for path in {*files, made}:
+                    sync_to_disk(path)
+                size = sum(path.stat().st_size for path in files)
+                move_into_place(made, out, workspace / "replaced")
             finally:
                 shutil.rmtree(workspace, ignore_errors=True)
     headers = store.header.splits
@@ -94,34 +97,7 @@ def _check_destination(export: Export, store: TokenStore, out: Path, overwrite: 
         return
     if out.is_symlink() or not (out.is_dir() if folder else out.is_file()):
         raise DataError(f"{out}: is something else than a {kind}, expected a {kind} to make. Choose another --out.")
-    if folder and not _is_replaceable(out, export):
+    if folder and not all(path.is_file() and path.name.endswith(export.endings) for path in out.iterdir()):
         raise DataError(f"{out}: has files that no export of this form wrote. Choose another --out.")
     if not overwrite and (not folder or any(out.iterdir())):
         raise DataError(f"{out}: there is a {kind} already. Choose another --out, or pass --overwrite.")
-
-
-def _is_replaceable(folder: Path, export: Export) -> bool:
-    return all(path.is_file() and path.name.endswith(export.endings) for path in folder.iterdir())
-
-
-def _sync(made: Path) -> int:
-    """Sync a file or folder to disk, and return its size."""
-    files = sorted(made.iterdir()) if made.is_dir() else [made]
-    for path in {*files, made}:
-        sync_to_disk(path)
-    return sum(path.stat().st_size for path in files)
-
-
-def _move(made: Path, out: Path, workspace: Path) -> None:
-    if out.is_dir():
-        # A folder cannot be renamed over a full one: the old one steps aside and is removed last.
-        replaced = workspace / "replaced"
-        os.rename(out, replaced)
-        try:
-            os.rename(made, out)
-        except OSError:
-            os.rename(replaced, out)
-            raise
-    else:
-        os.replace(made, out)
-    sync_to_disk(out.parent)

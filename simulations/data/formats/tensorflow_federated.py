@@ -93,45 +93,34 @@ def _values(feature: Any) -> FeatureValues:
 def _example_class() -> type[Message]:
     """Build the message class in a pool of its own, where it cannot clash with an installed TensorFlow's."""
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
-    field = descriptor_pb2.FieldDescriptorProto
-    for name, value_type in (
-        ("BytesList", field.TYPE_BYTES),
-        ("FloatList", field.TYPE_FLOAT),
-        ("Int64List", field.TYPE_INT64),
-    ):
-        values = file.message_type.add(name=name)
-        values.field.add(name="value", number=1, label=field.LABEL_REPEATED, type=value_type)
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, (name, list_type) in enumerate(
-        (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")), start=1
-    ):
-        feature.field.add(
+    kinds = descriptor_pb2.FieldDescriptorProto
+    lists = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}
+
+    def add(message: Any, number: int, name: str, kind: str, repeated: bool = False, **rest: Any) -> None:
+        """Add a field, of a scalar type or of a message named `kind`."""
+        scalar = getattr(kinds, f"TYPE_{kind}", None)
+        message.field.add(
             name=name,
             number=number,
-            label=field.LABEL_OPTIONAL,
-            type=field.TYPE_MESSAGE,
-            type_name=f".tensorflow.{list_type}",
-            oneof_index=0,
+            label=kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL,
+            type=scalar or kinds.TYPE_MESSAGE,
+            type_name=None if scalar else f".tensorflow.{kind}",
+            **rest,
         )
+
+    for message, scalar in zip(lists.values(), ("BYTES", "FLOAT", "INT64"), strict=True):
+        add(file.message_type.add(name=message), 1, "value", scalar, repeated=True)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, message) in enumerate(lists.items(), start=1):
+        add(feature, number, name, message, oneof_index=0)
     features = file.message_type.add(name="Features")
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=field.LABEL_OPTIONAL, type=field.TYPE_STRING)
-    entry.field.add(
-        name="value", number=2, label=field.LABEL_OPTIONAL, type=field.TYPE_MESSAGE, type_name=".tensorflow.Feature"
-    )
-    features.field.add(
-        name="feature",
-        number=1,
-        label=field.LABEL_REPEATED,
-        type=field.TYPE_MESSAGE,
-        type_name=".tensorflow.Features.FeatureEntry",
-    )
-    example = file.message_type.add(name="Example")
-    example.field.add(
-        name="features", number=1, label=field.LABEL_OPTIONAL, type=field.TYPE_MESSAGE, type_name=".tensorflow.Features"
-    )
+    add(entry, 1, "key", "STRING")
+    add(entry, 2, "value", "Feature")
+    add(features, 1, "feature", "Features.FeatureEntry", repeated=True)
+    add(file.message_type.add(name="Example"), 1, "features", "Features")
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

@@ -1,6 +1,6 @@
 """Rows of Arrow tables: whether the columns' types fit, and their values as Python's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,13 +26,21 @@ def arrow_errors(path: Path) -> Iterator[None]:
 def check_schema(schema: pa.Schema, settings: RowSettings, path: Path) -> None:
     """Raise DataError unless a table has the columns that are read, each once, of types that can be read."""
     check_columns(schema.names, settings, str(path))
-    if settings.user is not None:
-        _check_type(schema, settings.user, _is_user, "strings or whole numbers", path)
-    _check_type(schema, settings.text, _is_string, "strings", path)
-    if settings.split is not None:
-        _check_type(schema, settings.split, _is_string, "strings", path)
-    if settings.order is not None:
-        _check_type(schema, settings.order, _is_order, "whole numbers or times", path)
+    for name, fits, expected in (
+        (settings.user, _is_user, "strings or whole numbers"),
+        (settings.text, _is_string, "strings"),
+        (settings.split, _is_string, "strings"),
+        (settings.order, _is_order, "whole numbers or times"),
+    ):
+        if name is None:
+            continue
+        found = schema.field(name).type
+        values = found.value_type if pa.types.is_dictionary(found) else found
+        if not (fits(values) or pa.types.is_null(values)):
+            raise DataError(
+                f"{path}: column {name!r} is of type {found}, expected {expected}. "
+                "Name another column, or convert this one."
+            )
 
 
 def batch_text(
@@ -75,16 +83,6 @@ def _decoded(value: bytes | None) -> str | bytes | None:
         return value
 
 
-def _check_type(schema: pa.Schema, name: str, fits: Callable[[pa.DataType], bool], expected: str, path: Path) -> None:
-    found = schema.field(name).type
-    values = found.value_type if pa.types.is_dictionary(found) else found
-    if not (fits(values) or pa.types.is_null(values)):
-        raise DataError(
-            f"{path}: column {name!r} is of type {found}, expected {expected}. "
-            "Name another column, or convert this one."
-        )
-
-
 def _is_string(type_: pa.DataType) -> bool:
     return pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
 
@@ -94,5 +92,4 @@ def _is_user(type_: pa.DataType) -> bool:
 
 
 def _is_order(type_: pa.DataType) -> bool:
-    time = pa.types.is_timestamp(type_) or pa.types.is_date(type_)
-    return _is_user(type_) or time
+    return _is_user(type_) or pa.types.is_timestamp(type_) or pa.types.is_date(type_)

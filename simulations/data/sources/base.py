@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 
@@ -35,6 +35,11 @@ class Reading:
     # the same in the same order each time; iterated once, in the main process, no faster than workers read
     parts: Iterable[Part]
     read: ReadPart  # a function of a module, or a `functools.partial` of one, for it travels to workers
+
+    @classmethod
+    def of_files(cls, files: Iterable[Path], parts: Iterable[Part], read: ReadPart) -> Self:
+        """Return a reading of files with parts sized in bytes of them."""
+        return cls("bytes", sum(path.stat().st_size for path in files), parts, read)
 
 
 class Source(Protocol):

@@ -61,12 +61,8 @@ class CsvTables(RowSettings):
     def open(self, workspace: Path, progress: Progress) -> Reading:
         files = self.files()
         headers = {path: read_header(self, path) for path in files}
-        return Reading(
-            unit="bytes",
-            total=sum(path.stat().st_size for path in files),
-            parts=(part for path in files for part in byte_parts(path, row_end_finder(self))),
-            read=functools.partial(read_rows, self, headers),
-        )
+        parts = (part for path in files for part in byte_parts(path, row_end_finder(self)))
+        return Reading.of_files(files, parts, functools.partial(read_rows, self, headers))
 
 
 class QuotedRowEnd:
@@ -154,10 +150,6 @@ def _rows(settings: CsvTables, part: BytePart) -> Iterator[_Row]:
         _check_quotation_marks(settings, part, data)
     csv.field_size_limit(max(csv.field_size_limit(), 2 * MAX_RECORD_BYTES))
     lines = io.TextIOWrapper(io.BytesIO(data), "utf-8", "surrogateescape", newline="\n")
-    yield from _numbered(settings, part, lines)
-
-
-def _numbered(settings: CsvTables, part: BytePart, lines: Iterable[str]) -> Iterator[_Row]:
     reader = csv.reader(
         lines,
         delimiter=settings.separator,

@@ -44,16 +44,11 @@ class HuggingFaceDataset(RowSettings):
         return existing_files([shard.path for shard in _shards(self)])
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        shards = _shards(self)
-        existing_files([shard.path for shard in shards])
-        for shard in shards:
-            _check_file(shard.path, self)
-        return Reading(
-            unit="bytes",
-            total=sum(shard.path.stat().st_size for shard in shards),
-            parts=(part for shard in shards for part in row_parts(shard, self)),
-            read=functools.partial(read_rows, self),
-        )
+        files = self.files()
+        for path in files:
+            _check_file(path, self)
+        parts = (part for shard in _shards(self) for part in row_parts(shard, self))
+        return Reading.of_files(files, parts, functools.partial(read_rows, self))
 
 
 class Shard(NamedTuple):

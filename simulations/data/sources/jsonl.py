@@ -32,12 +32,8 @@ class JsonLines(RowSettings):
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
         files = self.files()
-        return Reading(
-            unit="bytes",
-            total=sum(path.stat().st_size for path in files),
-            parts=(part for path in files for part in byte_parts(path, last_line_end)),
-            read=functools.partial(read_lines, self),
-        )
+        parts = (part for path in files for part in byte_parts(path, last_line_end))
+        return Reading.of_files(files, parts, functools.partial(read_lines, self))
 
 
 def read_lines(settings: RowSettings, part: BytePart, skipped: SkippedCounts) -> Iterator[ClientText]:

@@ -33,12 +33,9 @@ class ParquetTables(RowSettings):
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
         files = self.files()
-        return Reading(
-            unit="rows",
-            total=sum(_check_file(path, self) for path in files),
-            parts=(part for path in files for part in row_parts(path, self)),
-            read=functools.partial(read_rows, self),
-        )
+        rows = sum(_check_file(path, self) for path in files)
+        parts = (part for path in files for part in row_parts(path, self))
+        return Reading("rows", rows, parts, functools.partial(read_rows, self))
 
 
 class RowPart(NamedTuple):
@@ -64,7 +61,8 @@ def row_parts(path: Path, settings: RowSettings, part_bytes: int = PART_BYTES) -
         first, rows, size = 1, 0, 0
         for index in range(file.num_row_groups):
             group = file.metadata.row_group(index)
-            group_bytes = _uncompressed_bytes(group, settings)
+            columns = (group.column(column) for column in range(group.num_columns))
+            group_bytes = sum(c.total_uncompressed_size for c in columns if c.path_in_schema in settings.fields)
             if groups and size + group_bytes > part_bytes:
                 yield Part(RowPart(path, first, groups), rows)
                 groups, first, rows, size = [], first + rows, 0, 0
@@ -113,8 +111,3 @@ def _open(path: Path) -> pq.ParquetFile:
 
 def _batches(file: pq.ParquetFile, settings: RowSettings, row_groups: list[int], rows: int) -> Iterable[pa.RecordBatch]:
     return file.iter_batches(rows, row_groups=row_groups, columns=settings.fields, use_threads=False)
-
-
-def _uncompressed_bytes(group: pq.RowGroupMetaData, settings: RowSettings) -> int:
-    columns = (group.column(index) for index in range(group.num_columns))
-    return sum(column.total_uncompressed_size for column in columns if column.path_in_schema in settings.fields)

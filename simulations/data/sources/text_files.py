@@ -36,26 +36,20 @@ class TextFiles:
     documents: Documents = field(default="files", kw_only=True)
     """What a document is: a file, a line, or a paragraph, which ends at a blank line."""
 
-    @property
-    def words_are_separated(self) -> bool:
-        return False
+    words_are_separated = False
 
     def files(self) -> list[Path]:
         return existing_files([file for path in self.paths for file in _files_of(path)])
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
         files = self.files()
-        return Reading(
-            unit="bytes",
-            total=sum(path.stat().st_size for path in files),
-            parts=_joined(part for path in files for part in byte_parts(path, find_end(self.documents))),
-            read=functools.partial(read_documents, self.documents),
-        )
+        parts = _joined(part for path in files for part in byte_parts(path, find_end(self.documents)))
+        return Reading.of_files(files, parts, functools.partial(read_documents, self.documents))
 
 
 def find_end(documents: Documents) -> FindEnd:
     """Return what finds the ends of documents."""
-    return {"files": _no_end, "lines": last_line_end, "paragraphs": _last_blank_line_end}[documents]
+    return {"files": lambda data, start: -1, "lines": last_line_end, "paragraphs": _last_blank_line_end}[documents]
 
 
 def read_documents(documents: Documents, parts: Sequence[BytePart], skipped: SkippedCounts) -> Iterator[ClientText]:
@@ -117,11 +111,6 @@ def _files_of(path: Path) -> list[Path]:
     if not files:
         raise DataError(f"{path}: found a folder without a file *.txt, expected at least one. Or name the files.")
     return files
-
-
-def _no_end(data: bytes, start: int) -> int:
-    """A `FindEnd` of files."""
-    return -1
 
 
 def _last_blank_line_end(data: bytes, start: int) -> int:

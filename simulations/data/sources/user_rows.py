@@ -47,20 +47,13 @@ class RowSettings:
     """What makes an example: each sentence of a text, or each text as a whole. None stands for sentences where there
     are users, and for texts where there are documents."""
 
-    @property
-    def words_are_separated(self) -> bool:
-        return False
+    words_are_separated = False
 
     @functools.cached_property
     def fields(self) -> list[str]:
         """The names of the fields that are read, each once."""
         named = (self.user, self.text, self.split, self.order)
         return list(dict.fromkeys(name for name in named if name is not None))
-
-    @property
-    def examples_are_sentences(self) -> bool:
-        """What `examples` comes to."""
-        return self.examples == "sentences" or (self.examples is None and self.user is not None)
 
 
 def existing_files(paths: Sequence[Path]) -> list[Path]:
@@ -126,9 +119,10 @@ def row_text(
         skipped.add("empty text", place=place)
         return
     split = split if settings.split is None else _split(row[settings.split], settings.split, place)
+    as_sentences = settings.examples == "sentences" or (settings.examples is None and settings.user is not None)
     yield ClientText(
         client_id=document_id(words, split) if client_id is None else client_id,
-        sentences=split_sentences(" ".join(words)) if settings.examples_are_sentences else [text],
+        sentences=split_sentences(" ".join(words)) if as_sentences else [text],
         split=split,
         order=_order(row, settings, place),
     )

@@ -57,7 +57,11 @@ class TokenStore:
         path = Path(path)
         header = read_header(path)
         for name, split in header.splits.items():
-            _check_size(path / split_file(name), split)
+            file = path / split_file(name)
+            size = file.stat().st_size if file.is_file() else None
+            if size != split.bytes:
+                found = "there is no such file" if size is None else f"found {size} bytes"
+                raise DataError(f"{file}: {found}, expected {split.bytes} bytes. {IMPORT_AGAIN}")
         tokenizer = Tokenizer.load(path / TOKENIZER_FILE)
         if tokenizer.fingerprint != header.tokenizer_fingerprint:
             raise DataError(
@@ -133,18 +137,17 @@ class ClientSplit:
     @cached_property
     def client_ids(self) -> list[str]:
         """The ids of all clients, read on first use."""
-        return [id_ for batch in range(len(self._first) - 1) for id_ in self._columns(batch).client_ids.to_pylist()]
+        return [id_ for batch in range(self.num_batches) for id_ in self._columns(batch).client_ids.to_pylist()]
 
     @cached_property
     def num_examples(self) -> NDArray[np.int64]:
         """int64 `[num_clients]`: the number of examples of each client, read from offsets on first use."""
-        counts = [np.diff(self._columns(batch).client_offsets) for batch in range(len(self._first) - 1)]
-        return _frozen(counts)
+        return _frozen([np.diff(self._columns(batch).client_offsets) for batch in range(self.num_batches)])
 
     @cached_property
     def num_tokens(self) -> NDArray[np.int64]:
         """int64 `[num_clients]`: the number of tokens of each client, read from offsets on first use."""
-        batches = [self._columns(batch) for batch in range(len(self._first) - 1)]
+        batches = [self._columns(batch) for batch in range(self.num_batches)]
         return _frozen([np.diff(columns.example_offsets[columns.client_offsets]) for columns in batches])
 
     def client_id(self, index: int) -> str:
@@ -191,11 +194,7 @@ class ClientSplit:
             values=examples.values.values.to_numpy(),
         )
         found = (record.num_rows, columns.client_offsets[-1], columns.example_offsets[-1])
-        expected = (
-            self.header.batch_clients[batch],
-            len(columns.example_offsets) - 1,
-            len(columns.values),
-        )
+        expected = (self.header.batch_clients[batch], len(columns.example_offsets) - 1, len(columns.values))
         if found != expected:
             raise self._damaged(
                 f"record batch {batch} has (clients, examples, tokens) {tuple(map(int, found))} instead of {expected}"
@@ -210,13 +209,6 @@ class ClientSplit:
 
     def _damaged(self, found: str) -> DataError:
         return DataError(f"{self.path}: {found}, expected the Arrow file of a token store. {IMPORT_AGAIN}")
-
-
-def _check_size(path: Path, split: SplitHeader) -> None:
-    size = path.stat().st_size if path.is_file() else None
-    if size != split.bytes:
-        found = "there is no such file" if size is None else f"found {size} bytes"
-        raise DataError(f"{path}: {found}, expected {split.bytes} bytes. {IMPORT_AGAIN}")
 
 
 def _frozen(counts: list[NDArray[np.int32]]) -> NDArray[np.int64]:

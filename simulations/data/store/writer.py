@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk
+from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.splits import SPLITS
@@ -68,8 +68,18 @@ class StoreWriter:
 
     @staticmethod
     def check(path: Path | str, overwrite: bool) -> None:
-        """Raise what making a store at `path` would raise, before there is one to write."""
-        _check_destination(Path(os.path.abspath(path)), overwrite)
+        """Raise DataError where a store may not be made at `path`, before there is one to write."""
+        path = Path(os.path.abspath(path))
+        if not path.exists() and not path.is_symlink():
+            return
+        if not path.is_dir() or path.is_symlink():
+            raise DataError(f"{path}: is a file or a link, expected a directory to make. Choose another --out.")
+        if not any(path.iterdir()):
+            return
+        if not (path / HEADER_FILE).is_file():
+            raise DataError(f"{path}: is full of something that is not a token store. Choose another --out.")
+        if not overwrite:
+            raise DataError(f"{path}: there is a token store already. Choose another --out, or pass --overwrite.")
 
     def __enter__(self) -> Self:
         with disk_errors(self.path):
@@ -138,7 +148,7 @@ class StoreWriter:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _commit(self) -> None:
-        _check_destination(self.path, self._overwrite)
+        self.check(self.path, self._overwrite)
         headers = {name: split.finish() for name, split in self._splits.items()}
         self._tokenizer.save(self._directory / TOKENIZER_FILE)
         write_header(
@@ -155,21 +165,13 @@ class StoreWriter:
         )
         for file in sorted(self._directory.iterdir()):
             sync_to_disk(file)
-        self._directory.chmod(0o777 & ~_umask())
+        umask = os.umask(0o077)  # which can only be read by setting it
+        os.umask(umask)
+        self._directory.chmod(0o777 & ~umask)
         sync_to_disk(self._directory)
-        if self.path.exists():
-            # A directory cannot be renamed over a full one: the old store steps aside and is removed last.
-            replaced = self._directory.with_name(self._directory.name + "-replaced")
-            os.rename(self.path, replaced)
-            try:
-                os.rename(self._directory, self.path)
-            except OSError:
-                os.rename(replaced, self.path)
-                raise
-            shutil.rmtree(replaced, ignore_errors=True)
-        else:
-            os.rename(self._directory, self.path)
-        sync_to_disk(self.path.parent)
+        replaced = self._directory.with_name(self._directory.name + "-replaced")
+        move_into_place(self._directory, self.path, replaced)
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 class SplitWriter:
@@ -258,19 +260,6 @@ class SplitWriter:
                 self._file.close()
 
 
-def _check_destination(path: Path, overwrite: bool) -> None:
-    if not path.exists() and not path.is_symlink():
-        return
-    if not path.is_dir() or path.is_symlink():
-        raise DataError(f"{path}: is a file or a link, expected a directory to make. Choose another --out.")
-    if not any(path.iterdir()):
-        return
-    if not (path / HEADER_FILE).is_file():
-        raise DataError(f"{path}: is full of something that is not a token store. Choose another --out.")
-    if not overwrite:
-        raise DataError(f"{path}: there is a token store already. Choose another --out, or pass --overwrite.")
-
-
 def _batches(path: Path, file: pa.MemoryMappedFile, vocabulary_size: int) -> Iterator[pa.RecordBatch]:
     try:
         reader = pa.ipc.open_file(file)
@@ -284,10 +273,3 @@ def _batches(path: Path, file: pa.MemoryMappedFile, vocabulary_size: int) -> Ite
 
 def _offsets(lengths: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
-
-
-def _umask() -> int:
-    # The mask can only be read by setting it.
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

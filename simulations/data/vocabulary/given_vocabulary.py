@@ -46,17 +46,15 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                place = f"{path}, line {number}"
-                yield place, _decode(place, line.removesuffix(b"\n").removesuffix(b"\r"))
+                place, line = f"{path}, line {number}", line.removesuffix(b"\n").removesuffix(b"\r")
+                try:
+                    text = line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    found = f"bytes that are not UTF-8 ({error.reason}): {line[:60]!r}"
+                    raise DataError(f"{place}: found {found}.") from error
+                yield place, text
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}), expected a vocabulary.") from error
-
-
-def _decode(place: str, line: bytes) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place}: found bytes that are not UTF-8 ({error.reason}): {line[:60]!r}.") from error
 
 
 def _check_token(place: str, token: str, known: Container[str], settings: TokenizerSettings) -> None:

@@ -36,22 +36,21 @@ class Tokenizer:
     def __init__(self, definition: dict[str, Any]) -> None:
         self._json = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         vocabulary = (definition.get("model") or {}).get("vocab")
-        found = [token for token, id_ in sorted(_items(vocabulary), key=lambda item: item[1])][:4]
+        found = sorted(vocabulary, key=vocabulary.__getitem__)[:4] if isinstance(vocabulary, dict) else []
         if tuple(found) != SPECIAL_TOKENS:
             raise DataError(
                 f"tokenizer: ids 0 to {OOV_ID} are {found}, expected {list(SPECIAL_TOKENS)}. {_MAKE_ANOTHER}"
             )
         self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
-        self._check_special_tokens()
-        self._cache = PieceCache(self._encode_whole) if _spaces_divide(definition) else None
-
-    def _check_special_tokens(self) -> None:
         if self._tokenizer.padding or self._tokenizer.truncation:
             raise DataError(f"tokenizer: pads or cuts what it encodes, which training does itself. {_MAKE_ANOTHER}")
         for id_ in _UNSEEN:
             name = SPECIAL_TOKENS[id_]
             if id_ in self._tokenizer.encode(name, add_special_tokens=False).ids:
                 raise DataError(f"tokenizer: the text {name} encodes to the special token {name}. {_MAKE_ANOTHER}")
+        # Whether what stands between two spaces is encoded without regard to what is around it.
+        spaces_divide = not definition.get("added_tokens") and _cutting(definition) in _known_cuttings()
+        self._cache = PieceCache(self._encode_whole) if spaces_divide else None
 
     @classmethod
     def train(
@@ -121,11 +120,6 @@ def count_words(
     return TOKENIZERS[settings.tokenizer].cutter(settings, words_are_separated).count_words(texts)
 
 
-def _spaces_divide(definition: dict[str, Any]) -> bool:
-    """Whether what stands between two spaces is encoded without regard to what is around it."""
-    return not definition.get("added_tokens") and _cutting(definition) in _known_cuttings()
-
-
 @functools.cache
 def _known_cuttings() -> list[list[Any]]:
     vocabulary = {token: id_ for id_, token in enumerate(SPECIAL_TOKENS)}
@@ -139,7 +133,3 @@ def _known_cuttings() -> list[list[Any]]:
 
 def _cutting(definition: dict[str, Any]) -> list[Any]:
     return [definition.get("normalizer"), definition.get("pre_tokenizer")]
-
-
-def _items(vocabulary: object) -> Iterable[tuple[str, int]]:
-    return vocabulary.items() if isinstance(vocabulary, dict) else ()

@@ -65,18 +65,17 @@ def site_name(name: str) -> str:
     return name.removesuffix(".com").removesuffix(".stackexchange")
 
 
-def _dumps_at(path: Path) -> Iterator[Dump]:
-    if not path.is_dir():
-        found = list(_dumps_of_file(path)) if path.is_file() else None
+def _dumps_at(path: Path) -> list[Dump]:
+    if path.is_dir():
+        found = [dump for file in _files_in(path) for dump in _dumps_of_file(file)]
         if not found:
-            what = "nothing" if found is None else "neither posts nor comments, judging by the name"
-            raise DataError(f"{path}: found {what}, expected {_EXPECTED}, or a folder with such files.")
-        yield from found
-        return
-    inside = [dump for file in _files_in(path) for dump in _dumps_of_file(file)]
-    if not inside:
-        raise DataError(f"{path}: found neither posts nor comments in this folder, expected {_EXPECTED}.")
-    yield from inside
+            raise DataError(f"{path}: found neither posts nor comments in this folder, expected {_EXPECTED}.")
+        return found
+    found = list(_dumps_of_file(path)) if path.is_file() else []
+    if not found:
+        what = "neither posts nor comments, judging by the name" if path.is_file() else "nothing"
+        raise DataError(f"{path}: found {what}, expected {_EXPECTED}, or a folder with such files.")
+    return found
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
@@ -98,8 +97,12 @@ def _entries(folder: Path) -> list[Path]:
 def _dumps_of_file(path: Path) -> Iterator[Dump]:
     """Yield what a file holds; nothing where its name is that of another file."""
     if match := _DUMP_NAME.fullmatch(path.name):
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise unreadable(path, error) from error
         site = match["site"] or Path(os.path.abspath(path)).parent.name
-        yield _dump(path, None, _size(path), site, match["kind"])
+        yield _dump(path, None, size, site, match["kind"])
     elif match := _ARCHIVE_NAME.fullmatch(path.name):
         if (match["table"] or "Posts").lower() not in ("posts", "comments"):
             return
@@ -113,10 +116,3 @@ def _dump(path: Path, member: str | None, size: int, site: str, kind: str) -> Du
     if not site:
         raise DataError(f"{path}: says not of which site it is, expected {_EXPECTED}. Rename it.")
     return Dump(path, member, size, site_name(site), cast(Kind, kind.lower()))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise unreadable(path, error) from error

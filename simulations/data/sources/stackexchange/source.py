@@ -55,6 +55,8 @@ class StackExchange:
     comments: bool = True
     """Read comments, too, not only posts (the published Stack Overflow data has posts only)."""
 
+    words_are_separated = False
+
     def __post_init__(self) -> None:
         try:
             valid = date.fromisoformat(self.split_date).isoformat() == self.split_date
@@ -63,21 +65,13 @@ class StackExchange:
         if not valid:
             raise ConfigurationError(f"split_date is {self.split_date!r}, but must be a date like 2018-01-01")
 
-    @property
-    def words_are_separated(self) -> bool:
-        return False
-
     def files(self) -> list[Path]:
         return list(dict.fromkeys(dump.path for dump in self._dumps()))
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
         dumps = self._dumps()
-        return Reading(
-            unit="bytes",
-            total=sum(dump.size for dump in dumps),
-            parts=dump_parts(dumps),
-            read=functools.partial(read_text, self),
-        )
+        total = sum(dump.size for dump in dumps)
+        return Reading("bytes", total, dump_parts(dumps), functools.partial(read_text, self))
 
     def _dumps(self) -> list[Dump]:
         kinds: tuple[Kind, ...] = ("posts", "comments") if self.comments else ("posts",)

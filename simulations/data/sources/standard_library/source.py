@@ -1,10 +1,8 @@
 """This machine's Python standard library as a source: one module is one client."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import Part, Progress, Reading
 from fedlm.simulations.data.sources.standard_library.corpus import module_files, read_modules, stdlib_root
 
@@ -15,9 +13,7 @@ MODULES_PER_PART = 400
 class StandardLibrary:
     """English sentences of this machine's Python standard library, one module a client."""
 
-    @property
-    def words_are_separated(self) -> bool:
-        return False
+    words_are_separated = False
 
     def files(self) -> list[Path]:
         return [path for _, path in module_files(stdlib_root())]
@@ -25,8 +21,4 @@ class StandardLibrary:
     def open(self, workspace: Path, progress: Progress) -> Reading:
         modules = module_files(stdlib_root())
         slices = [modules[first : first + MODULES_PER_PART] for first in range(0, len(modules), MODULES_PER_PART)]
-        return Reading("modules", len(modules), [Part(some, len(some)) for some in slices], _read)
-
-
-def _read(modules: list[tuple[str, Path]], skipped: SkippedCounts) -> Iterator[ClientText]:
-    return read_modules(modules, skipped)
+        return Reading("modules", len(modules), [Part(some, len(some)) for some in slices], read_modules)
