@@ -20,11 +20,7 @@ MARKERS = ("o", "s", "^", "D", "v")
 MAX_NAME = 26
 WIDTH = 5.8
 
-_SETTINGS: Any = {
-    "svg.fonttype": "path",
-    "svg.hashsalt": "fedlm",
-    "hatch.linewidth": 0.8,
-}
+_SETTINGS: Any = {"svg.fonttype": "path", "svg.hashsalt": "fedlm", "hatch.linewidth": 0.8}
 
 
 def new_figure(height: float) -> Figure:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.formats.tensorflow_federated import create_indexes, create_tables, make_example
-from fedlm.simulations.data.sources.standard_library.corpus import module_files, read_modules, stdlib_root
+from fedlm.simulations.data.sources.standard_library import module_files, read_modules, stdlib_root
 
 MINIMUM, MEAN, MAXIMUM = 100, 397, 200_000
 

@@ -29,7 +29,7 @@ import tokenizers
 from benchmarks.machine import describe_machine
 from fedlm.models.special_tokens import OOV_ID
 from fedlm.simulations.data.client_text import SkippedCounts
-from fedlm.simulations.data.sources.standard_library.corpus import module_files, read_modules, stdlib_root
+from fedlm.simulations.data.sources.standard_library import module_files, read_modules, stdlib_root
 from fedlm.simulations.data.store.format import TOKENIZER_FILE
 from fedlm.simulations.data.vocabulary import word_level
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words

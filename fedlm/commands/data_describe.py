@@ -12,8 +12,7 @@ from rich.table import Column, Table
 
 from fedlm.commands.options import read_options
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.simulations.data.describing.counts import count_store
-from fedlm.simulations.data.describing.description import describe
+from fedlm.simulations.data.describing.description import count_store, describe
 from fedlm.simulations.data.store.token_store import TokenStore
 
 

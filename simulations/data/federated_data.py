@@ -77,11 +77,7 @@ def open_splits(store: TokenStore, names: Iterable[str], length: int) -> dict[st
 
 
 def evaluation_batches(
-    data: FederatedData,
-    length: int,
-    batch_size: int,
-    max_examples: int | None = None,
-    own_rows: range | None = None,
+    data: FederatedData, length: int, batch_size: int, max_examples: int | None = None, own_rows: range | None = None
 ) -> Iterator[Batch]:
     """Lay examples of all clients out in batches of one shape, the last filled up with rows of weight 0.
 

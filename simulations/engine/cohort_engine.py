@@ -183,11 +183,7 @@ def _run_chunk(
 
 
 def _run_device_chunk(
-    work: ClientWork,
-    params: Params,
-    setting: RoundSetting,
-    state: tuple[_LaneState, CohortAggregate],
-    chunk: LaneChunk,
+    work: ClientWork, params: Params, setting: RoundSetting, state: tuple[_LaneState, CohortAggregate], chunk: LaneChunk
 ) -> tuple[_LaneState, CohortAggregate]:
     state, chunk = jax.tree_util.tree_map(lambda leaf: leaf[0], (state, chunk))
     over_lanes = _over_lanes(chunk.first.shape[1])

@@ -34,8 +34,7 @@ def format_spread(score: str, value: Spread | None) -> str:
 
 
 def format_number(value: float | None, decimals: int | None = None) -> str:
-    """Format a number with thousands set apart, and with as many decimals as make about three digits, or with so
-    many."""
+    """Format a number with thousands set apart, in about three digits where decimals are not given."""
     number = finite(value)
     if number is None:
         return DASH

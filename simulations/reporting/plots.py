@@ -33,9 +33,7 @@ class Line(NamedTuple):
 
 def perplexity_plot(models: Sequence[ModelResult]) -> Figure:
     """Draw held-out perplexity against rounds, at each model's selected learning rates."""
-    figure, axes = _curves_figure(models, "perplexity", lambda curve: curve.rounds)
-    axes.set_title("Held-out perplexity by round (lower is better)", loc="left", color=INK, weight="bold")
-    axes.set_xlabel("rounds done", color=INK)
+    figure, axes = _curves_figure(models, "perplexity", "round (lower is better)", "rounds done")
     styles = line_styles(models)
     for entry in models:
         curve = entry.selected.curve("perplexity") if entry.selected else None
@@ -48,10 +46,7 @@ def perplexity_plot(models: Sequence[ModelResult]) -> Figure:
 
 def accuracy_plot(models: Sequence[ModelResult]) -> Figure:
     """Draw held-out accuracy against rounds, at each model's selected learning rates."""
-    figure, axes = _curves_figure(models, "accuracy", lambda curve: curve.rounds)
-    axes.set_title("Held-out accuracy by round (higher is better)", loc="left", color=INK, weight="bold")
-    axes.set_xlabel("rounds done", color=INK)
-    return figure
+    return _curves_figure(models, "accuracy", "round (higher is better)", "rounds done")[0]
 
 
 def upload_plot(models: Sequence[ModelResult]) -> Figure:
@@ -59,15 +54,22 @@ def upload_plot(models: Sequence[ModelResult]) -> Figure:
     curves = [curve for entry in models if entry.selected and (curve := entry.selected.curve("perplexity"))]
     most = max((float(curve.bytes_up[-1]) for curve in curves), default=0.0)
     size, unit = next(((size, unit) for size, unit in UNITS if most < 1e4 * size), UNITS[-1])
-    figure, axes = _curves_figure(models, "perplexity", lambda curve: curve.bytes_up / size)
-    axes.set_title("Held-out perplexity by upload (lower left is better)", loc="left", color=INK, weight="bold")
-    axes.set_xlabel(f"uploaded by all clients together ({unit})", color=INK)
-    return figure
+    across = f"uploaded by all clients together ({unit})"
+    by = "upload (lower left is better)"
+    return _curves_figure(models, "perplexity", by, across, lambda curve: curve.bytes_up / size)[0]
 
 
-def _curves_figure(models: Sequence[ModelResult], score: str, x: Callable[[Curve], np.ndarray]) -> tuple[Figure, Axes]:
+def _curves_figure(
+    models: Sequence[ModelResult],
+    score: str,
+    by: str,
+    across: str,
+    x: Callable[[Curve], np.ndarray] = lambda curve: curve.rounds,
+) -> tuple[Figure, Axes]:
     figure = new_figure(HEIGHT + 0.25 * max(0, len(models) - 10))
     axes = figure.add_subplot()
+    axes.set_title(f"Held-out {score} by {by}", loc="left", color=INK, weight="bold")
+    axes.set_xlabel(across, color=INK)
     axes.set_ylabel(f"held-out {score}\n(PAD and EOS targets left out)", color=INK)
     style_axes(axes, score)
     lines = [_line(entry, style, score, x) for entry, style in zip(models, line_styles(models).values(), strict=True)]

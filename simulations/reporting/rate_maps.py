@@ -54,12 +54,7 @@ def _colour_scale(groups: Sequence[Group]) -> LogNorm | None:
 
 
 def _draw_panel(
-    axes: Axes,
-    entry: ModelResult,
-    clients: list[float],
-    servers: list[float],
-    norm: LogNorm | None,
-    colours: Colormap,
+    axes: Axes, entry: ModelResult, clients: list[float], servers: list[float], norm: LogNorm | None, colours: Colormap
 ) -> None:
     axes.set_title(short_name(entry.model), color=INK, fontsize=9.5, parse_math=False)
     axes.set(xlim=(-0.56, len(clients) - 0.44), ylim=(-0.56, len(servers) - 0.44))

@@ -72,9 +72,7 @@ _COSTS = (
     "run finished."
 )
 UTILITY_PLOT = Plot(
-    "privacy_utility",
-    utility_plot,
-    f"What privacy costs each model: the further left, the more private. {_COSTS}",
+    "privacy_utility", utility_plot, f"What privacy costs each model: the further left, the more private. {_COSTS}"
 )
 MECHANISMS_PLOT = Plot(
     "privacy_mechanisms",

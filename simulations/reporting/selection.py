@@ -109,8 +109,7 @@ def model_results(results: Sequence[CellResult]) -> list[ModelResult]:
 
 
 def group_results(results: Sequence[CellResult]) -> list[Group]:
-    """Put the seeds of one model, one privacy and one combination of learning rates together, in order of
-    appearance."""
+    """Put the seeds of one model, one privacy and one combination of learning rates together, in order."""
     cells: dict[tuple[str, PrivacyKey, float, float], list[CellResult]] = {}
     for result in results:
         experiment = result.cell.experiment

@@ -1,18 +1,43 @@
-"""A description of a token store in numbers, for people and for programs."""
+"""A description of a token store in numbers, for people and for programs, and the counts that it is made of."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.models.special_tokens import OOV_ID
-from fedlm.simulations.data.describing.counts import SplitCounts, count_store
-from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
 
 TRUNCATION_LENGTH = 20
 TRUNCATION_LENGTHS = (10, 20, 30, 50)
 RANKS = (100, 1_000, 10_000)
+
+
+class SplitCounts(NamedTuple):
+    """What is counted in one split, all of it int64."""
+
+    lengths: NDArray[np.int64]  # [longest + 1], examples of each length in tokens, without BOS and EOS
+    tokens: NDArray[np.int64]  # [vocabulary size], how often each occurs
+    examples_per_client: NDArray[np.int64]  # [clients]
+    tokens_per_client: NDArray[np.int64]  # [clients]
+
+
+def count_store(store: TokenStore) -> dict[str, SplitCounts]:
+    """Count in every split; reads all tokens once, one record batch at a time. DataError: a file is damaged."""
+    return {name: count_split(store.split(name), store.vocabulary_size) for name in store.header.splits}
+
+
+def count_split(split: ClientSplit, vocabulary_size: int) -> SplitCounts:
+    """Count in one split, as `count_store`."""
+    lengths = np.zeros(1, np.int64)
+    tokens = np.zeros(vocabulary_size, np.int64)
+    for batch in range(split.num_batches):
+        counts = np.bincount(split.batch_lengths(batch), minlength=len(lengths))
+        counts[: len(lengths)] += lengths
+        lengths = counts
+        tokens += np.bincount(split.batch_values(batch), minlength=vocabulary_size)
+    return SplitCounts(lengths, tokens, split.num_examples, split.num_tokens)
 
 
 def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None) -> dict[str, Any]:

@@ -10,8 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnchoredText
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.simulations.data.describing.counts import SplitCounts
-from fedlm.simulations.data.describing.description import TRUNCATION_LENGTHS, coverage_by_rank, truncated_share
+from fedlm.simulations.data.describing.description import (
+    TRUNCATION_LENGTHS,
+    SplitCounts,
+    coverage_by_rank,
+    truncated_share,
+)
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.plot_style import FAMILIES, INK, MUTED, new_figure, style_frame, to_png
 

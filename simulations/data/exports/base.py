@@ -44,8 +44,8 @@ class Export(Protocol):
     """How the names of the files in its folder end; none where the export is one file."""
 
     def check(self, store: TokenStore, settings: ExportSettings) -> None:
-        """Raise, before anything is written, DataError for a store that the other program cannot read, or
-        ConfigurationError for settings that do not fit."""
+        """Raise DataError for a store that the other program cannot read, ConfigurationError for settings that do not
+        fit."""
         ...
 
     def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:

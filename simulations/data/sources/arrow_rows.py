@@ -54,7 +54,6 @@ def batch_text(
     """Yield the texts of some rows, the columns of which `check_schema` has seen.
 
     The first row has the number `first_row` in its table, from 1; the rows belong to `split` where no column says it.
-    Raises DataError where a value is not what it should be.
     """
     names = settings.fields
     columns = [_values(batch.column(name), as_order=name == settings.order) for name in names]

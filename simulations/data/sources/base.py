@@ -1,4 +1,8 @@
-"""What a source of text is: settings that a user gives, cut into parts that worker processes read."""
+"""What a source of text is: settings that a user gives, cut into parts that worker processes read.
+
+All that sources do raises DataError where a file is missing, damaged or cut off, contradicts itself, or is not what the
+source reads.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -55,17 +59,14 @@ class Source(Protocol):
         ...
 
     def files(self) -> list[Path]:
-        """Name the files that are read, in a fixed order; an interrupted import goes on only while they are the same.
-
-        Raises DataError where one is missing, or is not what the source reads.
-        """
+        """Name the files that are read, in a fixed order; an interrupted import goes on only while they are the
+        same."""
         ...
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        """Open the files.
+        """Open the files; progress is called as preparations proceed.
 
         The workspace is a folder for large temporary files; what is found there was left by an interrupted import of
-        the same source. Progress is called as preparations proceed. Raises DataError where a file cannot be read, or is
-        not what it should be.
+        the same source.
         """
         ...

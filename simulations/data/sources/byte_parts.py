@@ -55,8 +55,7 @@ class BytePart(NamedTuple):
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """Return the error that tells a user why a file cannot be read; only the operating system's errors have a
-    number."""
+    """Return the error that tells a user why a file cannot be read; the operating system's errors have a number."""
     if isinstance(error, OSError) and error.errno is not None:
         return DataError(f"{path}: cannot be read ({error.strerror}). Check the file's name and permissions.")
     return DataError(f"{path}: is damaged or cut off ({error}). Fetch the file again, and check that it is complete.")

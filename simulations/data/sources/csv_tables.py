@@ -15,13 +15,7 @@ import tyro
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import Progress, Reading
-from fedlm.simulations.data.sources.byte_parts import (
-    MAX_RECORD_BYTES,
-    BytePart,
-    FindEnd,
-    byte_parts,
-    last_line_end,
-)
+from fedlm.simulations.data.sources.byte_parts import MAX_RECORD_BYTES, BytePart, FindEnd, byte_parts, last_line_end
 from fedlm.simulations.data.sources.user_rows import NOT_UTF8, RowSettings, check_columns, existing_files, row_text
 
 HEADER_BYTES = 64 << 10
@@ -96,10 +90,7 @@ def row_end_finder(settings: CsvTables) -> FindEnd:
 
 
 def read_header(settings: CsvTables, path: Path) -> list[str]:
-    """Read the names of a file's columns.
-
-    Raises DataError where the file cannot be read or has no header, or a column is missing or there twice.
-    """
+    """Read the names of a file's columns, which must have those that are read, each once."""
     part: BytePart = next(byte_parts(path, row_end_finder(settings), part_bytes=HEADER_BYTES)).content
     place = f"{path}, line 1"
     row = next(_rows(settings, part), None)
@@ -114,11 +105,7 @@ def read_header(settings: CsvTables, path: Path) -> list[str]:
 def read_rows(
     settings: CsvTables, headers: Mapping[Path, list[str]], part: BytePart, skipped: SkippedCounts
 ) -> Iterator[ClientText]:
-    """Yield the texts of some rows of a file, the columns of which `headers` names.
-
-    Raises DataError where quotation marks do not match, a row has more or fewer fields than the header, or a value is
-    of the wrong type.
-    """
+    """Yield the texts of some rows of a file, the columns of which `headers` names."""
     header = headers[part.path]
     columns = [(name, header.index(name)) for name in settings.fields]
     for line, values in _rows(settings, part):

@@ -67,11 +67,7 @@ class RowPart(NamedTuple):
 
 
 def row_parts(shard: Shard, settings: RowSettings, part_bytes: int = PART_BYTES) -> Iterator[Part]:
-    """Cut a shard into parts of whole rows with about so much text.
-
-    The parts have a `RowPart` as content and are sized in bytes of the file. Raises DataError where the file cannot be
-    read, or is damaged.
-    """
+    """Cut a shard into parts of whole rows with about so much text, `RowPart`s sized in bytes of the file."""
     start = stop = size = 0
     counted, total = 0, shard.path.stat().st_size
     with arrow_errors(shard.path), pa.memory_map(str(shard.path)) as file:

@@ -51,10 +51,9 @@ class RowPart(NamedTuple):
 
 
 def row_parts(path: Path, settings: RowSettings, part_bytes: int = PART_BYTES) -> Iterator[Part]:
-    """Cut a file into parts: runs of row groups, or pieces of a large one, of about some size when decompressed.
+    """Cut a file into `RowPart`s, sized in rows: runs of row groups, or pieces of a large one.
 
-    The parts have a `RowPart` as content and are sized in rows. Raises DataError where the file cannot be read, or is
-    damaged.
+    A part is about as large as `part_bytes` says, decompressed.
     """
     with arrow_errors(path), _open(path) as file:
         groups: list[int] = []

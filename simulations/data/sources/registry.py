@@ -8,7 +8,7 @@ from fedlm.simulations.data.sources.parquet import ParquetTables
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
-from fedlm.simulations.data.sources.standard_library.source import StandardLibrary
+from fedlm.simulations.data.sources.standard_library import StandardLibrary
 from fedlm.simulations.data.sources.text_files import TextFiles
 
 SOURCES: dict[str, type[Source]] = {

@@ -53,10 +53,7 @@ def find_end(documents: Documents) -> FindEnd:
 
 
 def read_documents(documents: Documents, parts: Sequence[BytePart], skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield the documents of some parts; lines and paragraphs without a word are none.
-
-    Raises DataError where a file cannot be read.
-    """
+    """Yield the documents of some parts; lines and paragraphs without a word are none."""
     for part in parts:
         data = part.load()
         for start, stop in _spans(documents, data):

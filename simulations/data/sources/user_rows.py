@@ -96,8 +96,7 @@ def row_text(
 ) -> Iterator[ClientText]:
     """Yield the text of a row, or count why there is none.
 
-    `place` is file and line or row, for messages; the row belongs to `split` where no field says it. Raises DataError
-    where the row has no field of such a name, or a value of the wrong type.
+    `place` is file and line or row, for messages; the row belongs to `split` where no field says it.
     """
     _check_fields(row.keys(), settings, place)
     text, client_id = row[settings.text], None

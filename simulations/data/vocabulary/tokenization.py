@@ -67,8 +67,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a tokenizer from a JSON file; raises DataError where that is missing, damaged or not such a
-        tokenizer."""
+        """Read a tokenizer from a JSON file; DataError where that is missing, damaged or not such a tokenizer."""
         path = Path(path)
         try:
             return cls(json.loads(path.read_text(encoding="utf-8")))

@@ -23,8 +23,7 @@ CONFIDENCE = 0.95
 
 
 def edit_distances(found: NDArray[np.int32], true: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return float64 [n], token-level Levenshtein distances of int32 [n, suffix] as parts of the length, from 0 (equal)
-    to 1."""
+    """Return float64 [n], the token-level Levenshtein distances of int32 [n, suffix] as parts of the length."""
     if not len(found):
         return np.zeros(0)
     distances = cpdist(found.tolist(), true.tolist(), scorer=Levenshtein.distance, dtype=np.int64)
@@ -37,8 +36,7 @@ def most_edits(suffix: int) -> int:
 
 
 def extraction_rates(found: NDArray[np.int32], true: NDArray[np.int32]) -> dict[str, Any]:
-    """Return which `rate`s of at least one decoded suffix, int32 [n, suffix], are `exact` and `approximate`;
-    JSON-able."""
+    """Return the `rate`s, `exact` and `approximate`, of at least one decoded suffix, int32 [n, suffix]."""
     distances = edit_distances(found, true)
     return {
         "exact": rate(int((distances == 0).sum()), len(distances)),
@@ -58,7 +56,7 @@ def rate(successes: int, trials: int) -> dict[str, Any]:
     }
 
 
-def difference(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+def rate_difference(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
     """Subtract the `rate` in one sample from that in an independent one: `difference`, `low` and `high`.
 
     The interval is that of Newcombe 1998 ("Interval estimation for the difference between independent proportions",

@@ -15,9 +15,9 @@ from fedlm.simulations.evaluation.memorization.exposure import canary_exposures
 from fedlm.simulations.evaluation.memorization.extraction import (
     APPROXIMATE,
     CONFIDENCE,
-    difference,
     extraction_rates,
     most_edits,
+    rate_difference,
 )
 from fedlm.simulations.evaluation.memorization.greedy_decoding import greedy_suffixes, refuse_other_objectives
 from fedlm.simulations.evaluation.memorization.inserted_canaries import canaries_of
@@ -146,4 +146,4 @@ def _beyond_heldout(row: dict[str, Any]) -> dict[str, Any] | None:
     if len(measured) < 2:
         return None
     one, heldout = measured
-    return {kind: difference(one[kind], heldout[kind]) for kind in one}
+    return {kind: rate_difference(one[kind], heldout[kind]) for kind in one}

@@ -11,8 +11,9 @@ from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.describing.description import describe
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources import standard_library as stdlib
 from fedlm.simulations.data.sources.in_memory import InMemoryText
-from fedlm.simulations.data.sources.standard_library.source import StandardLibrary
+from fedlm.simulations.data.sources.standard_library import StandardLibrary
 from fedlm.simulations.data.splits import split_of
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
@@ -172,7 +173,7 @@ def test_command_imports(tmp_path: Path, capsys, monkeypatch):
     root.mkdir()
     for i in range(30):
         (root / f"m{i}.py").write_text(f'"""This module has the number {i} in it. It is made for a test."""\n')
-    monkeypatch.setattr("fedlm.simulations.data.sources.standard_library.source.stdlib_root", lambda: root)
+    monkeypatch.setattr(stdlib, "stdlib_root", lambda: root)
     out = tmp_path / "made" / "store"
     command = ["import", "stdlib", "--out", str(out), "--vocabulary-size", "100"]
     assert main(command) == 0

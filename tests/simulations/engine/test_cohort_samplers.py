@@ -9,7 +9,7 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.engine.cohort_samplers import make_cohorts
-from fedlm.simulations.experiments.comparison import run_comparison
+from fedlm.simulations.experiments import comparison
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 
@@ -122,16 +122,16 @@ def test_an_empty_hour_is_found_before_anything_is_written(small_store, trace, t
 
 
 def test_a_comparison_notices_a_changed_file(small_store, train, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedlm.simulations.experiments.comparison.run_cells", lambda cells, workers, observe: {})
-    monkeypatch.setattr("fedlm.simulations.experiments.comparison.read_result", lambda cell, failure: None)
+    monkeypatch.setattr(comparison, "run_cells", lambda cells, workers, observe: {})
+    monkeypatch.setattr(comparison, "read_result", lambda cell, failure: None)
     path = tmp_path / "weights.csv"
     path.write_text(f"client_id,weight\n{train.client_ids[0]},2\n")
-    comparison = Comparison(data=small_store, models=("cifg_tiny",), cohort_sampler="weighted", cohort_weights=path)
+    settings = Comparison(data=small_store, models=("cifg_tiny",), cohort_sampler="weighted", cohort_weights=path)
     for _ in range(2):
-        run_comparison(comparison, tmp_path / "out", 1)
+        comparison.run_comparison(settings, tmp_path / "out", 1)
     path.write_text(f"client_id,weight\n{train.client_ids[1]},2\n")
     with pytest.raises(CheckpointError, match="cohort_file_sha256 was"):
-        run_comparison(comparison, tmp_path / "out", 1)
+        comparison.run_comparison(settings, tmp_path / "out", 1)
 
 
 def test_a_run_that_an_earlier_version_began_goes_on(small_store, tmp_path):

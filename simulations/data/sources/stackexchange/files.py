@@ -37,10 +37,9 @@ class Dump(NamedTuple):
 
 
 def find_dumps(paths: Sequence[Path], kinds: Collection[Kind]) -> list[Dump]:
-    """Find the dumps in files, archives, and folders that hold them or hold folders that do.
+    """Find dumps, one of a site and kind, in files, archives, and folders that hold them or hold folders that do.
 
-    They come in a fixed order, those of one archive together. Raises DataError where a path is none of these, nothing
-    is found, or two dumps are of the same site and kind.
+    They come in a fixed order, those of one archive together.
     """
     if not paths:
         raise DataError("no file is named, expected at least one to import.")

@@ -33,11 +33,8 @@ def last_row_start(data: bytes, start: int) -> int:
 
 
 def read_rows(part: BytePart, root: str, skipped: SkippedCounts) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (line, attributes) of each row of a part that was cut by `last_row_start`.
-
-    `root` is the name of the file's outermost element. Rows that are not UTF-8 are counted. Raises DataError where the
-    file is not such a dump or is cut off, or a row is malformed.
-    """
+    """Yield (line, attributes) of each row of a part that was cut by `last_row_start`; `root` is the outermost
+    element."""
     data = part.load()
     starts = [found.start() for found in _ROW.finditer(data)]
     first = starts[0] if starts else len(data)

@@ -43,8 +43,8 @@ def list_members(path: Path) -> list[Member]:
 def open_members(path: Path, names: Collection[str]) -> Generator[MemberStream, None, None]:
     """Open members of an archive one after the other; close the iterator to stop early.
 
-    They come in the archive's order, each to be read before the next is asked for. Raises DataError where the archive
-    cannot be read or is damaged; reading a stream raises it, too.
+    They come in the archive's order, each to be read before the next is asked for. Reading a stream raises DataError,
+    too.
     """
     extraction = _Extraction(path, names)
     try:

@@ -79,10 +79,7 @@ class StackExchange:
 
 
 def dump_parts(dumps: Iterable[Dump], part_bytes: int = PART_BYTES) -> Iterator[Part]:
-    """Cut dumps, those of one archive together, into parts of about some size, with a `DumpPart` as content.
-
-    Raises DataError where a file cannot be read, or is damaged.
-    """
+    """Cut dumps, those of one archive together, into parts of about some size, with a `DumpPart` as content."""
     for path, group in itertools.groupby(dumps, key=lambda dump: dump.path):
         members = list(group)
         if members[0].member is None:

@@ -63,10 +63,7 @@ class StackOverflowFedjax(FeatureFiles):
 
 
 def read_clients(part: FedjaxPart, skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield the text of one part.
-
-    Raises DataError where the file is damaged, or a client has another number of examples than its row says.
-    """
+    """Yield the text of one part, where each client has as many examples as its row says."""
     query = "SELECT rowid, client_id, num_examples FROM federated_data WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
     with opened(part.database) as connection:
         for rowid, client_id, expected in connection.execute(query, (part.first, part.last)):

@@ -21,10 +21,7 @@ class Database(NamedTuple):
 
 @contextmanager
 def opened(database: Database) -> Iterator[sqlite3.Connection]:
-    """Open a database, which nobody may write to meanwhile, for reading; it is closed when the block ends.
-
-    Raises DataError where the file is damaged, or another program has not finished writing it.
-    """
+    """Open a database, which nobody may write to meanwhile, for reading; it is closed when the block ends."""
     for suffix in ("-wal", "-journal"):
         beside = database.path.with_name(database.path.name + suffix)
         if beside.exists() and beside.stat().st_size:

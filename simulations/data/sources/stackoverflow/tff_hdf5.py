@@ -42,10 +42,7 @@ def text_feature(path: Path) -> str:
 
 
 def hdf5_parts(paths: Sequence[Path], feature: str) -> list[Part]:
-    """Cut files into parts, sized in clients.
-
-    Raises DataError where a file is damaged, or has other groups, or a client that was there before.
-    """
+    """Cut files into parts, sized in clients, each of which occurs once in a split."""
     parts = []
     seen: dict[tuple[str | None, str], Path] = {}
     for path, split in zip(paths, splits_in_names(paths), strict=True):

@@ -53,8 +53,7 @@ class TablePart(NamedTuple):
 
 
 def text_feature(database: Database) -> str:
-    """Return the name of the feature with the text, found in the first example; raises DataError where there is
-    none."""
+    """Return the name of the feature with the text, found in the first example; DataError where there is none."""
     with opened(database) as connection:
         _check_tables(connection, database)
         row = connection.execute("SELECT serialized_example_proto FROM examples LIMIT 1").fetchone()
@@ -70,11 +69,8 @@ def text_feature(database: Database) -> str:
 
 
 def table_parts(databases: Iterable[Database], feature: str, progress: Progress) -> list[Part]:
-    """Cut databases into parts, sized in examples; progress is called while rows are counted, where there is no index.
-
-    Raises DataError where a file is damaged, has other tables, contradicts itself, or has a client that was there
-    before.
-    """
+    """Cut databases into parts, sized in examples; progress is called while rows are counted, where there is no
+    index."""
     clients: set[Key] = set()
     parts: list[Part] = []
     for database in databases:
@@ -88,10 +84,7 @@ def table_parts(databases: Iterable[Database], feature: str, progress: Progress)
 
 
 def read_table(part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield the text of one part.
-
-    Raises DataError where the file is damaged, or a client has another number of examples than its metadata says.
-    """
+    """Yield the text of one part, where each client has as many examples as its metadata says."""
     with opened(part.database) as connection:
         yield from (_read_clients if part.by_client else _read_rows)(connection, part, skipped)
 

@@ -5,8 +5,8 @@ import pytest
 
 from fedlm.models.special_tokens import OOV_ID
 from fedlm.simulations.data.client_text import ClientText
-from fedlm.simulations.data.describing.counts import count_split, count_store
-from fedlm.simulations.data.describing.description import describe
+from fedlm.simulations.data.describing import description
+from fedlm.simulations.data.describing.description import count_split, count_store, describe
 from fedlm.simulations.data.store.writer import SplitWriter
 from tests.simulations.data.made_up_store import import_made_up
 
@@ -20,7 +20,7 @@ def lengths_of(split):
 
 
 def test_coverage_agrees_with_numpy(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedlm.simulations.data.describing.description.RANKS", (1, 3, 7, 8))
+    monkeypatch.setattr(description, "RANKS", (1, 3, 7, 8))
     store = import_made_up(tmp_path / "s")
     for name, found in json.loads(json.dumps(describe(store)))["splits"].items():
         tokens = tokens_of(store.split(name))

@@ -3,8 +3,7 @@ import pytest
 
 from fedlm.fl_core.errors import DiskError
 from fedlm.simulations.data.client_text import ClientText
-from fedlm.simulations.data.describing.counts import count_store
-from fedlm.simulations.data.describing.description import describe
+from fedlm.simulations.data.describing.description import count_store, describe
 from fedlm.simulations.data.describing.plots import draw_store, write_plot
 from tests.simulations.data.made_up_store import import_made_up
 

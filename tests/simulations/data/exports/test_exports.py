@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fedlm.commands import data_export
 from fedlm.commands.cli import main
 from fedlm.fl_core.client_examples import padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError
@@ -348,7 +349,7 @@ def test_the_command_interrupted_says_so(small_store, tmp_path, capsys, monkeypa
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedlm.commands.data_export.export_store", interrupt)
+    monkeypatch.setattr(data_export, "export_store", interrupt)
     words = ["data", "export", str(small_store), "--format", "tff", "--out", str(tmp_path / "export")]
     assert main(words) == 130
     assert "begins anew" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from fedlm.simulations.data import importing
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.formats import fedjax, tensorflow_federated
 from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources import standard_library as stdlib
 from fedlm.simulations.data.sources import text_files
 from fedlm.simulations.data.sources.csv_tables import CsvTables
 from fedlm.simulations.data.sources.huggingface import HuggingFaceDataset
@@ -26,8 +27,7 @@ from fedlm.simulations.data.sources.stackexchange.source import StackExchange
 from fedlm.simulations.data.sources.stackoverflow import tff_tables
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
-from fedlm.simulations.data.sources.standard_library import source as stdlib
-from fedlm.simulations.data.sources.standard_library.source import StandardLibrary
+from fedlm.simulations.data.sources.standard_library import StandardLibrary
 from fedlm.simulations.data.sources.text_files import TextFiles
 from fedlm.simulations.data.sources.user_rows import document_id
 from fedlm.simulations.worker_processes import WorkerPool

@@ -6,8 +6,8 @@ import pytest
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import SkippedCounts
-from fedlm.simulations.data.sources.standard_library import corpus as stdlib_corpus
-from fedlm.simulations.data.sources.standard_library.corpus import (
+from fedlm.simulations.data.sources import standard_library as stdlib_corpus
+from fedlm.simulations.data.sources.standard_library import (
     comment_blocks,
     docstrings,
     module_files,

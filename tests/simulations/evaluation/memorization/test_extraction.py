@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedlm.simulations.evaluation.memorization.extraction import difference, edit_distances, extraction_rates, rate
+from fedlm.simulations.evaluation.memorization.extraction import edit_distances, extraction_rates, rate, rate_difference
 
 
 def brute_force(one, other):
@@ -42,7 +42,7 @@ def test_rates_count_equal_and_almost_equal_suffixes():
 
 def test_intervals_cover_as_often_as_they_say():
     """Newcombe's Table II has 56/70 and 48/80: 0.2 with (0.0524, 0.3339)."""
-    found = difference(rate(56, 70), rate(48, 80))
+    found = rate_difference(rate(56, 70), rate(48, 80))
     np.testing.assert_allclose(
         [found[name] for name in ("difference", "low", "high")], [0.2, 0.0524, 0.3339], atol=5e-5
     )

@@ -12,19 +12,36 @@ import sysconfig
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.sources.base import Part, Progress, Reading
 from fedlm.simulations.data.sources.english import sentences
 
+MODULES_PER_PART = 400
 EXCLUDED_DIRECTORIES = frozenset({"site-packages", "dist-packages", "__pycache__", "lib-dynload"})
 
 _STATEMENT_LISTS = ("body", "handlers", "orelse", "finalbody", "cases")
 _STRING_OR_COMMENT = re.compile(
-    r"""'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^\\'\n]|\\.)*'|"(?:[^\\"\n]|\\.)*"|\#[^\n]*""",
-    re.DOTALL,
+    r"""'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^\\'\n]|\\.)*'|"(?:[^\\"\n]|\\.)*"|\#[^\n]*""", re.DOTALL
 )
+
+
+@dataclass(frozen=True)
+class StandardLibrary:
+    """English sentences of this machine's Python standard library, one module a client."""
+
+    words_are_separated = False
+
+    def files(self) -> list[Path]:
+        return [path for _, path in module_files(stdlib_root())]
+
+    def open(self, workspace: Path, progress: Progress) -> Reading:
+        modules = module_files(stdlib_root())
+        slices = [modules[first : first + MODULES_PER_PART] for first in range(0, len(modules), MODULES_PER_PART)]
+        return Reading("modules", len(modules), [Part(some, len(some)) for some in slices], read_modules)
 
 
 def stdlib_root() -> Path:
@@ -36,7 +53,7 @@ def module_files(root: Path) -> list[tuple[str, Path]]:
     """Return (dotted module name, file) of every module under `root`, sorted by name.
 
     Files and directories whose names are not Python identifiers cannot be imported and are left out; this also drops
-    the build configuration, whose name carries the platform. Raises DataError where there is no module.
+    the build configuration, whose name carries the platform.
     """
     found: list[tuple[str, Path]] = []
     for directory, subdirectories, files in os.walk(root):
@@ -110,8 +127,7 @@ def module_sentences(source: str) -> list[str]:
 
 
 def read_modules(modules: Iterable[tuple[str, Path]], skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield one client for each module (dotted name, file) with an English sentence; the others are counted, by
-    reason."""
+    """Yield one client for each module (dotted name, file) with an English sentence; the others are counted."""
     for name, path in modules:
         found = _read_module(path, skipped)
         if found:

@@ -1,1 +1,0 @@
-"""English of the Python standard library, one module a client."""
