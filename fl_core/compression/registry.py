@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedlm.fl_core.compression.compressors import Compressor, Scheme
 from fedlm.fl_core.compression.float32 import FLOAT32
+from fedlm.fl_core.compression.power_sgd import POWER_SGD
 from fedlm.fl_core.compression.quantization import UNIFORM
 from fedlm.fl_core.errors import ConfigurationError
 
 COMPRESSIONS: dict[str, Compressor] = {
     **UNIFORM,
     **FLOAT32,
+    **POWER_SGD,
 }
 
 ROTATED: dict[str, Any] = {

@@ -1,23 +1,32 @@
 """Fuzzing the handlers: whatever arrives, the answer is a status, and the sum stays that of what was accepted."""
 
 import asyncio
+import contextlib
 import zlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedlm.fl_core.aggregation import AggregationRules
+from fedlm.fl_core.compression.compressors import compress_update
+from fedlm.fl_core.compression.registry import COMPRESSIONS, make_compressor
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, TooManyCallsError, UnknownArtifactError
-from fedlm.fl_core.local_sgd import global_norm
+from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_update
+from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum
+from fedlm.fl_core.local_sgd import TrainingSums, global_norm
 from tests.deployment import small_deployment as small
 from tests.deployment.test_reports import in_round
 
 Status = messages.UploadReply.Status
 PRIVATE = small.PRIVACY | {"cohort_size": 1000, "minimum_reports": 1, "over_selection": 50.0}
 PATIENT = {"selection_seconds": 60.0, "reporting_seconds": 60.0}
+EACH_SCHEME = {compressor.scheme.number: name for name, compressor in reversed(COMPRESSIONS.items())}.values()
 COUNTS = st.one_of(st.integers(0, 40), st.integers(0, 2**64 - 1))
 NUMBERS = st.one_of(st.floats(0, 50), st.floats())
 
@@ -60,7 +69,8 @@ def contents(honest):
     return st.one_of(places.map(change), floats.map(change), st.binary(max_size=30).map(lambda more: honest + more))
 
 
-def test_no_message_breaks_a_handler_or_the_sum(tmp_path):
+@pytest.mark.parametrize("compression", EACH_SCHEME)
+def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
     async def scenario(round_):
         loop, numbers, accepted = asyncio.get_running_loop(), iter(range(10**9)), []
         configuration = await round_.select("honest")
@@ -123,7 +133,31 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path):
         assert float(global_norm(total.delta)) <= (len(accepted) + 1) * round_.settings.update_clip_norm * 1.001
         assert accepted, "the fuzzing does not reach the sum"
 
-    in_round(tmp_path, scenario, **PRIVATE, **PATIENT)
+    in_round(tmp_path, scenario, **PRIVATE, **PATIENT, compression=compression, upload_bits=None)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, -1e30, 1e15, 1.0, 1e-40])
+@pytest.mark.parametrize("compression", EACH_SCHEME)
+def test_floats_that_a_client_makes_up_are_refused_or_clipped(compression, value):
+    compressor, clip_norm = make_compressor(compression), 0.1
+    like = {"matrix": jnp.zeros((33, 29)), "vector": jnp.zeros(11)}
+    honest = pack_update(compressor, compress_update(compressor, jax.random.key(0), like), like)
+    floats = np.full(len(honest) // 4, value, "<f4").tobytes()
+    body = honest[:8] + floats[: len(honest) - 12].ljust(len(honest) - 12, b"\0")
+    message = body + np.uint32(zlib.crc32(body)).tobytes()
+    total = StreamingSum(like, compressor, AggregationRules("uniform", clip_norm), None, jax.random.key(1))
+    report = Report(0, message, 1, TrainingSums(1.0, 1.0, 1.0))
+    if abs(value) <= 1:
+        total.add(report)
+    elif abs(value) > 1e29 or np.isnan(value):
+        with pytest.raises(WireError, match="finite"):
+            total.add(report)
+    else:
+        # Of factors the product may be too large, where values as large are not.
+        with contextlib.suppress(WireError):
+            total.add(report)
+    assert np.isfinite(float(global_norm(total.aggregate.delta)))
+    assert float(global_norm(total.aggregate.delta)) <= clip_norm * 1.0001
 
 
 def _from(ask, first):

@@ -10,6 +10,7 @@ import pytest
 from fedlm.clients.in_process import InProcessRunner
 from fedlm.clients.local_training import ClientProgram
 from fedlm.fl_core.cohorts import UniformSampler
+from fedlm.fl_core.compression.registry import COMPRESSIONS
 from fedlm.fl_core.deployment.state.state import SeenClient
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
@@ -93,9 +94,17 @@ def test_a_private_deployment_equals_its_simulation(tmp_path, transport):
     assert summary["privacy"].startswith("NOT PRIVATE: the noise follows from the experiment's seed")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_deployment_with_quantized_uploads_equals_its_simulation(tmp_path, transport):
-    settings = small.deployment()
+# One compression of each scheme over one transport, and the usual one over all.
+COMPRESSED = {(compressor.scheme.number, "grpc"): name for name, compressor in reversed(COMPRESSIONS.items())}
+
+
+@pytest.mark.parametrize(
+    ("compression", "transport"),
+    [("uniform8", transport) for transport in TRANSPORTS] + [(name, one) for (_, one), name in COMPRESSED.items()],
+)
+def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, compression, transport):
+    settings = small.deployment(compression=compression)
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
-    # A difference in the last bit may move a value to the neighbouring one of 256 codes.
-    compare(settings, sampler, tmp_path, transport, tolerance=2e-4)
+    # A difference in the last bit may move a value to the neighbouring code.
+    bits = settings.compressor().scheme.settings.get("bits")
+    compare(settings, sampler, tmp_path, transport, tolerance=0.05 / (2**bits - 1) if bits else 1e-5)

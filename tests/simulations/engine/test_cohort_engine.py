@@ -120,6 +120,10 @@ def test_every_setting_matches_the_plain_loop(changes):
         assert float(engine.aggregate.examples) == float(engine.aggregate.weight) == sum(min(n, cap) for n in SIZES)
 
 
+def test_uploads_of_factors_match_those_of_the_plain_loop():
+    assert_same(*run_both(MODEL, compression="powersgd2", devices=2, lanes=2), tolerance=2e-4)
+
+
 def test_quantized_uploads_match_the_bytes_of_the_plain_loop():
     """A float32 difference in the last bit may move a value to the neighbouring code, so few may differ by a step."""
     engine, loop = run_both(MODEL, compression="uniform8")
