@@ -8,8 +8,8 @@ from typing import Any
 from benchmarks.simulation.comparing import best_of, loss_disagreements, pass_ratios, spread
 from benchmarks.simulation.contestants import Contestant, ContestantError, idle_cpu_percent
 
-IDLE_SECONDS, IDLE_LIMIT_PERCENT = 5.0, 2.0
-ENGINE, BARE_LOOPS = "engine", ("bare_lanes", "bare_scan")
+IDLE_LIMIT_PERCENT = 2.0
+BARE_LOOPS = ("bare_lanes", "bare_scan")
 
 
 class Measurement:
@@ -20,14 +20,17 @@ class Measurement:
       problems: why programs were left out.
     """
 
-    def __init__(self, clients: int, loss_before: float):
+    def __init__(self, clients: int, loss_before: float, engine: str = "engine", idle_seconds: float = 5.0):
         """Begin with no contestant.
 
         Args:
           clients: in the task's cohort.
           loss_before: of the parameters that every round starts from.
+          engine: the contestant that the others are compared with.
+          idle_seconds: how long `watch_idle` watches.
         """
         self._clients, self.loss_before = clients, loss_before
+        self._engine, self._idle_seconds = engine, idle_seconds
         self._running: dict[str, Contestant] = {}
         self._paused: set[str] = set()
         self._variants: dict[str, dict[str, Any]] = {}
@@ -62,7 +65,7 @@ class Measurement:
     def watch_idle(self) -> None:
         """See what programs do while nobody asks; one that is busy then is stopped while others have their turn."""
         names = list(self._running)
-        percents = idle_cpu_percent([self._running[name] for name in names], IDLE_SECONDS)
+        percents = idle_cpu_percent([self._running[name] for name in names], self._idle_seconds)
         self._paused = {name for name, percent in zip(names, percents, strict=True) if percent > IDLE_LIMIT_PERCENT}
         of_program = dict(zip(names, percents, strict=True))
         for variant in self._variants.values():
@@ -113,7 +116,7 @@ class Measurement:
         """
         rates = {variant: [a["steps"] / a["seconds"] for a in answers] for variant, answers in self._rounds.items()}
         rates = {variant: values for variant, values in rates.items() if values}
-        ratios = {variant: pass_ratios(rates.get(ENGINE, []), values) for variant, values in rates.items()}
+        ratios = {variant: pass_ratios(rates.get(self._engine, []), values) for variant, values in rates.items()}
         return {
             "clients": self._clients,
             "loss_before": self.loss_before,
@@ -121,7 +124,7 @@ class Measurement:
             "engine_over": {
                 variant: {name: round(value, 4) for name, value in ratio._asdict().items()}
                 for variant, ratio in ratios.items()
-                if ratio and variant != ENGINE
+                if ratio and variant != self._engine
             },
             "best_bare_loop": best_of(rates, BARE_LOOPS),
             "loss_disagreements": self._disagreements(),
@@ -149,23 +152,15 @@ class Measurement:
         return None if not losses or None in losses else statistics.mean(losses)
 
     def losses_after(self) -> dict[str, float]:
-        """Give the mean loss after a round.
-
-        Returns:
-          It for each contestant that averages.
-        """
+        """Give the mean loss after a round of each contestant that averages."""
         losses = {variant: self._loss_after(variant) for variant in self._rounds}
         return {variant: loss for variant, loss in losses.items() if loss is not None}
 
     def _disagreements(self) -> dict[str, float]:
-        return loss_disagreements(self.loss_before, self.losses_after(), ENGINE)
+        return loss_disagreements(self.loss_before, self.losses_after(), self._engine)
 
     def warnings(self) -> Sequence[str]:
-        """Say what a reader must know.
-
-        Returns:
-          A line for each program that was left out, and for each contestant that did other work than the engine.
-        """
+        """Say, line by line, which programs were left out, and which contestants did other work than the engine."""
         lines = [f"{program} is left out: {text}" for program, text in self.problems.items()]
         return lines + [
             f"{variant} does other work than the engine: its change of the loss is {part:.1%} off"

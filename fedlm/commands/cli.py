@@ -79,6 +79,8 @@ def _run(command: str, argv: list[str]) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _complain(prog, f"the disk is full ({error}); make room, and give the command again")
+        if isinstance(error, OSError) and error.filename is not None:
+            return _complain(prog, f"{error.filename}: {error.strerror}; give another place, or make way there")
         if not has_joined():
             raise
         traceback.print_exc()

@@ -91,14 +91,11 @@ def test_an_error_is_raised_with_its_words():
         parse_answer('{"error": "it hurts"}')
 
 
-def test_a_measurement_goes_on_without_those_that_fail(launch: Launch, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("benchmarks.simulation.measurement.IDLE_SECONDS", 0.1)
-    monkeypatch.setattr("benchmarks.simulation.measurement.ENGINE", "first")
-
+def test_a_measurement_goes_on_without_those_that_fail(launch: Launch):
     def missing() -> Contestant:
         raise ContestantError("make it")
 
-    with closing(Measurement(clients=5, loss_before=4.0)) as measurement:
+    with closing(Measurement(clients=5, loss_before=4.0, engine="first", idle_seconds=0.1)) as measurement:
         measurement.start("ours", lambda: launch("two"))
         for program in ("fails", "dies", "other work"):
             measurement.start(program, lambda program=program: launch(program))

@@ -49,6 +49,18 @@ def test_unknown_commands_are_refused(capsys):
     assert main([]) == 2
 
 
+def test_a_place_that_is_no_folder_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["keys", "ca", "--folder", str(tmp_path / "file")]) == 2
+    said = capsys.readouterr().err
+    assert said == f"fedlm keys: {tmp_path / 'file'}: File exists; give another place, or make way there\n"
+
+
+def test_a_vocabulary_without_tokens_is_refused(capsys):
+    assert main(["models", "--vocabulary-size", "0"]) == 2
+    assert "vocabulary_size is 0, but must be at least 1" in capsys.readouterr().err
+
+
 def test_a_reader_that_goes_away_is_no_error():
     process = subprocess.Popen(
         [sys.executable, "-m", "fedlm", "models", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
