@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedlm.fl_core.runs.processes import gather_rows, own_rows
+from fedlm.fl_core.processes import gather_rows, own_rows
 from fedlm.models.base import Batch, Model, Params, weigh_examples
 from fedlm.models.losses import ExampleSums
 

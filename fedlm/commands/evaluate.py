@@ -60,9 +60,10 @@ def main(argv: list[str]) -> int:
     run = open_run(command.run, command.data)
     with EvaluationProgress(run.experiment.model, "clients" if command.personalize else "examples") as progress:
         if command.personalize:
-            found = personalize(run, command.split, command.client_learning_rate, command.max_clients, progress.update)
+            training, rate = run.experiment.local_training(), command.client_learning_rate
+            found = personalize(run.trained, training, command.split, rate, command.max_clients, progress.update)
         else:
-            found = evaluate_split(run, command.split, command.max_clients, progress.update)
+            found = evaluate_split(run.trained, command.split, command.max_clients, progress.update)
     path = write_evaluation(command.run, found)
     console = Console()
     console.print(score_table(found.summary))

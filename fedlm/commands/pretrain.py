@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     """Run `fedlm pretrain`."""
     command = read_options(PretrainCommand, argv, "fedlm pretrain")
     join_processes(settings_of(command, ProcessGroup))
-    from fedlm.fl_core.runs.processes import is_first
+    from fedlm.fl_core.processes import is_first
     from fedlm.simulations.pretraining.run import run_pretraining
 
     settings = settings_of(command, Pretraining)

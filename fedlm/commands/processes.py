@@ -135,7 +135,7 @@ def _connect_devices() -> None:
     """Exchange a first message between all devices."""
     import jax
 
-    from fedlm.fl_core.runs.processes import gather
+    from fedlm.fl_core.processes import gather
 
     counts = Counter(device.process_index for device in jax.devices()).values()
     if len(set(counts)) > 1:

@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     """Run `fedlm simulate`."""
     command = read_options(SimulateCommand, argv, "fedlm simulate", SIMULATION_PRESETS)
     join_processes(settings_of(command, ProcessGroup))
-    from fedlm.fl_core.runs.processes import is_first
+    from fedlm.fl_core.processes import is_first
     from fedlm.simulations.experiments.experiment import run_experiment
 
     experiment = settings_of(command, Experiment)

@@ -17,10 +17,10 @@ from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, RunIdentity
 from fedlm.fl_core.runs.metrics_log import finite_row
-from fedlm.fl_core.runs.processes import gather, is_first, together
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS, NOT_PRIVATE, Divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Params

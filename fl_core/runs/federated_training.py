@@ -9,9 +9,9 @@ import jax
 
 from fedlm.fl_core.aggregation import WeightedMean
 from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.processes import from_first
 from fedlm.fl_core.round_loop import Averaging, CohortRunner, FederatedOptimization, run_rounds
 from fedlm.fl_core.runs.driver import Run, Step
-from fedlm.fl_core.runs.processes import from_first
 from fedlm.fl_core.runs.round_rows import round_row
 from fedlm.fl_core.server_optimizers import ServerState
 from fedlm.models.base import Params

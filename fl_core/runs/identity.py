@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.runs.processes import gather
+from fedlm.fl_core.processes import gather
 
 SUMMARY_FILE = "summary.json"
 

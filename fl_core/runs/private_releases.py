@@ -10,8 +10,8 @@ from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.releases import Releases, Resumed
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
-from fedlm.fl_core.runs.processes import gather, is_first, together
 from fedlm.fl_core.runs.round_rows import NOT_PRIVATE
 from fedlm.fl_core.runs.run_folder import RunFolder
 

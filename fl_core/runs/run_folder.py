@@ -4,9 +4,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.metrics_log import MetricsLog, finite_row
-from fedlm.fl_core.runs.processes import gather, is_first, together
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS
 from fedlm.fl_core.runs.run_lock import run_lock
 

@@ -23,8 +23,8 @@ from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_agg
 from fedlm.fl_core.compression.compressors import Compressor, compress_update, decompress_update
 from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, local_step
+from fedlm.fl_core.processes import lost_processes
 from fedlm.fl_core.round_loop import CohortResult, RoundPlan
-from fedlm.fl_core.runs.processes import lost_processes
 from fedlm.models.base import Batch, Model, Params
 from fedlm.simulations.data.federated_data import FederatedData
 from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks

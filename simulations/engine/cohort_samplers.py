@@ -1,7 +1,8 @@
 """The registry of cohort samplers: from the settings of a run and its training clients to its sampler."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,7 +11,33 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation, Participat
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler, PoissonSampler, ShuffledEpochSampler
 from fedlm.simulations.data.cohort_files import CohortFile, read_availability, read_weights
 from fedlm.simulations.data.federated_data import StoredData
-from fedlm.simulations.experiments.configuration import Experiment
+
+
+class CohortSettings(Protocol):
+    """What says how cohorts are drawn; see `fedlm.simulations.experiments.configuration.Experiment`."""
+
+    @property
+    def cohort_sampler(self) -> str: ...
+    @property
+    def cohort_size(self) -> int: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def min_separation(self) -> int: ...
+    @property
+    def max_participations(self) -> int | None: ...
+    @property
+    def availability_trace(self) -> Path | None: ...
+    @property
+    def availability_cycle_hours(self) -> float: ...
+    @property
+    def round_minutes(self) -> float: ...
+    @property
+    def cohort_weights(self) -> Path | None: ...
+    @property
+    def cohort_weight_exponent(self) -> float: ...
 
 
 class Cohorts(NamedTuple):
@@ -27,7 +54,7 @@ class Cohorts(NamedTuple):
     participation: Participation | None = None
 
 
-def make_cohorts(experiment: Experiment, train: StoredData) -> Cohorts:
+def make_cohorts(settings: CohortSettings, train: StoredData) -> Cohorts:
     """Make the sampler of a run.
 
     Args:
@@ -40,49 +67,49 @@ def make_cohorts(experiment: Experiment, train: StoredData) -> Cohorts:
     Raises:
       UserError: a file is missing or damaged, or settings and clients do not fit.
     """
-    return SAMPLERS[experiment.cohort_sampler](experiment, train)
+    return SAMPLERS[settings.cohort_sampler](settings, train)
 
 
-def _uniform(experiment: Experiment, train: StoredData) -> Cohorts:
-    return Cohorts(UniformSampler(len(train.num_examples), experiment.cohort_size, experiment.seed), None)
+def _uniform(settings: CohortSettings, train: StoredData) -> Cohorts:
+    return Cohorts(UniformSampler(len(train.num_examples), settings.cohort_size, settings.seed), None)
 
 
-def _weighted(experiment: Experiment, train: StoredData) -> Cohorts:
+def _weighted(settings: CohortSettings, train: StoredData) -> Cohorts:
     file = None
     with np.errstate(divide="ignore"):
-        if experiment.cohort_weights is not None:
-            weights, file = read_weights(experiment.cohort_weights, _indices(train))
+        if settings.cohort_weights is not None:
+            weights, file = read_weights(settings.cohort_weights, _indices(train))
             log_weights = np.log(weights)
         else:
             # A client without examples has nothing to train on, whatever the exponent makes of 0.
-            logs = experiment.cohort_weight_exponent * np.log(np.maximum(train.num_examples, 1))
+            logs = settings.cohort_weight_exponent * np.log(np.maximum(train.num_examples, 1))
             log_weights = np.where(train.num_examples > 0, logs, -np.inf)
-    return Cohorts(WeightedSampler(log_weights, experiment.cohort_size, experiment.seed), file)
+    return Cohorts(WeightedSampler(log_weights, settings.cohort_size, settings.seed), file)
 
 
-def _availability(experiment: Experiment, train: StoredData) -> Cohorts:
-    assert experiment.availability_trace is not None
-    hours = experiment.availability_cycle_hours
-    availability, file = read_availability(experiment.availability_trace, _indices(train), hours)
-    sampler = AvailabilitySampler(availability, experiment.round_minutes, experiment.cohort_size, experiment.seed)
-    sampler.check_rounds(experiment.rounds)
+def _availability(settings: CohortSettings, train: StoredData) -> Cohorts:
+    assert settings.availability_trace is not None
+    hours = settings.availability_cycle_hours
+    availability, file = read_availability(settings.availability_trace, _indices(train), hours)
+    sampler = AvailabilitySampler(availability, settings.round_minutes, settings.cohort_size, settings.seed)
+    sampler.check_rounds(settings.rounds)
     return Cohorts(sampler, file)
 
 
-def _poisson(experiment: Experiment, train: StoredData) -> Cohorts:
-    sampler = PoissonSampler(len(train.num_examples), experiment.cohort_size, experiment.seed)
+def _poisson(settings: CohortSettings, train: StoredData) -> Cohorts:
+    sampler = PoissonSampler(len(train.num_examples), settings.cohort_size, settings.seed)
     return Cohorts(sampler, None, sampler.participation)
 
 
-def _min_separation(experiment: Experiment, train: StoredData) -> Cohorts:
-    bound = BoundedParticipation(experiment.max_participations, experiment.min_separation)
-    sampler = MinSeparationSampler(len(train.num_examples), experiment.cohort_size, experiment.seed, bound)
-    sampler.check_rounds(experiment.rounds)
+def _min_separation(settings: CohortSettings, train: StoredData) -> Cohorts:
+    bound = BoundedParticipation(settings.max_participations, settings.min_separation)
+    sampler = MinSeparationSampler(len(train.num_examples), settings.cohort_size, settings.seed, bound)
+    sampler.check_rounds(settings.rounds)
     return Cohorts(sampler, None, bound)
 
 
-def _shuffled_epochs(experiment: Experiment, train: StoredData) -> Cohorts:
-    sampler = ShuffledEpochSampler(len(train.num_examples), experiment.cohort_size, experiment.seed)
+def _shuffled_epochs(settings: CohortSettings, train: StoredData) -> Cohorts:
+    sampler = ShuffledEpochSampler(len(train.num_examples), settings.cohort_size, settings.seed)
     return Cohorts(sampler, None, sampler.participation)
 
 
@@ -90,7 +117,7 @@ def _indices(train: StoredData) -> dict[str, int]:
     return {name: index for index, name in enumerate(train.client_ids)}
 
 
-SAMPLERS: dict[str, Callable[[Experiment, StoredData], Cohorts]] = {
+SAMPLERS: dict[str, Callable[[CohortSettings, StoredData], Cohorts]] = {
     "uniform": _uniform,
     "availability": _availability,
     "weighted": _weighted,

@@ -15,8 +15,8 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.scores import example_sums
 from fedlm.models.base import Batch, Model, Params
-from fedlm.models.special_tokens import BOS_ID, EOS_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.federated_data import EVALUATION_BATCH, FederatedData
+from fedlm.simulations.pretraining.inserted_canaries import random_sequences
 
 SIGNIFICANCE = 0.05
 """The chance of a lower bound that is above the true epsilon."""
@@ -55,23 +55,6 @@ def draw_canaries(number: int, repeats: int, length: int, vocabulary_size: int, 
     if number and inside.all() | ~inside.any():
         raise ConfigurationError(f"all {number} canaries drew the same coin; take more of them, or another seed")
     return Canaries(sequences, repeats, inside)
-
-
-def random_sequences(rng: np.random.Generator, number: int, length: int, vocabulary_size: int) -> np.ndarray:
-    """Draw sequences of random words.
-
-    Args:
-      rng: to draw from.
-      number: how many.
-      length: target tokens of a sequence.
-      vocabulary_size: of the model; special tokens do not occur between BOS and EOS.
-
-    Returns:
-      int32 [number, length + 1]: BOS, `length - 1` words, each token as likely as any other, and EOS.
-    """
-    words = rng.integers(len(SPECIAL_TOKENS), vocabulary_size, (number, length - 1))
-    ends = np.full((number, 1), EOS_ID)
-    return np.concatenate([np.full((number, 1), BOS_ID), words, ends], axis=1).astype(np.int32)
 
 
 class WithCanaries:

@@ -21,8 +21,7 @@ from fedlm.simulations.data.federated_data import (
     evaluation_owners,
 )
 from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, write_table
-from fedlm.simulations.experiments.configuration import as_json
-from fedlm.simulations.experiments.trained_run import TrainedRun
+from fedlm.simulations.evaluation.trained_models import TrainedModel
 
 Observer = Callable[[int, int], None]
 """Called with how much has been done, and how much there is in all."""
@@ -41,7 +40,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_split(
-    run: TrainedRun, split: str, max_clients: int | None = None, observe: Observer = lambda done, total: None
+    run: TrainedModel, split: str, max_clients: int | None = None, observe: Observer = lambda done, total: None
 ) -> Evaluation:
     """Score the clients of a split as they are.
 
@@ -60,7 +59,7 @@ def evaluate_split(
     everyone = run.split(split)
     chosen = choose_clients(everyone, split, 1, max_clients)
     data = ChosenClients(everyone, chosen)
-    batches = _observed(device_batches(data, run.experiment.length), int(data.num_examples.sum()), observe)
+    batches = _observed(device_batches(data, run.settings["length"]), int(data.num_examples.sum()), observe)
     with precision_scope(run.precision):
         scores, found = evaluate_clients(run.model, run.params, batches, evaluation_owners(data))
     found = found._replace(clients=chosen[found.clients])
@@ -90,7 +89,7 @@ def choose_clients(data: StoredData, split: str, least_examples: int, max_client
     return np.sort(chosen)
 
 
-def describe_evaluation(run: TrainedRun, split: str, data: StoredData, found: ClientSums) -> dict[str, Any]:
+def describe_evaluation(run: TrainedModel, split: str, data: StoredData, found: ClientSums) -> dict[str, Any]:
     """Say what was evaluated.
 
     Args:
@@ -104,13 +103,13 @@ def describe_evaluation(run: TrainedRun, split: str, data: StoredData, found: Cl
     """
     return {
         "split": split,
-        "model": run.experiment.model,
-        "rounds": run.rounds,
+        "model": run.settings["model"],
+        "rounds": run.steps,
         "clients_scored": len(found.clients),
         "clients_in_split": len(data.num_examples),
         "examples": int(found.examples.sum()),
         "metrics": DEFINITIONS,
-        "experiment": as_json(run.experiment),
+        "experiment": run.settings,
     }
 
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from fedlm.fl_core.local_sgd import train_client
+from fedlm.fl_core.local_sgd import LocalTraining, train_client
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.scores import ClientSums, example_sums, scores_from_totals, scores_of_each
 from fedlm.models.base import Params
 from fedlm.models.losses import ExampleSums
 from fedlm.models.precision import precision_scope
-from fedlm.simulations.data.federated_data import InMemoryData, StoredData, evaluation_batches, rows_per_device
+from fedlm.simulations.data.federated_data import InMemoryData, evaluation_batches, rows_per_device
 from fedlm.simulations.evaluation.client_evaluation import (
     Evaluation,
     Observer,
@@ -24,7 +24,7 @@ from fedlm.simulations.evaluation.client_evaluation import (
     describe_scores,
 )
 from fedlm.simulations.evaluation.client_scores import client_columns
-from fedlm.simulations.experiments.trained_run import TrainedRun
+from fedlm.simulations.evaluation.trained_models import TrainedModel
 
 _FEWEST_EXAMPLES = 2
 
@@ -39,7 +39,8 @@ class _Gain(NamedTuple):
 
 
 def personalize(
-    run: TrainedRun,
+    run: TrainedModel,
+    training: LocalTraining,
     split: str,
     client_learning_rate: float | None = None,
     max_clients: int | None = None,
@@ -48,7 +49,8 @@ def personalize(
     """Train the run's model on each client of a split alone, and score what that does to it.
 
     Args:
-      run: whose model is scored, and how clients train.
+      run: of federated rounds, whose model is scored.
+      training: what its clients do in a round.
       split: train, heldout or test.
       client_learning_rate: of the clients' SGD; the run's where it is None.
       max_clients: take only so many clients, at random but always the same.
@@ -60,14 +62,14 @@ def personalize(
     Raises:
       DataError: the split has no client with two examples.
     """
-    rate = run.experiment.client_learning_rate if client_learning_rate is None else client_learning_rate
+    rate = run.settings["client_learning_rate"] if client_learning_rate is None else client_learning_rate
     data = run.split(split)
     clients = choose_clients(data, split, _FEWEST_EXAMPLES, max_clients)
     gains = []
     with precision_scope(run.precision):
         params = jax.device_put(run.params)
         for client in map(int, clients):
-            gains.append(_gain(run, params, data, client, rate))
+            gains.append(_gain(run, training, params, data.sequences(client), client, rate))
             observe(len(gains), len(clients))
     before, after = (_client_sums(clients, gains, side) for side in ("before", "after"))
     summary = (
@@ -97,17 +99,18 @@ def share_better(before: ClientSums, after: ClientSums) -> float | None:
     return float(np.mean((new < old)[scored])) if scored.any() else None
 
 
-def _gain(run: TrainedRun, params: Params, data: StoredData, client: int, rate: float) -> _Gain:
-    sequences = data.sequences(client)
+def _gain(
+    run: TrainedModel, training: LocalTraining, params: Params, sequences: np.ndarray, client: int, rate: float
+) -> _Gain:
     first, second = np.split(sequences, [len(sequences) // 2])
-    rng = host_rng(run.experiment.seed, "personalize", client)
-    trained, _ = train_client(run.model, params, first, run.experiment.local_training(), rng, rate)
+    rng = host_rng(run.settings["seed"], "personalize", client)
+    trained, _ = train_client(run.model, params, first, training, rng, rate)
     before, after = (_total(run, these, second) for these in (params, trained))
     return _Gain(before, after, len(first), len(second))
 
 
-def _total(run: TrainedRun, params: Params, sequences: np.ndarray) -> np.ndarray:
-    batches = evaluation_batches(InMemoryData([sequences]), run.experiment.length, rows_per_device())
+def _total(run: TrainedModel, params: Params, sequences: np.ndarray) -> np.ndarray:
+    batches = evaluation_batches(InMemoryData([sequences]), run.settings["length"], rows_per_device())
     return np.array([np.sum(column, dtype=np.float64) for column in example_sums(run.model, params, batches)])
 
 

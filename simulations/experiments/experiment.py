@@ -11,12 +11,13 @@ import jax
 
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
+from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.round_loop import FederatedOptimization
 from fedlm.fl_core.runs.driver import Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
-from fedlm.fl_core.runs.processes import gather, is_first, together
+from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
@@ -33,7 +34,6 @@ from fedlm.simulations.evaluation.canaries import Canaries, WithCanaries, audit,
 from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, write_table
 from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, as_json, with_defaults
 from fedlm.simulations.experiments.federated_models import create_federated_model
-from fedlm.simulations.experiments.initial_parameters import InitialParameters, read_parameters
 
 if TYPE_CHECKING:
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation

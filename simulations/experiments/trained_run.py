@@ -1,156 +1,35 @@
-"""A run on disk, opened to be used: its settings, its data and the parameters of its last checkpoint."""
+"""A run of federated rounds on disk, opened to be used."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
-from fedlm.fl_core.runs.checkpoints import Checkpoints
-from fedlm.fl_core.runs.run_lock import run_lock
-from fedlm.models.base import Model, Params
-from fedlm.models.precision import Precision, resolve_precision, with_precision
-from fedlm.models.registry import create_model
-from fedlm.simulations.data.federated_data import StoredData
-from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.simulations.evaluation.trained_models import TrainedModel, open_model, unknown_settings
 from fedlm.simulations.experiments.configuration import Experiment, as_json, experiment_of
-from fedlm.simulations.experiments.initial_parameters import fit_parameters, stored_parameters
 
 
 class TrainedRun(NamedTuple):
-    """A run with at least one checkpoint.
-
-    Attributes:
-      experiment: its settings.
-      model: with the data's vocabulary, in the policy's precision.
-      precision: the resolved policy.
-      params: of the newest checkpoint.
-      rounds: how many rounds that checkpoint has seen.
-      store: the data.
-    """
+    """A run of federated rounds with at least one checkpoint: its settings and its model."""
 
     experiment: Experiment
-    model: Model
-    precision: Precision
-    params: Params
-    rounds: int
-    store: TokenStore
-
-    def split(self, name: str) -> StoredData:
-        """Open a split of the data, cut to the run's sequence length.
-
-        Args:
-          name: train, heldout or test.
-
-        Returns:
-          Its clients.
-        """
-        return StoredData(self.store.split(name), self.experiment.length)
-
-
-class TrainedModel(NamedTuple):
-    """The model of a run of any kind, with at least one checkpoint.
-
-    Attributes:
-      command: that the run is of, `simulate` or `pretrain`.
-      settings: JSON-able settings of the run, with `model`, `data`, `length` and `precision` among them, and
-        for `pretrain` what `fedlm.simulations.pretraining.privacy_units.open_units` takes.
-      model: with the data's vocabulary, in the policy's precision.
-      precision: the resolved policy.
-      params: of the newest checkpoint.
-      steps: how many rounds, or steps, that checkpoint has seen.
-      store: the data.
-    """
-
-    command: str
-    settings: dict[str, Any]
-    model: Model
-    precision: Precision
-    params: Params
-    steps: int
-    store: TokenStore
+    trained: TrainedModel
 
 
 def open_run(directory: Path, data: Path | None = None) -> TrainedRun:
-    """Open a run of federated rounds.
-
-    Args:
-      directory: its folder.
-      data: see `open_model`.
-
-    Returns:
-      The run.
+    """Open a run of federated rounds; see `open_model`.
 
     Raises:
-      CheckpointError: see `open_model`; or the run is not one of federated rounds.
-      DataError: see `open_model`.
-      ConfigurationError: a process is writing into the folder.
-    """
-    opened = open_model(directory, data)
-    if opened.command != "simulate":
-        raise CheckpointError(
-            f"{directory}: a run of `fedlm {opened.command}`, which has no clients; give one of `fedlm simulate`"
-        )
-    experiment = experiment_of(opened.settings)
-    return TrainedRun(experiment, opened.model, opened.precision, opened.params, opened.steps, opened.store)
-
-
-def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
-    """Open the model of a run of any kind.
-
-    Args:
-      directory: folder of the run.
-      data: where its data set lies now; where it was when the run was begun, if it is not given.
-
-    Returns:
-      The model.
-
-    Raises:
-      CheckpointError: the folder has no checkpoint, or one that cannot be read.
+      CheckpointError: there is no checkpoint, or it cannot be read, or the run is not one of federated rounds.
       DataError: the data set is missing, or another than that of the run.
       ConfigurationError: a process is writing into the folder.
     """
-    if not (directory / "checkpoints").is_dir():
-        raise _no_checkpoint(directory)
-    with run_lock(directory), Checkpoints(directory / "checkpoints") as checkpoints:
-        steps = checkpoints.latest_round()
-        if not steps:
-            raise _no_checkpoint(directory)
-        about = checkpoints.restore_about(steps)
-        command, settings = _settings(directory, about)
-        store = TokenStore.open(data or settings["data"])
-        if store.fingerprint != about["vocabulary"]:
-            raise DataError(
-                f"{store.path}: has another vocabulary than the run in {directory} was trained with; give the data set "
-                "of the run"
-            )
-        precision = resolve_precision(settings["precision"], jax.default_backend())
-        model = with_precision(create_model(settings["model"], store.vocabulary_size), precision)
-        like = jax.eval_shape(model.init, jax.random.key(0))
-        params = fit_parameters(stored_parameters(checkpoints, steps), like, directory)
-    return TrainedModel(command, settings, model, precision, params, steps, store)
-
-
-_OF_PRETRAINING = ("model", "data", "length", "precision", "unit", "packing", "sequences_per_unit", "seed")
-"""Settings without which the record of a run of `fedlm pretrain` is of no use."""
-
-
-def _settings(directory: Path, about: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return which command a checkpoint is of, and the settings of the run."""
-    try:
-        if "pretraining" in about:
-            settings = about["pretraining"]
-            return "pretrain", settings | {name: settings[name] for name in _OF_PRETRAINING}
-        return "simulate", as_json(experiment_of(about["experiment"]))
-    except (KeyError, TypeError, ConfigurationError) as error:
+    trained = open_model(directory, data)
+    if trained.command != "simulate":
         raise CheckpointError(
-            f"{directory}: the settings in its checkpoint are not those of a run of this version ({error}); open it "
-            "with the version that wrote it"
-        ) from error
-
-
-def _no_checkpoint(directory: Path) -> CheckpointError:
-    return CheckpointError(
-        f"{directory}: has no checkpoint; give the folder of a run of `fedlm simulate` or `fedlm pretrain`, or of a "
-        "cell of a comparison, that has gone on for at least checkpoint_every rounds"
-    )
+            f"{directory}: a run of `fedlm {trained.command}`, which has no clients; give one of `fedlm simulate`"
+        )
+    try:
+        experiment = experiment_of(trained.settings)
+    except (TypeError, ConfigurationError) as error:
+        raise unknown_settings(directory, error) from error
+    return TrainedRun(experiment, trained._replace(settings=as_json(experiment)))

@@ -8,14 +8,14 @@ import numpy as np
 from fedlm.fl_core.clipping.methods import Clipping, method_for
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.models.base import Batch, Model
 from fedlm.models.masked_language import MaskedBatch
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.federated_data import StoredData, open_splits
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.evaluation.memorization.inserted_canaries import canaries_of, with_canaries
-from fedlm.simulations.experiments.initial_parameters import InitialParameters, read_parameters
+from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
 from fedlm.simulations.pretraining.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.private_steps import plan_privacy
 from fedlm.simulations.pretraining.settings import Pretraining

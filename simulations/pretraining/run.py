@@ -11,11 +11,11 @@ import jax
 
 from fedlm.fl_core.aggregation import norm_quantiles
 from fedlm.fl_core.privacy.noise_source import noise_key
+from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.private_releases import PrivacyTerms
-from fedlm.fl_core.runs.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.runs.round_rows import Divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training

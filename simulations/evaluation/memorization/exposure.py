@@ -11,7 +11,7 @@ from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.scores import example_sums
 from fedlm.models.base import Model, Params
 from fedlm.simulations.data.federated_data import InMemoryData, device_batches
-from fedlm.simulations.evaluation.memorization.inserted_canaries import InsertedCanaries
+from fedlm.simulations.pretraining.inserted_canaries import InsertedCanaries
 
 CHANCE = 1 / math.log(2)
 """The mean exposure, in bits, of a sequence that the model has never seen: its rank is uniform."""

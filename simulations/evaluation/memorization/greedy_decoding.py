@@ -19,7 +19,7 @@ from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.runs.processes import from_first
+from fedlm.fl_core.processes import from_first
 from fedlm.models.base import Model, Params
 from fedlm.simulations.data.federated_data import InMemoryData, device_batches
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.evaluation.memorization.exposure import canary_exposures
 from fedlm.simulations.evaluation.memorization.extraction import (
@@ -20,10 +21,9 @@ from fedlm.simulations.evaluation.memorization.extraction import (
     rate_difference,
 )
 from fedlm.simulations.evaluation.memorization.greedy_decoding import greedy_suffixes, refuse_other_objectives
-from fedlm.simulations.evaluation.memorization.inserted_canaries import canaries_of
 from fedlm.simulations.evaluation.memorization.sequences import Candidates, Lengths, choose_lengths
-from fedlm.simulations.experiments.initial_parameters import stated_privacy
-from fedlm.simulations.experiments.trained_run import TrainedModel, open_model
+from fedlm.simulations.evaluation.trained_models import TrainedModel, open_model
+from fedlm.simulations.pretraining.inserted_canaries import canaries_of
 from fedlm.simulations.pretraining.privacy_units import Units, open_units
 
 BASELINE = "heldout"

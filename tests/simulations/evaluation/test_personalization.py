@@ -44,15 +44,19 @@ def run(finished):
     return open_run(finished[0])
 
 
+def personalized(run, *others):
+    return personalize(run.trained, run.experiment.local_training(), *others)
+
+
 def test_a_run_opens_with_its_settings_and_last_parameters(finished, run, settings):
     assert run.experiment == settings
-    assert run.rounds == 2
-    assert sum(leaf.size for leaf in jax.tree_util.tree_leaves(run.params)) == finished[1]["parameters"]
+    assert run.trained.steps == 2
+    assert sum(leaf.size for leaf in jax.tree_util.tree_leaves(run.trained.params)) == finished[1]["parameters"]
 
 
 def test_a_split_scores_as_it_did_when_training_ended(finished, run):
     out, summary = finished
-    found = evaluate_split(run, "test")
+    found = evaluate_split(run.trained, "test")
     assert {f"test_{name}": value for name, value in found.summary["scores"].items()}.items() <= summary.items()
     assert found.summary["clients"] == summary["test_clients"]
     table = pq.read_table(out / "test_clients.parquet")
@@ -61,19 +65,19 @@ def test_a_split_scores_as_it_did_when_training_ended(finished, run):
 
 
 def test_a_client_scores_as_its_own_examples_do(run):
-    data, columns = run.split("heldout"), evaluate_split(run, "heldout").columns
+    data, columns = run.trained.split("heldout"), evaluate_split(run.trained, "heldout").columns
     for row in (0, len(columns["client_id"]) - 1):
         sequences = data.sequences(data.client_ids.index(columns["client_id"][row]))
-        alone = evaluate(run.model, run.params, evaluation_batches(InMemoryData([sequences]), 8, 16))
+        alone = evaluate(run.trained.model, run.trained.params, evaluation_batches(InMemoryData([sequences]), 8, 16))
         assert columns["examples"][row] == len(sequences)
         np.testing.assert_allclose([columns[name][row] for name in alone._fields], alone, rtol=1e-5)
 
 
 def test_some_clients_are_always_the_same(run):
     seen = []
-    found = evaluate_split(run, "train", 7, lambda done, total: seen.append((done, total)))
-    assert found.columns["client_id"] == evaluate_split(run, "train", 7).columns["client_id"]
-    everyone = evaluate_split(run, "train").columns
+    found = evaluate_split(run.trained, "train", 7, lambda done, total: seen.append((done, total)))
+    assert found.columns["client_id"] == evaluate_split(run.trained, "train", 7).columns["client_id"]
+    everyone = evaluate_split(run.trained, "train").columns
     rows = [everyone["client_id"].index(name) for name in found.columns["client_id"]]
     assert len(set(rows)) == 7
     np.testing.assert_allclose(np.array(everyone["loss"])[rows], found.columns["loss"], rtol=1e-6)
@@ -82,15 +86,17 @@ def test_some_clients_are_always_the_same(run):
 
 def test_the_second_half_is_scored_before_and_after(run):
     seen = []
-    found = personalize(run, "train", 0.1, 12, lambda done, total: seen.append((done, total)))
+    found = personalized(run, "train", 0.1, 12, lambda done, total: seen.append((done, total)))
     assert seen == [(number, 12) for number in range(1, 13)]
-    data, columns = run.split("train"), found.columns
+    data, columns = run.trained.split("train"), found.columns
     for row, name in enumerate(columns["client_id"]):
         sequences = data.sequences(data.client_ids.index(name))
         half = len(sequences) // 2
         assert (columns["training_examples"][row], columns["examples"][row]) == (half, len(sequences) - half)
         assert half >= 1
-        second = evaluate(run.model, run.params, evaluation_batches(InMemoryData([sequences[half:]]), 8, 16))
+        second = evaluate(
+            run.trained.model, run.trained.params, evaluation_batches(InMemoryData([sequences[half:]]), 8, 16)
+        )
         np.testing.assert_allclose(columns["perplexity"][row], second.perplexity, rtol=1e-5)
         assert columns["personalized_loss"][row] != columns["loss"][row]
     better = np.mean(columns["personalized_perplexity"] < columns["perplexity"])
@@ -98,22 +104,22 @@ def test_the_second_half_is_scored_before_and_after(run):
 
 
 def test_without_a_step_nothing_changes(run):
-    found = personalize(run, "test", 1e-30)
+    found = personalized(run, "test", 1e-30)
     np.testing.assert_array_equal(found.columns["loss"], found.columns["personalized_loss"])
     assert found.summary["scores"] == found.summary["personalized_scores"]
     assert found.summary["clients"] == found.summary["personalized_clients"]
     assert found.summary["share_of_clients_better"] == 0
-    sizes = run.split("test").num_examples
+    sizes = run.trained.split("test").num_examples
     assert found.summary["clients_scored"] == np.sum(sizes > 1) < found.summary["clients_in_split"] == len(sizes)
 
 
 def test_training_follows_the_settings_of_the_run(run):
     """One local step of at most one example changes less than the epoch of the run's settings."""
     short = run._replace(experiment=dataclasses.replace(run.experiment, client_max_batches=1, client_batch_size=1))
-    whole, little = (personalize(one, "train", None, 8).columns for one in (run, short))
+    whole, little = (personalized(one, "train", None, 8).columns for one in (run, short))
     change = [np.abs(columns["personalized_loss"] - columns["loss"]).mean() for columns in (whole, little)]
     assert 0 < change[1] < change[0]
-    assert personalize(run, "train", run.experiment.client_learning_rate, 8).columns["personalized_loss"].tolist() == (
+    assert personalized(run, "train", run.experiment.client_learning_rate, 8).columns["personalized_loss"].tolist() == (
         whole["personalized_loss"].tolist()
     )
 
@@ -130,7 +136,7 @@ def test_a_client_whose_training_diverged_did_not_get_better():
 
 
 def test_an_evaluation_is_two_files(run, tmp_path):
-    path = write_evaluation(tmp_path, personalize(run, "heldout", None, 3))
+    path = write_evaluation(tmp_path, personalized(run, "heldout", None, 3))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [
         "personalization_heldout.json",
         "personalization_heldout.parquet",

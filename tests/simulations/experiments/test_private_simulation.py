@@ -107,7 +107,7 @@ def test_each_mechanism_ends_with_a_statement(settings, changes, tmp_path):
             low, middle, high = (row[name] for name in QUANTILES)
             assert 0 < low <= middle <= high
     assert ledger_of(tmp_path).spent().as_json() == guarantee
-    assert parameters_digest(open_run(tmp_path).params) == summary["parameters_sha256"]
+    assert parameters_digest(open_run(tmp_path).trained.params) == summary["parameters_sha256"]
 
 
 def test_the_target_epsilon_and_the_delta_of_the_clients_are_kept(settings, tmp_path):

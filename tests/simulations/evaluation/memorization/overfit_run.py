@@ -9,7 +9,7 @@ from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.models.base import Batch, batch_loss
 from fedlm.models.registry import ModelEntry, create_model
 from fedlm.models.transformer import TransformerConfig, transformer
-from fedlm.simulations.evaluation.memorization.inserted_canaries import canaries_of, with_canaries
+from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
 from fedlm.simulations.pretraining.privacy_units import open_units
 
 SMALL = ModelEntry(transformer, TransformerConfig(layers=1, heads=2, embedding=32, mlp=64))

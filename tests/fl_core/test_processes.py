@@ -2,8 +2,8 @@ import jax
 import numpy as np
 import pytest
 
+from fedlm.fl_core import processes
 from fedlm.fl_core.errors import ConfigurationError, DataError, ProcessLostError
-from fedlm.fl_core.runs import processes
 
 
 def failing():

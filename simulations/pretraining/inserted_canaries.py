@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import host_rng
-from fedlm.models.special_tokens import PAD_ID, SPECIAL_TOKENS
-from fedlm.simulations.evaluation.canaries import random_sequences
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.simulations.pretraining.privacy_units import Units
 
 
@@ -108,3 +107,20 @@ class UnitsWithCanaries(Units):
         tokens[~inserted], weight[~inserted] = super().sequences(indices[~inserted])
         tokens[inserted, 0], weight[inserted, 0] = self.planted[place[inserted]], 1.0
         return tokens, weight
+
+
+def random_sequences(rng: np.random.Generator, number: int, length: int, vocabulary_size: int) -> np.ndarray:
+    """Draw sequences of random words.
+
+    Args:
+      rng: to draw from.
+      number: how many.
+      length: target tokens of a sequence.
+      vocabulary_size: of the model; special tokens do not occur between BOS and EOS.
+
+    Returns:
+      int32 [number, length + 1]: BOS, `length - 1` words, each token as likely as any other, and EOS.
+    """
+    words = rng.integers(len(SPECIAL_TOKENS), vocabulary_size, (number, length - 1))
+    ends = np.full((number, 1), EOS_ID)
+    return np.concatenate([np.full((number, 1), BOS_ID), words, ends], axis=1).astype(np.int32)

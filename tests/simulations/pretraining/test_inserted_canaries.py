@@ -3,7 +3,7 @@ import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS
-from fedlm.simulations.evaluation.memorization.inserted_canaries import InsertedCanaries, canaries_of, with_canaries
+from fedlm.simulations.pretraining.inserted_canaries import InsertedCanaries, canaries_of, with_canaries
 from fedlm.simulations.pretraining.pipeline import logical_batches
 from fedlm.simulations.pretraining.privacy_units import open_units
 from fedlm.simulations.pretraining.sampling import ShuffledBatches

@@ -1,0 +1,108 @@
+"""A run on disk, opened to be used: its settings, its data and the parameters of its last checkpoint."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from fedlm.fl_core.errors import CheckpointError, DataError
+from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.initial_parameters import fit_parameters, stored_parameters
+from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.models.base import Model, Params
+from fedlm.models.precision import Precision, resolve_precision, with_precision
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.federated_data import StoredData
+from fedlm.simulations.data.store.token_store import TokenStore
+
+
+class TrainedModel(NamedTuple):
+    """The model of a run of any kind, with at least one checkpoint.
+
+    Attributes:
+      command: that the run is of, `simulate` or `pretrain`.
+      settings: JSON-able settings of the run, with `model`, `data`, `length` and `precision` among them, and
+        for `pretrain` what `fedlm.simulations.pretraining.privacy_units.open_units` takes.
+      model: with the data's vocabulary, in the policy's precision.
+      precision: the resolved policy.
+      params: of the newest checkpoint.
+      steps: how many rounds, or steps, that checkpoint has seen.
+      store: the data.
+    """
+
+    command: str
+    settings: dict[str, Any]
+    model: Model
+    precision: Precision
+    params: Params
+    steps: int
+    store: TokenStore
+
+    def split(self, name: str) -> StoredData:
+        """Open a split of the data, cut to the run's sequence length."""
+        return StoredData(self.store.split(name), self.settings["length"])
+
+
+def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
+    """Open the model of a run of any kind.
+
+    Args:
+      directory: folder of the run.
+      data: where its data set lies now; where it was when the run was begun, if it is not given.
+
+    Raises:
+      CheckpointError: the folder has no checkpoint, or one that cannot be read.
+      DataError: the data set is missing, or another than that of the run.
+      ConfigurationError: a process is writing into the folder.
+    """
+    if not (directory / "checkpoints").is_dir():
+        raise _no_checkpoint(directory)
+    with run_lock(directory), Checkpoints(directory / "checkpoints") as checkpoints:
+        steps = checkpoints.latest_round()
+        if not steps:
+            raise _no_checkpoint(directory)
+        about = checkpoints.restore_about(steps)
+        command, settings = _settings(directory, about)
+        store = TokenStore.open(data or settings["data"])
+        if store.fingerprint != about["vocabulary"]:
+            raise DataError(
+                f"{store.path}: has another vocabulary than the run in {directory} was trained with; give the data set "
+                "of the run"
+            )
+        precision = resolve_precision(settings["precision"], jax.default_backend())
+        model = with_precision(create_model(settings["model"], store.vocabulary_size), precision)
+        like = jax.eval_shape(model.init, jax.random.key(0))
+        params = fit_parameters(stored_parameters(checkpoints, steps), like, directory)
+    return TrainedModel(command, settings, model, precision, params, steps, store)
+
+
+_OF_ANY_RUN = ("model", "data", "length", "precision", "seed")
+_OF_PRETRAINING = (*_OF_ANY_RUN, "unit", "packing", "sequences_per_unit")
+"""Settings without which the record of a run is of no use."""
+
+
+def _settings(directory: Path, about: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return which command a checkpoint is of, and the settings of the run."""
+    try:
+        command = "pretrain" if "pretraining" in about else "simulate"
+        settings = about["pretraining"] if command == "pretrain" else about["experiment"]
+        return command, settings | {
+            name: settings[name] for name in (_OF_PRETRAINING if command == "pretrain" else _OF_ANY_RUN)
+        }
+    except (KeyError, TypeError) as error:
+        raise unknown_settings(directory, error) from error
+
+
+def unknown_settings(directory: Path, error: Exception) -> CheckpointError:
+    """Make the error that says that a run's record of its settings cannot be read."""
+    return CheckpointError(
+        f"{directory}: the settings in its checkpoint are not those of a run of this version ({error}); open it "
+        "with the version that wrote it"
+    )
+
+
+def _no_checkpoint(directory: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{directory}: has no checkpoint; give the folder of a run of `fedlm simulate` or `fedlm pretrain`, or of a "
+        "cell of a comparison, that has gone on for at least checkpoint_every rounds"
+    )
