@@ -36,9 +36,6 @@ def together(step: Callable[[], _Result]) -> _Result:
     Args:
       step: called in every process.
 
-    Returns:
-      What the step returns here.
-
     Raises:
       UserError: the step raised it here, or in another process.
     """
@@ -58,9 +55,6 @@ def together(step: Callable[[], _Result]) -> _Result:
 
 def gather(value: Any) -> list[Any]:
     """Tell all processes a value of each.
-
-    Args:
-      value: JSON-able, small.
 
     Returns:
       The values of all processes, in their order.
@@ -108,14 +102,7 @@ def gather_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def own_rows(tree: Any) -> Any:
-    """Fetch of arrays that are spread by rows over all devices those on the devices of this process.
-
-    Args:
-      tree: of arrays.
-
-    Returns:
-      The tree of NumPy arrays.
-    """
+    """Fetch of arrays that are spread by rows over all devices those on the devices of this process."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
 
@@ -131,9 +118,6 @@ def from_first(tree: Any) -> Any:
 
     Args:
       tree: of arrays; those of other processes give the shapes and types only.
-
-    Returns:
-      The tree of replicated arrays.
     """
     if jax.process_count() == 1:
         return jax.device_put(tree, NamedSharding(_mesh(), PartitionSpec()))
@@ -154,9 +138,6 @@ def _leaf_from_first(leaf: Any) -> jax.Array:
 @contextmanager
 def lost_processes() -> Iterator[None]:
     """Wait inside for other processes; says so where one of them is gone.
-
-    Yields:
-      Nothing.
 
     Raises:
       ProcessLostError: the devices of the other processes cannot be reached any more.

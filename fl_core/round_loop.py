@@ -23,7 +23,6 @@ class RoundPlan:
       round_number: counted from 0.
       clients: int64 [cohort], distinct client indices; empty in a deployment, where whoever checks in may take part.
       seed: the experiment's root seed; clients derive shuffling and rounding streams from it.
-      learning_rate: of the clients' SGD.
     """
 
     round_number: int
@@ -32,22 +31,11 @@ class RoundPlan:
     learning_rate: float
 
     def shuffling(self, client: int) -> np.random.Generator:
-        """Make the stream with which a client shuffles its examples in this round.
-
-        Args:
-          client: the client's index.
-
-        Returns:
-          A generator at the start of that stream.
-        """
+        """Make the stream with which a client shuffles its examples in this round."""
         return host_rng(self.seed, "shuffle", self.round_number, client)
 
     def upload_key(self) -> jax.Array:
-        """Make the key whose `fold_in` by a client's index rounds that client's upload.
-
-        Returns:
-          A typed PRNG key.
-        """
+        """Make the key whose `fold_in` by a client's index rounds that client's upload."""
         return device_key(self.seed, "upload", self.round_number)
 
 
@@ -55,8 +43,6 @@ class CohortResult(NamedTuple):
     """What a cohort gave back.
 
     Attributes:
-      aggregate: sums over its clients.
-      steps: local SGD steps taken.
       bytes_down: bytes sent to clients.
       bytes_up: bytes received from them.
       asked: clients that were asked, where the plan does not name them.
@@ -77,7 +63,6 @@ class CohortRunner(Protocol):
 
         Args:
           params: the server's; the runner must not change or donate them.
-          plan: whom to train, and how.
           clip_norm: of this round, where it moves from round to round; that of the runner's rules where None.
 
         Returns:
@@ -117,7 +102,6 @@ class RoundResult(NamedTuple):
       round_number: counted from 0.
       state: of the server after the round.
       cohort: what the cohort gave back, but for the sum of its updates, which the server's step has used up.
-      cohort_size: how many clients were asked.
       mean: what is known of the mean that the server stepped with; the mean itself is used up.
     """
 
@@ -133,10 +117,6 @@ class FederatedOptimization:
     """The algorithm's settings that the round loop needs.
 
     Attributes:
-      server: the server optimizer.
-      server_learning_rate: its learning rate.
-      client_learning_rate: of the clients' SGD.
-      seed: the experiment's root seed.
       server_warmup_rounds: rounds over which the server's rate grows, in equal steps, to its full size.
     """
 
@@ -151,9 +131,6 @@ class FederatedOptimization:
 
         Args:
           round_number: counted from 0.
-
-        Returns:
-          The rate.
         """
         return self.server_learning_rate * min(1.0, (round_number + 1) / max(self.server_warmup_rounds, 1))
 
@@ -170,11 +147,7 @@ def run_rounds(
     """Run rounds one by one, yielding after each.
 
     Args:
-      state: of the server before the first of these rounds.
       rounds: the round numbers to run; to resume, start where the state was saved.
-      runner: trains cohorts.
-      sampler: names cohorts.
-      optimization: optimizer, learning rates and seed.
       averaging: makes means of the sums of rounds; `WeightedMean` where None.
       averaging_state: its state before the first of these rounds; its first where None.
     """

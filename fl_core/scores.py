@@ -57,8 +57,6 @@ def evaluate(model: Model, params: Params, batches: Iterable[Batch]) -> Scores:
     """Score a model.
 
     Args:
-      model: the model.
-      params: its parameters.
       batches: examples, all batches of one shape; rows of weight 0 count for nothing.
 
     Returns:
@@ -73,8 +71,6 @@ def evaluate_clients(
     """Score a model on all examples together, and on each client's, in one pass.
 
     Args:
-      model: the model.
-      params: its parameters.
       batches: as for `evaluate`.
       owners: int [examples], the client of every row of the batches in order; rows after these only fill the batch.
 
@@ -89,8 +85,6 @@ def example_sums(model: Model, params: Params, batches: Iterable[Batch]) -> Exam
     """Run a model over batches and keep the sums of each example.
 
     Args:
-      model: the model.
-      params: its parameters.
       batches: as for `evaluate`.
 
     Returns:
@@ -127,14 +121,7 @@ def sum_by_client(sums: ExampleSums, owners: np.ndarray) -> ClientSums:
 
 
 def scores_from_totals(totals: ExampleSums) -> Scores:
-    """Turn sums over all examples into scores.
-
-    Args:
-      totals: scalars.
-
-    Returns:
-      The scores.
-    """
+    """Turn sums over all examples into scores."""
     return Scores(**{name: float(score) for name, score in scores_of_each(totals).items()})
 
 

@@ -32,7 +32,6 @@ class Checkpoints:
 
         Args:
           directory: where they lie.
-          keep: how many to keep.
         """
         self._directory = directory
         # Of several processes only the one that writes calls orbax, which would wait for the others by default.
@@ -61,20 +60,11 @@ class Checkpoints:
         return self._manager.latest_step() or 0
 
     def all_rounds(self) -> list[int]:
-        """List the whole checkpoints.
-
-        Returns:
-          How many finished rounds each has seen.
-        """
+        """List the whole checkpoints."""
         return list(self._manager.all_steps())
 
     def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
         """Save a pytree of arrays, the server's state for one; when this returns, it is on disk.
-
-        Args:
-          rounds: how many rounds are finished.
-          state: after them.
-          about: JSON-able facts that tell whose checkpoint it is.
 
         Raises:
           DiskError: it cannot be written; nothing of it stays.
@@ -111,9 +101,6 @@ class Checkpoints:
     def check_room(self, state: Any) -> None:
         """Make sure that the disk has room for a checkpoint, before anything depends on its being written.
 
-        Args:
-          state: pytree of NumPy arrays that it would hold.
-
         Raises:
           DiskError: the disk has too little left.
         """
@@ -128,12 +115,6 @@ class Checkpoints:
     def restore_about(self, rounds: int) -> dict[str, Any]:
         """Read the facts that were saved with a checkpoint.
 
-        Args:
-          rounds: which checkpoint.
-
-        Returns:
-          The facts.
-
         Raises:
           CheckpointError: they cannot be read.
         """
@@ -141,13 +122,6 @@ class Checkpoints:
 
     def restore_state(self, rounds: int, like: Any) -> Any:
         """Read the server's state.
-
-        Args:
-          rounds: which checkpoint.
-          like: arrays, or shapes, of the state's structure.
-
-        Returns:
-          The state, of NumPy arrays.
 
         Raises:
           CheckpointError: it cannot be read, or has another structure.
@@ -164,9 +138,6 @@ class Checkpoints:
 
     def restore_arrays(self, rounds: int) -> Any:
         """Read a pytree as it was saved, without knowing its structure.
-
-        Args:
-          rounds: which checkpoint.
 
         Returns:
           NumPy arrays in dictionaries and lists; the fields of a named tuple become keys.
@@ -188,9 +159,6 @@ class Checkpoints:
 
 def parameters_digest(params: Params) -> str:
     """Compute a fingerprint of parameters: equal exactly where every bit is.
-
-    Args:
-      params: arrays.
 
     Returns:
       The SHA-256 of all leaves' bytes, in hex.

@@ -39,7 +39,6 @@ class Standing(NamedTuple):
 
     Attributes:
       checkpoint: steps that the checkpoint to start from has seen; 0 to start afresh.
-      first: the step that runs next.
       end: one more than the last step that may run.
       noise_from: the step with which the current noise began; None without privacy.
       secret: of the current noise, in hex.
@@ -79,7 +78,6 @@ class Run:
     """One run in its folder.
 
     Attributes:
-      folder: entered.
       standing: known from `resume` on.
       divergence: why it counts as diverged, if it does.
     """
@@ -98,9 +96,6 @@ class Run:
         """Prepare to begin, or to go on; nothing is written yet.
 
         Args:
-          folder: of the run, entered.
-          identity: what the run is.
-          steps: how many there are.
           save_every: steps from one checkpoint to the next; there is one after the last step too.
           find_divergence: decides from the rows so far, of which only the last few may be there.
           privacy: what the run promises; it is not private where None.
@@ -113,9 +108,6 @@ class Run:
 
     def resume(self, like: Any) -> Any:
         """Go back to the newest checkpoint, and forget what was recorded after it.
-
-        Args:
-          like: arrays, or shapes, of the structure of a checkpoint.
 
         Returns:
           What the checkpoint holds in the first process; `like` in others, and where `standing.checkpoint` is 0.
@@ -171,7 +163,6 @@ class Run:
         """Record steps and save their states, until the last, or divergence, or until asked to stop.
 
         Args:
-          steps: made one by one.
           observe: see `Observer`.
           stopping: whether no other step should begin; the last one is saved then.
         """
@@ -207,7 +198,6 @@ class Run:
         """Make a state durable; with privacy, this releases it.
 
         Args:
-          done: steps that it has seen.
           state: as `resume` gave it.
 
         Raises:
@@ -229,10 +219,6 @@ class Run:
 
     def finish(self, params: Params, facts: dict[str, Any]) -> dict[str, Any]:
         """Write the summary.
-
-        Args:
-          params: the final parameters.
-          facts: what else it says, JSON-able.
 
         Returns:
           The summary, in all processes.

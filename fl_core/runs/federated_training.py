@@ -28,7 +28,6 @@ class PrivateCheckpoint(NamedTuple):
     """What a checkpoint of a private run holds.
 
     Attributes:
-      server: the server's state.
       privacy: what is durable of the noise and the clip norm.
     """
 
@@ -40,8 +39,6 @@ class FederatedTraining:
     """The rounds of a run that are left.
 
     Attributes:
-      run: in its folder.
-      server: the newest state.
       rounds_done: that it has seen, or that count as released.
     """
 
@@ -56,8 +53,6 @@ class FederatedTraining:
 
         Args:
           run: with the terms of the aggregation's plan, where there is one.
-          optimization: optimizer, learning rates and seed.
-          fresh: the server's state before the first round.
           aggregation: how sums become private means; without it the run is not private.
 
         Raises:
@@ -100,13 +95,7 @@ class FederatedTraining:
         """Run the rounds that are left.
 
         Args:
-          runner: trains cohorts.
-          sampler: names cohorts.
           score: scores the model every so many rounds, and after the last; None for never.
-          evaluate_every: how many.
-
-        Yields:
-          Each finished round.
         """
         results = run_rounds(
             self.server,

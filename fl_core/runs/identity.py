@@ -19,7 +19,6 @@ class Fact(NamedTuple):
 
     Attributes:
       value: None where the run does not depend on such a thing.
-      what: it is of, for messages.
       in_summary: the names under which a summary has it, outermost first; empty where it has it not.
       since_ever: whether runs that earlier versions began have it too.
     """
@@ -36,7 +35,6 @@ class RunIdentity:
 
     Attributes:
       kind: the name under which its settings lie in checkpoints and summary.
-      settings: JSON-able.
       facts: by the names that they have in checkpoints.
       paths: settings that name files, which may lie elsewhere when the run goes on.
       may_change: settings that may be others when the run goes on.
@@ -61,7 +59,6 @@ class RunIdentity:
 
         Args:
           found: what `about` said when the run in the folder was begun.
-          directory: the folder.
 
         Raises:
           CheckpointError: it differs in what may not change.
@@ -86,7 +83,6 @@ class RunIdentity:
         """Read the summary of a run that has nothing left to do.
 
         Args:
-          directory: folder of the run.
           length: the setting that says how long the run goes on.
 
         Returns:

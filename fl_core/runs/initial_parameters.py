@@ -16,10 +16,7 @@ class InitialParameters(NamedTuple):
     """What was read of an earlier run.
 
     Attributes:
-      folder: of that run.
-      rounds: that it had seen.
       arrays: its parameters, NumPy arrays in dictionaries and lists.
-      sha256: their fingerprint.
       privacy: what that run's summary states of its privacy.
     """
 
@@ -44,9 +41,6 @@ class InitialParameters(NamedTuple):
         Args:
           fresh: parameters of the model that is to begin with them.
 
-        Returns:
-          The arrays, in that structure.
-
         Raises:
           CheckpointError: they are of another model.
         """
@@ -57,11 +51,7 @@ def read_parameters(folder: Path, vocabulary: str) -> InitialParameters:
     """Read the newest parameters of a run.
 
     Args:
-      folder: of the run.
       vocabulary: fingerprint of the tokenizer that is wanted.
-
-    Returns:
-      The parameters.
 
     Raises:
       CheckpointError: there is no checkpoint, or it is of another vocabulary.
@@ -85,13 +75,6 @@ def read_parameters(folder: Path, vocabulary: str) -> InitialParameters:
 def stored_parameters(checkpoints: Checkpoints, rounds: int) -> Any:
     """Read the parameters of a checkpoint, whatever else lies beside them.
 
-    Args:
-      checkpoints: of any run of ours.
-      rounds: which of them.
-
-    Returns:
-      NumPy arrays in dictionaries and lists.
-
     Raises:
       CheckpointError: it cannot be read.
     """
@@ -104,11 +87,6 @@ def fit_parameters(arrays: Any, like: Params, folder: Path) -> Params:
 
     Args:
       arrays: as `stored_parameters` reads them.
-      like: parameters of the model, or their shapes.
-      folder: of the run, for the message.
-
-    Returns:
-      The arrays, in that structure.
 
     Raises:
       CheckpointError: they are of another model.
@@ -131,9 +109,6 @@ def fit_parameters(arrays: Any, like: Params, folder: Path) -> Params:
 
 def stated_privacy(folder: Path) -> str:
     """Repeat what the summary of a run states of its privacy.
-
-    Args:
-      folder: of the run.
 
     Returns:
       The statement, or that there is none.

@@ -23,10 +23,8 @@ class MetricsLog:
         """Open the record, forgetting rows of rounds that will be run again.
 
         Args:
-          directory: of the run.
           first_round: the round that runs next; rows from this one on were written after the checkpoint that is
             resumed from.
-          counter: the name under which a row has its round.
 
         Raises:
           DiskError: it cannot be written.
@@ -84,9 +82,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
     Args:
       path: of a `metrics.jsonl`, which need not exist.
-
-    Returns:
-      The rows.
     """
     if not path.exists():
         return []
@@ -102,9 +97,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def finite_row(row: dict[str, Any]) -> dict[str, Any]:
     """Replace the numbers of a row that JSON cannot hold.
 
-    Args:
-      row: numbers by name.
-
     Returns:
       The row with None for each NaN and infinity.
     """
@@ -113,9 +105,6 @@ def finite_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def finite_or_none(value: Any) -> Any:
     """Replace a float that JSON cannot hold by None.
-
-    Args:
-      value: anything.
 
     Returns:
       None for NaN and infinities, else the value.

@@ -20,8 +20,6 @@ class PrivacyTerms(NamedTuple):
     """What a run promises.
 
     Attributes:
-      plan: of its noise.
-      delta: at which epsilon is stated.
       noise_seed: that noise follows from; None for the operating system's entropy, without which nothing is private.
       repeatable: whether rounds that are run again with the same noise come to the same sums.
     """
@@ -33,20 +31,10 @@ class PrivacyTerms(NamedTuple):
 
 
 class PrivateReleases:
-    """Ledger and secrets of a run, in the process that uses its folder.
-
-    Attributes:
-      ledger: the record of its releases.
-    """
+    """Ledger and secrets of a run, in the process that uses its folder."""
 
     def __init__(self, terms: PrivacyTerms, folder: RunFolder, like: Any):
-        """Open the ledger; it is begun by `resume`.
-
-        Args:
-          terms: of the run.
-          folder: of the run.
-          like: arrays, or shapes, of the structure of a checkpoint.
-        """
+        """Open the ledger; it is begun by `resume`."""
         self._terms, self._folder, self._like = terms, folder, like
         seed = terms.noise_seed
         new_secret = None if seed is None else lambda generation: _repeatable_secret(seed, generation)

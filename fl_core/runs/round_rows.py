@@ -21,7 +21,6 @@ class Divergence:
 
     Attributes:
       round_number: the round at which it was seen.
-      reason: one sentence.
     """
 
     round_number: int
@@ -29,14 +28,7 @@ class Divergence:
 
 
 def round_row(result: RoundResult) -> dict[str, Any]:
-    """Make the metrics row of a round.
-
-    Args:
-      result: the finished round.
-
-    Returns:
-      JSON-able numbers by name.
-    """
+    """Make the metrics row of a round."""
     aggregate = jax.device_get(result.cohort.aggregate._replace(delta=()))
     accepted = max(float(aggregate.clients - aggregate.dropped), 1.0)
     tokens = float(aggregate.training.tokens)
@@ -62,9 +54,6 @@ def round_row(result: RoundResult) -> dict[str, Any]:
 def find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:
     """Decide from its record whether a run has diverged beyond recovery.
 
-    Args:
-      rows: of the rounds so far.
-
     Returns:
       The divergence where the held-out loss is no number, or no client's update was finite for three rounds
       in a row; else None.
@@ -84,7 +73,6 @@ def named_scores(scores: Scores, prefix: str) -> dict[str, float | None]:
     """Name scores for a JSON record.
 
     Args:
-      scores: of a model.
       prefix: `heldout` or `test`.
 
     Returns:

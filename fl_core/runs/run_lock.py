@@ -17,9 +17,6 @@ def run_lock(directory: Path, patience: float = 10.0) -> Iterator[None]:
       directory: of the run; it exists.
       patience: seconds to wait for a process that is just ending.
 
-    Yields:
-      Nothing.
-
     Raises:
       ConfigurationError: another process holds the folder.
     """

@@ -14,13 +14,7 @@ def describe_training(model: Model, precision: str, rows: list[dict[str, Any]], 
     """Describe what was trained, and how well.
 
     Args:
-      model: what was trained.
-      precision: the resolved policy.
       rows: of all rounds; the newest held-out scores among them are repeated.
-      test: scores on the test clients.
-
-    Returns:
-      JSON-able facts for the summary.
     """
     heldout: dict[str, Any] = next((row for row in reversed(rows) if "heldout_loss" in row), {})
     return {

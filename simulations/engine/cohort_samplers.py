@@ -44,7 +44,6 @@ class Cohorts(NamedTuple):
     """How the cohorts of a run are drawn.
 
     Attributes:
-      sampler: names them.
       file: the trace or the weights that it goes by, where it goes by a file.
       participation: what it enforces, where privacy can be accounted for it.
     """
@@ -56,10 +55,6 @@ class Cohorts(NamedTuple):
 
 def make_cohorts(settings: CohortSettings, train: StoredData) -> Cohorts:
     """Make the sampler of a run.
-
-    Args:
-      experiment: its settings.
-      train: the training clients.
 
     Returns:
       The sampler, ready for every round of the run.

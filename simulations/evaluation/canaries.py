@@ -40,14 +40,8 @@ def draw_canaries(number: int, repeats: int, length: int, vocabulary_size: int, 
     """Draw canaries, all independent.
 
     Args:
-      number: how many.
-      repeats: examples of a canary client.
       length: target tokens of a sequence.
       vocabulary_size: of the model; special tokens do not occur.
-      seed: the experiment's root seed.
-
-    Returns:
-      The canaries.
     """
     rng = host_rng(seed, "canaries")
     sequences = random_sequences(rng, number, length, vocabulary_size)
@@ -65,7 +59,6 @@ class WithCanaries:
 
         Args:
           data: a `FederatedData` with `client_ids`.
-          canaries: those that are inside become clients.
         """
         self._data: FederatedData = data
         self._inside = canaries.sequences[canaries.inside]
@@ -88,13 +81,6 @@ class WithCanaries:
 
 def audit(model: Model, before: Params, after: Params, canaries: Canaries, delta: float) -> dict[str, Any]:
     """Guess from a model which canaries took part, and bound its epsilon from below.
-
-    Args:
-      model: the model.
-      before: parameters before training.
-      after: parameters that were released.
-      canaries: all of them.
-      delta: at which epsilon is stated.
 
     Returns:
       `epsilon_lower_bound` at `confidence`, `auc` of the guesses, and counts of canaries.

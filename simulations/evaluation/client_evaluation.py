@@ -31,7 +31,6 @@ class Evaluation(NamedTuple):
     """What an evaluation found.
 
     Attributes:
-      summary: JSON-able facts and scores.
       columns: of the table with a row a client.
     """
 
@@ -45,13 +44,7 @@ def evaluate_split(
     """Score the clients of a split as they are.
 
     Args:
-      run: whose model is scored.
-      split: train, heldout or test.
       max_clients: take only so many clients, at random but always the same.
-      observe: called with numbers of examples.
-
-    Returns:
-      The scores.
 
     Raises:
       DataError: the split has no client with an example.
@@ -71,9 +64,6 @@ def choose_clients(data: StoredData, split: str, least_examples: int, max_client
     """Choose the clients to score.
 
     Args:
-      data: a split.
-      split: its name, for the message.
-      least_examples: a client must have.
       max_clients: how many to take at most; None for all.
 
     Returns:
@@ -90,17 +80,7 @@ def choose_clients(data: StoredData, split: str, least_examples: int, max_client
 
 
 def describe_evaluation(run: TrainedModel, split: str, data: StoredData, found: ClientSums) -> dict[str, Any]:
-    """Say what was evaluated.
-
-    Args:
-      run: whose model was scored.
-      split: name of the split.
-      data: the split.
-      found: the sums of the clients scored.
-
-    Returns:
-      JSON-able facts.
-    """
+    """Say what was evaluated."""
     return {
         "split": split,
         "model": run.settings["model"],
@@ -116,11 +96,6 @@ def describe_evaluation(run: TrainedModel, split: str, data: StoredData, found: 
 def describe_scores(scores: Scores, found: ClientSums, prefix: str = "") -> dict[str, Any]:
     """Name scores for a JSON record.
 
-    Args:
-      scores: on the examples of all clients together.
-      found: the sums of each client.
-      prefix: put before both names.
-
     Returns:
       `scores`, and in `clients` how they are spread over clients.
     """
@@ -129,15 +104,7 @@ def describe_scores(scores: Scores, found: ClientSums, prefix: str = "") -> dict
 
 
 def write_evaluation(directory: Path, found: Evaluation) -> Path:
-    """Write `evaluation_SPLIT.parquet`, a row a client, and `evaluation_SPLIT.json`; or `personalization_SPLIT.*`.
-
-    Args:
-      directory: of the run.
-      found: the evaluation.
-
-    Returns:
-      The path of the JSON file.
-    """
+    """Write `evaluation_SPLIT.parquet`, a row a client, and `evaluation_SPLIT.json`; or `personalization_SPLIT.*`."""
     stem = "personalization" if "personalized_scores" in found.summary else "evaluation"
     path = directory / f"{stem}_{found.summary['split']}.json"
     write_table(path.with_suffix(".parquet"), found.columns)

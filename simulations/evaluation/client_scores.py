@@ -37,9 +37,6 @@ def spread(values: np.ndarray) -> dict[str, Any]:
 def describe_clients(found: ClientSums) -> dict[str, Any]:
     """Describe how scores are spread over clients.
 
-    Args:
-      found: the sums of each client.
-
     Returns:
       For perplexity, both accuracies and the number of tokens, what `spread` gives.
     """
@@ -50,10 +47,6 @@ def describe_clients(found: ClientSums) -> dict[str, Any]:
 
 def client_columns(found: ClientSums, client_ids: list[str]) -> dict[str, Any]:
     """Make the columns of a table with a row a client.
-
-    Args:
-      found: the sums of each client.
-      client_ids: the names of all clients, by index.
 
     Returns:
       client_id, examples, tokens (targets that are not PAD), loss, perplexity, accuracy, in_vocabulary_accuracy.
@@ -71,7 +64,6 @@ def write_table(path: Path, columns: dict[str, Any]) -> None:
 
     Args:
       path: where it goes.
-      columns: from their names to equally many values.
     """
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer)

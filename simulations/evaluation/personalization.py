@@ -49,12 +49,8 @@ def personalize(
     """Train the run's model on each client of a split alone, and score what that does to it.
 
     Args:
-      run: of federated rounds, whose model is scored.
-      training: what its clients do in a round.
-      split: train, heldout or test.
       client_learning_rate: of the clients' SGD; the run's where it is None.
       max_clients: take only so many clients, at random but always the same.
-      observe: called with numbers of clients.
 
     Returns:
       The scores before and after; clients with a single example, which cannot be cut in two, are left out.
@@ -86,10 +82,6 @@ def personalize(
 
 def share_better(before: ClientSums, after: ClientSums) -> float | None:
     """Compute the share of clients whose perplexity fell.
-
-    Args:
-      before: sums with the global model.
-      after: sums of the same clients with the personalized ones.
 
     Returns:
       The share of the clients with targets to score; one whose training diverged did not get better. None without any.

@@ -24,10 +24,7 @@ class TrainedModel(NamedTuple):
       settings: JSON-able settings of the run, with `model`, `data`, `length` and `precision` among them, and
         for `pretrain` what `fedlm.simulations.pretraining.privacy_units.open_units` takes.
       model: with the data's vocabulary, in the policy's precision.
-      precision: the resolved policy.
-      params: of the newest checkpoint.
       steps: how many rounds, or steps, that checkpoint has seen.
-      store: the data.
     """
 
     command: str
@@ -47,7 +44,6 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
     """Open the model of a run of any kind.
 
     Args:
-      directory: folder of the run.
       data: where its data set lies now; where it was when the run was begun, if it is not given.
 
     Raises:

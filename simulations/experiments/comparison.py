@@ -44,7 +44,6 @@ class Cell:
     """One experiment of a comparison.
 
     Attributes:
-      experiment: its settings.
       directory: where it runs.
     """
 
@@ -57,7 +56,6 @@ class CellResult:
     """What became of a cell.
 
     Attributes:
-      cell: which.
       summary: its summary, with `status` `finished`, `diverged` or `failed`; a failed one has only `error` beside it.
       rows: its metrics, a dictionary a round.
     """
@@ -74,10 +72,6 @@ class CellResult:
 
 def list_cells(comparison: Comparison, out: Path) -> list[Cell]:
     """Name the cells of a comparison and their folders.
-
-    Args:
-      comparison: its settings.
-      out: its folder.
 
     Returns:
       One cell for each experiment, those of one model together.
@@ -113,7 +107,6 @@ def run_comparison(
     """Run the cells that are not finished yet.
 
     Args:
-      comparison: what to compare.
       out: folder of the comparison; made where absent.
       workers: processes at once; None for one per CPU core, or per accelerator.
       observe: see `CellObserver`.
@@ -162,7 +155,6 @@ def run_cells(cells: list[Cell], num_workers: int, observe: CellObserver = lambd
 
     Args:
       cells: what to run, each in a folder of its own.
-      num_workers: processes at once.
       observe: see `CellObserver`.
 
     Returns:
@@ -248,10 +240,6 @@ def read_result(cell: Cell, failure: str | None = None) -> CellResult:
 
     Args:
       cell: one that `run_cells` was given.
-      failure: why it failed, if it did.
-
-    Returns:
-      Its result.
 
     Raises:
       CheckpointError: its files are damaged.

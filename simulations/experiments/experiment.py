@@ -47,15 +47,8 @@ class PreparedExperiment(NamedTuple):
     """An experiment whose settings and data have been found to fit.
 
     Attributes:
-      experiment: its settings.
       model: with the data's vocabulary, in the policy's precision.
-      precision: the resolved policy.
-      train: the training clients.
-      heldout: the held-out clients.
-      test: the test clients.
       vocabulary: fingerprint of the data's tokenizer.
-      contents: fingerprint of the data.
-      cohorts: how they are drawn.
       initial: parameters of an earlier run to begin with, where the settings name one.
       canaries: made-up clients, some of which are training clients, where the run is audited.
       delta: at which the epsilon of a private run is stated.
@@ -95,13 +88,9 @@ def run_experiment(
     one process with as many devices.
 
     Args:
-      experiment: what to run.
       out: folder of the run; made where absent.
       observe: see `Observer`; called in the first process.
       save_client_scores: write `test_clients.parquet` too, a row a test client.
-
-    Returns:
-      The summary.
 
     Raises:
       UserError: settings, data or an earlier run in `out` do not fit, or processes differ in them.
@@ -171,9 +160,6 @@ def _finish(
 
 def prepare(experiment: Experiment) -> PreparedExperiment:
     """Open an experiment's data and build its model, touching nothing on disk.
-
-    Args:
-      experiment: what is to be run.
 
     Returns:
       What `run_experiment` works with.

@@ -12,9 +12,6 @@ def create_federated_model(name: str, vocabulary_size: int | None = None) -> Mod
       name: see `fedlm.models.registry.create_model`.
       vocabulary_size: see `fedlm.models.registry.create_model`.
 
-    Returns:
-      The model.
-
     Raises:
       UnknownModelError: there is no such model.
       ConfigurationError: the model has another objective.

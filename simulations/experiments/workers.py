@@ -17,7 +17,6 @@ class Worker:
     Attributes:
       numbers: a queue from which each worker takes its number.
       rows: a queue for (cell directory, metrics row); None for the row when the cell begins.
-      count: how many workers there are.
     """
 
     numbers: Any
@@ -44,11 +43,7 @@ def default_workers() -> int:
 
 
 def connect_worker(worker: Worker) -> None:
-    """Bind this new process to its own device, before JAX starts in it.
-
-    Args:
-      worker: what the parent gives.
-    """
+    """Bind this new process to its own device, before JAX starts in it."""
     global _connection
     _connection = worker
     number = worker.numbers.get()
@@ -68,7 +63,6 @@ def report_round(directory: Path, row: dict[str, Any] | None) -> None:
     """Send the parent a cell's news.
 
     Args:
-      directory: of the cell.
       row: its new metrics row, or None when it begins.
     """
     if _connection is not None:

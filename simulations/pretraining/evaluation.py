@@ -18,8 +18,6 @@ def scored_batches(
     """Lay examples of all clients out as a model's objective wants them, spread over the devices of all processes.
 
     Args:
-      model: what is scored.
-      data: the clients.
       length: tokens that the model reads in a sequence.
       max_examples: see `fedlm.simulations.data.federated_data.evaluation_batches`.
 

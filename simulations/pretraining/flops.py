@@ -13,10 +13,6 @@ PEAK_FLOPS = {
 def peak_flops(device_kind: str, precision: str) -> float | None:
     """Look up the peak rate of a device.
 
-    Args:
-      device_kind: as JAX names it.
-      precision: a resolved policy.
-
     Returns:
       Operations a second, None where it is not known.
     """
@@ -25,9 +21,6 @@ def peak_flops(device_kind: str, precision: str) -> float | None:
 
 def training_flops_per_token(model: Model) -> float:
     """Count a training step's operations as scaling laws do (Kaplan et al. 2020): six for each parameter and token.
-
-    Args:
-      model: what is trained.
 
     Returns:
       Operations for one token, without those of attention scores.

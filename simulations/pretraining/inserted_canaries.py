@@ -113,8 +113,6 @@ def random_sequences(rng: np.random.Generator, number: int, length: int, vocabul
     """Draw sequences of random words.
 
     Args:
-      rng: to draw from.
-      number: how many.
       length: target tokens of a sequence.
       vocabulary_size: of the model; special tokens do not occur between BOS and EOS.
 

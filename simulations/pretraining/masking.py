@@ -47,7 +47,6 @@ class MaskedWords:
         """Hide words.
 
         Args:
-          step: of the batch.
           indices: int64 [rows], the units.
           tokens: int32 [rows, K, length + 1]. The last token of a sequence is left out: in packed text it is the
             first of the next.

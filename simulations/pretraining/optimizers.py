@@ -26,12 +26,7 @@ def learning_rates(schedule: ScheduleName, peak: float, warmup_steps: int, steps
 
     Args:
       schedule: `constant`, or down to 0 at the last step by a `linear` or `cosine` decay after the warm-up.
-      peak: the highest rate.
       warmup_steps: over which it grows, in equal steps, to its peak.
-      steps: of the whole training.
-
-    Returns:
-      From the step's number to its rate.
 
     Raises:
       ConfigurationError: the warm-up does not leave a step.

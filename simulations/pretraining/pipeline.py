@@ -24,7 +24,6 @@ class Transform(Protocol):
         """Return the fields of a batch, a pure function of the arguments.
 
         Args:
-          step: of the batch.
           indices: int64 [rows], the units; -1 for a row that only fills the batch.
           tokens: int32 [rows, K, length + 1].
 
@@ -39,7 +38,6 @@ class LogicalBatch:
     """The units of one step, in chunks of one shape, of which a device takes one at a time.
 
     Attributes:
-      step: the step.
       size: how many units were drawn, on all processes together; those that only fill chunks are not counted.
       fields: arrays [chunks, rows, K, ...] by name: `tokens`, or what a transform made of them.
       weight: float32 [chunks, rows, K], 0 for what only fills a chunk or a unit.
@@ -77,12 +75,7 @@ def logical_batches(
     `get_state()` is a small JSON-able dict; `set_state` on the iterator of an equal pipeline goes on from there.
 
     Args:
-      units: the units.
-      batches: says which are in a step.
-      first_step: the step to begin with.
-      steps: how many there are.
       physical_batch: units in a chunk, on all processes together.
-      process_index: which process this is.
       process_count: how many there are. Each makes `physical_batch / process_count` rows of every chunk.
       transform: makes a batch's fields of the sequences; without it the one field is `tokens`,
         int32 [chunks, rows, K, length + 1].

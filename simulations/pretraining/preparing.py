@@ -25,18 +25,10 @@ class PreparedPretraining(NamedTuple):
     """A run whose settings and data have been found to fit.
 
     Attributes:
-      settings: of the run.
       model: with the data's vocabulary, in the policy's precision.
-      precision: the resolved policy.
-      units: that are trained on.
-      heldout: the held-out clients.
-      test: the test clients.
       vocabulary: fingerprint of the data's tokenizer.
-      contents: fingerprint of the data.
-      vocabulary_size: of the data.
       initial: parameters of an earlier run to begin with, where the settings name one.
       plan: of its privacy; None without.
-      delta: at which epsilon is stated.
       clipping: of gradients; None without privacy.
       notice: what a user should know before it begins.
     """
@@ -59,9 +51,6 @@ class PreparedPretraining(NamedTuple):
 
 def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
     """Open a run's data and build its model.
-
-    Args:
-      settings: what is to be run.
 
     Returns:
       What `run_pretraining` works with.

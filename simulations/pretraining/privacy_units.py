@@ -29,8 +29,6 @@ def open_units(
     """Open the privacy units of a split.
 
     Args:
-      store: the store.
-      split: train, heldout or test.
       length: tokens that a model reads in one sequence, at least 1.
       unit: `example`, one sequence each, or `user`, all that a client has, up to `sequences_per_unit` sequences.
       packing: `none` makes each stored example a sequence, cut or padded. `packed` lays examples end to end and cuts
@@ -38,9 +36,6 @@ def open_units(
       sequences_per_unit: K; 1 for the unit `example`.
       seed: chooses the sequences of users who have more than K; not negative, of any size.
       cache: a folder for the tokens; see `open_stream`.
-
-    Returns:
-      The units.
 
     Raises:
       ConfigurationError: a setting is out of range, or two contradict each other.
@@ -68,11 +63,9 @@ class Units:
 
     Attributes:
       stream: the tokens they are cut from.
-      split: of the store.
       length: tokens that a model reads in one sequence.
       kind: see `unit` of `open_units`.
       packing: see `open_units`.
-      sequences_per_unit: K.
       seed: see `open_units`.
     """
 

@@ -11,14 +11,6 @@ from fedlm.simulations.pretraining.settings import Pretraining
 def plan_privacy(settings: Pretraining, units: Units, delta: float) -> PrivacyPlan:
     """Work out the noise of a private run.
 
-    Args:
-      settings: of the run.
-      units: that are trained on.
-      delta: at which epsilon is stated.
-
-    Returns:
-      The plan.
-
     Raises:
       ConfigurationError: the settings do not fit the units, or the target cannot be reached.
     """
@@ -43,17 +35,7 @@ def plan_privacy(settings: Pretraining, units: Units, delta: float) -> PrivacyPl
 
 
 def private_batches(plan: PrivacyPlan, units: Units, batch_size: int, seed: int) -> Batches:
-    """Draw batches as the plan accounts them.
-
-    Args:
-      plan: of the run.
-      units: that are trained on.
-      batch_size: of the run.
-      seed: secret.
-
-    Returns:
-      The batches.
-    """
+    """Draw batches as the plan accounts them."""
     most = getattr(plan.participation, "most", None)
     if most is None:
         return PoissonBatches(units, batch_size, seed)

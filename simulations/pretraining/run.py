@@ -40,27 +40,13 @@ class Observer(Protocol):
     """Hears what a run tells of itself while it runs, in the first process."""
 
     def stepped(self, done: int, steps: int, tokens_per_second: float) -> None:
-        """Hear that a step is done. Nothing of it was made from a model.
-
-        Args:
-          done: steps so far.
-          steps: in all.
-          tokens_per_second: of the last step.
-        """
+        """Hear that a step is done. Nothing of it was made from a model."""
 
     def published(self, row: dict[str, Any]) -> None:
-        """Hear a step's numbers, once its model is durable.
-
-        Args:
-          row: the metrics row.
-        """
+        """Hear a step's numbers, once its model is durable."""
 
     def noticed(self, message: str) -> None:
-        """Hear what a user should know.
-
-        Args:
-          message: a sentence.
-        """
+        """Hear what a user should know."""
 
 
 class Silence:
@@ -88,12 +74,7 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
     the folder, but all read the data.
 
     Args:
-      settings: what to run.
       out: folder of the run; made where absent.
-      observer: hears of progress, in the first process.
-
-    Returns:
-      The summary.
 
     Raises:
       UserError: settings, data or an earlier run in `out` do not fit.

@@ -35,7 +35,6 @@ class SeededBatches:
     """What all ways to draw batches depend on.
 
     Attributes:
-      units: the units.
       batch_size: how many are in a batch, on average where batches differ in size.
       seed: not negative, of any size.
     """

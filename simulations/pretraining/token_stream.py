@@ -32,8 +32,6 @@ class TokenStream:
     Attributes:
       tokens: uint16 or uint32 [tokens], with BOS before and EOS after each example; memory-mapped.
       starts: int64 [examples + 1], where each example's BOS is, then the number of tokens; memory-mapped.
-      num_examples: the number of examples.
-      num_clients: the number of clients.
     """
 
     def __init__(self, folder: Path, split: ClientSplit) -> None:
@@ -61,12 +59,7 @@ def open_stream(store: TokenStore, split: str, cache: Path) -> TokenStream:
     Several processes may ask for the same at once: one writes, the others wait.
 
     Args:
-      store: the store.
-      split: train, heldout or test.
       cache: a folder for such files, made where it is missing. A file in it is named after the store's contents.
-
-    Returns:
-      The stream.
 
     Raises:
       DataError: the split does not exist, is empty or damaged.

@@ -34,7 +34,6 @@ class TrainState(NamedTuple):
 
     Attributes:
       params: of the model, float32.
-      optimizer: the optimizer's state.
     """
 
     params: Params
@@ -48,9 +47,7 @@ class BatchTotals(NamedTuple):
       gradient: of clipped gradients, in units of the clip norm; without clipping, of the units' gradients.
       unit_loss: of the units' losses, in nats per token.
       loss: cross-entropy of all targets, in nats.
-      tokens: number of targets.
       units: number of units that have an example.
-      clipped: units whose gradient was shortened.
       not_finite: units whose gradient is not finite, and counted for nothing.
       norm_counts: [partial sums, NORM_BINS], histogram of the norms before clipping.
     """
@@ -72,7 +69,6 @@ class StepReport(NamedTuple):
       totals: of the whole batch, without the gradient.
       gradient_norm: of the mean gradient before noise.
       noise_norm: of the noise in the mean gradient.
-      finite: whether the parameters still are.
     """
 
     totals: BatchTotals
@@ -116,9 +112,6 @@ class Trainer:
         """Compile nothing yet.
 
         Args:
-          model: what is trained.
-          optimizer: what the mean gradient goes to.
-          rules: clipping, noise and sizes.
           sharding: `data`: every device has the whole state. `full`: the state, the noise and the sums are spread over
             the devices, and parameters are gathered where they are used.
           devices: to use; those of all processes where None.
@@ -146,14 +139,7 @@ class Trainer:
         self._place = jax.jit(lambda state: state, out_shardings=self._state_shardings)
 
     def fresh(self, params: Params) -> TrainState:
-        """Make the state before the first step.
-
-        Args:
-          params: of the model.
-
-        Returns:
-          The state, as NumPy arrays.
-        """
+        """Make the state before the first step."""
         return jax.device_get(jax.jit(lambda params: TrainState(params, self._optimizer.init(params)))(params))
 
     def place(self, state: TrainState) -> TrainState:
@@ -161,17 +147,11 @@ class Trainer:
 
         Args:
           state: arrays on all devices of all processes.
-
-        Returns:
-          The state on the devices.
         """
         return self._place(state)
 
     def whole(self, state: TrainState) -> TrainState:
         """Fetch a state.
-
-        Args:
-          state: on the devices.
 
         Returns:
           NumPy arrays, in every process.
@@ -179,14 +159,7 @@ class Trainer:
         return jax.tree_util.tree_map(np.asarray, self._replicate(state))
 
     def whole_params(self, state: TrainState) -> Params:
-        """Put the parameters on every device, to score them.
-
-        Args:
-          state: on the devices.
-
-        Returns:
-          The parameters, replicated.
-        """
+        """Put the parameters on every device, to score them."""
         return self._replicate(state.params)
 
     def zero(self) -> BatchTotals:
@@ -197,12 +170,8 @@ class Trainer:
         """Add a chunk's units to the totals.
 
         Args:
-          params: of the current state.
           totals: so far; not to be used again.
           chunk: arrays [units of this process, K, ...]: `weight` and the fields of the model's batch.
-
-        Returns:
-          The totals.
         """
         rows = NamedSharding(self._mesh, PartitionSpec(AXIS))
         # Neighbours go to different devices, so that a chunk that is not full keeps all of them busy.
@@ -222,7 +191,6 @@ class Trainer:
 
         Args:
           state: not to be used again.
-          totals: of the batch.
           noise_key: uint32 [2], for this step alone; None without privacy.
 
         Returns:

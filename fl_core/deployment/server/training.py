@@ -50,11 +50,7 @@ class DeployedTraining:
         """Find out where the run stands.
 
         Args:
-          deployment: its settings.
-          model: what is trained.
           vocabulary: fingerprint of the tokenizer.
-          folder: of the run, entered.
-          state: what is known of clients and rounds.
           score: scores the model every so many rounds; None for never.
           sampler: names the cohorts, for runs that repeat a simulation; whoever checks in takes part where None.
 
@@ -112,16 +108,7 @@ class DeployedTraining:
             with_retries(lambda: self._state.record_release(record))
 
     def run(self, runner: CohortRunner, observe: Observer, stopping: Callable[[], bool]) -> bool:
-        """Run rounds until the last, or until asked to stop.
-
-        Args:
-          runner: trains cohorts.
-          observe: hears of each round.
-          stopping: whether no other round should begin.
-
-        Returns:
-          Whether the run is over.
-        """
+        """Run rounds until the last, or until asked to stop; returns whether the run is over."""
         training = self._training
 
         def released(row: dict[str, Any]) -> None:
