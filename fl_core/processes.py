@@ -22,11 +22,7 @@ _AXIS = "devices"
 
 
 def is_first() -> bool:
-    """Say whether this is the process that writes files and speaks to the user.
-
-    Returns:
-      True in process 0, and in a process that runs alone.
-    """
+    """Say whether this is the process that writes files and speaks to the user: process 0, or the only one."""
     return jax.process_index() == 0
 
 
@@ -54,11 +50,7 @@ def together(step: Callable[[], _Result]) -> _Result:
 
 
 def gather(value: Any) -> list[Any]:
-    """Tell all processes a value of each.
-
-    Returns:
-      The values of all processes, in their order.
-    """
+    """Tell all processes a small JSON-able value of each; returns those of all, in their order."""
     if jax.process_count() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -137,11 +129,8 @@ def _leaf_from_first(leaf: Any) -> jax.Array:
 
 @contextmanager
 def lost_processes() -> Iterator[None]:
-    """Wait inside for other processes; says so where one of them is gone.
-
-    Raises:
-      ProcessLostError: the devices of the other processes cannot be reached any more.
-    """
+    """Wait inside for other processes; says so where one of them is gone. Raises ProcessLostError where the devices of
+    the other processes cannot be reached any more."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

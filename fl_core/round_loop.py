@@ -17,17 +17,12 @@ from fedlm.models.base import Params
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What the server asks of a cohort.
+    """What the server asks of a cohort."""
 
-    Attributes:
-      round_number: counted from 0.
-      clients: int64 [cohort], distinct client indices; empty in a deployment, where whoever checks in may take part.
-      seed: the experiment's root seed; clients derive shuffling and rounding streams from it.
-    """
-
-    round_number: int
+    round_number: int  # counted from 0
+    # int64 [cohort], distinct client indices; empty in a deployment, where whoever checks in may take part
     clients: np.ndarray
-    seed: int
+    seed: int  # the experiment's root seed; clients derive shuffling and rounding streams from it
     learning_rate: float
 
     def shuffling(self, client: int) -> np.random.Generator:
@@ -40,19 +35,13 @@ class RoundPlan:
 
 
 class CohortResult(NamedTuple):
-    """What a cohort gave back.
-
-    Attributes:
-      bytes_down: bytes sent to clients.
-      bytes_up: bytes received from them.
-      asked: clients that were asked, where the plan does not name them.
-    """
+    """What a cohort gave back."""
 
     aggregate: CohortAggregate
     steps: int
-    bytes_down: int
-    bytes_up: int
-    asked: int | None = None
+    bytes_down: int  # bytes sent to clients
+    bytes_up: int  # bytes received from them
+    asked: int | None = None  # clients that were asked, where the plan does not name them
 
 
 class CohortRunner(Protocol):
@@ -96,35 +85,25 @@ class Averaging(Protocol):
 
 
 class RoundResult(NamedTuple):
-    """One finished round.
+    """One finished round."""
 
-    Attributes:
-      round_number: counted from 0.
-      state: of the server after the round.
-      cohort: what the cohort gave back, but for the sum of its updates, which the server's step has used up.
-      mean: what is known of the mean that the server stepped with; the mean itself is used up.
-    """
-
-    round_number: int
-    state: ServerState
+    round_number: int  # counted from 0
+    state: ServerState  # of the server after the round
+    # what the cohort gave back, but for the sum of its updates, which the server's step has used up
     cohort: CohortResult
     cohort_size: int
-    mean: MeanUpdate
+    mean: MeanUpdate  # what is known of the mean that the server stepped with; the mean itself is used up
 
 
 @dataclass(frozen=True)
 class FederatedOptimization:
-    """The algorithm's settings that the round loop needs.
-
-    Attributes:
-      server_warmup_rounds: rounds over which the server's rate grows, in equal steps, to its full size.
-    """
+    """The algorithm's settings that the round loop needs."""
 
     server: ServerOptimizerConfig
     server_learning_rate: float
     client_learning_rate: float
     seed: int
-    server_warmup_rounds: int = 0
+    server_warmup_rounds: int = 0  # rounds over which the server's rate grows, in equal steps, to its full size
 
     def server_rate(self, round_number: int) -> float:
         """Compute the server optimizer's learning rate in a round.

@@ -24,33 +24,20 @@ _IN_FLIGHT = 8
 
 
 class Scores(NamedTuple):
-    """A model's scores on some examples, as `DEFINITIONS` says; NaN where there is no target to count.
+    """A model's scores on some examples, as `DEFINITIONS` says; NaN where there is no target to count."""
 
-    Attributes:
-      loss: nats per token.
-      perplexity: of the next token.
-      accuracy: of the most likely token.
-      in_vocabulary_accuracy: the same over targets that are not OOV.
-    """
-
-    loss: float
-    perplexity: float
-    accuracy: float
-    in_vocabulary_accuracy: float
+    loss: float  # nats per token
+    perplexity: float  # of the next token
+    accuracy: float  # of the most likely token
+    in_vocabulary_accuracy: float  # the same over targets that are not OOV
 
 
 class ClientSums(NamedTuple):
-    """Sums over the examples of each client that has any.
+    """Sums over the examples of each client that has any."""
 
-    Attributes:
-      clients: int64 [clients], their indices, ascending.
-      examples: int64 [clients], how many examples of each were scored.
-      sums: float64 [clients] each.
-    """
-
-    clients: np.ndarray
-    examples: np.ndarray
-    sums: ExampleSums
+    clients: np.ndarray  # int64 [clients], their indices, ascending
+    examples: np.ndarray  # int64 [clients], how many examples of each were scored
+    sums: ExampleSums  # float64 [clients] each
 
 
 def evaluate(model: Model, params: Params, batches: Iterable[Batch]) -> Scores:

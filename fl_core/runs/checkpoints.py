@@ -52,11 +52,7 @@ class Checkpoints:
         self._manager.close()
 
     def latest_round(self) -> int:
-        """Say how many rounds the newest whole checkpoint has seen.
-
-        Returns:
-          The number of finished rounds, 0 where there is no checkpoint.
-        """
+        """Say how many rounds the newest whole checkpoint has seen, 0 where there is none."""
         return self._manager.latest_step() or 0
 
     def all_rounds(self) -> list[int]:
@@ -64,11 +60,8 @@ class Checkpoints:
         return list(self._manager.all_steps())
 
     def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
-        """Save a pytree of arrays, the server's state for one; when this returns, it is on disk.
-
-        Raises:
-          DiskError: it cannot be written; nothing of it stays.
-        """
+        """Save a pytree of arrays, the server's state for one; when this returns, it is on disk. Raises DiskError where
+        it cannot be written; nothing of it stays."""
         if rounds in self._manager.all_steps():
             return
         # What an interrupted process left behind would lie there for ever.
@@ -99,11 +92,8 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
     def check_room(self, state: Any) -> None:
-        """Make sure that the disk has room for a checkpoint, before anything depends on its being written.
-
-        Raises:
-          DiskError: the disk has too little left.
-        """
+        """Make sure that the disk has room for a checkpoint, before anything depends on its being written. Raises
+        DiskError where the disk has too little left."""
         needed = sum(np.asarray(leaf).nbytes for leaf in jax.tree_util.tree_leaves(state)) + _ROOM_BESIDE
         left = shutil.disk_usage(self._directory).free
         if left < needed:
@@ -113,19 +103,11 @@ class Checkpoints:
             )
 
     def restore_about(self, rounds: int) -> dict[str, Any]:
-        """Read the facts that were saved with a checkpoint.
-
-        Raises:
-          CheckpointError: they cannot be read.
-        """
+        """Read the facts that were saved with a checkpoint. Raises CheckpointError where they cannot be read."""
         return self._restore(rounds, ocp.args.Composite(about=ocp.args.JsonRestore())).about
 
     def restore_state(self, rounds: int, like: Any) -> Any:
-        """Read the server's state.
-
-        Raises:
-          CheckpointError: it cannot be read, or has another structure.
-        """
+        """Read the server's state. Raises CheckpointError where it cannot be read, or has another structure."""
         template = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
         restored = self._restore(rounds, ocp.args.Composite(state=ocp.args.StandardRestore(template))).state
         for found, expected in zip(*map(jax.tree_util.tree_leaves, (restored, template)), strict=True):
@@ -137,14 +119,8 @@ class Checkpoints:
         return restored
 
     def restore_arrays(self, rounds: int) -> Any:
-        """Read a pytree as it was saved, without knowing its structure.
-
-        Returns:
-          NumPy arrays in dictionaries and lists; the fields of a named tuple become keys.
-
-        Raises:
-          CheckpointError: it cannot be read.
-        """
+        """Read a pytree as it was saved, without knowing its structure. Returns NumPy arrays in dictionaries and lists;
+        the fields of a named tuple become keys. Raises CheckpointError where it cannot be read."""
         return self._restore(rounds, ocp.args.Composite(state=ocp.args.StandardRestore())).state
 
     def _restore(self, rounds: int, items: ocp.args.Composite) -> Any:
@@ -158,11 +134,7 @@ class Checkpoints:
 
 
 def parameters_digest(params: Params) -> str:
-    """Compute a fingerprint of parameters: equal exactly where every bit is.
-
-    Returns:
-      The SHA-256 of all leaves' bytes, in hex.
-    """
+    """Compute the SHA-256 of all leaves' bytes, in hex: equal exactly where every bit is."""
     digest = hashlib.sha256()
     for leaf in jax.tree_util.tree_leaves(jax.device_get(params)):
         digest.update(np.ascontiguousarray(leaf).tobytes())

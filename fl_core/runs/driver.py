@@ -35,22 +35,14 @@ Observer = Callable[[dict[str, Any]], None]
 
 
 class Standing(NamedTuple):
-    """Where a run stands; the same in all processes. The secrets travel over the links that gradients take.
+    """Where a run stands; the same in all processes. The secrets travel over the links that gradients take."""
 
-    Attributes:
-      checkpoint: steps that the checkpoint to start from has seen; 0 to start afresh.
-      end: one more than the last step that may run.
-      noise_from: the step with which the current noise began; None without privacy.
-      secret: of the current noise, in hex.
-      draw_seed: secret seed of who takes part in a step; None where that follows from the run's seed.
-    """
-
-    checkpoint: int
+    checkpoint: int  # steps that the checkpoint to start from has seen; 0 to start afresh
     first: int
-    end: int
-    noise_from: int | None = None
-    secret: str = ""
-    draw_seed: int | None = None
+    end: int  # one more than the last step that may run
+    noise_from: int | None = None  # the step with which the current noise began; None without privacy
+    secret: str = ""  # of the current noise, in hex
+    draw_seed: int | None = None  # secret seed of who takes part in a step; None where that follows from the run's seed
 
     @property
     def fresh_noise(self) -> bool:
@@ -59,19 +51,12 @@ class Standing(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One finished step.
+    """One finished step."""
 
-    Attributes:
-      done: how many steps are done with it.
-      row: JSON-able numbers by name, with the folder's counter among them.
-      state: gives what a checkpoint holds after it; called in all processes.
-      released: numbers to add to the row where a checkpoint is written.
-    """
-
-    done: int
-    row: dict[str, Any]
-    state: Callable[[], Any]
-    released: Callable[[], dict[str, Any]] = dict
+    done: int  # how many steps are done with it
+    row: dict[str, Any]  # JSON-able numbers by name, with the folder's counter among them
+    state: Callable[[], Any]  # gives what a checkpoint holds after it; called in all processes
+    released: Callable[[], dict[str, Any]] = dict  # numbers to add to the row where a checkpoint is written
 
 
 class Run:
@@ -107,14 +92,9 @@ class Run:
         self.divergence: Divergence | None = None
 
     def resume(self, like: Any) -> Any:
-        """Go back to the newest checkpoint, and forget what was recorded after it.
-
-        Returns:
-          What the checkpoint holds in the first process; `like` in others, and where `standing.checkpoint` is 0.
-
-        Raises:
-          UserError: the folder holds another run, or what it holds cannot be read or does not belong together.
-        """
+        """Go back to the newest checkpoint, and forget what was recorded after it. Returns what the checkpoint holds in
+        the first process; `like` in others, and where `standing.checkpoint` is 0. Raises UserError where the folder
+        holds another run, or what it holds cannot be read or does not belong together."""
         standing, state = together(lambda: self._find(like)) if is_first() else together(lambda: (None, like))
         self.standing = Standing(*gather(standing)[0])
         self.folder.open_log(self.standing.first, self.standing.checkpoint)
@@ -218,11 +198,7 @@ class Run:
         return self._releases.epsilon(done) if self._releases else None
 
     def finish(self, params: Params, facts: dict[str, Any]) -> dict[str, Any]:
-        """Write the summary.
-
-        Returns:
-          The summary, in all processes.
-        """
+        """Write the summary, and return it in all processes."""
         statement = gather(self._releases.statement() if self._releases else {"privacy": NOT_PRIVATE})[0]
         summary = {
             "status": "diverged" if self.divergence else "finished",

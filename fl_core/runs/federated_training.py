@@ -25,14 +25,10 @@ Score = Callable[[Params], dict[str, Any]]
 
 
 class PrivateCheckpoint(NamedTuple):
-    """What a checkpoint of a private run holds.
-
-    Attributes:
-      privacy: what is durable of the noise and the clip norm.
-    """
+    """What a checkpoint of a private run holds."""
 
     server: ServerState
-    privacy: "PrivacyState"
+    privacy: "PrivacyState"  # what is durable of the noise and the clip norm
 
 
 class FederatedTraining:

@@ -15,40 +15,27 @@ SUMMARY_FILE = "summary.json"
 
 
 class Fact(NamedTuple):
-    """A fingerprint of something that a run depends on beside its settings.
+    """A fingerprint of something that a run depends on beside its settings."""
 
-    Attributes:
-      value: None where the run does not depend on such a thing.
-      in_summary: the names under which a summary has it, outermost first; empty where it has it not.
-      since_ever: whether runs that earlier versions began have it too.
-    """
-
-    value: str | None
+    value: str | None  # None where the run does not depend on such a thing
     what: str
+    # the names under which a summary has it, outermost first; empty where it has it not
     in_summary: tuple[str, ...] = ()
-    since_ever: bool = True
+    since_ever: bool = True  # whether runs that earlier versions began have it too
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What a run is. A folder that holds another one is refused, and so are processes that differ.
+    """What a run is. A folder that holds another one is refused, and so are processes that differ."""
 
-    Attributes:
-      kind: the name under which its settings lie in checkpoints and summary.
-      facts: by the names that they have in checkpoints.
-      paths: settings that name files, which may lie elsewhere when the run goes on.
-      may_change: settings that may be others when the run goes on.
-      complete: adds to settings that an earlier version recorded those that it did not know.
-      unchecked: what else checkpoints say of the run.
-    """
-
-    kind: str
+    kind: str  # the name under which its settings lie in checkpoints and summary
     settings: dict[str, Any]
-    facts: dict[str, Fact]
-    paths: tuple[str, ...] = ()
-    may_change: tuple[str, ...] = ()
+    facts: dict[str, Fact]  # by the names that they have in checkpoints
+    paths: tuple[str, ...] = ()  # settings that name files, which may lie elsewhere when the run goes on
+    may_change: tuple[str, ...] = ()  # settings that may be others when the run goes on
+    # adds to settings that an earlier version recorded those that it did not know
     complete: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    unchecked: dict[str, Any] = field(default_factory=dict)
+    unchecked: dict[str, Any] = field(default_factory=dict)  # what else checkpoints say of the run
 
     def about(self) -> dict[str, Any]:
         """Make what every checkpoint, and the ledger, says of the run."""
@@ -108,11 +95,8 @@ class RunIdentity:
         return summary if same else None
 
     def check_same_in_all_processes(self, precision: str) -> None:
-        """Refuse processes that would not compute the same; all call it.
-
-        Raises:
-          ConfigurationError: a process differs from process 0.
-        """
+        """Refuse processes that would not compute the same; all call it. Raises ConfigurationError where a process
+        differs from process 0."""
         facts = {name: value for name, value in self.settings.items() if name not in self.paths}
         facts |= {fact.what: fact.value for fact in self.facts.values()}
         facts |= {

@@ -13,18 +13,13 @@ from fedlm.models.base import Params
 
 
 class InitialParameters(NamedTuple):
-    """What was read of an earlier run.
-
-    Attributes:
-      arrays: its parameters, NumPy arrays in dictionaries and lists.
-      privacy: what that run's summary states of its privacy.
-    """
+    """What was read of an earlier run."""
 
     folder: Path
     rounds: int
-    arrays: Any
+    arrays: Any  # its parameters, NumPy arrays in dictionaries and lists
     sha256: str
-    privacy: str
+    privacy: str  # what that run's summary states of its privacy
 
     def about(self) -> dict[str, Any]:
         """Make the record for the summary of the run that begins with these parameters."""
@@ -73,11 +68,8 @@ def read_parameters(folder: Path, vocabulary: str) -> InitialParameters:
 
 
 def stored_parameters(checkpoints: Checkpoints, rounds: int) -> Any:
-    """Read the parameters of a checkpoint, whatever else lies beside them.
-
-    Raises:
-      CheckpointError: it cannot be read.
-    """
+    """Read the parameters of a checkpoint, whatever else lies beside them. Raises CheckpointError where it cannot be
+    read."""
     state = checkpoints.restore_arrays(rounds)
     return state.get("server", state)["params"]
 
@@ -108,14 +100,8 @@ def fit_parameters(arrays: Any, like: Params, folder: Path) -> Params:
 
 
 def stated_privacy(folder: Path) -> str:
-    """Repeat what the summary of a run states of its privacy.
-
-    Returns:
-      The statement, or that there is none.
-
-    Raises:
-      CheckpointError: there is a summary that cannot be read.
-    """
+    """Repeat what the summary of a run states of its privacy. Returns the statement, or that there is none. Raises
+    CheckpointError where there is a summary that cannot be read."""
     path = folder / "summary.json"
     try:
         return json.loads(path.read_text(encoding="utf-8"))["privacy"] if path.exists() else "NOT STATED: not finished"

@@ -95,20 +95,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def finite_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Replace the numbers of a row that JSON cannot hold.
-
-    Returns:
-      The row with None for each NaN and infinity.
-    """
+    """Replace each NaN and infinity of a row, which JSON cannot hold, by None."""
     return {name: finite_or_none(value) for name, value in row.items()}
 
 
 def finite_or_none(value: Any) -> Any:
-    """Replace a float that JSON cannot hold by None.
-
-    Returns:
-      None for NaN and infinities, else the value.
-    """
+    """Replace NaN and infinities, which JSON cannot hold, by None."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

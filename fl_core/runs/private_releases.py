@@ -17,17 +17,13 @@ from fedlm.fl_core.runs.run_folder import RunFolder
 
 
 class PrivacyTerms(NamedTuple):
-    """What a run promises.
-
-    Attributes:
-      noise_seed: that noise follows from; None for the operating system's entropy, without which nothing is private.
-      repeatable: whether rounds that are run again with the same noise come to the same sums.
-    """
+    """What a run promises."""
 
     plan: PrivacyPlan
     delta: float
+    # that noise follows from; None for the operating system's entropy, without which nothing is private
     noise_seed: int | None = None
-    repeatable: bool = True
+    repeatable: bool = True  # whether rounds that are run again with the same noise come to the same sums
 
 
 class PrivateReleases:
@@ -43,11 +39,8 @@ class PrivateReleases:
         self._cached: dict[int, Any] = {}
 
     def resume(self, about: dict[str, Any]) -> tuple[Resumed, Any]:
-        """Begin, or find out where an interrupted run stands; see `Releases.resume`.
-
-        Returns:
-          Where to go on, and what the checkpoint holds that this is from; `like` where there is none.
-        """
+        """Begin, or find out where an interrupted run stands; see `Releases.resume`. Returns where to go on, and what
+        the checkpoint holds that this is from; `like` where there is none."""
         found = self._releases.resume(self._terms.plan, self._terms.delta, about, self)
         state = self._restored(found.checkpoint) if found.checkpoint else self._like
         self._cached = {}
@@ -74,22 +67,15 @@ class PrivateReleases:
         return self._cached[rounds]
 
     def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
-        """Make a model durable and enter its release; when this returns, it may be shown.
-
-        Raises:
-          DiskError: the model cannot be made durable.
-        """
+        """Make a model durable and enter its release; when this returns, it may be shown. Raises DiskError where the
+        model cannot be made durable."""
         # Once the ledger has the intent these rounds count as released, whether their checkpoint fits the disk or not.
         self._folder.check_room(state)
         self._releases.save(rounds, parameters_digest(state), lambda: self._folder.save(rounds, state, about))
 
     def statement(self) -> dict[str, Any]:
-        """State what was spent so far.
-
-        Returns:
-          For the summary: `noise_multiplier`; `privacy`, one sentence; and `privacy_guarantee`, all of it, None where
-          there is none.
-        """
+        """State for the summary what was spent so far: `noise_multiplier`; `privacy`, one sentence; and
+        `privacy_guarantee`, all of it, None where there is none."""
         spent = self.ledger.spent()
         noise = {"noise_multiplier": spent.noise_multiplier}
         if self._terms.noise_seed is None:
@@ -101,11 +87,8 @@ class PrivateReleases:
         return noise | {"privacy": would, "privacy_guarantee": None}
 
     def epsilon(self, rounds: int) -> float | None:
-        """Compute what will have been spent when a model that has seen so many rounds is released.
-
-        Returns:
-          Epsilon of all releases, that one included; None where noise is not secret.
-        """
+        """Compute epsilon of all releases so far and of one that has seen so many rounds; None where noise is not
+        secret."""
         if self._terms.noise_seed is not None:
             return None
         *over, (first, _) = self.ledger.generations
@@ -114,11 +97,8 @@ class PrivateReleases:
 
 
 def known_plan(folder: RunFolder) -> PrivacyPlan | None:
-    """Read the plan of a run that was begun before; all processes call it, and get that of the first.
-
-    Returns:
-      The plan, or None where no private run was begun there.
-    """
+    """Read the plan of a run that was begun before; all processes call it, and get that of the first. Returns the plan,
+    or None where no private run was begun there."""
     found = gather(together(lambda: _plan_in(folder.directory) if is_first() else None))[0]
     return None if found is None else PrivacyPlan.from_json(found)
 

@@ -17,13 +17,9 @@ _NORM_QUANTILES = {"update_norm_p10": 0.1, "update_norm_p50": 0.5, "update_norm_
 
 @dataclass(frozen=True)
 class Divergence:
-    """Why a run counts as diverged.
+    """Why a run counts as diverged."""
 
-    Attributes:
-      round_number: the round at which it was seen.
-    """
-
-    round_number: int
+    round_number: int  # the round at which it was seen
     reason: str
 
 
@@ -52,12 +48,8 @@ def round_row(result: RoundResult) -> dict[str, Any]:
 
 
 def find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:
-    """Decide from its record whether a run has diverged beyond recovery.
-
-    Returns:
-      The divergence where the held-out loss is no number, or no client's update was finite for three rounds
-      in a row; else None.
-    """
+    """Decide from its record whether a run has diverged beyond recovery. Returns the divergence where the held-out loss
+    is no number, or no client's update was finite for three rounds in a row; else None."""
     if not rows:
         return None
     last = rows[-1]

@@ -41,27 +41,16 @@ class CohortSettings(Protocol):
 
 
 class Cohorts(NamedTuple):
-    """How the cohorts of a run are drawn.
-
-    Attributes:
-      file: the trace or the weights that it goes by, where it goes by a file.
-      participation: what it enforces, where privacy can be accounted for it.
-    """
+    """How the cohorts of a run are drawn."""
 
     sampler: CohortSampler
-    file: CohortFile | None
-    participation: Participation | None = None
+    file: CohortFile | None  # the trace or the weights that it goes by, where it goes by a file
+    participation: Participation | None = None  # what it enforces, where privacy can be accounted for it
 
 
 def make_cohorts(settings: CohortSettings, train: StoredData) -> Cohorts:
-    """Make the sampler of a run.
-
-    Returns:
-      The sampler, ready for every round of the run.
-
-    Raises:
-      UserError: a file is missing or damaged, or settings and clients do not fit.
-    """
+    """Make the sampler of a run. Returns the sampler, ready for every round of the run. Raises UserError where a file
+    is missing or damaged, or settings and clients do not fit."""
     return SAMPLERS[settings.cohort_sampler](settings, train)
 
 

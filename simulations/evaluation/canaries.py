@@ -23,17 +23,11 @@ SIGNIFICANCE = 0.05
 
 
 class Canaries(NamedTuple):
-    """Made-up clients.
+    """Made-up clients."""
 
-    Attributes:
-      sequences: int32 [canaries, length + 1], each one's secret.
-      repeats: how many times a canary client holds its own.
-      inside: bool [canaries], whether it takes part.
-    """
-
-    sequences: np.ndarray
-    repeats: int
-    inside: np.ndarray
+    sequences: np.ndarray  # int32 [canaries, length + 1], each one's secret
+    repeats: int  # how many times a canary client holds its own
+    inside: np.ndarray  # bool [canaries], whether it takes part
 
 
 def draw_canaries(number: int, repeats: int, length: int, vocabulary_size: int, seed: int) -> Canaries:
@@ -80,11 +74,8 @@ class WithCanaries:
 
 
 def audit(model: Model, before: Params, after: Params, canaries: Canaries, delta: float) -> dict[str, Any]:
-    """Guess from a model which canaries took part, and bound its epsilon from below.
-
-    Returns:
-      `epsilon_lower_bound` at `confidence`, `auc` of the guesses, and counts of canaries.
-    """
+    """Guess from a model which canaries took part, and bound its epsilon from below. Returns `epsilon_lower_bound` at
+    `confidence`, `auc` of the guesses, and counts of canaries."""
     # Loading the auditing library takes a while.
     from jax_privacy.auditing import CanaryScoreAuditor
 

@@ -28,14 +28,10 @@ Observer = Callable[[int, int], None]
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation found.
-
-    Attributes:
-      columns: of the table with a row a client.
-    """
+    """What an evaluation found."""
 
     summary: dict[str, Any]
-    columns: dict[str, Any]
+    columns: dict[str, Any]  # of the table with a row a client
 
 
 def evaluate_split(
@@ -94,11 +90,7 @@ def describe_evaluation(run: TrainedModel, split: str, data: StoredData, found: 
 
 
 def describe_scores(scores: Scores, found: ClientSums, prefix: str = "") -> dict[str, Any]:
-    """Name scores for a JSON record.
-
-    Returns:
-      `scores`, and in `clients` how they are spread over clients.
-    """
+    """Name scores for a JSON record. Returns `scores`, and in `clients` how they are spread over clients."""
     together = {name: finite_or_none(value) for name, value in scores._asdict().items()}
     return {f"{prefix}scores": together, f"{prefix}clients": describe_clients(found)}
 

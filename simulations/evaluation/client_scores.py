@@ -35,22 +35,14 @@ def spread(values: np.ndarray) -> dict[str, Any]:
 
 
 def describe_clients(found: ClientSums) -> dict[str, Any]:
-    """Describe how scores are spread over clients.
-
-    Returns:
-      For perplexity, both accuracies and the number of tokens, what `spread` gives.
-    """
+    """Describe how scores are spread over clients: `spread` of perplexity, both accuracies and the number of tokens."""
     scores = scores_of_each(found.sums)
     del scores["loss"]
     return {name: spread(values) for name, values in scores.items()} | {"tokens": spread(np.asarray(found.sums.tokens))}
 
 
 def client_columns(found: ClientSums, client_ids: list[str]) -> dict[str, Any]:
-    """Make the columns of a table with a row a client.
-
-    Returns:
-      client_id, examples, tokens (targets that are not PAD), loss, perplexity, accuracy, in_vocabulary_accuracy.
-    """
+    """Make the columns of a table with a row a client; its tokens are targets that are not PAD."""
     return {
         "client_id": [client_ids[client] for client in found.clients],
         "examples": found.examples,

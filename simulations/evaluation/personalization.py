@@ -81,11 +81,8 @@ def personalize(
 
 
 def share_better(before: ClientSums, after: ClientSums) -> float | None:
-    """Compute the share of clients whose perplexity fell.
-
-    Returns:
-      The share of the clients with targets to score; one whose training diverged did not get better. None without any.
-    """
+    """Compute the share of clients whose perplexity fell. Returns the share of the clients with targets to score; one
+    whose training diverged did not get better. None without any."""
     old, new = (scores_of_each(found.sums)["perplexity"] for found in (before, after))
     scored = ~np.isnan(old)
     return float(np.mean((new < old)[scored])) if scored.any() else None

@@ -17,22 +17,16 @@ from fedlm.simulations.data.store.token_store import TokenStore
 
 
 class TrainedModel(NamedTuple):
-    """The model of a run of any kind, with at least one checkpoint.
+    """The model of a run of any kind, with at least one checkpoint."""
 
-    Attributes:
-      command: that the run is of, `simulate` or `pretrain`.
-      settings: JSON-able settings of the run, with `model`, `data`, `length` and `precision` among them, and
-        for `pretrain` what `fedlm.simulations.pretraining.privacy_units.open_units` takes.
-      model: with the data's vocabulary, in the policy's precision.
-      steps: how many rounds, or steps, that checkpoint has seen.
-    """
-
-    command: str
+    command: str  # that the run is of, `simulate` or `pretrain`
+    # JSON-able settings of the run, with `model`, `data`, `length` and `precision` among them, and for `pretrain`
+    # what `fedlm.simulations.pretraining.privacy_units.open_units` takes
     settings: dict[str, Any]
-    model: Model
+    model: Model  # with the data's vocabulary, in the policy's precision
     precision: Precision
     params: Params
-    steps: int
+    steps: int  # how many rounds, or steps, that checkpoint has seen
     store: TokenStore
 
     def split(self, name: str) -> StoredData:

@@ -41,28 +41,20 @@ CellObserver = Callable[["Cell", dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment of a comparison.
-
-    Attributes:
-      directory: where it runs.
-    """
+    """One experiment of a comparison."""
 
     experiment: Experiment
-    directory: Path
+    directory: Path  # where it runs
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """What became of a cell.
-
-    Attributes:
-      summary: its summary, with `status` `finished`, `diverged` or `failed`; a failed one has only `error` beside it.
-      rows: its metrics, a dictionary a round.
-    """
+    """What became of a cell."""
 
     cell: Cell
+    # its summary, with `status` `finished`, `diverged` or `failed`; a failed one has only `error` beside it
     summary: dict[str, Any]
-    rows: list[dict[str, Any]]
+    rows: list[dict[str, Any]]  # its metrics, a dictionary a round
 
     @property
     def status(self) -> str:
@@ -71,11 +63,8 @@ class CellResult:
 
 
 def list_cells(comparison: Comparison, out: Path) -> list[Cell]:
-    """Name the cells of a comparison and their folders.
-
-    Returns:
-      One cell for each experiment, those of one model together.
-    """
+    """Name the cells of a comparison and their folders. Returns one cell for each experiment, those of one model
+    together."""
     return [
         Cell(
             experiment,

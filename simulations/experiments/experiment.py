@@ -44,28 +44,20 @@ Observer = Callable[[dict[str, Any], int], None]
 
 
 class PreparedExperiment(NamedTuple):
-    """An experiment whose settings and data have been found to fit.
-
-    Attributes:
-      model: with the data's vocabulary, in the policy's precision.
-      vocabulary: fingerprint of the data's tokenizer.
-      initial: parameters of an earlier run to begin with, where the settings name one.
-      canaries: made-up clients, some of which are training clients, where the run is audited.
-      delta: at which the epsilon of a private run is stated.
-    """
+    """An experiment whose settings and data have been found to fit."""
 
     experiment: Experiment
-    model: Model
+    model: Model  # with the data's vocabulary, in the policy's precision
     precision: Precision
     train: StoredData | WithCanaries
     heldout: StoredData
     test: StoredData
-    vocabulary: str
+    vocabulary: str  # fingerprint of the data's tokenizer
     contents: str
     cohorts: Cohorts
-    initial: InitialParameters | None
-    canaries: Canaries | None
-    delta: float
+    initial: InitialParameters | None  # parameters of an earlier run to begin with, where the settings name one
+    canaries: Canaries | None  # made-up clients, some of which are training clients, where the run is audited
+    delta: float  # at which the epsilon of a private run is stated
 
 
 def run_experiment(
@@ -159,14 +151,8 @@ def _finish(
 
 
 def prepare(experiment: Experiment) -> PreparedExperiment:
-    """Open an experiment's data and build its model, touching nothing on disk.
-
-    Returns:
-      What `run_experiment` works with.
-
-    Raises:
-      UserError: settings or data do not fit.
-    """
+    """Open an experiment's data and build its model, touching nothing on disk. Returns what `run_experiment` works
+    with. Raises UserError where settings or data do not fit."""
     create_federated_model(experiment.model)
     precision = resolve_precision(experiment.precision, jax.default_backend())
     store = TokenStore.open(experiment.data)

@@ -16,13 +16,9 @@ class TrainedRun(NamedTuple):
 
 
 def open_run(directory: Path, data: Path | None = None) -> TrainedRun:
-    """Open a run of federated rounds; see `open_model`.
-
-    Raises:
-      CheckpointError: there is no checkpoint, or it cannot be read, or the run is not one of federated rounds.
-      DataError: the data set is missing, or another than that of the run.
-      ConfigurationError: a process is writing into the folder.
-    """
+    """Open a run of federated rounds; see `open_model`. Raises CheckpointError where there is no checkpoint, or it
+    cannot be read, or the run is not one of federated rounds. Raises DataError where the data set is missing, or
+    another than that of the run. Raises ConfigurationError where a process is writing into the folder."""
     trained = open_model(directory, data)
     if trained.command != "simulate":
         raise CheckpointError(

@@ -12,15 +12,10 @@ from fedlm.simulations.worker_processes import cpu_cores
 
 @dataclass(frozen=True)
 class Worker:
-    """What a worker process is given when it starts.
+    """What a worker process is given when it starts."""
 
-    Attributes:
-      numbers: a queue from which each worker takes its number.
-      rows: a queue for (cell directory, metrics row); None for the row when the cell begins.
-    """
-
-    numbers: Any
-    rows: Any
+    numbers: Any  # a queue from which each worker takes its number
+    rows: Any  # a queue for (cell directory, metrics row); None for the row when the cell begins
     count: int
 
 
@@ -29,11 +24,8 @@ _connection: Worker | None = None
 
 
 def default_workers() -> int:
-    """Count the devices that cells can run on at the same time.
-
-    Returns:
-      The number of accelerators, or of CPU cores where there is none.
-    """
+    """Count the devices that cells can run on at the same time. Returns the number of accelerators, or of CPU cores
+    where there is none."""
     # Asked in a process of its own: this one must not take the accelerators' memory.
     code = "import jax; print(jax.default_backend(), jax.local_device_count())"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout.split()

@@ -11,18 +11,11 @@ PEAK_FLOPS = {
 
 
 def peak_flops(device_kind: str, precision: str) -> float | None:
-    """Look up the peak rate of a device.
-
-    Returns:
-      Operations a second, None where it is not known.
-    """
+    """Look up the peak rate of a device in operations a second, None where it is not known."""
     return next((rates[precision] for name, rates in PEAK_FLOPS.items() if name in device_kind), None)
 
 
 def training_flops_per_token(model: Model) -> float:
     """Count a training step's operations as scaling laws do (Kaplan et al. 2020): six for each parameter and token.
-
-    Returns:
-      Operations for one token, without those of attention scores.
-    """
+    Attention scores are left out."""
     return 6.0 * parameter_count(model)

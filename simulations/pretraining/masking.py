@@ -25,16 +25,11 @@ class MaskedWords:
     """A `Transform` to the fields `inputs` and `targets` of masked language modelling.
 
     Each word is predicted with probability `CHOSEN_SHARE`, independently of the others. Special tokens, [UNK] among
-    them, are never predicted and never put in a word's place. What a row's words become is a pure function of the
-    seed, the step and the unit, whatever else is in the batch.
+    them, are never predicted and never put in a word's place. What a row's words become is a pure function of the seed,
+    the step and the unit, whatever else is in the batch."""
 
-    Attributes:
-      vocabulary_size: of the data. The id of [MASK] is this number, so the model's vocabulary has one more.
-      seed: not negative, of any size.
-    """
-
-    vocabulary_size: int
-    seed: int
+    vocabulary_size: int  # of the data. The id of [MASK] is this number, so the model's vocabulary has one more.
+    seed: int  # not negative, of any size
 
     @property
     def mask_id(self) -> int:

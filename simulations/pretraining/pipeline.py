@@ -35,18 +35,12 @@ class Transform(Protocol):
 
 @dataclass(frozen=True)
 class LogicalBatch:
-    """The units of one step, in chunks of one shape, of which a device takes one at a time.
-
-    Attributes:
-      size: how many units were drawn, on all processes together; those that only fill chunks are not counted.
-      fields: arrays [chunks, rows, K, ...] by name: `tokens`, or what a transform made of them.
-      weight: float32 [chunks, rows, K], 0 for what only fills a chunk or a unit.
-    """
+    """The units of one step, in chunks of one shape, of which a device takes one at a time."""
 
     step: int
-    size: int
-    fields: dict[str, NDArray[Any]]
-    weight: NDArray[np.float32]
+    size: int  # how many units were drawn, on all processes together; those that only fill chunks are not counted
+    fields: dict[str, NDArray[Any]]  # arrays [chunks, rows, K, ...] by name: `tokens`, or what a transform made of them
+    weight: NDArray[np.float32]  # float32 [chunks, rows, K], 0 for what only fills a chunk or a unit
 
     @property
     def num_chunks(self) -> int:

@@ -22,42 +22,27 @@ from fedlm.simulations.pretraining.settings import Pretraining
 
 
 class PreparedPretraining(NamedTuple):
-    """A run whose settings and data have been found to fit.
-
-    Attributes:
-      model: with the data's vocabulary, in the policy's precision.
-      vocabulary: fingerprint of the data's tokenizer.
-      initial: parameters of an earlier run to begin with, where the settings name one.
-      plan: of its privacy; None without.
-      clipping: of gradients; None without privacy.
-      notice: what a user should know before it begins.
-    """
+    """A run whose settings and data have been found to fit."""
 
     settings: Pretraining
-    model: Model
+    model: Model  # with the data's vocabulary, in the policy's precision
     precision: Precision
     units: Units
     heldout: StoredData
     test: StoredData
-    vocabulary: str
+    vocabulary: str  # fingerprint of the data's tokenizer
     contents: str
     vocabulary_size: int
-    initial: InitialParameters | None
-    plan: PrivacyPlan | None
+    initial: InitialParameters | None  # parameters of an earlier run to begin with, where the settings name one
+    plan: PrivacyPlan | None  # of its privacy; None without
     delta: float
-    clipping: Clipping | None
-    notice: str | None
+    clipping: Clipping | None  # of gradients; None without privacy
+    notice: str | None  # what a user should know before it begins
 
 
 def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
-    """Open a run's data and build its model.
-
-    Returns:
-      What `run_pretraining` works with.
-
-    Raises:
-      UserError: settings or data do not fit.
-    """
+    """Open a run's data and build its model. Returns what `run_pretraining` works with. Raises UserError where settings
+    or data do not fit."""
     create_model(settings.model)
     precision = resolve_precision(settings.precision, jax.default_backend())
     store = TokenStore.open(settings.data)

@@ -59,23 +59,15 @@ def open_units(
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Privacy units, numbered from 0.
+    """Privacy units, numbered from 0."""
 
-    Attributes:
-      stream: the tokens they are cut from.
-      length: tokens that a model reads in one sequence.
-      kind: see `unit` of `open_units`.
-      packing: see `open_units`.
-      seed: see `open_units`.
-    """
-
-    stream: TokenStream
+    stream: TokenStream  # the tokens they are cut from
     split: str
-    length: int
-    kind: Unit
-    packing: Packing
+    length: int  # tokens that a model reads in one sequence
+    kind: Unit  # see `unit` of `open_units`
+    packing: Packing  # see `open_units`
     sequences_per_unit: int
-    seed: int
+    seed: int  # see `open_units`
 
     @property
     def count(self) -> int:

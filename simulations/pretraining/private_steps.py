@@ -9,11 +9,8 @@ from fedlm.simulations.pretraining.settings import Pretraining
 
 
 def plan_privacy(settings: Pretraining, units: Units, delta: float) -> PrivacyPlan:
-    """Work out the noise of a private run.
-
-    Raises:
-      ConfigurationError: the settings do not fit the units, or the target cannot be reached.
-    """
+    """Work out the noise of a private run. Raises ConfigurationError where the settings do not fit the units, or the
+    target cannot be reached."""
     truncated = settings.truncated_batch_size
     if settings.sampling == "truncated_poisson" and truncated is None:
         truncated = enough_for_most_batches(settings.batch_size, units.count)

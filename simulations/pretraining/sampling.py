@@ -32,16 +32,11 @@ class Batches(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SeededBatches:
-    """What all ways to draw batches depend on.
-
-    Attributes:
-      batch_size: how many are in a batch, on average where batches differ in size.
-      seed: not negative, of any size.
-    """
+    """What all ways to draw batches depend on."""
 
     units: Units
-    batch_size: int
-    seed: int = field(repr=False)
+    batch_size: int  # how many are in a batch, on average where batches differ in size
+    seed: int = field(repr=False)  # not negative, of any size
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= self.units.count:
@@ -82,13 +77,9 @@ class PoissonBatches(SeededBatches):
 class TruncatedPoissonBatches(PoissonBatches):
     """Poisson batches, of which those that are too large are cut to a uniformly random subset.
 
-    This is what `dp_accounting.TruncatedSubsampledGaussianDpEvent` assumes.
+    This is what `dp_accounting.TruncatedSubsampledGaussianDpEvent` assumes."""
 
-    Attributes:
-      truncated_batch_size: the most units in a batch.
-    """
-
-    truncated_batch_size: int
+    truncated_batch_size: int  # the most units in a batch
 
     def __post_init__(self) -> None:
         super().__post_init__()

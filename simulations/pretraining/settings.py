@@ -165,11 +165,7 @@ class Pretraining:
             raise ConfigurationError("truncated_batch_size does nothing with the sampling poisson; leave it out")
 
     def as_json(self) -> dict[str, Any]:
-        """Make a JSON-able dictionary.
-
-        Returns:
-          From the settings' names to their values; paths are strings.
-        """
+        """Make a JSON-able dictionary of the settings, in which paths are strings."""
         values = dataclasses.asdict(self)
         values["canary_repeats"] = list(self.canary_repeats)
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}

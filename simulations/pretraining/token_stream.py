@@ -35,11 +35,8 @@ class TokenStream:
     """
 
     def __init__(self, folder: Path, split: ClientSplit) -> None:
-        """Map the files of a folder that `open_stream` has filled; `split` says whose the examples are.
-
-        Raises:
-          DataError: a file is missing or damaged.
-        """
+        """Map the files of a folder that `open_stream` has filled; `split` says whose the examples are. Raises
+        DataError where a file is missing or damaged."""
         # Plain views: a subclass of arrays would cost more than reading a few of its items.
         self.tokens: NDArray[np.unsignedinteger] = np.asarray(_mapped(folder / "tokens.npy"))
         self.starts: NDArray[np.int64] = np.asarray(_mapped(folder / "starts.npy"))

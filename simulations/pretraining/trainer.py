@@ -30,68 +30,42 @@ _BATCH_TYPES: dict[str, Any] = {"causal": Batch, "masked": MaskedBatch}
 
 
 class TrainState(NamedTuple):
-    """What a step changes.
+    """What a step changes."""
 
-    Attributes:
-      params: of the model, float32.
-    """
-
-    params: Params
+    params: Params  # of the model, float32
     optimizer: Any
 
 
 class BatchTotals(NamedTuple):
-    """Sums over a part of a logical batch, by the device that made them: each has a first axis of partial sums.
+    """Sums over a part of a logical batch, by the device that made them: each has a first axis of partial sums."""
 
-    Attributes:
-      gradient: of clipped gradients, in units of the clip norm; without clipping, of the units' gradients.
-      unit_loss: of the units' losses, in nats per token.
-      loss: cross-entropy of all targets, in nats.
-      units: number of units that have an example.
-      not_finite: units whose gradient is not finite, and counted for nothing.
-      norm_counts: [partial sums, NORM_BINS], histogram of the norms before clipping.
-    """
-
-    gradient: Params
-    unit_loss: jax.Array
-    loss: jax.Array
+    gradient: Params  # of clipped gradients, in units of the clip norm; without clipping, of the units' gradients
+    unit_loss: jax.Array  # of the units' losses, in nats per token
+    loss: jax.Array  # cross-entropy of all targets, in nats
     tokens: jax.Array
-    units: jax.Array
+    units: jax.Array  # number of units that have an example
     clipped: jax.Array
-    not_finite: jax.Array
-    norm_counts: jax.Array
+    not_finite: jax.Array  # units whose gradient is not finite, and counted for nothing
+    norm_counts: jax.Array  # [partial sums, NORM_BINS], histogram of the norms before clipping
 
 
 class StepReport(NamedTuple):
-    """What is known after a step; not private.
+    """What is known after a step; not private."""
 
-    Attributes:
-      totals: of the whole batch, without the gradient.
-      gradient_norm: of the mean gradient before noise.
-      noise_norm: of the noise in the mean gradient.
-    """
-
-    totals: BatchTotals
-    gradient_norm: jax.Array
-    noise_norm: jax.Array
+    totals: BatchTotals  # of the whole batch, without the gradient
+    gradient_norm: jax.Array  # of the mean gradient before noise
+    noise_norm: jax.Array  # of the noise in the mean gradient
     finite: jax.Array
 
 
 @dataclass(frozen=True)
 class StepRules:
-    """How a step is made of a batch.
+    """How a step is made of a batch."""
 
-    Attributes:
-      clipping: of units' gradients; None without privacy.
-      noise_multiplier: standard deviation of the noise on the sum, in clip norms; 0 without privacy.
-      batch_size: what sums are divided by, whoever was drawn.
-      microbatch_size: units that a device takes at once.
-    """
-
-    clipping: Clipping | None
-    noise_multiplier: float
-    batch_size: int
-    microbatch_size: int
+    clipping: Clipping | None  # of units' gradients; None without privacy
+    noise_multiplier: float  # standard deviation of the noise on the sum, in clip norms; 0 without privacy
+    batch_size: int  # what sums are divided by, whoever was drawn
+    microbatch_size: int  # units that a device takes at once
 
 
 class Trainer:
@@ -151,11 +125,7 @@ class Trainer:
         return self._place(state)
 
     def whole(self, state: TrainState) -> TrainState:
-        """Fetch a state.
-
-        Returns:
-          NumPy arrays, in every process.
-        """
+        """Fetch a state. Returns NumPy arrays, in every process."""
         return jax.tree_util.tree_map(np.asarray, self._replicate(state))
 
     def whole_params(self, state: TrainState) -> Params:
