@@ -32,7 +32,8 @@ from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.sources.standard_library import module_files, read_modules, stdlib_root
 from fedlm.simulations.data.store.format import TOKENIZER_FILE
 from fedlm.simulations.data.vocabulary import word_level
-from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
+from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
 AT_ONCE = 20_000  # as imports do
 THREADS = (1, 2)

@@ -23,7 +23,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.store.writer import StoreWriter
 
 RESULTS = Path(__file__).parent / "results"
 LENGTH, SUFFIX, PREFIXES = 100, 50, (10, 25, 50)

@@ -7,10 +7,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fedlm.fl_core.client_examples import padded_sequences
 from fedlm.fl_core.errors import DataError
 from fedlm.models.base import Batch
 from fedlm.models.special_tokens import PAD_ID
-from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore, padded_sequences
+from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
 
 CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
 

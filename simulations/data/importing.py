@@ -44,7 +44,8 @@ from fedlm.simulations.data.splits import SPLITS, SplitRule
 from fedlm.simulations.data.store.format import TOKENIZER_FILE, StoreHeader, read_header, split_file
 from fedlm.simulations.data.store.writer import SplitWriter, StoreWriter
 from fedlm.simulations.data.vocabulary.given_vocabulary import given_tokenizer
-from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
+from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 from fedlm.simulations.worker_processes import WorkerPool, cpu_cores
 
 ENCODE_BYTES = 16 << 20

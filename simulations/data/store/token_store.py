@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.client_examples import ClientExamples
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
@@ -30,10 +30,7 @@ from fedlm.simulations.data.store.format import (
     schema,
     split_file,
 )
-from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-
-__all__ = ["ClientExamples", "ClientSplit", "StoreWriter", "TokenStore", "padded_sequences"]
 
 _Result = TypeVar("_Result")
 

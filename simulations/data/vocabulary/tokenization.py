@@ -19,8 +19,6 @@ from fedlm.simulations.data.vocabulary.piece_cache import PieceCache
 from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
 from fedlm.simulations.data.vocabulary.tokenizer_settings import DEFAULT_SETTINGS, TokenizerSettings
 
-__all__ = ["DEFAULT_SETTINGS", "Tokenizer", "TokenizerSettings", "count_words"]
-
 _UNSEEN = (PAD_ID, BOS_ID, EOS_ID)
 _MAKE_ANOTHER = "Train the tokenizer by importing the data again, or give another vocabulary."
 

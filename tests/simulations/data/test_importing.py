@@ -16,7 +16,8 @@ from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.sources.standard_library import StandardLibrary
 from fedlm.simulations.data.splits import split_of
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
+from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
 SMALL = ImportSettings(vocabulary_size=60)
 

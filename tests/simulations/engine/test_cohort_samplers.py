@@ -110,7 +110,7 @@ def test_a_smaller_cohort_is_recorded_and_a_changed_trace_is_noticed(small_store
     assert longer["rounds"] == 4
     moved.write_text(moved.read_text().replace("stranger,1,2", "stranger,1,3"))
     for rounds in (4, 5):
-        with pytest.raises(CheckpointError, match="another file, or one of other content"):
+        with pytest.raises(CheckpointError, match="another content of the file that cohorts are drawn by"):
             run_experiment(by_trace(small_store, moved, rounds=rounds), out)
 
 

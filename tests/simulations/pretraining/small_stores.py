@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.pretraining.privacy_units import open_units
 from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
 

@@ -20,7 +20,8 @@ from fedlm.simulations.data.sources.parquet import ParquetTables
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
 from fedlm.simulations.data.splits import SPLITS
-from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.store.writer import StoreWriter
 from tests.simulations.data.exports.export_reading import READERS
 from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fedlm.fl_core.errors import DataError, DiskError
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.splits import SPLITS
-from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
 
@@ -127,7 +128,7 @@ def test_a_killed_writer_leaves_no_store(tmp_path, tokenizer):
     tokenizer.save(tmp_path / "tokenizer.json")
     script = (
         "import os, signal, sys\n"
-        "from fedlm.simulations.data.store.token_store import StoreWriter\n"
+        "from fedlm.simulations.data.store.writer import StoreWriter\n"
         "from fedlm.simulations.data.vocabulary.tokenization import Tokenizer\n"
         "with StoreWriter(sys.argv[1], 'x', Tokenizer.load(sys.argv[2])) as writer:\n"
         "    writer.add('train', 'a', [[4]])\n"

@@ -9,7 +9,7 @@ from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.given_vocabulary import given_tokenizer
-from fedlm.simulations.data.vocabulary.tokenization import TokenizerSettings
+from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 from tests.simulations.data.vocabulary.trained_tokenizer import encode, train_tokenizer
 
 BERT = "[PAD]\n[unused0]\n[unused99]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n##s\nun\n##able\n.\n"

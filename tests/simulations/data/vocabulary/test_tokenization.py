@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
-from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
 from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
+from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 from tests.simulations.data.vocabulary.trained_tokenizer import encode, train_tokenizer
 
 TEXTS = [

@@ -1,6 +1,7 @@
 """A tokenizer straight from texts, for tests."""
 
-from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, TokenizerSettings, count_words
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
+from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
 
 def train_tokenizer(texts, vocabulary_size, words_are_separated=False, **settings):

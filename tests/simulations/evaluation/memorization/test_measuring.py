@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
-from fedlm.simulations.data.store.token_store import StoreWriter, TokenStore
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.evaluation.memorization.measuring import MemorizationSettings, measure_memorization
 from fedlm.simulations.evaluation.memorization.sequences import Candidates, choose_lengths
 from fedlm.simulations.experiments.trained_run import open_run
