@@ -26,8 +26,7 @@ from matplotlib.figure import Figure
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.privacy.accounting import account
-from fedlm.fl_core.privacy.mechanisms import toeplitz_sensitivity
-from fedlm.fl_core.privacy.mechanisms.interface import MECHANISMS, make_mechanism
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
@@ -66,7 +65,7 @@ def main() -> None:
 
 def plan_of(mechanism: str) -> PrivacyPlan:
     coefficients = {"blt": BLT, "banded": tuple(0.5**band for band in range(BANDS))}.get(mechanism, ())
-    return PrivacyPlan(mechanism, ROUNDS, 1.0, PARTICIPATION, coefficients=coefficients)  # type: ignore[arg-type]
+    return PrivacyPlan(mechanism, ROUNDS, 1.0, PARTICIPATION, coefficients=coefficients)
 
 
 def measure_size(parameters: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -96,7 +95,7 @@ def measure_size(parameters: int, arguments: argparse.Namespace) -> dict[str, An
 
 def time_block(name: str, like: Any, draw: Any, block: int) -> float:
     """Seconds a round, over a block."""
-    mechanism = make_mechanism(plan_of(name))
+    mechanism = make_noise(plan_of(name))
     state = mechanism.init(like)
     started = time.perf_counter()
     for _ in range(block):
@@ -117,14 +116,13 @@ def state_bytes(name: str, like: Any) -> int:
     if name == "tree_honaker":
         deepest = max(range(1, ROUNDS + 1), key=lambda number: number.bit_count())
         return deepest.bit_count() * like["x"].nbytes
-    state = jax.eval_shape(lambda: jax.tree_util.tree_map(jnp.asarray, make_mechanism(plan_of(name)).init(like)))
+    state = jax.eval_shape(lambda: jax.tree_util.tree_map(jnp.asarray, make_noise(plan_of(name)).init(like)))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree_util.tree_leaves(state))
 
 
 def time_question(mechanism: str, rounds: int, participation: Any) -> float:
     """Seconds of one statement."""
-    toeplitz_sensitivity.toeplitz_sensitivity_squared.cache_clear()
-    plan = PrivacyPlan(mechanism, rounds, 7.0, participation)  # type: ignore[arg-type]
+    plan = PrivacyPlan(mechanism, rounds, 7.0, participation)
     started = time.perf_counter()
     account(plan, 1e-8)
     return round(time.perf_counter() - started, 3)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,16 +15,16 @@ from rich.markup import escape
 from fedlm.commands.options import read_options, settings_of
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.mechanisms.interface import Mechanism
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan, plan_noise
+from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
 
 KINDS = {
-    "tree": "binary-tree aggregation (DP-FTRL)",
-    "tree-honaker": "binary-tree aggregation with Honaker's estimator; it spends what tree does",
-    "blt": "correlated noise by a buffered linear Toeplitz matrix",
-    "banded": "correlated noise by a banded Toeplitz matrix",
-    "gaussian": "fresh noise in every round (DP-FedAvg)",
+    **{mechanism.name.replace("_", "-"): mechanism.summary for mechanism in MECHANISMS.values()},
     "dpsgd": "central DP-SGD with Poisson or truncated Poisson batches",
     "simulate": "what `fedlm simulate` with the same options would promise, without running it",
     "ledger": "what a run has spent, from its ledger",
@@ -46,12 +47,7 @@ class _Noise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedCommand(_Noise):
-    """State the privacy of a federated run in which nobody takes part too often or too soon again.
-
-    Unit: a client, with all its examples. Adjacency: zero-out.
-    """
-
+class _Federated(_Noise):
     rounds: int
     """T, how many rounds there are."""
     max_participations: int | None = None
@@ -62,45 +58,24 @@ class BoundedCommand(_Noise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeCommand(BoundedCommand):
-    """State the privacy of a federated run with binary-tree aggregation (DP-FTRL).
-
-    Unit: a client, with all its examples. Adjacency: zero-out.
-    """
-
-    restart_every: int | None = None
-    """A new tree begins after every so many rounds."""
-    complete: bool = False
-    """Each tree is completed to a power of two before the next begins."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BandedCommand(BoundedCommand):
-    """State the privacy of a federated run with noise correlated by a banded Toeplitz matrix.
-
-    Unit: a client, with all its examples. Adjacency: zero-out.
-    """
-
-    bands: int | None = None
-    """Diagonals of the matrix that are not zero."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GaussianCommand(_Noise):
-    """State the privacy of a federated run with fresh noise in every round.
-
-    Either every client takes part in every round independently with `--sampling-probability`, which amplifies privacy
-    (adjacency: add-or-remove), or in at most `--max-participations` rounds that anybody may choose (zero-out).
-    """
-
-    rounds: int
-    """T, how many rounds there are."""
-    max_participations: int | None = None
-    """k, in how many of them a client takes part at most."""
-    min_separation: int = 1
-    """b, the least difference between the numbers of two rounds of a client: 1 allows adjacent rounds."""
+class _Sampling:
     sampling_probability: float | None = None
     """With which each client takes part in each round, independently and in secret (Poisson sampling)."""
+
+
+def _command_of(mechanism: Mechanism) -> type:
+    """Make the options of a mechanism's statement, its own last."""
+    sampled = mechanism.independent_rounds
+    who = (
+        "Either every client takes part in every round independently with `--sampling-probability`, which amplifies "
+        "privacy\n(adjacency: add-or-remove), or in at most `--max-participations` rounds that anybody may choose "
+        "(zero-out)."
+        if sampled
+        else "Unit: a client, with all its examples. Adjacency: zero-out."
+    )
+    about = f"State the privacy of a federated run with {mechanism.summary}.\n\n{who}"
+    bases = (mechanism.options, *((_Sampling,) if sampled else ()), _Federated)
+    return dataclass(frozen=True, kw_only=True)(type("_MechanismCommand", bases, {"__doc__": about}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +148,12 @@ def main(argv: list[str]) -> int:
 
 def _state(kind: str, argv: list[str]) -> int:
     presets = SIMULATION_PRESETS if kind == "simulate" else None
-    command: Any = read_options(_COMMANDS[kind], argv, f"fedlm account {kind}", presets)
+    mechanism = MECHANISMS.get(kind.replace("-", "_"))
+    options = _command_of(mechanism) if mechanism else _COMMANDS[kind]
+    command: Any = read_options(options, argv, f"fedlm account {kind}", presets)
     if kind == "plot":
         return _plot(command)
-    statement = _STATEMENTS[kind](kind, command)
+    statement = _federated(mechanism, command) if mechanism else _STATEMENTS[kind](command)
     if command.json:
         print(json.dumps(statement, indent=2))
     else:
@@ -184,10 +161,8 @@ def _state(kind: str, argv: list[str]) -> int:
     return 0
 
 
-def _federated(kind: str, command: Any) -> dict[str, Any]:
-    from fedlm.fl_core.privacy.accounting import account, calibrate
-    from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import banded_coefficients, blt_coefficients
-    from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+def _federated(mechanism: Mechanism, command: Any) -> dict[str, Any]:
+    from fedlm.fl_core.privacy.accounting import account
 
     probability = getattr(command, "sampling_probability", None)
     participation: Any = BoundedParticipation(command.max_participations, command.min_separation)
@@ -198,26 +173,9 @@ def _federated(kind: str, command: Any) -> dict[str, Any]:
                 "not made use of where clients are sampled; give one or the other"
             )
         participation = PoissonParticipation(probability)
-    coefficients: tuple[float, ...] = ()
-    if kind == "blt":
-        coefficients = blt_coefficients(command.rounds, participation)
-    elif kind == "banded":
-        coefficients = banded_coefficients(command.rounds, participation, command.bands)
-
-    def with_noise(noise_multiplier: float) -> PrivacyPlan:
-        return PrivacyPlan(
-            mechanism=kind.replace("-", "_"),  # type: ignore[arg-type]
-            rounds=command.rounds,
-            noise_multiplier=noise_multiplier,
-            participation=participation,
-            restart_every=getattr(command, "restart_every", None),
-            complete_trees=getattr(command, "complete", False),
-            coefficients=coefficients,
-        )
-
-    plan = _with_chosen_noise(
-        command, with_noise, lambda: calibrate(with_noise, command.delta, command.epsilon, command.rho)
-    )
+    # The command has the mechanism's options among its own.
+    with_noise = plan_noise(mechanism.name, command.rounds, participation, command)
+    plan = _with_chosen_noise(command, with_noise)
     statement = account(plan, command.delta).as_json()
     return statement | {"privacy_profile": _profile(plan, statement["epsilon"]), "plan": plan.as_json()}
 
@@ -231,16 +189,20 @@ def _profile(plan: PrivacyPlan, epsilon: float | None) -> list[dict[str, float]]
     return [{"epsilon": one, "delta": delta} for one, delta in zip(epsilons, deltas, strict=True)]
 
 
-def _with_chosen_noise(command: Any, with_noise: Any, calibrated: Any) -> Any:
+def _with_chosen_noise(command: _Noise, with_noise: Callable[[float], PrivacyPlan]) -> PrivacyPlan:
+    from fedlm.fl_core.privacy.accounting import calibrate
+
     given = [name for name in ("noise_multiplier", "epsilon", "rho") if getattr(command, name) is not None]
     if len(given) != 1:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ConfigurationError(f"give exactly one of --noise-multiplier, --epsilon and --rho, not {flags or 'none'}")
-    return with_noise(command.noise_multiplier) if given == ["noise_multiplier"] else calibrated()
+    if command.noise_multiplier is not None:
+        return with_noise(command.noise_multiplier)
+    return calibrate(with_noise, command.delta, command.epsilon, command.rho)
 
 
-def _dpsgd(kind: str, command: DpSgdCommand) -> dict[str, Any]:
-    from fedlm.fl_core.privacy.accounting import account, calibrate
+def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
+    from fedlm.fl_core.privacy.accounting import account
     from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches
 
     truncated = command.truncated_batch_size
@@ -254,9 +216,7 @@ def _dpsgd(kind: str, command: DpSgdCommand) -> dict[str, Any]:
             command.examples, command.batch_size, command.steps, noise_multiplier, truncated, command.adjacency
         )
 
-    plan = _with_chosen_noise(
-        command, with_noise, lambda: calibrate(with_noise, command.delta, command.epsilon, command.rho)
-    )
+    plan = _with_chosen_noise(command, with_noise)
     return account(plan, command.delta).as_json() | {
         "truncated_batch_size": truncated,
         "noise_batch_ratio": plan.noise_multiplier / command.batch_size,
@@ -264,7 +224,7 @@ def _dpsgd(kind: str, command: DpSgdCommand) -> dict[str, Any]:
     }
 
 
-def _simulation(kind: str, command: SimulateStatementCommand) -> dict[str, Any]:
+def _simulation(command: SimulateStatementCommand) -> dict[str, Any]:
     from fedlm.fl_core.privacy.accounting import account
     from fedlm.simulations.experiments.experiment import prepare
     from fedlm.simulations.experiments.private_experiment import prepare_aggregation
@@ -282,10 +242,8 @@ def _simulation(kind: str, command: SimulateStatementCommand) -> dict[str, Any]:
     return statement | {"clip_norm": aggregation.clip_norm, "plan": aggregation.plan.as_json()}
 
 
-def _ledger(kind: str, command: LedgerCommand) -> dict[str, Any]:
+def _ledger(command: LedgerCommand) -> dict[str, Any]:
     from fedlm.fl_core.privacy.ledger import PrivacyLedger
-    from fedlm.fl_core.privacy.plan import LEDGER_FILE
-    from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 
     folders = [command.path, command.path / PRIVACY_FOLDER]
     path = next((folder / LEDGER_FILE for folder in folders if (folder / LEDGER_FILE).exists()), command.path)
@@ -350,20 +308,14 @@ _SHOWN = (
     "interrupted_generations",
     "clip_norm",
 )
+_STATEMENTS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "dpsgd": _dpsgd,
+    "simulate": _simulation,
+    "ledger": _ledger,
+}
 _COMMANDS: dict[str, type] = {
-    "tree": TreeCommand,
-    "tree-honaker": TreeCommand,
-    "blt": BoundedCommand,
-    "banded": BandedCommand,
-    "gaussian": GaussianCommand,
     "dpsgd": DpSgdCommand,
     "simulate": SimulateStatementCommand,
     "ledger": LedgerCommand,
     "plot": PlotCommand,
-}
-_STATEMENTS = {
-    **dict.fromkeys(("tree", "tree-honaker", "blt", "banded", "gaussian"), _federated),
-    "dpsgd": _dpsgd,
-    "simulate": _simulation,
-    "ledger": _ledger,
 }

@@ -19,15 +19,15 @@ import scipy.optimize
 from dp_accounting import pld, rdp
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import toeplitz_sensitivity_squared
-from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
+from fedlm.fl_core.privacy.mechanisms.interface import Generations
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
     BoundedParticipation,
     EpochParticipation,
     PoissonParticipation,
     TruncatedPoissonParticipation,
 )
-from fedlm.fl_core.privacy.plan import TREES, PrivacyPlan
+from fedlm.fl_core.privacy.plan import PrivacyPlan
 
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 
@@ -68,21 +68,13 @@ class Guarantee:
     epsilon_by_rdp: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Make a JSON-able dictionary.
-
-        Returns:
-          From names to values; an infinite epsilon is None.
-        """
+        """Make a JSON-able dictionary; an infinite epsilon is None."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         epsilon = self.epsilon if math.isfinite(self.epsilon) else None
         return values | {"epsilon": epsilon, "assumptions": list(self.assumptions)}
 
     def sentence(self) -> str:
-        """Say it in one sentence.
-
-        Returns:
-          Epsilon with delta, unit, adjacency, and rho where there is one.
-        """
+        """Say it in one sentence."""
         rho = "" if self.rho is None else f", rho-zCDP with rho = {self.rho:.4g}"
         return (
             f"(epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g})-differential privacy{rho}; unit: {self.unit}; "
@@ -91,17 +83,13 @@ class Guarantee:
         )
 
 
-def account(plan: PrivacyPlan, delta: float, generations: Sequence[tuple[int, int]] | None = None) -> Guarantee:
+def account(plan: PrivacyPlan, delta: float, generations: Generations | None = None) -> Guarantee:
     """Account a run, or what a plan promises.
 
     Args:
       plan: the run's.
       delta: at which to state epsilon.
-      generations: from which round number to before which the noise went on undisturbed; after an interruption that
-        could not be mended another one begins. The whole plan where None.
-
-    Returns:
-      The guarantee.
+      generations: after an interruption that could not be mended another one begins. The whole plan where None.
 
     Raises:
       ConfigurationError: delta is not a probability.
@@ -128,83 +116,17 @@ def account(plan: PrivacyPlan, delta: float, generations: Sequence[tuple[int, in
     )
 
 
-def sensitivity_squared(plan: PrivacyPlan, generations: Sequence[tuple[int, int]]) -> float:
-    """Compute the squared L2 sensitivity of all releases to one client, for updates of norm 1.
+def sensitivity_squared(plan: PrivacyPlan, generations: Generations) -> float:
+    """Bound the squared L2 sensitivity of all releases of these rounds to one client, for updates of norm 1.
 
-    Args:
-      plan: the run's; not one of Poisson sampling.
-      generations: see `account`.
-
-    Returns:
-      The squared sensitivity, or an upper bound of it: for several generations of a Toeplitz mechanism, separations
-      between rounds of different generations are not made use of.
+    Raises:
+      ConfigurationError: participation is not bounded.
     """
-    participation, rounds = plan.participation, sum(end - first for first, end in generations)
-    if isinstance(participation, PoissonParticipation):
-        raise ConfigurationError("Poisson sampling is accounted round by round, not by a sensitivity")
-    if plan.mechanism in TREES and isinstance(participation, EpochParticipation) and _trees_keep_epochs(plan):
-        return _once_an_epoch(plan, participation, generations)
-    if isinstance(participation, EpochParticipation):
-        participation = participation.bounded(max((end for _, end in generations), default=0))
-    if plan.mechanism == "gaussian":
-        return participation.most(rounds)
-    if plan.mechanism in TREES:
-        trees = [size for first, end in generations for size in plan.segments(first, end)]
-        most, apart = participation.max_participations, participation.min_separation
-        return tree_sensitivity_squared(trees, most, apart, plan.complete_trees)
-    return _best_split(
-        lambda most, length: toeplitz_sensitivity_squared(plan, length, most, participation.min_separation),
-        [end - first for first, end in generations],
-        participation,
-    )
-
-
-def _trees_keep_epochs(plan: PrivacyPlan) -> bool:
-    epochs = plan.participation
-    return isinstance(epochs, EpochParticipation) and epochs.rounds_per_epoch % (plan.restart_every or plan.rounds) == 0
-
-
-def _once_an_epoch(plan: PrivacyPlan, epochs: EpochParticipation, generations: Sequence[tuple[int, int]]) -> int:
-    """No tree lies in two epochs, and a client is in one tree of an epoch, in one node of each of its levels."""
-    levels: dict[int, int] = {}
-    for first, end in generations:
-        for size in plan.segments(first, end):
-            height = (size - 1).bit_length() if plan.complete_trees else size.bit_length() - 1
-            epoch = first // epochs.rounds_per_epoch
-            levels[epoch] = max(levels.get(epoch, 0), height + 1)
-            first += size
-    return sum(levels.values())
-
-
-def _best_split(
-    squared: Callable[[int, int], float], lengths: Sequence[int], participation: BoundedParticipation
-) -> float:
-    """The most that participations, dealt out to stretches of rounds in the worst way, can add up to."""
-    best = {0: 0.0}
-    total = participation.most(sum(lengths)) if participation.max_participations else sum(lengths)
-    for length in lengths:
-        of_stretch = {most: squared(most, length) for most in range(1, participation.most(length) + 1)}
-        best = {
-            used: max(
-                [best.get(used, -math.inf)]
-                + [best[used - most] + value for most, value in of_stretch.items() if used - most in best]
-            )
-            for used in range(min(total, max(best) + len(of_stretch)) + 1)
-        }
-    return max(best.values())
+    return MECHANISMS[plan.mechanism].sensitivity_squared(plan, generations)
 
 
 def gaussian_epsilon(noise_multiplier: float, sensitivity: float, delta: float) -> float:
-    """Compute epsilon of the Gaussian mechanism, exactly (Balle and Wang 2018).
-
-    Args:
-      noise_multiplier: standard deviation of the noise.
-      sensitivity: L2 sensitivity.
-      delta: at which to state epsilon.
-
-    Returns:
-      Epsilon.
-    """
+    """Compute epsilon of the Gaussian mechanism, exactly (Balle and Wang 2018)."""
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / sensitivity, delta)) if sensitivity else 0.0
 
 
@@ -250,21 +172,12 @@ def _sampled_event(plan: PrivacyPlan, rounds: int) -> dp_accounting.DpEvent:
 
 
 def privacy_profile(plan: PrivacyPlan, epsilons: Sequence[float]) -> list[float]:
-    """Compute the smallest delta at each epsilon: all that there is to know about the plan's privacy.
-
-    Args:
-      plan: of a run.
-      epsilons: at which to state delta.
-
-    Returns:
-      The deltas.
-    """
+    """Compute the smallest delta at each epsilon: all that there is to know about the plan's privacy."""
     if isinstance(plan.participation, PoissonParticipation):
         accountant = _loss_accountant(plan, plan.rounds)
         return [float(accountant.get_delta(epsilon)) for epsilon in epsilons]
-    else:
-        sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
-        composed = pld.privacy_loss_distribution.from_gaussian_mechanism(plan.noise_multiplier, sensitivity=sensitivity)
+    sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
+    composed = pld.privacy_loss_distribution.from_gaussian_mechanism(plan.noise_multiplier, sensitivity=sensitivity)
     return [float(value) for value in np.atleast_1d(composed.get_delta_for_epsilon(list(epsilons)))]
 
 
@@ -281,9 +194,6 @@ def calibrate(
       delta: at which epsilon is wanted.
       epsilon: the most that it may be; either this or rho.
       rho: the most that zCDP's rho may be.
-
-    Returns:
-      The plan with that noise multiplier.
 
     Raises:
       ConfigurationError: the target is not positive, not one was given, or there is no rho for the plan.
@@ -310,9 +220,6 @@ def least_noise(epsilon_of: Callable[[float], float], target: float) -> float:
     Args:
       epsilon_of: from a noise multiplier to epsilon; it falls as noise grows, and may take long to compute.
       target: the most that epsilon may be.
-
-    Returns:
-      The multiplier, rounded up.
 
     Raises:
       ConfigurationError: no multiplier between a thousandth and a million reaches the target.
@@ -344,14 +251,7 @@ def _rounded_up(value: float) -> float:
 
 
 def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
-    """List what must hold for a plan's guarantee to be true.
-
-    Args:
-      plan: of a run.
-
-    Returns:
-      One sentence each.
-    """
+    """List what must hold for a plan's guarantee to be true, one sentence each."""
     unit, time = _names(plan.unit)
     match plan.participation:
         case PoissonParticipation(probability):
@@ -391,13 +291,10 @@ def _names(unit: str) -> tuple[str, str]:
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a delta that is not a probability.
-
-    Args:
-      delta: at which epsilon is stated.
+    """Refuse a delta that does not lie between 0 and 1.
 
     Raises:
-      ConfigurationError: it does not lie between 0 and 1.
+      ConfigurationError: it does not.
     """
     if not 0 < delta < 1:
         raise ConfigurationError(f"delta is {delta}, but must lie between 0 and 1")

@@ -20,6 +20,10 @@ class PoissonParticipation:
         if not 0 < self.sampling_probability <= 1:
             raise ConfigurationError(f"sampling_probability is {self.sampling_probability}, but must lie in (0, 1]")
 
+    def bounded(self, rounds: int) -> "BoundedParticipation":
+        """Refuse: nothing bounds how often a client takes part."""
+        raise ConfigurationError("Poisson sampling is accounted round by round, not by a sensitivity")
+
 
 @dataclass(frozen=True)
 class TruncatedPoissonParticipation(PoissonParticipation):
@@ -60,15 +64,12 @@ class BoundedParticipation:
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} is {value}, but must be at least 1")
 
+    def bounded(self, rounds: int) -> "BoundedParticipation":
+        """What is promised of so many rounds, wherever they begin."""
+        return self
+
     def most(self, rounds: int) -> int:
-        """Count the rounds that one client can take part in.
-
-        Args:
-          rounds: of the run.
-
-        Returns:
-          The count.
-        """
+        """Count the rounds, of so many, that one client can take part in."""
         fitting = -(-rounds // self.min_separation)
         return fitting if self.max_participations is None else min(fitting, self.max_participations)
 
@@ -88,14 +89,7 @@ class EpochParticipation:
             raise ConfigurationError(f"rounds_per_epoch is {self.rounds_per_epoch}, but must be at least 1")
 
     def bounded(self, rounds: int) -> BoundedParticipation:
-        """Forget that epochs have fixed places.
-
-        Args:
-          rounds: of the run.
-
-        Returns:
-          What still holds.
-        """
+        """What still holds of the first so many rounds when the places of epochs are forgotten."""
         return BoundedParticipation(-(-rounds // self.rounds_per_epoch), 1)
 
 

@@ -1,14 +1,9 @@
 """From the settings of a private run and what its sampler enforces to the plan whose privacy is accounted."""
 
 from fedlm.fl_core.privacy.accounting import calibrate
-from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import banded_coefficients, blt_coefficients
-from fedlm.fl_core.privacy.participation import (
-    BoundedParticipation,
-    EpochParticipation,
-    Participation,
-    PoissonParticipation,
-)
-from fedlm.fl_core.privacy.plan import TOEPLITZ, PrivacyPlan
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.participation import Participation
+from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 
@@ -33,34 +28,11 @@ def plan_aggregation(
       delta: at which epsilon is stated.
       known: the plan of the run that goes on, whose matrix need not be optimized again.
 
-    Returns:
-      Plan, clip norm and denominator.
-
     Raises:
       ConfigurationError: the settings do not fit.
     """
-    assert settings.privacy != "none"
-    coefficients: tuple[float, ...] = ()
-    if settings.privacy in TOEPLITZ:
-        bounded = _bounded(participation, rounds)
-        if known is not None and known.mechanism == settings.privacy and known.rounds == rounds:
-            coefficients = known.coefficients
-        elif settings.privacy == "blt":
-            coefficients = blt_coefficients(rounds, bounded)
-        else:
-            coefficients = banded_coefficients(rounds, bounded, settings.bands)
-
-    def with_noise(noise_multiplier: float) -> PrivacyPlan:
-        return PrivacyPlan(
-            mechanism=settings.privacy,  # type: ignore[arg-type]
-            rounds=rounds,
-            noise_multiplier=noise_multiplier,
-            participation=participation,
-            restart_every=settings.tree_restart_every,
-            complete_trees=settings.tree_complete,
-            coefficients=coefficients,
-        )
-
+    mechanism = MECHANISMS[settings.privacy]
+    with_noise = plan_noise(settings.privacy, rounds, participation, mechanism.options_of(settings), known)
     if settings.noise_multiplier is not None:
         plan = with_noise(settings.noise_multiplier)
     else:
@@ -72,12 +44,4 @@ def plan_aggregation(
         if count_noise is None:
             count_noise = max(goal / 20, plan.noise_multiplier)
         adaptive = AdaptiveClipping(settings.clip_quantile, settings.clip_quantile_rate, count_noise)
-    return PrivateAggregation(plan, clip_norm, goal, adaptive, settings.tree_restart_optimizer)
-
-
-def _bounded(participation: Participation, rounds: int) -> BoundedParticipation:
-    if isinstance(participation, EpochParticipation):
-        return participation.bounded(rounds)
-    # The settings were checked: they refuse correlated noise with Poisson sampling.
-    assert not isinstance(participation, PoissonParticipation)
-    return participation
+    return PrivateAggregation(plan, clip_norm, goal, adaptive, mechanism.restarts_optimizer(settings))

@@ -12,9 +12,9 @@ import numpy as np
 from fedlm.fl_core.aggregation import CohortAggregate, MeanUpdate
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import global_norm
-from fedlm.fl_core.privacy.mechanisms.interface import NoiseMechanism, make_mechanism
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise_source import Draw, noise_from
-from fedlm.fl_core.privacy.plan import TREES, PrivacyPlan
+from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.models.base import Params
 
 
@@ -44,13 +44,7 @@ class AdaptiveClipping:
                 raise ConfigurationError(f"clip_{name} is {getattr(self, name)}, but must be positive and finite")
 
     def sum_noise(self, noise_multiplier: float) -> float:
-        """Compute the multiplier for the sum.
-
-        Args:
-          noise_multiplier: the plan's.
-
-        Returns:
-          The greater one.
+        """Compute the multiplier for the sum from the plan's.
 
         Raises:
           ConfigurationError: the count alone would spend more than the plan says.
@@ -88,8 +82,7 @@ class PrivateAggregation:
             raise ConfigurationError(f"the clip norm is {self.clip_norm}, but must be positive and finite")
         if self.report_goal < 1:
             raise ConfigurationError(f"report_goal is {self.report_goal}, but must be at least 1")
-        moves_inside = self.plan.mechanism != "gaussian" and self.plan.restart_every is None
-        if self.adaptive_clipping is not None and moves_inside:
+        if self.adaptive_clipping is not None and self._clip_norm_moves_every is None:
             raise ConfigurationError(
                 f"clip_quantile with the mechanism {self.plan.mechanism}, whose noise is correlated over all "
                 "rounds: the clip norm may change only where a tree restarts. Take the mechanism gaussian, or a "
@@ -100,15 +93,17 @@ class PrivateAggregation:
         if self.adaptive_clipping is not None:
             self.adaptive_clipping.sum_noise(self.plan.noise_multiplier)
 
+    @property
+    def _clip_norm_moves_every(self) -> int | None:
+        return MECHANISMS[self.plan.mechanism].clip_norm_moves_every(self.plan)
+
+    def moves_clip_norm(self, round_number: int) -> bool:
+        """Say whether the clip norm moves after a round."""
+        every = self._clip_norm_moves_every
+        return self.adaptive_clipping is not None and every is not None and (round_number + 1) % every == 0
+
     def ends_tree(self, round_number: int) -> bool:
-        """Say whether a tree ends with a round.
-
-        Args:
-          round_number: of the round.
-
-        Returns:
-          Whether it does.
-        """
+        """Say whether a tree ends with a round."""
         return self.plan.restart_every is not None and (round_number + 1) % self.plan.restart_every == 0
 
 
@@ -147,59 +142,46 @@ class PrivateRounds:
         self._like = {"delta": like}
         if aggregation.adaptive_clipping is not None:
             self._like["unclipped"] = jax.ShapeDtypeStruct((), jnp.float32)
-        self._mechanism: NoiseMechanism = make_mechanism(aggregation.plan, first, end)
+        self._noise = make_noise(aggregation.plan, first, end)
         self._draw: Draw = noise_from(secret, self._like)
 
     def init(self, clip_norm: float | None = None) -> PrivacyState:
-        """Make the state before the generation's first round.
-
-        Args:
-          clip_norm: that it begins with; the run's first where None.
-
-        Returns:
-          The state.
-        """
+        """Make the state before the generation's first round; the clip norm is the run's first where None."""
         start = np.float32(self.aggregation.clip_norm if clip_norm is None else clip_norm)
-        return PrivacyState(self._mechanism.init(self._like), start, np.float32(0), np.int32(0))
+        return PrivacyState(self._noise.init(self._like), start, np.float32(0), np.int32(0))
 
     def durable(self, state: PrivacyState) -> PrivacyState:
-        """Replace the mechanism's state by what has to be kept of it; see `NoiseMechanism.durable`."""
-        return state._replace(noise=self._mechanism.durable(state.noise))
+        """Replace the noise's state by what has to be kept of it."""
+        return state._replace(noise=self._noise.durable(state.noise))
 
     def restore(self, durable: PrivacyState) -> PrivacyState:
         """Undo `durable`."""
-        return durable._replace(noise=self._mechanism.restore(durable.noise, self._like, self._draw))
+        return durable._replace(noise=self._noise.restore(durable.noise, self._like, self._draw))
 
     def clip_norm(self, state: PrivacyState) -> float:
         return float(state.clip_norm)
 
     def next(self, state: PrivacyState, aggregate: CohortAggregate, round_number: int) -> MeanUpdate:
-        """Turn a cohort's sum into a private mean.
+        """Turn the sum of a cohort, clipped and weighed uniformly, into a private mean.
 
-        Args:
-          state: before the round.
-          aggregate: of the cohort: clipped, weighed uniformly.
-          round_number: of the round.
-
-        Returns:
-          The noised mean, and the state after the round. Among the metrics `noise_norm` is the L2 norm of the noise in
-          the mean; `signal_to_noise` compares that of the mean without its noise with it, and is not private.
+        Among its metrics `noise_norm` is the L2 norm of the noise in the mean; `signal_to_noise` compares that of the
+        mean without its noise with it, and is not private.
 
         Raises:
           HorizonError: the last planned round is over.
         """
         setting, adaptive = self.aggregation, self.aggregation.adaptive_clipping
-        noise, mechanism = self._mechanism.next(state.noise, self._draw)
+        noise, after = self._noise.next(state.noise, self._draw)
         multiplier = setting.plan.noise_multiplier
         scale = state.clip_norm * (multiplier if adaptive is None else adaptive.sum_noise(multiplier))
         delta, noise_norm, signal_norm = _noised_mean(aggregate.delta, noise["delta"], scale, setting.report_goal)
-        state = state._replace(noise=mechanism)
+        state = state._replace(noise=after)
         counted = float(aggregate.clients - aggregate.dropped)
         if adaptive is not None:
             shifted = counted / 2 - float(aggregate.clipped)
             unclipped = state.unclipped + shifted + adaptive.count_noise * float(noise["unclipped"])
             state = state._replace(unclipped=np.float32(unclipped), since=np.int32(state.since + 1))
-            if setting.plan.mechanism not in TREES or setting.ends_tree(round_number):
+            if setting.moves_clip_norm(round_number):
                 state = _move_clip_norm(adaptive, setting.report_goal, state)
         metrics = {
             "clipped_fraction": float(aggregate.clipped) / counted if counted else None,

@@ -1,42 +1,53 @@
 """The settings of a private run."""
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from typing_extensions import Doc
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.plan import TREES
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.plan import independent_mechanisms
 
-PrivacyName = Literal["none", "gaussian", "tree", "tree_honaker", "blt", "banded"]
+if TYPE_CHECKING:
+    PrivacyName = str
+
+    @dataclass(frozen=True, kw_only=True)
+    class _MechanismSettings:
+        """Only a mechanism's own file knows its settings by name."""
+else:
+    PrivacyName = Literal[("none", *MECHANISMS)]
+    # The first mechanism's come first: dataclasses take fields from the last base on.
+    _OF_MECHANISMS = dict.fromkeys(mechanism.settings for mechanism in reversed(MECHANISMS.values()))
+    _MechanismSettings = dataclass(frozen=True, kw_only=True)(type("_MechanismSettings", tuple(_OF_MECHANISMS), {}))
+
 PRIVACY_FOLDER = "privacy"
 """In the folder of a private run: its ledger and the secret of its noise."""
 PRIVATE_SAMPLERS = ("poisson", "min_separation", "shuffled_epochs")
-_TREE_SETTINGS = ("tree_restart_every", "tree_complete", "tree_restart_optimizer")
 TARGETS = ("noise_multiplier", "target_epsilon", "target_rho")
-_SETTINGS = (
-    *TARGETS,
-    "delta",
-    "report_goal",
-    *_TREE_SETTINGS,
-    "bands",
-    "clip_quantile",
-    "clip_quantile_rate",
-    "clip_count_noise",
-    "noise_seed",
-)
+
+
+def _names_of(*mechanisms: str) -> list[str]:
+    """The settings that only some of the mechanisms have, of any of these."""
+    return [field.name for name in mechanisms if name != "none" for field in fields(MECHANISMS[name].settings)]
+
+
+def _privacy_help() -> str:
+    alike = itertools.groupby(MECHANISMS.values(), key=lambda mechanism: mechanism.help)
+    kinds = [f"{', '.join(mechanism.name for mechanism in group)}: {text}." for text, group in alike]
+    return (
+        "Noise that makes the released models differentially private, hiding each client's presence. "
+        f"{' '.join(kinds)} Needs update-clip-norm, a cohort-sampler that bounds participation (poisson, "
+        "min_separation or shuffled_epochs), and one of noise-multiplier, target-epsilon and target-rho."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacySettings:
-    """Differential privacy of each client, and how it is paid for."""
-
-    privacy: PrivacyName = "none"
-    """Noise that makes the released models differentially private, hiding each client's presence. gaussian: fresh noise
-    in every round (DP-FedAvg). tree: binary-tree aggregation (DP-FTRL), tree_honaker: the same with less noise for more
-    memory. blt, banded: correlated noise by matrix factorization, with the least error. Needs update-clip-norm, a
-    cohort-sampler that bounds participation (poisson, min_separation or shuffled_epochs), and one of noise-multiplier,
-    target-epsilon and target-rho."""
+class _NoiseSettings:
+    privacy: Annotated[PrivacyName, Doc(_privacy_help())] = "none"
     noise_multiplier: float | None = None
     """Standard deviation of one draw of noise (of a tree's node, or a matrix mechanism's input), in clip norms."""
     target_epsilon: float | None = None
@@ -47,15 +58,10 @@ class PrivacySettings:
     """At which epsilon is stated; the number of training clients to the power -1.1 where it is not given."""
     report_goal: int | None = None
     """What a round's noised sum is divided by, however many clients reported; cohort-size where it is not given."""
-    tree_restart_every: int | None = None
-    """Begin a new tree every so many rounds."""
-    tree_complete: bool = False
-    """Complete each tree to a power of two before the next begins, which leaves less noise behind."""
-    tree_restart_optimizer: bool = False
-    """Let the server optimizer forget its state whenever a tree ends, as DP-FTRL with momentum does."""
-    bands: int | None = None
-    """Diagonals of the banded mechanism, at most min-separation; each costs the memory of one model. 16 or as many as
-    are allowed where it is not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ClippingSettings:
     clip_quantile: float | None = None
     """Move the clip norm towards this quantile of the updates' norms, beginning with update-clip-norm (Andrew et al.
     2021). Only with gaussian, or with a tree that restarts."""
@@ -67,6 +73,11 @@ class PrivacySettings:
     noise_seed: Literal["entropy", "experiment"] = "entropy"
     """entropy: noise nobody can compute again; the ledger's folder keeps its secret. experiment: noise that follows
     from the seed, for runs that must be repeatable; such a run is NOT PRIVATE, and says so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
+    """Differential privacy of each client, and how it is paid for."""
 
     def check_privacy(self, sampler: str, clip_norm: float | None, weighting: str, audited: bool) -> None:
         """Refuse settings that break a guarantee, or do nothing.
@@ -85,13 +96,12 @@ class PrivacySettings:
         if self.delta is not None and not 0 < self.delta < 1:
             raise ConfigurationError(f"delta is {self.delta}, but must lie between 0 and 1")
         if self.privacy == "none":
-            without = tuple(name for name in _SETTINGS if name != "delta" or not audited)
-            self._refuse_without_effect(without, "without privacy")
+            kept = ("privacy", "delta") if audited else ("privacy",)
+            self._refuse_without_effect(
+                [field.name for field in fields(PrivacySettings) if field.name not in kept], "without privacy"
+            )
             return
-        if self.privacy not in TREES:
-            self._refuse_without_effect(_TREE_SETTINGS, f"with the privacy mechanism {self.privacy}")
-        if self.privacy != "banded":
-            self._refuse_without_effect(("bands",), f"with the privacy mechanism {self.privacy}")
+        self._refuse_settings_of_others([self.privacy], f"with the privacy mechanism {self.privacy}")
         if self.clip_quantile is None:
             self._refuse_without_effect(("clip_quantile_rate", "clip_count_noise"), "without clip_quantile")
         if sampler not in PRIVATE_SAMPLERS:
@@ -106,10 +116,11 @@ class PrivacySettings:
                 "weighting is examples, but with privacy all clients must weigh the same, since nothing bounds "
                 "what one says that it has; give weighting uniform, or leave it out"
             )
-        if sampler == "poisson" and self.privacy != "gaussian":
+        if sampler == "poisson" and not MECHANISMS[self.privacy].independent_rounds:
             raise ConfigurationError(
                 f"privacy is {self.privacy}, but the cohort_sampler is poisson: no sound analysis of the two together "
-                "is implemented. Give privacy gaussian, or the cohort_sampler min_separation or shuffled_epochs"
+                f"is implemented. Give privacy {' or '.join(independent_mechanisms())}, or the cohort_sampler "
+                "min_separation or shuffled_epochs"
             )
         given = [name for name in TARGETS if getattr(self, name) is not None]
         if len(given) != 1:
@@ -130,13 +141,10 @@ class PrivacySettings:
         Args:
           mechanism: the noise.
           epsilon: to reach, in place of what these settings ask for; infinite for no noise; None to keep that.
-
-        Returns:
-          The settings.
         """
         if epsilon is not None and math.isinf(epsilon):
             return PrivacySettings()
-        others = (() if mechanism in TREES else _TREE_SETTINGS) + (() if mechanism == "banded" else ("bands",))
+        others = set(_names_of(*MECHANISMS)) - set(_names_of(mechanism))
         kept = {name: getattr(self, name) for name in PrivacySettings.__dataclass_fields__ if name not in others}
         target = {} if epsilon is None else {"target_epsilon": epsilon}
         return PrivacySettings(**kept | {"privacy": mechanism} | target)
@@ -151,7 +159,7 @@ class PrivacySettings:
         Raises:
           ConfigurationError: they do not fit.
         """
-        private = tuple(name for name in get_args(PrivacyName) if name != "none")
+        private = tuple(MECHANISMS)
         for name, values in (("mechanisms", mechanisms), ("epsilons", epsilons)):
             if len(set(values)) != len(values):
                 raise ConfigurationError(f"{name} is {values}, but must name each value only once")
@@ -174,22 +182,20 @@ class PrivacySettings:
                 raise ConfigurationError(f"epsilons has {epsilon}, but each must be above 0; inf means without noise")
         if epsilons:
             self._refuse_without_effect(TARGETS, "beside epsilons")
-        self._check_what_mechanisms_share(mechanisms or (self.privacy,), epsilons)
-
-    def _check_what_mechanisms_share(self, mechanisms: Sequence[PrivacyName], epsilons: Sequence[float]) -> None:
-        why = f"with the mechanisms {', '.join(mechanisms)}"
-        if not set(mechanisms) & set(TREES):
-            self._refuse_without_effect(_TREE_SETTINGS, why)
-        if "banded" not in mechanisms:
-            self._refuse_without_effect(("bands",), why)
+        compared = mechanisms or (self.privacy,)
+        self._refuse_settings_of_others(compared, f"with the mechanisms {', '.join(compared)}")
         if self.clip_quantile is not None and math.inf in epsilons:
             raise ConfigurationError(
                 f"clip_quantile is {self.clip_quantile}, but epsilons has inf, and the clip norm of runs without noise "
                 "does not move, so that they could not be compared; leave one of the two out"
             )
 
-    def _refuse_without_effect(self, names: tuple[str, ...], why: str) -> None:
-        defaults = {name: field.default for name, field in PrivacySettings.__dataclass_fields__.items()}
+    def _refuse_settings_of_others(self, mechanisms: Sequence[PrivacyName], why: str) -> None:
+        own = _names_of(*mechanisms)
+        self._refuse_without_effect([name for name in _names_of(*MECHANISMS) if name not in own], why)
+
+    def _refuse_without_effect(self, names: Sequence[str], why: str) -> None:
+        defaults: dict[str, Any] = {field.name: field.default for field in fields(PrivacySettings)}
         for name in names:
             if getattr(self, name) != defaults[name]:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, which does nothing {why}; leave it out")

@@ -1,5 +1,6 @@
 """Mechanisms side by side: what they spend over rounds, and how noisy their running sums are at equal privacy."""
 
+import itertools
 import math
 from pathlib import Path
 
@@ -9,19 +10,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import account, calibrate
-from fedlm.fl_core.privacy.mechanisms.prefix_error import prefix_variance
-from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import banded_coefficients, blt_coefficients
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import TOEPLITZ, TREES, MechanismName, PrivacyPlan
+from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.simulations.plot_style import FAMILIES, GRID, MUTED, new_figure
 
-_LABELS: dict[MechanismName, str] = {
-    "gaussian": "fresh in each round",
-    "tree": "tree",
-    "tree_honaker": "tree, Honaker",
-    "blt": "BLT",
-    "banded": "banded",
-}
 _POINTS = 240
 _TICKS = (1, 2, 5)
 _FORMATS = (".png", ".svg", ".pdf")
@@ -51,7 +44,11 @@ def plot_mechanisms(
     if out.suffix not in _FORMATS:
         raise ConfigurationError(f"{out}: a picture's name must end in one of {', '.join(_FORMATS)}")
     participation = BoundedParticipation(max_participations, min_separation)
-    plans = {name: _calibrated(name, rounds, participation, epsilon, delta) for name in _LABELS}
+    plans = [
+        calibrate(plan_noise(name, rounds, participation), delta, epsilon)
+        for name, mechanism in MECHANISMS.items()
+        if rounds <= (mechanism.most_rounds or rounds)
+    ]
     figure = new_figure(6.4)
     error, spent = figure.subplots(2, 1, sharex=True)
     often = "any number of times" if max_participations is None else f"at most {max_participations} times"
@@ -72,37 +69,40 @@ def plot_mechanisms(
     beside.replace(out)
 
 
-def _draw_error(axes: Axes, plans: dict[MechanismName, PrivacyPlan], epsilon: float, delta: float) -> None:
+def _draw_error(axes: Axes, plans: list[PrivacyPlan], epsilon: float, delta: float) -> None:
     axes.set_title(
         f"Noise in the model, all at epsilon {epsilon:g} (delta {delta:g}): lower is better", fontsize=10, loc="left"
     )
     axes.set_ylabel("noise in the sum of all rounds so far\n(standard deviation, clip norms)", fontsize=8)
     axes.set_yscale("log")
     ends = {}
-    for (name, plan), colour in zip(plans.items(), FAMILIES, strict=False):
-        deviation = np.sqrt(prefix_variance(plan)) * plan.noise_multiplier
+    for plan, colour in zip(plans, itertools.cycle(FAMILIES), strict=False):
+        mechanism = MECHANISMS[plan.mechanism]
+        deviation = np.sqrt(mechanism.prefix_variance(plan)) * plan.noise_multiplier
         steps = np.arange(1, plan.rounds + 1)
-        if name in TREES:
+        if mechanism.uneven:
             # A tree's noise falls whenever a large node is complete; the eye needs its level.
             axes.plot(steps, deviation, color=colour, linewidth=0.7, alpha=0.3)
             deviation = _smooth(deviation)
         axes.plot(steps, deviation, color=colour, linewidth=1.8)
-        ends[_LABELS[name]] = (float(deviation[-1]), colour)
+        ends[mechanism.label] = (float(deviation[-1]), colour)
     axes.yaxis.set_major_locator(LogLocator(subs=_TICKS))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     _name_lines(axes, ends)
 
 
-def _draw_spent(axes: Axes, plans: dict[MechanismName, PrivacyPlan], delta: float) -> None:
+def _draw_spent(axes: Axes, plans: list[PrivacyPlan], delta: float) -> None:
     axes.set_title("Privacy spent once the model of a round is released", fontsize=10, loc="left")
     axes.set_ylabel(f"epsilon\n(at delta {delta:g})", fontsize=8)
     axes.set_xlabel("round", fontsize=8)
-    for (name, plan), colour in zip(plans.items(), FAMILIES, strict=False):
+    drawn: list[list[float]] = []
+    for plan, colour in zip(plans, itertools.cycle(FAMILIES), strict=False):
         steps = np.unique(np.linspace(1, plan.rounds, min(_POINTS, plan.rounds)).astype(int))
         epsilons = [account(plan, delta, [(0, int(step))]).epsilon for step in steps]
         # Both trees spend the same: the dashes of one show the other.
-        dashes = (0, (4, 4)) if name == "tree_honaker" else "-"
+        dashes = (0, (4, 4)) if epsilons in drawn else "-"
+        drawn.append(epsilons)
         axes.step(steps, epsilons, where="post", color=colour, linewidth=1.8, linestyle=dashes)
     axes.set_ylim(bottom=0)
 
@@ -123,18 +123,6 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     reach = np.minimum(np.minimum(places, places[::-1]), max(1, len(values) // 8))
     sums = np.append(0.0, np.cumsum(values**2))
     return np.sqrt((sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1))
-
-
-def _calibrated(
-    name: MechanismName, rounds: int, participation: BoundedParticipation, epsilon: float, delta: float
-) -> PrivacyPlan:
-    coefficients: tuple[float, ...] = ()
-    if name in TOEPLITZ:
-        find = blt_coefficients if name == "blt" else banded_coefficients
-        coefficients = find(rounds, participation)
-    return calibrate(
-        lambda noise: PrivacyPlan(name, rounds, noise, participation, coefficients=coefficients), delta, epsilon
-    )
 
 
 def _tidy(axes: Axes, rounds: int) -> None:

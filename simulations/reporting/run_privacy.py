@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedlm.fl_core.privacy.settings import PrivacyName
 from fedlm.simulations.experiments.comparison import CellResult
 
 NOT_PRIVATE = "NOT PRIVATE"
@@ -20,7 +19,7 @@ class PrivacyKey(NamedTuple):
       target_epsilon: that was asked for, where it was.
     """
 
-    mechanism: PrivacyName
+    mechanism: str
     target_epsilon: float | None
 
 
@@ -37,7 +36,7 @@ class RunPrivacy:
       statements: what the runs say, each once; without an epsilon where they are not private.
     """
 
-    mechanism: PrivacyName = "none"
+    mechanism: str = "none"
     target_epsilon: float | None = None
     private: bool = False
     epsilon: float | None = None
@@ -66,14 +65,7 @@ def privacy_key(result: CellResult) -> PrivacyKey:
 
 
 def run_privacies(results: Sequence[CellResult]) -> dict[PrivacyKey, RunPrivacy]:
-    """Put together what runs state about their privacy.
-
-    Args:
-      results: of all cells.
-
-    Returns:
-      The privacies, in the order of their first cells.
-    """
+    """Put together what runs state about their privacy, in the order of their first cells."""
     runs: dict[PrivacyKey, list[CellResult]] = {}
     for result in results:
         runs.setdefault(privacy_key(result), []).append(result)

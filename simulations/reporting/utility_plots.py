@@ -91,8 +91,8 @@ def mechanisms_plot(models: Sequence[ModelResult]) -> Figure:
         series = []
         for number, mechanism in enumerate(_mechanisms(models)):
             # In reverse, so that nobody takes the colours for those of models; hollow, to be seen one over another.
-            style = {"color": FAMILIES[-1 - number], "marker": MARKERS[number % len(MARKERS)], "linewidth": 1.6}
-            style["markerfacecolor"] = "none"
+            colour, marker = FAMILIES[(-1 - number) % len(FAMILIES)], MARKERS[number % len(MARKERS)]
+            style = {"color": colour, "marker": marker, "linewidth": 1.6, "markerfacecolor": "none"}
             series.append(_series(models, model, mechanism, mechanism, style)._replace(without_noise=None))
         noiseless = _series(models, model, "", "no noise", {"color": MUTED, "marker": "X", "linestyle": ""})
         return [*series, noiseless] if noiseless.without_noise else series

@@ -1,44 +1,96 @@
-"""The registry of noise mechanisms, and what each must do."""
+"""What a noise mechanism says of itself, and what its noise does round after round."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import dataclasses
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
-from fedlm.fl_core.privacy.mechanisms.gaussian import Gaussian
-from fedlm.fl_core.privacy.mechanisms.toeplitz import Toeplitz
-from fedlm.fl_core.privacy.mechanisms.tree import Tree
+import numpy as np
+import numpy.typing as npt
+
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.noise_source import Draw
-from fedlm.fl_core.privacy.plan import MechanismName, PrivacyPlan
+from fedlm.fl_core.privacy.participation import Participation
 from fedlm.models.base import Params
 
+Generations = Sequence[tuple[int, int]]
+"""From which round to before which noise went on undisturbed, one pair for each secret."""
 
-class NoiseMechanism(Protocol):
+
+class HorizonError(ConfigurationError):
+    """A run was to go on past its planned last round."""
+
+
+def check_horizon(number: npt.ArrayLike, end: int) -> int:
+    """Refuse noise beyond the last planned round: nothing accounts for it.
+
+    Args:
+      number: of the round that noise is wanted for.
+      end: one more than the last planned round.
+
+    Returns:
+      The round's number.
+
+    Raises:
+      HorizonError: it is not below the end.
+    """
+    number = int(number)  # type: ignore[arg-type]
+    if number >= end:
+        raise HorizonError(
+            f"round {number} lies beyond the {end} rounds that this run's privacy was planned and accounted for; its "
+            "noise ends there. Begin a new run, with a plan of its own, from the last checkpoint"
+        )
+    return number
+
+
+@dataclass(frozen=True)
+class NoisePlan:
+    """All that noise follows from, beside its secret.
+
+    Attributes:
+      mechanism: how the noise of rounds hangs together, by its name.
+      rounds: T, how many releases there will be at most.
+      noise_multiplier: sigma, the standard deviation of one draw of noise in units of the clip norm.
+      participation: what the sampler enforces.
+      restart_every: a new tree begins after every so many rounds; None for a single one.
+      complete_trees: whether a tree is completed to a power of two before the next begins, which lowers the noise
+        that lasts.
+      coefficients: what the mechanism chose for these rounds and this participation; it alone knows what they mean.
+    """
+
+    mechanism: str
+    rounds: int
+    noise_multiplier: float
+    participation: Participation
+    restart_every: int | None = None
+    complete_trees: bool = False
+    coefficients: tuple[float, ...] = ()
+
+    def segments(self, first: int, end: int) -> list[int]:
+        """Count the rounds between restarts, at multiples of `restart_every`, from `first` to before `end`."""
+        if self.restart_every is None:
+            return [end - first] if end > first else []
+        cuts = [first, *range((first // self.restart_every + 1) * self.restart_every, end, self.restart_every), end]
+        return [after - before for before, after in itertools.pairwise(cuts) if after > before]
+
+
+class RoundNoise(Protocol):
     """Noise for the sums of rounds, in units of one draw's standard deviation.
 
     Round by round, `next` gives what to add to that round's sum. Noise of different rounds may be correlated: added up
-    over rounds it is meant to be small. A mechanism covers the rounds from `first` to before `end`; asked for more it
-    refuses.
+    over rounds it is meant to be small. It covers the rounds from `first` to before `end`; asked for more it refuses.
     """
 
     def init(self, like: Params) -> Any:
-        """Make the state before the first round.
-
-        Args:
-          like: arrays, or shapes, of the sums' structure.
-
-        Returns:
-          A pytree.
-        """
+        """Make the state before the first round, a pytree, for sums of the structure and shapes of `like`."""
         ...
 
     def next(self, state: Any, draw: Draw) -> tuple[Params, Any]:
-        """Make the noise of the next round.
+        """Make the noise of the next round, and the state after it.
 
-        Args:
-          state: before the round.
-          draw: the noise of this generation's secret; `next` gives no name the same meaning twice.
-
-        Returns:
-          The noise, and the state after the round.
+        `draw` is the noise of this generation's secret; no name may be given two meanings.
 
         Raises:
           HorizonError: the last planned round is over.
@@ -46,49 +98,122 @@ class NoiseMechanism(Protocol):
         ...
 
     def durable(self, state: Any) -> Any:
-        """Say what of a state has to be kept on disk.
-
-        Args:
-          state: any.
-
-        Returns:
-          A pytree of arrays, from which `restore` makes the state again.
-        """
+        """Say what of a state has to be kept on disk, as a pytree of arrays."""
         ...
 
     def restore(self, durable: Any, like: Params, draw: Draw) -> Any:
-        """Undo `durable`.
-
-        Args:
-          durable: what it gave.
-          like: see `init`.
-          draw: see `next`.
-
-        Returns:
-          The state.
-        """
+        """Make the state again from what is `durable` of it."""
         ...
 
 
-MECHANISMS: dict[MechanismName, Callable[[PrivacyPlan, int, int], NoiseMechanism]] = {
-    "gaussian": Gaussian,
-    "tree": Tree,
-    "tree_honaker": Tree,
-    "blt": Toeplitz,
-    "banded": Toeplitz,
-}
-"""From a plan, the first round and the round before which to end, to the mechanism of these rounds."""
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """A mechanism has no settings of its own."""
 
 
-def make_mechanism(plan: PrivacyPlan, first: int = 0, end: int | None = None) -> NoiseMechanism:
-    """Make the mechanism of a generation of noise.
+class Mechanism(ABC):
+    """A noise mechanism: everything that sets it apart from the others.
 
-    Args:
-      plan: the run's.
-      first: the generation's first round.
-      end: one more than the last round it may go to; the plan's end where None.
-
-    Returns:
-      The mechanism.
+    Attributes:
+      name: in `--privacy`, plans and ledgers; also that of its file.
+      label: in plots.
+      summary: what it is, for the list of `fedlm account`.
+      help: what it is, for the help of `--privacy`.
+      settings: dataclass of the settings of a run that do nothing with other mechanisms; they become flags.
+      options: dataclass of the flags of `fedlm account`, as far as other mechanisms have none of these.
+      independent_rounds: whether the noise of a round says nothing of other rounds', which amplification by sampling
+        needs.
+      most_rounds: that a plan may have; None for any number.
+      uneven: whether the error of prefix sums goes up and down from one round to the next.
     """
-    return MECHANISMS[plan.mechanism](plan, first, plan.rounds if end is None else end)
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    summary: ClassVar[str]
+    help: ClassVar[str]
+    settings: ClassVar[type] = NoSettings
+    options: ClassVar[type] = NoSettings
+    independent_rounds: ClassVar[bool] = False
+    most_rounds: ClassVar[int | None] = None
+    uneven: ClassVar[bool] = False
+
+    def options_of(self, settings: Any) -> Any:
+        """Take the `options` from the settings of a run."""
+        return self.options(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(self.options)})
+
+    def restarts_optimizer(self, settings: Any) -> bool:
+        """Say whether the server optimizer forgets its state wherever noise begins anew."""
+        return False
+
+    def plan_fields(self, options: Any) -> dict[str, Any]:
+        """Turn options into fields of the plan that need no computing."""
+        return {}
+
+    def coefficients(self, options: Any, rounds: int, participation: Participation) -> tuple[float, ...]:
+        """Choose the plan's coefficients, which may take long.
+
+        Raises:
+          ConfigurationError: there are none for these options.
+        """
+        return ()
+
+    def check_rounds(self, rounds: int) -> None:
+        """Refuse numbers of rounds that there is no plan for.
+
+        Raises:
+          ConfigurationError: the number is one.
+        """
+        if rounds < 1:
+            raise ConfigurationError(f"rounds is {rounds}, but must be at least 1")
+        if self.most_rounds is not None and rounds > self.most_rounds:
+            raise ConfigurationError(
+                f"rounds is {rounds}, but the mechanism {self.name} takes at most {self.most_rounds}"
+            )
+
+    def check_plan(self, plan: NoisePlan) -> None:
+        """Refuse a plan that this mechanism cannot carry out.
+
+        Raises:
+          ConfigurationError: it is one.
+        """
+        if plan.restart_every is not None or plan.complete_trees:
+            raise ConfigurationError(f"restarts and completion are of trees; the mechanism {self.name} has none")
+        self.check_coefficients(plan)
+
+    def check_coefficients(self, plan: NoisePlan) -> None:
+        """Refuse coefficients that are none of this mechanism's.
+
+        Raises:
+          ConfigurationError: they are not.
+        """
+        if plan.coefficients:
+            raise ConfigurationError(f"the mechanism {self.name} with {len(plan.coefficients)} coefficients")
+
+    def clip_norm_moves_every(self, plan: NoisePlan) -> int | None:
+        """After how many rounds each the clip norm may move: where noise begins anew. None where it must stay."""
+        return None
+
+    @abstractmethod
+    def noise(self, plan: NoisePlan, first: int, end: int) -> RoundNoise:
+        """Make the noise of a generation: of the rounds from `first` to before `end`."""
+
+    @abstractmethod
+    def sensitivity_squared(self, plan: NoisePlan, generations: Generations) -> float:
+        """Bound the squared L2 sensitivity of all releases to one client, for updates of norm 1.
+
+        Raises:
+          ConfigurationError: participation is not bounded.
+        """
+
+    @abstractmethod
+    def prefix_variance(self, plan: NoisePlan) -> np.ndarray:
+        """Compute the variance of the noise in the sum of the first t rounds, for every t.
+
+        Returns:
+          float64 [rounds], in units of the variance of one draw of noise.
+        """
+
+
+def last_round(generations: Generations) -> int:
+    """The end of the latest generation, at least 1."""
+    return max((end for _, end in generations), default=1)

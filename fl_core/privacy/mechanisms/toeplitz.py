@@ -1,24 +1,20 @@
-"""Correlated noise `C^-1 z` of a lower-triangular Toeplitz strategy C, banded or a buffered linear one (BLT).
+"""What mechanisms share whose strategy is a Toeplitz matrix, given by its first column."""
 
-A banded C is inverted by keeping the last outputs: `x_t = (z_t - sum over i of c_i x_(t-i)) / c_0` (Choquette-Choo et
-al. 2023, algorithm 9). A BLT keeps a few buffers: `x_t = z_t - sum over i of scale_i buffer_i`, and then
-`buffer_i <- decay_i buffer_i + x_t` (McMahan et al. 2024, algorithm 3).
-"""
-
-import functools
+from abc import abstractmethod
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.privacy.mechanisms.planned_rounds import check_horizon
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan, check_horizon
+from fedlm.fl_core.privacy.mechanisms.strategy import StrategyMechanism
 from fedlm.fl_core.privacy.noise_source import Draw
-from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.models.base import Params
 
 Buffers = tuple[Params, ...]
-"""float32 arrays of the sums' structure: as many as a BLT has buffers, or one less than there are bands."""
+"""float32 arrays of the sums' structure."""
 
 
 class ToeplitzState(NamedTuple):
@@ -26,69 +22,66 @@ class ToeplitzState(NamedTuple):
 
     Attributes:
       round: int64 scalar, the number of the next round.
-      buffers: of a BLT, or the outputs of the last rounds, the newest first.
+      buffers: what the next rounds need of those before.
     """
 
     round: np.ndarray
     buffers: Buffers
 
 
-class Toeplitz:
-    """See `fedlm.fl_core.privacy.mechanisms.interface.NoiseMechanism`."""
+class ToeplitzNoise:
+    """Draws multiplied by the inverse of the strategy, which takes some buffers."""
 
-    def __init__(self, plan: PrivacyPlan, first: int, end: int):
-        self._first, self._end = first, end
-        self._banded, self._coefficients = plan.mechanism == "banded", plan.coefficients
+    def __init__(self, buffers: int, first: int, end: int):
+        self._buffers, self._first, self._end = buffers, first, end
+
+    def invert(self, drawn: Params, buffers: Buffers) -> tuple[Params, Buffers]:
+        """Make a round's noise, and the buffers after it, of its draw and the buffers before it."""
+        raise NotImplementedError
 
     def init(self, like: Params) -> ToeplitzState:
-        """See `NoiseMechanism.init`."""
-        count = len(self._coefficients) - 1 if self._banded else len(self._coefficients) // 2
         zeros = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), like)
-        return ToeplitzState(np.asarray(self._first), (zeros,) * count)
+        return ToeplitzState(np.asarray(self._first), (zeros,) * self._buffers)
 
     def next(self, state: ToeplitzState, draw: Draw) -> tuple[Params, ToeplitzState]:
-        """See `NoiseMechanism.next`."""
         number = check_horizon(state.round, self._end)
-        drawn = draw([(1.0, (self._first, number))])
-        if self._banded:
-            noise = _invert_banded(self._coefficients, drawn, state.buffers)
-            buffers: Buffers = (noise, *state.buffers)[: len(state.buffers)]
-        else:
-            half = len(self._coefficients) // 2
-            noise, buffers = _invert_blt(self._coefficients[:half], self._coefficients[half:], drawn, state.buffers)
+        noise, buffers = self.invert(draw([(1.0, (self._first, number))]), state.buffers)
         return noise, ToeplitzState(np.asarray(number + 1), buffers)
 
     def durable(self, state: ToeplitzState) -> ToeplitzState:
-        """See `NoiseMechanism.durable`."""
         return state
 
     def restore(self, durable: ToeplitzState, like: Params, draw: Draw) -> ToeplitzState:
-        """See `NoiseMechanism.restore`."""
         return ToeplitzState(durable[0], tuple(durable[1]))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _invert_banded(coefficients: tuple[float, ...], drawn: Params, buffers: Buffers) -> Params:
-    def invert(value: jax.Array, *before: jax.Array) -> jax.Array:
-        for coefficient, output in zip(coefficients[1:], before, strict=True):
-            value = value - coefficient * output
-        return value / coefficients[0]
+class ToeplitzMechanism(StrategyMechanism):
+    """Noise of a Toeplitz strategy."""
 
-    return jax.tree_util.tree_map(invert, drawn, *buffers)
+    @abstractmethod
+    def column(self, coefficients: tuple[float, ...], rounds: int) -> np.ndarray:
+        """Write out the first column of the strategy, float64 [rounds]."""
+
+    def stretch_squared(self, plan: NoisePlan, rounds: int, most: int, min_separation: int) -> float:
+        """Exactly, by Kalinin and Lampert 2024, "Banded square root matrix factorization", theorem 2."""
+        column = self.column(plan.coefficients, rounds)
+        if column.min() < 0 or np.any(np.diff(column) > 0):
+            raise ConfigurationError("the coefficients of a Toeplitz mechanism must fall, and not below zero")
+        # The worst is to take part as often, and as close together, as is allowed, from the first round on.
+        shifts = np.pad(column, (0, -rounds % min_separation)).reshape(-1, min_separation)
+        sums = np.cumsum(shifts, axis=0)
+        sums[most:] -= np.cumsum(shifts, axis=0)[:-most] if most < len(sums) else 0
+        return float(np.sum(sums.ravel()[:rounds] ** 2))
+
+    def prefix_variance(self, plan: NoisePlan) -> np.ndarray:
+        return np.cumsum(np.cumsum(_inverse_column(self.column(plan.coefficients, plan.rounds))) ** 2)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _invert_blt(
-    decays: tuple[float, ...], scales: tuple[float, ...], drawn: Params, buffers: Buffers
-) -> tuple[Params, Buffers]:
-    def invert(value: jax.Array, *before: jax.Array) -> jax.Array:
-        for scale, buffer in zip(scales, before, strict=True):
-            value = value - scale * buffer
-        return value
-
-    noise = jax.tree_util.tree_map(invert, drawn, *buffers)
-    after = tuple(
-        jax.tree_util.tree_map(lambda buffer, output, decay=decay: decay * buffer + output, kept, noise)
-        for decay, kept in zip(decays, buffers, strict=True)
-    )
-    return noise, after
+def _inverse_column(column: np.ndarray) -> np.ndarray:
+    """The first column of the inverse of a lower-triangular Toeplitz matrix."""
+    inverse = np.zeros(len(column))
+    inverse[0] = 1 / column[0]
+    reversed_column = column[::-1].copy()
+    for place in range(1, len(column)):
+        inverse[place] = -(reversed_column[-place - 1 : -1] @ inverse[:place]) / column[0]
+    return inverse

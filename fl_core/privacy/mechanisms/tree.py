@@ -2,23 +2,53 @@
 
 Leaves count from 1; the sum of the first t rounds is made of the nodes at the set bits of t (Dwork et al. 2010; Chan et
 al. 2011; Kairouz et al. 2021 for DP-FTRL). A round gets the difference of two such noises, so that optimizers see sums
-of rounds and their running sum carries the noise of few nodes. Honaker's variance-reduced online estimator (Honaker
-2015) averages a node with what its children say of it: `v_0 = z`, `v_h = z_h + (v_left + v_right) / 2`, and the prefix
-noise is the sum of `v_h / (2 - 2^-h)` over the set bits; this is post-processing, so privacy is the same.
-
-The plain estimator draws at most 2 nodes a round on average, again from their names, and keeps a counter. Honaker's
-keeps one vector for each set bit of t, at most log2(T), which a resumed run makes again with up to 2 t draws.
+of rounds and their running sum carries the noise of few nodes. At most 2 nodes a round are drawn on average, again from
+their names, and only a counter is kept.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from fedlm.fl_core.privacy.mechanisms.planned_rounds import check_horizon
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.mechanisms.interface import (
+    Generations,
+    Mechanism,
+    NoisePlan,
+    RoundNoise,
+    check_horizon,
+    last_round,
+)
+from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
 from fedlm.fl_core.privacy.noise_source import Draw, Name
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.participation import EpochParticipation
 from fedlm.models.base import Params
+
+Stack = tuple[tuple[int, Params], ...]
+"""(Level, estimate) of each set bit of the current tree's rounds, highest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSettings:
+    """Where trees end, and what ends with them."""
+
+    tree_restart_every: int | None = None
+    """Begin a new tree every so many rounds."""
+    tree_complete: bool = False
+    """Complete each tree to a power of two before the next begins, which leaves less noise behind."""
+    tree_restart_optimizer: bool = False
+    """Let the server optimizer forget its state whenever a tree ends, as DP-FTRL with momentum does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeOptions:
+    """Where trees end, as `fedlm account` asks for it."""
+
+    restart_every: int | None = None
+    """A new tree begins after every so many rounds."""
+    complete: bool = False
+    """Each tree is completed to a power of two before the next begins."""
 
 
 class TreeState(NamedTuple):
@@ -26,35 +56,29 @@ class TreeState(NamedTuple):
 
     Attributes:
       round: int64 scalar, the number of the next round.
-      stack: Honaker's (level, estimate) of each set bit of the current tree's rounds, highest first; else empty.
+      stack: of Honaker's estimates; else empty.
     """
 
     round: np.ndarray
-    stack: tuple[tuple[int, Params], ...] = ()
+    stack: Stack = ()
 
 
-class Tree:
-    """See `fedlm.fl_core.privacy.mechanisms.interface.NoiseMechanism`."""
+class TreeNoise:
+    """Differences of the noise of prefix sums."""
 
-    def __init__(self, plan: PrivacyPlan, first: int, end: int):
-        self._honaker, self._complete = plan.mechanism == "tree_honaker", plan.complete_trees
-        self._first, self._end, self._every = first, end, plan.restart_every
+    def __init__(self, plan: NoisePlan, first: int, end: int):
+        self._complete, self._first, self._end, self._every = plan.complete_trees, first, end, plan.restart_every
 
     def init(self, like: Params) -> TreeState:
-        """See `NoiseMechanism.init`."""
         return TreeState(np.asarray(self._first))
 
     def next(self, state: TreeState, draw: Draw) -> tuple[Params, TreeState]:
-        """See `NoiseMechanism.next`."""
         number = check_horizon(state.round, self._end)
         root, size = self._tree_of(number)
         leaf = number - root + 1
         last = leaf == size and number + 1 < self._end
         ends_at = 1 << (size - 1).bit_length() if self._complete and last else leaf
-        if self._honaker:
-            noise, stack = _honaker_noise(root, leaf, ends_at, state.stack, draw)
-        else:
-            noise, stack = draw(_difference(root, leaf, ends_at)), ()
+        noise, stack = self._noise_of(root, leaf, ends_at, state.stack, draw)
         return noise, TreeState(np.asarray(number + 1), () if last else stack)
 
     def _tree_of(self, number: int) -> tuple[int, int]:
@@ -64,64 +88,99 @@ class Tree:
         start = number // self._every * self._every
         return max(start, self._first), min(start + self._every, self._end) - max(start, self._first)
 
+    def _noise_of(self, root: int, leaf: int, ends_at: int, stack: Stack, draw: Draw) -> tuple[Params, Stack]:
+        """What to add where prefix sums go on from before `leaf` to `ends_at`, and the stack after that."""
+        after, before = _prefix(root, ends_at), _prefix(root, leaf - 1)
+        terms = [(1.0, name) for name in sorted(after - before)] + [(-1.0, name) for name in sorted(before - after)]
+        return draw(terms), ()
+
     def durable(self, state: TreeState) -> np.ndarray:
-        """See `NoiseMechanism.durable`."""
         return state.round
 
     def restore(self, durable: np.ndarray, like: Params, draw: Draw) -> TreeState:
-        """See `NoiseMechanism.restore`."""
-        number = int(durable)
-        stack: tuple[tuple[int, Params], ...] = ()
-        if self._honaker and number < self._end:
-            root, _ = self._tree_of(number)
-            for leaf in range(1, number - root + 1):
-                stack = _push(root, leaf, stack, draw)
-        return TreeState(np.asarray(number), stack)
+        return TreeState(np.asarray(int(durable)))
 
 
-def _node(root: int, level: int, leaf: int) -> Name:
+def node(root: int, level: int, leaf: int) -> Name:
     """Name the node of a level under which a leaf lies."""
     return root, level, (leaf - 1) >> level
 
 
 def _prefix(root: int, leaf: int) -> set[Name]:
     levels = [level for level in range(leaf.bit_length()) if leaf >> level & 1]
-    return {_node(root, level, leaf >> level << level) for level in levels}
+    return {node(root, level, leaf >> level << level) for level in levels}
 
 
-def _difference(root: int, leaf: int, ends_at: int) -> list[tuple[float, Name]]:
-    after, before = _prefix(root, ends_at), _prefix(root, leaf - 1)
-    return [(1.0, name) for name in sorted(after - before)] + [(-1.0, name) for name in sorted(before - after)]
+class Tree(Mechanism):
+    """Plain binary trees."""
+
+    name = "tree"
+    label = "tree"
+    summary = "binary-tree aggregation (DP-FTRL)"
+    help = "binary-tree aggregation (DP-FTRL)"
+    settings = TreeSettings
+    options = TreeOptions
+    uneven = True
+
+    def options_of(self, settings: Any) -> TreeOptions:
+        return TreeOptions(restart_every=settings.tree_restart_every, complete=settings.tree_complete)
+
+    def restarts_optimizer(self, settings: Any) -> bool:
+        return bool(settings.tree_restart_optimizer)
+
+    def plan_fields(self, options: TreeOptions) -> dict[str, Any]:
+        return {"restart_every": options.restart_every, "complete_trees": options.complete}
+
+    def check_plan(self, plan: NoisePlan) -> None:
+        if plan.restart_every is not None and plan.restart_every < 1:
+            raise ConfigurationError(f"restart_every is {plan.restart_every}, but must be at least 1")
+        if plan.complete_trees and plan.restart_every is None:
+            raise ConfigurationError("complete_trees does nothing without restart_every, since no tree comes after one")
+        self.check_coefficients(plan)
+
+    def clip_norm_moves_every(self, plan: NoisePlan) -> int | None:
+        return plan.restart_every
+
+    def noise(self, plan: NoisePlan, first: int, end: int) -> RoundNoise:
+        return TreeNoise(plan, first, end)
+
+    def sensitivity_squared(self, plan: NoisePlan, generations: Generations) -> float:
+        epochs, tree = plan.participation, plan.restart_every or plan.rounds
+        if isinstance(epochs, EpochParticipation) and epochs.rounds_per_epoch % tree == 0:
+            return _once_an_epoch(plan, epochs, generations)
+        trees = [size for first, end in generations for size in plan.segments(first, end)]
+        bound = plan.participation.bounded(last_round(generations))
+        return tree_sensitivity_squared(trees, bound.max_participations, bound.min_separation, plan.complete_trees)
+
+    def node_variance(self, levels: np.ndarray) -> np.ndarray:
+        """The variance of what stands for a node of each level in prefix sums."""
+        return np.ones(len(levels))
+
+    def prefix_variance(self, plan: NoisePlan) -> np.ndarray:
+        levels = np.arange(plan.rounds.bit_length() + 1)
+        of_node = self.node_variance(levels)
+        variance, kept = [], 0.0
+        trees = plan.segments(0, plan.rounds)
+        for number, size in enumerate(trees):
+            leaves = np.arange(1, size + 1)
+            inside = (leaves[:, None] >> levels & 1) @ of_node
+            if plan.complete_trees and number + 1 < len(trees):
+                inside[-1] = of_node[(size - 1).bit_length()]
+            variance.append(kept + inside)
+            kept += inside[-1]
+        return np.concatenate(variance)
 
 
-def _honaker_noise(
-    root: int, leaf: int, ends_at: int, stack: tuple[tuple[int, Params], ...], draw: Draw
-) -> tuple[Params, tuple[tuple[int, Params], ...]]:
-    after = stack
-    for step in range(leaf, ends_at + 1):
-        after = _push(root, step, after, draw)
-    # Estimates that both prefixes have cancel; what is left of the stack before was merged into the new top.
-    shared = len(after) - 1
-    noise = _scaled(after[-1])
-    for merged in stack[shared:]:
-        noise = jax.tree_util.tree_map(np.subtract, noise, _scaled(merged))
-    return noise, after
+def _once_an_epoch(plan: NoisePlan, epochs: EpochParticipation, generations: Generations) -> int:
+    """No tree lies in two epochs, and a client is in one tree of an epoch, in one node of each of its levels."""
+    levels: dict[int, int] = {}
+    for first, end in generations:
+        for size in plan.segments(first, end):
+            height = (size - 1).bit_length() if plan.complete_trees else size.bit_length() - 1
+            epoch = first // epochs.rounds_per_epoch
+            levels[epoch] = max(levels.get(epoch, 0), height + 1)
+            first += size
+    return sum(levels.values())
 
 
-def _push(root: int, leaf: int, stack: tuple[tuple[int, Params], ...], draw: Draw) -> tuple[tuple[int, Params], ...]:
-    level, estimate = 0, draw([(1.0, _node(root, 0, leaf))])
-    while stack and stack[-1][0] == level:
-        level, left = level + 1, stack[-1][1]
-        own = draw([(1.0, _node(root, level, leaf))])
-        estimate = jax.tree_util.tree_map(_with_children, own, left, estimate)
-        stack = stack[:-1]
-    return (*stack, (level, estimate))
-
-
-def _with_children(own: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
-    return own + (left + right) / 2
-
-
-def _scaled(entry: tuple[int, Params]) -> Params:
-    level, estimate = entry
-    return jax.tree_util.tree_map(lambda leaf: leaf / np.float32(2 - 2.0**-level), estimate)
+MECHANISM = Tree()

@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import dp_accounting
@@ -11,20 +10,14 @@ from hypothesis import strategies as st
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import account, calibrate, privacy_profile, sensitivity_squared
 from fedlm.fl_core.privacy.central_plan import central_plan
-from fedlm.fl_core.privacy.mechanisms.prefix_error import prefix_variance
-from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import banded_coefficients, blt_coefficients, strategy_column
+from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
 from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
+from tests.fl_core.privacy.mechanisms.noise_matrices import ONCE, plan_of
 
 DELTA = 1e-6
-BLT = (0.9, 0.4, 0.2, 0.15)
-BANDED = (0.8, 0.5, 0.3)
-ONCE = BoundedParticipation(1, 1)
-COEFFICIENTS = {"blt": BLT, "banded": BANDED}
-
-
-def plan_of(mechanism, rounds, noise=3.0, participation=ONCE, **changes):
-    return PrivacyPlan(mechanism, rounds, noise, participation, coefficients=COEFFICIENTS.get(mechanism, ()), **changes)
 
 
 def composed(event):
@@ -98,56 +91,15 @@ def test_the_library_composes_an_event_with_itself_as_with_others(event):
     assert one == pytest.approx(other, rel=1e-3)
 
 
-def dense(plan, sizes):
-    """The strategy matrix of stretches of rounds with noise of their own."""
-    matrix, start = np.zeros((sum(sizes), sum(sizes))), 0
-    for size in sizes:
-        column = strategy_column(plan, size)
-        for lag in range(size):
-            matrix[start : start + size, start : start + size] += np.diag(np.full(size - lag, column[lag]), -lag)
-        start += size
-    return matrix
-
-
-def largest(matrix, most, apart):
-    rounds = range(matrix.shape[1])
-    patterns = (
-        pattern
-        for count in range(1, most + 1)
-        for pattern in itertools.combinations(rounds, count)
-        if all(later - earlier >= apart for earlier, later in itertools.pairwise(pattern))
-    )
-    return max(np.sum(matrix[:, list(pattern)].sum(axis=1) ** 2) for pattern in patterns)
-
-
-@pytest.mark.parametrize("mechanism", ["blt", "banded"])
-@pytest.mark.parametrize(("most", "apart"), [(1, 1), (2, 3), (3, 3), (3, 5)])
-def test_sensitivity_of_a_matrix_is_the_maximum_over_patterns(mechanism, most, apart):
-    plan = plan_of(mechanism, 12, participation=BoundedParticipation(most, apart))
-    assert sensitivity_squared(plan, [(0, 12)]) == pytest.approx(largest(dense(plan, [12]), most, apart), rel=1e-6)
-
-
-@pytest.mark.parametrize("mechanism", ["blt", "banded", "tree", "gaussian"])
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 11), st.integers(1, 3), st.integers(1, 5))
-def test_noise_that_began_anew_is_never_accounted_too_low(mechanism, cut, most, apart):
-    plan = plan_of(mechanism, 12, participation=BoundedParticipation(most, apart))
-    accounted = sensitivity_squared(plan, [(0, cut), (cut, 12)])
-    if mechanism in COEFFICIENTS:
-        assert accounted >= largest(dense(plan, [cut, 12 - cut]), most, apart) - 1e-9
-    elif mechanism == "gaussian":
-        assert accounted == min(most, -(-12 // apart))
-    else:
-        nodes = [
-            np.isin(np.arange(12), start + np.arange(place << level, (place + 1) << level))
-            for start, size in ((0, cut), (cut, 12 - cut))
-            for level in range(size.bit_length())
-            for place in range(size >> level)
-        ]
-        assert accounted == largest(np.array(nodes, float), most, apart)
+def test_trees_that_began_anew_are_trees_of_their_own(cut, most, apart):
+    plan = plan_of("tree", 12, participation=BoundedParticipation(most, apart))
+    expected = tree_sensitivity_squared([cut, 12 - cut], most, apart)
+    assert sensitivity_squared(plan, [(0, cut), (cut, 12)]) == expected
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "blt", "banded"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("target", [{"epsilon": 0.5}, {"epsilon": 8.0}, {"rho": 0.3}])
 def test_calibrated_noise_keeps_the_promise_and_is_no_more_than_needed(mechanism, target):
     def with_noise(noise):
@@ -172,12 +124,6 @@ def test_privacy_profile_passes_through_epsilon_at_delta():
     assert delta == pytest.approx(DELTA, rel=1e-2)
     profile = privacy_profile(plan, np.linspace(0, 2 * epsilon, 9))
     assert profile == sorted(profile, reverse=True)
-
-
-@pytest.mark.parametrize("mechanism", ["tree", "tree_honaker", "blt", "banded"])
-def test_what_has_no_sound_analysis_is_refused(mechanism):
-    with pytest.raises(ConfigurationError, match="no sound analysis"):
-        plan_of(mechanism, 10, participation=PoissonParticipation(0.1))
 
 
 @pytest.mark.parametrize(
@@ -210,17 +156,18 @@ def test_plans_survive_json(participation):
         PrivacyPlan.from_json(plan.as_json() | {"rounded": 3})
 
 
-def errors_of(name, coefficients, rounds):
-    plan = PrivacyPlan(name, rounds, 1.0, ONCE, coefficients=coefficients)
-    return np.sqrt(prefix_variance(plan) * sensitivity_squared(plan, [(0, rounds)]))
+def errors_of(name, rounds, options=None):
+    """Of prefix sums, in clip norms, at equal privacy for one participation."""
+    plan = plan_noise(name, rounds, ONCE, options)(1.0)
+    return np.sqrt(MECHANISMS[name].prefix_variance(plan) * sensitivity_squared(plan, [(0, rounds)]))
 
 
 def test_optimized_matrices_are_better_than_a_tree():
-    """The error of prefix sums at equal privacy; figures of the BLT for n = 1000, one participation, as published."""
-    blt = errors_of("blt", blt_coefficients(1000, ONCE), 1000)
+    """Figures of the BLT for n = 1000, one participation, as published."""
+    blt = errors_of("blt", 1000)
     assert blt.max() == pytest.approx(3.27, abs=0.06)
     assert np.sqrt(np.mean(blt**2)) == pytest.approx(3.11, abs=0.06)
-    banded, tree = errors_of("banded", banded_coefficients(128, ONCE, 16), 128), errors_of("tree_honaker", (), 128)
+    banded, tree = errors_of("banded", 128, BandedSettings(bands=16)), errors_of("tree_honaker", 128)
     assert banded.max() < tree.max()
     assert np.mean(banded**2) < np.mean(tree**2)
 

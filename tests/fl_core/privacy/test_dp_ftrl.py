@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.aggregation import empty_aggregate
-from fedlm.fl_core.privacy.mechanisms.interface import make_mechanism
+from fedlm.fl_core.privacy.mechanisms.registry import make_noise
 from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
@@ -46,7 +46,7 @@ def run(plan, optimizer, secret, restart_optimizer=False):
 
 def prefix_noise(plan, secret):
     """The noise of the sums of the first rounds, [rounds, width]; that of a tree begins at its restart."""
-    mechanism, like = make_mechanism(plan), {"delta": {"x": np.zeros(WIDTH, np.float32)}}
+    mechanism, like = make_noise(plan), {"delta": {"x": np.zeros(WIDTH, np.float32)}}
     draw, state, rows = noise_from(secret, like), None, []
     state = mechanism.init(like)
     for _ in range(plan.rounds):

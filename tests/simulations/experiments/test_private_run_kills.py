@@ -14,13 +14,12 @@ import pytest
 
 from fedlm.fl_core.privacy.accounting import account
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.privacy.mechanisms.interface import make_mechanism
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise_source import noise_from
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from tests.simulations.experiments import toy_private_run as toy
 
 KILLS = int(os.environ.get("FEDLM_KILLS", "12"))
-MECHANISMS = ("tree", "tree_honaker", "blt", "gaussian")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +64,7 @@ def seen_sums(notes):
 
 def noise_of(directory, mechanism, generation, first, end):
     secret = (directory / f"run/privacy/noise-secret-{generation}").read_bytes()
-    made, like = make_mechanism(toy.plan_of(mechanism), first, end), {"delta": {"x": np.zeros(toy.WIDTH, np.float32)}}
+    made, like = make_noise(toy.plan_of(mechanism), first, end), {"delta": {"x": np.zeros(toy.WIDTH, np.float32)}}
     draw, noise = noise_from(secret, like), {}
     state = made.init(like)
     for number in range(first, end):

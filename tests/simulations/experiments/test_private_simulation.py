@@ -8,6 +8,8 @@ import pytest
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
+from fedlm.fl_core.privacy.mechanisms import blt
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -24,7 +26,7 @@ QUANTILES = ("update_norm_p10", "update_norm_p50", "update_norm_p90")
 @pytest.fixture(autouse=True)
 def quick_blt(monkeypatch):
     """Optimizing the matrix takes half a minute, and is tested elsewhere."""
-    monkeypatch.setattr("fedlm.fl_core.privacy.private_plan.blt_coefficients", lambda *_: BLT)
+    monkeypatch.setattr(blt.Blt, "coefficients", lambda *_: BLT)
 
 
 @pytest.fixture
@@ -71,19 +73,14 @@ def stop_at(round_number):
     return observe
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        TREE,
-        {"privacy": "tree_honaker", "cohort_sampler": "shuffled_epochs"},
-        {"privacy": "blt"},
-        {"privacy": "banded", "bands": 2},
-        {"privacy": "gaussian", "cohort_sampler": "poisson"},
-    ],
-    ids=lambda changes: changes["privacy"],
-)
-def test_each_mechanism_ends_with_a_statement(settings, changes, tmp_path):
-    settings |= changes
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_each_mechanism_ends_with_a_statement(settings, mechanism, tmp_path):
+    special = {
+        "tree_honaker": {"cohort_sampler": "shuffled_epochs"},
+        "banded": {"bands": 2},
+        "gaussian": {"cohort_sampler": "poisson"},
+    }
+    settings |= {"privacy": mechanism, **special.get(mechanism, {})}
     if settings["cohort_sampler"] != "min_separation":
         del settings["min_separation"], settings["max_participations"]
     summary = run_experiment(Experiment(**settings), tmp_path)
@@ -91,7 +88,7 @@ def test_each_mechanism_ends_with_a_statement(settings, changes, tmp_path):
     guarantee = summary["privacy_guarantee"]
     assert guarantee["unit"].startswith("client")
     assert guarantee["adjacency"].startswith(adjacency)
-    assert (guarantee["mechanism"], guarantee["rounds"]) == (changes["privacy"], 6)
+    assert (guarantee["mechanism"], guarantee["rounds"]) == (mechanism, 6)
     for words in (f"epsilon = {guarantee['epsilon']:.4g}", "delta = ", "unit: client", f"adjacency: {adjacency}"):
         assert words in summary["privacy"]
     assert "NOT PRIVATE" not in summary["privacy"]

@@ -13,7 +13,6 @@ import numpy as np
 
 from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
 from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization
 from fedlm.fl_core.runs.driver import Run
@@ -22,15 +21,14 @@ from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.private_releases import PrivacyTerms
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server
+from tests.fl_core.privacy.mechanisms import noise_matrices
 
 ROUNDS, EVERY, WIDTH, GOAL, CLIP, NOISE = 40, 3, 5, 10, 1.0, 2.0
-BLT = (0.9, 0.4, 0.2, 0.15)
 SERVER = ServerOptimizerConfig("fedavg")
 
 
 def plan_of(mechanism):
-    coefficients = BLT if mechanism == "blt" else ()
-    return PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(4, 5), coefficients=coefficients)
+    return noise_matrices.plan_of(mechanism, ROUNDS, NOISE, BoundedParticipation(4, 5))
 
 
 class RandomSums:

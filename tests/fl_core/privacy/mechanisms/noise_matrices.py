@@ -3,19 +3,23 @@
 import jax
 import numpy as np
 
-from fedlm.fl_core.privacy.mechanisms.interface import make_mechanism
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 
 ONCE = BoundedParticipation(1, 1)
-BLT = (0.9, 0.4, 0.2, 0.15)
-BANDED = (0.8, 0.5, 0.3)
+COEFFICIENTS = {
+    "blt": lambda rounds: (0.9, 0.4, 0.2, 0.15),
+    "banded": lambda rounds: (0.8, 0.5, 0.3),
+}
+"""In place of optimized ones, for speed; other mechanisms choose theirs."""
 ROUNDS = 13
 
 
-def plan_of(mechanism, rounds=ROUNDS, **changes):
-    coefficients = {"blt": BLT, "banded": BANDED}.get(mechanism, ())
-    return PrivacyPlan(mechanism, rounds, 1.0, ONCE, coefficients=coefficients, **changes)
+def plan_of(mechanism, rounds=ROUNDS, noise=1.0, participation=ONCE, **changes):
+    quick = COEFFICIENTS.get(mechanism)
+    chosen = quick(rounds) if quick else plan_noise(mechanism, rounds, participation)(1.0).coefficients
+    return PrivacyPlan(mechanism, rounds, noise, participation, coefficients=chosen, **changes)
 
 
 WIDTH = 64
@@ -35,13 +39,19 @@ class UnitNoise:
         return {"x": total}
 
 
-def mixing_matrix(plan, first=0, stop_after=None):
+def mixing_matrix(plan, first=0, end=None, stop_after=None):
     """Rows: rounds; columns: draws. The covariance of the noise is this times its transpose."""
-    mechanism, draw = make_mechanism(plan, first), UnitNoise()
-    state, rows = mechanism.init(LIKE), []
-    for number in range(first, plan.rounds):
+    noise, draw = make_noise(plan, first, end), UnitNoise()
+    state, rows = noise.init(LIKE), []
+    for number in range(first, end or plan.rounds):
         if number == stop_after:
-            state = mechanism.restore(jax.device_get(mechanism.durable(state)), LIKE, draw)
-        noise, state = mechanism.next(state, draw)
-        rows.append(np.asarray(noise["x"], np.float64))
+            state = noise.restore(jax.device_get(noise.durable(state)), LIKE, draw)
+        drawn, state = noise.next(state, draw)
+        rows.append(np.asarray(drawn["x"], np.float64))
     return np.stack(rows)
+
+
+def strategy_matrix(plan):
+    """The strategy of a mechanism with a Toeplitz matrix."""
+    column = MECHANISMS[plan.mechanism].column(plan.coefficients, plan.rounds)
+    return sum(np.diag(np.full(plan.rounds - lag, column[lag]), -lag) for lag in range(plan.rounds))

@@ -1,23 +1,37 @@
-"""One suite for every noise mechanism: the exact covariance of its noise, its horizon, and going on after a stop."""
+"""One suite for every registered noise mechanism: the exact covariance of its noise, its sensitivity, its horizon, and
+going on after a stop."""
 
+import dataclasses
+import itertools
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import scipy.stats
 
-from fedlm.fl_core.privacy.mechanisms.interface import MECHANISMS, make_mechanism
-from fedlm.fl_core.privacy.mechanisms.planned_rounds import HorizonError
-from fedlm.fl_core.privacy.mechanisms.prefix_error import prefix_variance
-from fedlm.fl_core.privacy.mechanisms.toeplitz_sensitivity import strategy_column
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import sensitivity_squared
+from fedlm.fl_core.privacy.mechanisms.interface import HorizonError
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
-from tests.fl_core.privacy.mechanisms.noise_matrices import LIKE, WIDTH, UnitNoise, mixing_matrix, plan_of
+from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.settings import PrivacySettings
+from tests.fl_core.privacy.mechanisms.noise_matrices import (
+    LIKE,
+    WIDTH,
+    UnitNoise,
+    mixing_matrix,
+    plan_of,
+    strategy_matrix,
+)
 
 PLANS = {name: plan_of(name) for name in MECHANISMS}
 PLANS |= {f"{name}, restarts": plan_of(name, restart_every=5) for name in ("tree", "tree_honaker")}
 PLANS |= {
     f"{name}, completed": plan_of(name, restart_every=5, complete_trees=True) for name in ("tree", "tree_honaker")
 }
+EXACT = ("gaussian", "blt", "banded")
 every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 
 
@@ -50,9 +64,7 @@ def tree_prefix(leaf, honaker):
 def expected_covariance(plan):
     """In float64, from the definitions alone: the covariance of the noise of the prefix sums."""
     if plan.mechanism in ("blt", "banded"):
-        column = strategy_column(plan, plan.rounds)
-        strategy = sum(np.diag(np.full(plan.rounds - lag, column[lag]), -lag) for lag in range(plan.rounds))
-        prefix = np.tri(plan.rounds) @ np.linalg.inv(strategy)
+        prefix = np.tri(plan.rounds) @ np.linalg.inv(strategy_matrix(plan))
         return prefix @ prefix.T
     if plan.mechanism == "gaussian":
         return np.tri(plan.rounds) @ np.tri(plan.rounds).T
@@ -85,8 +97,51 @@ def test_covariance_of_prefix_sums_is_exactly_that_of_the_mechanisms_matrix(plan
 
 
 @every_plan
-def test_prefix_variance_is_the_diagonal_of_that_covariance(plan):
-    np.testing.assert_allclose(prefix_variance(plan), np.diag(expected_covariance(plan)), rtol=1e-6)
+def test_prefix_variance_is_the_diagonal_of_the_noises_own_covariance(plan):
+    prefix = np.tri(plan.rounds) @ mixing_matrix(plan)
+    np.testing.assert_allclose(MECHANISMS[plan.mechanism].prefix_variance(plan), np.sum(prefix**2, axis=1), rtol=1e-5)
+
+
+def largest_shift(covariance, most, apart):
+    """The most that one client can move the mean of noise of this covariance, in its standard deviations, squared.
+
+    Over all patterns of participation, with updates that are one vector or its negative.
+    """
+    precision, rounds = np.linalg.inv(covariance), range(len(covariance))
+    return max(
+        signs @ precision[np.ix_(pattern, pattern)] @ signs
+        for count in range(1, most + 1)
+        for pattern in itertools.combinations(rounds, count)
+        if all(later - earlier >= apart for earlier, later in itertools.pairwise(pattern))
+        for signs in map(np.array, itertools.product((1, -1), repeat=count))
+    )
+
+
+@every_plan
+@pytest.mark.parametrize("cut", [13, 1, 6, 10])
+@pytest.mark.parametrize(("most", "apart"), [(1, 1), (2, 1), (2, 3), (3, 3), (3, 5)])
+def test_sensitivity_is_never_below_what_the_noise_itself_lets_through(plan, most, apart, cut):
+    """By brute force from the covariance of the noise as it is drawn, with one secret or with another from a cut on."""
+    plan = dataclasses.replace(plan, participation=BoundedParticipation(most, apart))
+    generations = [(first, end) for first, end in ((0, cut), (cut, plan.rounds)) if end > first]
+    covariance = np.zeros((plan.rounds, plan.rounds))
+    for first, end in generations:
+        mixing = mixing_matrix(plan, first, end)
+        covariance[first:end, first:end] = mixing @ mixing.T
+    least, accounted = largest_shift(covariance, most, apart), sensitivity_squared(plan, generations)
+    assert accounted >= least * (1 - 1e-5)
+    if plan.mechanism in EXACT and cut == plan.rounds:
+        assert accounted <= least * (1 + 1e-5)
+    # A bound is of no use where it is far off: trees release more than the differences that are looked at here.
+    assert accounted <= 2 * least + 1
+
+
+@every_plan
+def test_sensitivity_of_rounds_so_far_does_not_fall(plan):
+    plan = dataclasses.replace(plan, participation=BoundedParticipation(3, 4))
+    spent = [sensitivity_squared(plan, [(0, end)]) for end in range(1, plan.rounds + 1)]
+    assert spent == sorted(spent)
+    assert spent[0] > 0
 
 
 @every_plan
@@ -97,14 +152,14 @@ def test_going_on_from_what_is_durable_changes_nothing(plan, stop_after):
 
 @every_plan
 def test_nothing_runs_past_the_horizon(plan):
-    mechanism, draw = make_mechanism(plan), UnitNoise()
-    state = mechanism.init(LIKE)
+    noise, draw = make_noise(plan), UnitNoise()
+    state = noise.init(LIKE)
     for _ in range(plan.rounds):
-        _, state = mechanism.next(state, draw)
+        _, state = noise.next(state, draw)
     with pytest.raises(HorizonError, match=f"round {plan.rounds} lies beyond the {plan.rounds} rounds"):
-        mechanism.next(state, draw)
-    shorter = make_mechanism(plan, 0, 2)
-    state = shorter.restore(mechanism.durable(mechanism.init(LIKE)), LIKE, draw)
+        noise.next(state, draw)
+    shorter = make_noise(plan, 0, 2)
+    state = shorter.restore(noise.durable(noise.init(LIKE)), LIKE, draw)
     for _ in range(2):
         _, state = shorter.next(state, draw)
     with pytest.raises(HorizonError):
@@ -112,15 +167,67 @@ def test_nothing_runs_past_the_horizon(plan):
 
 
 @every_plan
-def test_a_generation_that_begins_late_uses_draws_that_no_other_used(plan):
-    whole, late = UnitNoise(), UnitNoise()
-    for draw, first in ((whole, 0), (late, 7)):
-        mechanism = make_mechanism(plan, first)
-        state = mechanism.init(LIKE)
-        for _ in range(first, plan.rounds):
-            _, state = mechanism.next(state, draw)
-    rows = mixing_matrix(plan, first=7)
-    assert np.linalg.matrix_rank(rows) == plan.rounds - 7
+def test_every_round_of_a_generation_that_begins_late_has_noise_of_its_own(plan):
+    assert np.linalg.matrix_rank(mixing_matrix(plan, first=7)) == plan.rounds - 7
+
+
+@every_plan
+def test_a_plan_survives_json(plan):
+    assert PrivacyPlan.from_json(plan.as_json()) == plan
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
+def test_a_mechanism_says_what_it_is(mechanism):
+    assert MECHANISMS[mechanism.name] is mechanism
+    assert type(mechanism).__module__.endswith(f".{mechanism.name}"), "its file has its name"
+    for text in (mechanism.label, mechanism.summary, mechanism.help):
+        assert text
+        assert not text.endswith(".")
+    settings = PrivacySettings(privacy=mechanism.name)
+    assert mechanism.options_of(settings) == mechanism.options(), "both have the same defaults"
+    assert not mechanism.restarts_optimizer(settings)
+
+
+def test_no_two_settings_have_the_same_name():
+    kinds = {mechanism.settings for mechanism in MECHANISMS.values()}
+    names = [field.name for kind in kinds for field in dataclasses.fields(kind)]
+    assert len(names) == len(set(names))
+    assert {field.name for field in dataclasses.fields(PrivacySettings)} > set(names)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_what_has_no_sound_analysis_is_refused(name):
+    plan = plan_of(name)
+    if MECHANISMS[name].independent_rounds:
+        np.testing.assert_array_equal(mixing_matrix(plan) @ mixing_matrix(plan).T, np.eye(plan.rounds))
+    else:
+        with pytest.raises(ConfigurationError, match="no sound analysis"):
+            dataclasses.replace(plan, participation=PoissonParticipation(0.1), adjacency=None)
+    with pytest.raises(ConfigurationError, match="not by a sensitivity"):
+        MECHANISMS[name].sensitivity_squared(
+            dataclasses.replace(plan_of("gaussian"), participation=PoissonParticipation(0.1), adjacency=None), [(0, 3)]
+        )
+    with pytest.raises(ConfigurationError, match="coefficients"):
+        dataclasses.replace(plan, coefficients=() if plan.coefficients else (1.0,))
+
+
+@every_plan
+def test_the_clip_norm_moves_only_where_noise_begins_anew(plan):
+    """What is released of the rounds before says nothing of noise that scales with the next clip norm."""
+    every = MECHANISMS[plan.mechanism].clip_norm_moves_every(plan)
+    if every is None:
+        return
+    used = mixing_matrix(plan) != 0
+    for number in range(every, plan.rounds, every):
+        assert not np.any(used[:number].any(axis=0) & used[number:].any(axis=0))
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_rounds_that_there_is_no_plan_for_are_refused(name):
+    most = MECHANISMS[name].most_rounds
+    for rounds in (0, -1, *([] if most is None else [most + 1])):
+        with pytest.raises(ConfigurationError, match=f"rounds is {rounds}, but"):
+            dataclasses.replace(plan_of(name), rounds=rounds)
 
 
 def test_root_mean_square_errors_of_a_thousand_rounds():
@@ -128,7 +235,7 @@ def test_root_mean_square_errors_of_a_thousand_rounds():
     expected = {"gaussian": (31.6, 22.4), "tree": (9.49, 7.03), "tree_honaker": (7.28, 5.36)}
     for name, (largest, mean) in expected.items():
         sensitivity = {"gaussian": 1.0}.get(name, np.sqrt(10))
-        error = np.sqrt(prefix_variance(plan_of(name, rounds=1000))) * sensitivity
+        error = np.sqrt(MECHANISMS[name].prefix_variance(plan_of(name, rounds=1000))) * sensitivity
         assert error.max() == pytest.approx(largest, abs=0.05)
         assert np.sqrt(np.mean(error**2)) == pytest.approx(mean, abs=0.05)
 
@@ -143,10 +250,10 @@ def test_a_tree_draws_two_nodes_a_round_on_average(honaker):
             return {"x": np.zeros(WIDTH)}
 
     rounds = 1024
-    mechanism = make_mechanism(plan_of("tree_honaker" if honaker else "tree", rounds))
-    state, draw = mechanism.init(LIKE), Counting()
+    noise = make_noise(plan_of("tree_honaker" if honaker else "tree", rounds))
+    state, draw = noise.init(LIKE), Counting()
     for _ in range(rounds):
-        _, state = mechanism.next(state, draw)
+        _, state = noise.next(state, draw)
     assert len(drawn) <= 2 * rounds
 
 
