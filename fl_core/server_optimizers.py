@@ -8,7 +8,7 @@ paper's tau.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import optax
@@ -56,6 +56,11 @@ SERVER_OPTIMIZERS: dict[str, Callable[[ServerOptimizerConfig], optax.GradientTra
         config.beta1, config.beta2, config.epsilon, initial_accumulator_value=0.0
     ),
 }
+
+if TYPE_CHECKING:
+    ServerOptimizerName = str
+else:
+    ServerOptimizerName = Literal[tuple(SERVER_OPTIMIZERS)]
 
 
 class ServerState(NamedTuple):

@@ -10,7 +10,7 @@ from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionN
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
 from fedlm.fl_core.privacy.settings import PrivacySettings
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig
+from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, ServerOptimizerName
 from fedlm.models.precision import Precision
 
 
@@ -39,7 +39,7 @@ class TrainingSettings(PrivacySettings):
     """Cut a client's epochs, laid end to end, into batches, so that only the very last may be partly filled (as
     google-research/federated; FedJAX fills that one up too). Else each epoch ends with its own partly filled batch."""
 
-    server_optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedadagrad", "fedyogi"] = "fedadam"
+    server_optimizer: ServerOptimizerName = "fedadam"
     """How the server applies the mean update (Reddi et al. 2021)."""
     server_momentum: float = 0.9
     """Momentum of fedavgm."""
