@@ -26,9 +26,10 @@ def fedlm(connection: Connection, shape: Shape, check_in_seconds: float = 0.2, t
     """Serve rounds of a shape; sends the port, and the memory before the model was made."""
     import jax
 
-    from fedlm.fl_core.deployment.roles import Task, serve
+    from fedlm.fl_core.deployment.roles import Endpoints, serve
+    from fedlm.fl_core.deployment.server.client_service import Task
     from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
-    from fedlm.fl_core.deployment.transport.listeners import Listeners
+    from fedlm.fl_core.deployment.transport.listeners import Listeners, ListenOptions
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
     return_freed_memory()
@@ -44,11 +45,11 @@ def fedlm(connection: Connection, shape: Shape, check_in_seconds: float = 0.2, t
             connection.send({"port": self.port, "memory": before})
 
     def listen(handlers: Any) -> Telling:
-        return Telling(TRANSPORTS[transport].listen(handlers, f"{LOOPBACK}:0", CHUNK, None, False))
+        return Telling(TRANSPORTS[transport].listen(handlers, ListenOptions(f"{LOOPBACK}:0", CHUNK)))
 
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            await serve(task, Path(folder), listen, lambda row: None)
+            await serve(task, Path(folder), Endpoints(listen), lambda row: None)
 
     threading.Thread(target=_until_closed, args=(connection,), daemon=True).start()
     asyncio.run(run())

@@ -66,7 +66,8 @@ def main(argv: list[str]) -> int:
 
 def _identity(command: ClientCommand) -> str:
     """Find out who this client is; refuse to speak plain text where others could listen."""
-    from fedlm.fl_core.deployment.security.credentials import CLIENT, loopback_only, read_credentials
+    from fedlm.fl_core.deployment.addresses import loopback_only
+    from fedlm.fl_core.deployment.security.credentials import CLIENT, read_credentials
 
     if command.insecure:
         loopback_only(command.server)

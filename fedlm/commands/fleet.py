@@ -117,7 +117,8 @@ def _clock(command: FleetCommand) -> Callable[[], float]:
 
 def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     """Choose how clients dial; with keys, make the certificates that are not there yet."""
-    from fedlm.fl_core.deployment.security.credentials import CLIENT, loopback_only
+    from fedlm.fl_core.deployment.addresses import loopback_only
+    from fedlm.fl_core.deployment.security.credentials import CLIENT
     from fedlm.fl_core.deployment.security.keys import Authority
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,9 @@ from fedlm.fl_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
     from fedlm.fl_core.deployment.operations.overview import Overview
-    from fedlm.fl_core.deployment.roles import Show
+    from fedlm.fl_core.deployment.protocol.interface import Handlers
+    from fedlm.fl_core.deployment.roles import Endpoints
+    from fedlm.fl_core.deployment.transport.listeners import Listener
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,64 +80,70 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError("aggregation needs all reports in one process; leave it, or role, out")
     if command.role == "aggregator" and command.address.rsplit(":", 1)[-1] == "0":
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
-    listen, show = None if command.role == "coordinator" else _listen(command), _show(command)
+    endpoints = _endpoints(command)
     _log_to_stderr(JsonLines())
-    asyncio.run(_server(command, listen, show))
+    asyncio.run(_process(command, endpoints))
     return 0
 
 
-def _server(command: ServeCommand, listen: Any, show: Any) -> Coroutine[Any, Any, Any]:
-    from fedlm.fl_core.deployment.aggregators.shared_server import aggregate, coordinate
+def _process(command: ServeCommand, endpoints: "Endpoints") -> Coroutine[Any, Any, Any]:
     from fedlm.fl_core.deployment.event_log import event
-    from fedlm.fl_core.deployment.roles import serve
+    from fedlm.fl_core.deployment.roles import aggregate, coordinate, serve
 
     def observe(row: dict[str, Any]) -> None:
         event("round_released", **row)
 
-    task, linger = _task(command), command.linger_seconds
+    task = _task(command)
     if command.role == "all":
-        return serve(task, command.out, listen, observe, command.database, linger, show)
+        return serve(task, command.out, endpoints, observe, command.database)
     assert command.database is not None
     if command.role == "coordinator":
-        return coordinate(task, command.out, observe, command.database, show)
-    return aggregate(task, command.out, listen, command.database, linger, show)
+        return coordinate(task, command.out, endpoints, observe, command.database)
+    return aggregate(task, command.out, endpoints, command.database)
 
 
-def _listen(command: ServeCommand) -> Any:
-    """Choose what listens, and refuse what would let anybody in."""
-    from fedlm.fl_core.deployment.security.credentials import SERVER, loopback_only, read_credentials
+def _endpoints(command: ServeCommand) -> "Endpoints":
+    from fedlm.fl_core.deployment.roles import Endpoints
+
+    clients = None if command.role == "coordinator" else _clients(command)
+    return Endpoints(clients, _operators(command), command.linger_seconds)
+
+
+def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
+    """Choose what listens to clients, and refuse what would let anybody in."""
+    from fedlm.fl_core.deployment.addresses import loopback_only
+    from fedlm.fl_core.deployment.security.credentials import SERVER, read_credentials
     from fedlm.fl_core.deployment.security.grpc_enrolment import EnrolmentServer
     from fedlm.fl_core.deployment.security.keys import Authority
-    from fedlm.fl_core.deployment.transport.listeners import Listeners
+    from fedlm.fl_core.deployment.transport.listeners import Listeners, ListenOptions
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
-    transport, shared = TRANSPORTS[command.transport], command.role == "aggregator"
+    listen, shared = TRANSPORTS[command.transport].listen, command.role == "aggregator"
+    options = ListenOptions(command.address, command.chunk_bytes, command.keys, shared)
     if command.insecure:
         if command.keys is not None or command.enrolment_address is not None:
             raise ConfigurationError("insecure does without keys and enrolment_address; leave it, or those, out")
         loopback_only(command.address)
-        return lambda handlers: transport.listen(handlers, command.address, command.chunk_bytes, None, shared)
+        return lambda handlers: listen(handlers, options)
     if command.keys is None:
         raise ConfigurationError(
             "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
             "speak plain text on loopback"
         )
-    keys, credentials = command.keys, read_credentials(command.keys, SERVER)
-    enrol = None if command.enrolment_address is None else Authority(keys).enrol
-
-    def listen(handlers: Any) -> Listeners:
-        calls = transport.listen(handlers, command.address, command.chunk_bytes, keys, shared)
-        if enrol is None or command.enrolment_address is None:
-            return Listeners(calls)
-        return Listeners(calls, EnrolmentServer(enrol, command.enrolment_address, credentials.for_enrolment()))
-
-    return listen
+    credentials, enrolment = read_credentials(command.keys, SERVER), command.enrolment_address
+    if enrolment is None:
+        return lambda handlers: listen(handlers, options)
+    enrol = Authority(command.keys).enrol
+    return lambda handlers: Listeners(
+        listen(handlers, options), EnrolmentServer(enrol, enrolment, credentials.for_enrolment())
+    )
 
 
-def _show(command: ServeCommand) -> "Show | None":
+def _operators(command: ServeCommand) -> "Callable[[Overview | None, CallMetrics], Listener] | None":
     """Choose how operators are shown the server, if at all."""
+    from fedlm.fl_core.deployment.addresses import loopback_only
     from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener, token_needed
-    from fedlm.fl_core.deployment.security.credentials import loopback_only, server_tls
+    from fedlm.fl_core.deployment.security.credentials import server_tls
     from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
 
     address = command.operator_address
@@ -146,14 +154,7 @@ def _show(command: ServeCommand) -> "Show | None":
         loopback_only(address)
     else:
         tls, admit = server_tls(command.keys), token_needed(OperatorAccess(command.keys / OPERATOR_TOKEN_FILE))
-
-    def show(overview: "Overview | None", metrics: "CallMetrics") -> OperatorListener:
-        if overview is not None:
-            metrics.registry.register(overview)
-        read = None if overview is None else overview.read
-        return OperatorListener(OperatorApplication(read, metrics.registry, admit), address, tls)
-
-    return show
+    return lambda overview, metrics: OperatorListener(OperatorApplication(overview, metrics, admit), address, tls)
 
 
 def _log_to_stderr(form: logging.Formatter) -> None:
@@ -167,7 +168,7 @@ def _log_to_stderr(form: logging.Formatter) -> None:
 def _task(command: ServeCommand) -> Any:
     import jax
 
-    from fedlm.fl_core.deployment.roles import Task
+    from fedlm.fl_core.deployment.server.client_service import Task
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.registry import create_model
     from fedlm.simulations.data.store.format import TOKENIZER_FILE

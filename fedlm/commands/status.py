@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlm.commands.options import read_options
+from fedlm.fl_core.deployment.addresses import loopback_only
 from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
-from fedlm.fl_core.deployment.security.credentials import loopback_only
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
 from fedlm.fl_core.errors import ConfigurationError
 

@@ -9,13 +9,7 @@ _log = logging.getLogger("fedlm.serving")
 
 
 def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log something that happened.
-
-    Args:
-      name: what, in snake case.
-      level: of logging.
-      **fields: JSON-able facts; never text, examples, updates or secrets.
-    """
+    """Log something that happened, by a name in snake case and facts: never text, examples, updates or secrets."""
     _log.log(level, name, extra={"fields": fields})
 
 
@@ -28,7 +22,6 @@ class JsonLines(logging.Formatter):
     """Formats a record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
             "level": record.levelname.lower(),

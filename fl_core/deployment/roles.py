@@ -1,94 +1,85 @@
-"""Puts a deployment's server together, and runs it until its rounds are over or it is asked to stop."""
+"""Puts the processes of a deployment's server together, and runs each until its rounds are over or it is asked to stop.
+
+One process does everything (`serve`), or a coordinator runs the rounds (`coordinate`) and aggregators answer clients
+(`aggregate`); these share a database and nothing else, see `fedlm.fl_core.deployment.aggregators.shared_rounds`.
+"""
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedlm.fl_core.cohorts import CohortSampler
+from google.protobuf.json_format import MessageToDict
+
+from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator
+from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
+from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunner
+from fedlm.fl_core.deployment.aggregators.shared_status import SharedStatus
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics, HandlersWithMetrics
 from fedlm.fl_core.deployment.operations.overview import Overview
-from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
-from fedlm.fl_core.deployment.protocol.interface import Handlers
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
-from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
-from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offer
-from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
+from fedlm.fl_core.deployment.server.client_service import ClientService, Task
 from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
-from fedlm.fl_core.deployment.server.network_runner import MakeSum, NetworkCohortRunner
-from fedlm.fl_core.deployment.server.pacing import PaceSteering
-from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
-from fedlm.fl_core.deployment.server.reports.receiving import Receiver
-from fedlm.fl_core.deployment.server.reports.robust_sums import RobustSum
-from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
-from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffers
-from fedlm.fl_core.deployment.server.round_attempt import RoundRules
-from fedlm.fl_core.deployment.server.settings import Deployment
-from fedlm.fl_core.deployment.server.training import DeployedTraining, Observer, Score
-from fedlm.fl_core.deployment.state.state import State
+from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
+from fedlm.fl_core.deployment.server.network_runner import NetworkCohortRunner
+from fedlm.fl_core.deployment.server.training import DeployedTraining
+from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.deployment.transport.listeners import Listener
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.run_folder import RunFolder
-from fedlm.models.base import Model, Params
 
-TRANSFERS_FOLDER = "transfers"
-"""In the folder of a run: what clients download, and uploads that memory has no room for."""
-
-_GRACE_SECONDS = 2.0
+_GRACE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is trained.
+class Endpoints:
+    """Where a process of the server is reached.
 
     Attributes:
-      deployment: the settings.
-      model: with the vocabulary's size.
-      vocabulary: the tokenizer's JSON.
-      fingerprint: of the vocabulary.
-      score: see `fedlm.fl_core.deployment.server.training.Score`.
-      sampler: names the cohorts, for runs that repeat a simulation.
+      clients: makes what carries clients' calls to handlers; None where no client calls.
+      operators: makes what shows operators the server, without an overview the metrics alone; None where nobody looks.
+      linger: seconds for which clients are still told that the run is over.
     """
 
-    deployment: Deployment
-    model: Model
-    vocabulary: bytes
-    fingerprint: str
-    score: Score | None = None
-    sampler: CohortSampler | None = None
+    clients: Callable[[Handlers], Listener] | None = None
+    operators: Callable[[Overview | None, CallMetrics], Listener] | None = None
+    linger: float = 0.0
+
+    @contextlib.asynccontextmanager
+    async def listening(self, handlers: Handlers | None, overview: Overview | None) -> AsyncIterator[None]:
+        """Listen for as long as the context lasts; raises `ConfigurationError` where an address cannot be had."""
+        async with contextlib.AsyncExitStack() as listening:
+            metrics = CallMetrics()
+            if self.operators is not None:
+                await _listen(listening, self.operators(overview, metrics), "operators")
+            if self.clients is not None and handlers is not None:
+                measured = handlers if self.operators is None else HandlersWithMetrics(handlers, metrics)
+                await _listen(listening, self.clients(measured), "clients")
+            yield
 
 
-Listen = Callable[[Handlers], Listener]
-"""Makes what carries calls to handlers."""
+async def _listen(listening: contextlib.AsyncExitStack, listener: Listener, whom: str) -> None:
+    await listener.start()
+    listening.push_async_callback(listener.stop, _GRACE_SECONDS)
+    event("listening", to=whom, port=listener.port)
 
-Show = Callable[[Overview | None, CallMetrics], Listener]
-"""Makes what shows operators how the server stands: without an overview the metrics alone."""
 
-
-async def serve(
-    task: Task,
-    out: Path,
-    listen: Listen,
-    observe: Observer,
-    database: str | None = None,
-    linger: float = 0.0,
-    show: Show | None = None,
-) -> bool:
-    """Run a deployment's server.
+async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, database: str | None = None) -> bool:
+    """Run a deployment's server in one process.
 
     Args:
       task: what is trained.
       out: folder of the run; made where absent.
-      listen: makes the transport.
-      observe: see `fedlm.fl_core.deployment.server.training.Observer`; called in another thread.
+      endpoints: where clients and operators reach it.
+      observe: see `fedlm.fl_core.runs.driver.Observer`; called in another thread.
       database: URL of the state; SQLite in the folder where None.
-      linger: seconds for which clients are still told that the run is over.
-      show: makes the operators' listener; there is none where None.
 
     Returns:
       Whether the run is over; else it was asked to stop.
@@ -97,171 +88,126 @@ async def serve(
       UserError: settings, folder and state do not belong together, or the address is taken.
     """
     return_freed_memory()
-    with contextlib.ExitStack() as opened:
+    async with contextlib.AsyncExitStack() as opened:
         folder = opened.enter_context(RunFolder(out))
         state = SqlState(database or sqlite_url(out / DATABASE_FILE))
         opened.callback(state.close)
-        training = DeployedTraining(
-            task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler
-        )
-        coordinator = make_client_handlers(task, training, state, out)
-        async with contextlib.AsyncExitStack() as listening:
-            handlers: Handlers = coordinator
-            if show is not None:
-                metrics = CallMetrics()
-                handlers = HandlersWithMetrics(coordinator, metrics)
-                overview = Overview(task.deployment, coordinator, training, state)
-                await start_listening(listening, show(overview, metrics), "operators")
-            await start_listening(listening, listen(handlers), "clients")
-            return await _run(task.deployment, coordinator, training, out, observe, linger)
+        training = _training(task, folder, state)
+        service = ClientService.make(task, state, out)
+        rounds = LocalRounds(service)
+        overview = Overview(task.deployment, rounds, training, state) if endpoints.operators is not None else None
+        await opened.enter_async_context(endpoints.listening(service.handlers(rounds), overview))
+        runner = NetworkCohortRunner(rounds, asyncio.get_running_loop(), service)
+        with _draining_signals(rounds.drain):
+            saving = asyncio.create_task(rounds.registry.save_now_and_then())
+            try:
+                over = await asyncio.to_thread(training.run, runner, observe, lambda: rounds.draining)
+            finally:
+                saving.cancel()
+            event("run_over" if over else "drained")
+            if over and not rounds.draining:
+                rounds.finished = True
+                await asyncio.sleep(endpoints.linger)
+        return over
 
 
-async def start_listening(listening: contextlib.AsyncExitStack, listener: Listener, whom: str) -> None:
-    """Listen for as long as a context lasts.
+async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Observer, database: str) -> bool:
+    """Run the coordinator: rounds, noise, ledger and checkpoints. No client talks to it, but operators may.
 
     Args:
-      listening: the context.
-      listener: begins now.
-      whom: it listens to, for the log.
+      task: what is trained.
+      out: folder of the run; made where absent.
+      endpoints: where operators reach it.
+      observe: see `serve`.
+      database: URL of the state.
+
+    Returns:
+      Whether the run is over; else it was asked to stop.
 
     Raises:
-      ConfigurationError: the address cannot be listened on.
+      UserError: settings, folder and state do not belong together.
     """
-    await listener.start()
-    listening.push_async_callback(listener.stop, _GRACE_SECONDS)
-    event("listening", to=whom, port=listener.port)
-
-
-def make_client_handlers(task: Task, training: DeployedTraining, state: State, out: Path) -> ClientHandlers:
-    """Put together what answers clients; call it in the event loop.
-
-    Args:
-      task: what is trained.
-      training: of it.
-      state: that the training agreed with.
-      out: folder of the run.
-
-    Returns:
-      The coordinator.
-    """
-    return ClientHandlers(**desk_of(task, training.params, state, out))
-
-
-def rules_of(deployment: Deployment) -> RoundRules:
-    """Collect the rules of rounds.
-
-    Args:
-      deployment: the settings.
-
-    Returns:
-      The rules.
-    """
-    return RoundRules(
-        deployment.cohort_size,
-        deployment.fewest_reports,
-        deployment.over_selection,
-        deployment.selection_seconds,
-        deployment.reporting_seconds,
-    )
-
-
-def desk_of(task: Task, like: Params, state: State, out: Path) -> dict[str, Any]:
-    """Make the parts of what answers clients.
-
-    Args:
-      task: what is trained.
-      like: parameters of the model, or their shapes.
-      state: of the run.
-      out: folder for uploads and downloads.
-
-    Returns:
-      Arguments of `ClientHandlers`.
-    """
-    deployment, rules = task.deployment, rules_of(task.deployment)
-    transfers = out / TRANSFERS_FOLDER
-    transfers.mkdir(exist_ok=True)
-    round_bytes = download_bytes(like) + upload_bytes(deployment.compressor(), like) + len(task.vocabulary)
-    return {
-        "state": state,
-        "registry": ClientRegistry(state, deployment.participation, deployment.saved_every),
-        "rules": rules,
-        "offer": Offer(
-            write_training_program(deployment.model, task.model, deployment),
-            ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, transfers),
-        ),
-        "receiver": Receiver(
-            like,
-            deployment.compressor(),
-            deployment.local_training(),
-            deployment.length,
-            UploadBuffers(download_bytes(like), transfers),
-        ),
-        "pacing": PaceSteering(rules.selected, deployment.check_in_seconds),
-        "limiter": RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
-    }
-
-
-async def _run(
-    deployment: Deployment,
-    coordinator: ClientHandlers,
-    training: DeployedTraining,
-    out: Path,
-    observe: Observer,
-    linger: float,
-) -> bool:
-    loop = asyncio.get_running_loop()
-    runner = NetworkCohortRunner(
-        coordinator,
-        loop,
-        sums_of(deployment, out / TRANSFERS_FOLDER),
-        deployment.download_encoding,
-        deployment.chunk_bytes,
-        out / TRANSFERS_FOLDER,
-    )
-    with draining_signals(coordinator.drain):
-        saving = asyncio.create_task(coordinator.save_check_ins())
+    return_freed_memory()
+    draining = asyncio.Event()
+    async with contextlib.AsyncExitStack() as opened:
+        folder = opened.enter_context(RunFolder(out))
+        connections = Database(database)
+        opened.callback(connections.close)
+        state, shared = SqlState(connections), SharedRounds(connections)
+        training = _training(task, folder, state)
+        opened.enter_context(_draining_signals(draining.set))
+        runner = SharedCohortRunner(shared, task.deployment, _agreement(task), draining.is_set)
+        status = SharedStatus(runner, state, draining.is_set)
+        overview = Overview(task.deployment, status, training, state) if endpoints.operators is not None else None
+        await opened.enter_async_context(endpoints.listening(None, overview))
         try:
-            over = await asyncio.to_thread(training.run, runner, observe, lambda: coordinator.draining)
+            over = await asyncio.to_thread(training.run, runner, observe, draining.is_set)
         finally:
-            saving.cancel()
+            # Its thread may outlive this, as where the task is cancelled.
+            draining.set()
+        if over:
+            shared.end_run()
+            status.finished = True
         event("run_over" if over else "drained")
-        if over and not coordinator.draining:
-            coordinator.finish()
-            await asyncio.sleep(linger)
-    return over
+        return over
 
 
-def sums_of(deployment: Deployment, folder: Path) -> MakeSum:
-    """Choose how the reports of a round become one.
+async def aggregate(task: Task, out: Path, endpoints: Endpoints, database: str) -> None:
+    """Run an aggregator until the run is over or it is asked to stop.
 
     Args:
-      deployment: the settings.
-      folder: for what must wait until a round's end.
+      task: what is trained, as the coordinator has it.
+      out: folder for uploads and downloads; made where absent.
+      endpoints: where clients reach it, and operators see metrics alone.
+      database: URL of the state.
 
-    Returns:
-      See `MakeSum`.
+    Raises:
+      UserError: the settings are not those of the coordinator, or the address is taken.
     """
-    compressor, rules, rule = deployment.compressor(), deployment.aggregation_rules(), deployment.robust_rule()
+    return_freed_memory()
+    out.mkdir(parents=True, exist_ok=True)
+    async with contextlib.AsyncExitStack() as opened:
+        connections = Database(database)
+        opened.callback(connections.close)
+        service = ClientService.make(task, SqlState(connections), out)
+        rounds = Aggregator(SharedRounds(connections), service, _agreement(task), task.deployment.saved_every)
+        opened.enter_context(_draining_signals(rounds.drain))
+        await opened.enter_async_context(endpoints.listening(service.handlers(rounds), None))
+        tasks = [asyncio.create_task(work) for work in (rounds.follow(), rounds.registry.save_now_and_then())]
+        try:
+            while not rounds.over:
+                await asyncio.wait(tasks, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                for ended in filter(asyncio.Task.done, tasks):
+                    ended.result()
+            event("drained" if rounds.draining else "run_over")
+            if not rounds.draining:
+                await asyncio.sleep(endpoints.linger)
+        finally:
+            for one in tasks:
+                one.cancel()
 
-    def make(params: Params, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
-        if rule.name == "mean":
-            return StreamingSum(params, compressor, rules, clip_norm, plan.upload_key())
-        most = len(plan.clients) or deployment.cohort_size
-        return RobustSum(params, compressor, rules, clip_norm, plan.upload_key(), rule, folder, most)
 
-    return make
+def _training(task: Task, folder: RunFolder, state: SqlState) -> DeployedTraining:
+    return DeployedTraining(task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler)
+
+
+def _agreement(task: Task) -> str:
+    """Digest what coordinator and aggregators must have in common: the SHA-256, in hex, of a description in JSON."""
+    deployment, rules = task.deployment, task.deployment.aggregation_rules()
+    described = {
+        "protocol": PROTOCOL,
+        "program": MessageToDict(write_training_program(deployment.model, task.model, deployment)),
+        "vocabulary": hashlib.sha256(task.vocabulary).hexdigest(),
+        "download_encoding": deployment.download_encoding,
+        "weighting": rules.weighting,
+        "clip_norm": rules.clip_norm,
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
 @contextlib.contextmanager
-def draining_signals(drain: Callable[[], None]) -> Iterator[None]:
-    """Drain when asked to end; where signals cannot be caught, as in another than the main thread, do without.
-
-    Args:
-      drain: called, in the event loop, when the process is first asked to end.
-
-    Yields:
-      Nothing.
-    """
+def _draining_signals(drain: Callable[[], None]) -> Iterator[None]:
+    """Drain when first asked to end; do without where signals cannot be caught, as in another than the main thread."""
     loop, caught, asked = asyncio.get_running_loop(), [], False
 
     def ask(which: signal.Signals) -> None:

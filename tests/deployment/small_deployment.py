@@ -15,12 +15,12 @@ import numpy as np
 from fedlm.clients.example_store import ExampleStore
 from fedlm.clients.network_client import Client
 from fedlm.clients.settings import ClientLimits
-from fedlm.fl_core.deployment.aggregators.shared_server import aggregate, coordinate
 from fedlm.fl_core.deployment.event_log import JsonLines, event
-from fedlm.fl_core.deployment.roles import Task, serve
+from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate, serve
+from fedlm.fl_core.deployment.server.client_service import Task
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.transport.grpc_server import GrpcServer
-from fedlm.fl_core.deployment.transport.listeners import Listeners
+from fedlm.fl_core.deployment.transport.listeners import Listeners, ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.models.base import language_model
 from fedlm.models.registry import ModelEntry, create_model
@@ -137,13 +137,13 @@ async def running(clients):
 class Server:
     """A server in this event loop; an async context manager that waits for the port, then stops the server."""
 
-    show = None
+    operators = None
 
     def __init__(self, what, out, port=0, linger=0.2, keys=None, database=None, transport="grpc"):
         self.keys, self.transport = keys, TRANSPORTS[transport]
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
         self.database = database
-        self.coordinator = None
+        self.rounds = None
         self.over = None
 
     async def __aenter__(self):
@@ -157,11 +157,12 @@ class Server:
                 listening.set()
 
         def listen(handlers):
-            self.coordinator = getattr(handlers, "inner", handlers)
-            address, chunk_bytes = f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes
-            return Listening(self.transport.listen(handlers, address, chunk_bytes, self.keys, False))
+            self.rounds = getattr(handlers, "inner", handlers).rounds
+            options = ListenOptions(f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, self.keys)
+            return Listening(self.transport.listen(handlers, options))
 
-        over = serve(self.what, self.out, listen, self.rows.append, self.database, self.linger, self.show)
+        endpoints = Endpoints(listen, self.operators, self.linger)
+        over = serve(self.what, self.out, endpoints, self.rows.append, self.database)
         self.over = asyncio.create_task(over)
         waiting = asyncio.create_task(listening.wait())
         await asyncio.wait({self.over, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,7 +173,7 @@ class Server:
 
     async def __aexit__(self, *exception):
         if not self.over.done():
-            self.coordinator.drain()
+            self.rounds.drain()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.over), 30)
         if self.over.done():
@@ -217,6 +218,12 @@ def log_to(path):
     logger.propagate = False
 
 
+def endpoints(settings, port, share_port=False, operators=None, linger=0.0):
+    """A port on loopback for clients over gRPC."""
+    options = ListenOptions(f"127.0.0.1:{port}", settings.chunk_bytes, share_port=share_port)
+    return Endpoints(lambda handlers: GrpcServer(handlers, options), operators, linger)
+
+
 def log_release(row):
     event("round_released", round=row["round"])
 
@@ -225,23 +232,17 @@ def serve_in_process(settings, out, port, log):
     """Run a server until its end, in a process of its own."""
     log_to(log)
 
-    def listen(handlers):
-        return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes)
-
-    asyncio.run(serve(task(settings), out, listen, log_release))
+    asyncio.run(serve(task(settings), out, endpoints(settings, port), log_release))
 
 
 def coordinate_in_process(settings, out, database, log):
     """Run a coordinator until its end, in a process of its own."""
     log_to(log)
-    asyncio.run(coordinate(task(settings), out, log_release, database))
+    asyncio.run(coordinate(task(settings), out, Endpoints(), log_release, database))
 
 
 def aggregate_in_process(settings, out, database, port, log):
     """Run an aggregator until its end, in a process of its own, on a port that others share."""
     log_to(log)
 
-    def listen(handlers):
-        return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes, share_port=True)
-
-    asyncio.run(aggregate(task(settings), out, listen, database))
+    asyncio.run(aggregate(task(settings), out, endpoints(settings, port, share_port=True), database))

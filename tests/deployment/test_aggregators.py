@@ -17,13 +17,12 @@ import pytest
 from fedlm.clients.settings import Conditions
 from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.deployment.aggregators import shared_runner
-from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator
+from fedlm.fl_core.deployment.aggregators.shard import Shard
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
-from fedlm.fl_core.deployment.aggregators.shared_server import aggregate, coordinate
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
+from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
-from fedlm.fl_core.deployment.transport.grpc_server import GrpcServer
 from tests.deployment import small_deployment as small
 from tests.deployment.kills import rows_of
 from tests.deployment.test_loopback import final_parameters, simulate
@@ -37,22 +36,14 @@ def register_clients(url):
 
 
 @contextlib.asynccontextmanager
-async def aggregators_here(count, settings, folder, url, port, show=None):
-    """Run aggregators in this process, all on one port."""
-
-    def listen(handlers):
-        return GrpcServer(handlers, f"127.0.0.1:{port}", settings.chunk_bytes, share_port=True)
-
-    tasks = [
-        asyncio.create_task(aggregate(small.task(settings), folder / f"aggregator{one}", listen, url, 0.5, show))
-        for one in range(count)
-    ]
-    try:
-        yield tasks
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
+async def aggregators_here(count, settings, folder, url, port, operators=None):
+    """Run aggregators in this process, all on one port, until the run is over."""
+    endpoints = small.endpoints(settings, port, share_port=True, operators=operators, linger=0.5)
+    async with asyncio.TaskGroup() as group:
+        # One that fails ends what is inside.
+        for one in range(count):
+            group.create_task(aggregate(small.task(settings), folder / f"aggregator{one}", endpoints, url))
+        yield
 
 
 def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path, free_port, database_url):
@@ -65,8 +56,8 @@ def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path,
         rows = []
         clients = [small.make_client(free_port, tmp_path, one) for one in range(small.CLIENTS)]
         here = aggregators_here(3, settings, tmp_path, url, free_port)
-        async with asyncio.timeout(120), here, small.running(clients):
-            assert await coordinate(small.task(settings), out, rows.append, url)
+        async with asyncio.timeout(60), here, small.running(clients):
+            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, url)
         return rows
 
     rows = asyncio.run(deploy())
@@ -84,10 +75,7 @@ def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggre
     url, shown = sqlite_url(tmp_path / "state.db"), []
 
     def show(overview, metrics):
-        if overview is not None:
-            metrics.registry.register(overview)
-        read = None if overview is None else overview.read
-        shown.append(OperatorListener(OperatorApplication(read, metrics.registry), "127.0.0.1:0"))
+        shown.append(OperatorListener(OperatorApplication(overview, metrics), "127.0.0.1:0"))
         return shown[-1]
 
     def get(listener, path):
@@ -96,8 +84,10 @@ def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggre
     async def look():
         """Look while the second round waits for clients that are away."""
         coordinator, *aggregators = shown
-        while not (status := json.loads(await get(coordinator, "/status.json")))["round"]["checked_in"]:
+        status = json.loads(await get(coordinator, "/status.json"))
+        while not (status["round"]["round_number"] == 1 and status["round"]["checked_in"]):
             await asyncio.sleep(0.05)
+            status = json.loads(await get(coordinator, "/status.json"))
         with pytest.raises(urllib.error.HTTPError, match="404"):
             await get(aggregators[0], "/status.json")
         return status, [await get(listener, "/metrics") for listener in shown]
@@ -113,10 +103,13 @@ def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggre
             rows.append(row)
             loop.call_soon_threadsafe(released.set)
 
-        coordinating = asyncio.create_task(coordinate(small.task(settings), tmp_path / "run", observe, url, show))
-        while not shown:
-            await asyncio.sleep(0.05)
-        async with asyncio.timeout(120), aggregators_here(2, settings, tmp_path, url, free_port, show):
+        coordinating = asyncio.create_task(
+            coordinate(small.task(settings), tmp_path / "run", Endpoints(operators=show), observe, url)
+        )
+        async with asyncio.timeout(20):
+            while not shown:
+                await asyncio.sleep(0.05)
+        async with asyncio.timeout(60), aggregators_here(2, settings, tmp_path, url, free_port, show):
             async with small.running(clients):
                 await released.wait()
             async with small.running([small.make_client(free_port, tmp_path, 0)]):
@@ -188,11 +181,11 @@ def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends
 
     async def deploy(processes):
         rows, clients = [], [make(one) for one in range(small.CLIENTS)]
-        async with asyncio.timeout(180), small.running(clients):
+        async with asyncio.timeout(90), small.running(clients):
             while len(rows_of(url, "select name from aggregators")) < len(processes):
                 await asyncio.sleep(0.1)
             killing = asyncio.create_task(kill_one(url, processes, gate))
-            assert await coordinate(small.task(settings), out, rows.append, url)
+            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, url)
             return rows, await killing
 
     with small.aggregator_processes(3, settings, tmp_path, url, free_port) as processes:
@@ -213,21 +206,21 @@ def test_a_sum_that_finds_no_room_on_the_disk_is_handed_over_once_there_is(
 ):
     everyone = {"cohort_size": small.CLIENTS, "minimum_reports": small.CLIENTS, "over_selection": 1.0}
     settings = small.deployment(**small.PRIVACY | everyone | {"min_separation": 1}, rounds=1, upload_bits=32)
-    out, url, real, full = tmp_path / "run", sqlite_url(tmp_path / "state.db"), Aggregator._hand_over, [True] * 2
+    out, url, real, full = tmp_path / "run", sqlite_url(tmp_path / "state.db"), Shard.hand_over, [True] * 2
     one_at_a_time = threading.Lock()
     register_clients(url)
 
-    def hand_over(self, shard):
+    def hand_over(self):
         with one_at_a_time, largest_file(4096) if full and full.pop() else contextlib.nullcontext():
-            return real(self, shard)
+            return real(self)
 
-    monkeypatch.setattr(Aggregator, "_hand_over", hand_over)
+    monkeypatch.setattr(Shard, "hand_over", hand_over)
 
     async def deploy():
         rows, clients = [], [small.make_client(free_port, tmp_path, one) for one in range(small.CLIENTS)]
         here = aggregators_here(2, settings, tmp_path, url, free_port)
-        async with asyncio.timeout(120), here, small.running(clients):
-            assert await coordinate(small.task(settings), out, rows.append, url)
+        async with asyncio.timeout(60), here, small.running(clients):
+            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, url)
         return rows
 
     rows = asyncio.run(deploy())

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import sqlalchemy as sql
 
-from fedlm.fl_core.deployment.server import client_handlers, client_registry, training
+from fedlm.fl_core.deployment.server import client_registry, local_rounds, training
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from tests.deployment import small_deployment as small
 
@@ -77,7 +77,7 @@ def test_a_clock_that_steps_backwards_stops_nothing(tmp_path, monkeypatch):
     shift = [0.0]
     clock = SimpleNamespace(time=lambda: time.time() + shift[0], monotonic=time.monotonic, sleep=time.sleep)
     # The server's own clock alone: gRPC compares that of Python with that of the machine.
-    for module in (client_handlers, client_registry, training):
+    for module in (client_registry, local_rounds, training):
         monkeypatch.setattr(module, "time", clock)
 
     def step(server):

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from fedlm.commands.cli import main as fedlm
-from fedlm.fl_core.deployment.roles import Task
 from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.server.client_service import Task
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.models.registry import create_model

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from fedlm.fl_core import atomic_files
-from fedlm.fl_core.deployment.server import client_handlers
 from fedlm.fl_core.deployment.state import retrying
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from fedlm.fl_core.errors import UserError
@@ -100,7 +99,6 @@ def database(out, largest_file):
 )
 def test_the_file_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, monkeypatch, largest_file, what):
     monkeypatch.setattr(retrying, "RETRY_SECONDS", 0.5)
-    monkeypatch.setattr(client_handlers, "_SAVING_SECONDS", 0.5)
     settings, out, seen = small.deployment(**kills.SETTINGS | {"rounds": ROUNDS}), tmp_path / "run", kills.Seen()
     filled, file = {
         "room": lambda: (no_room(monkeypatch), "checkpoints"),

@@ -223,8 +223,8 @@ def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
             with pytest.raises(RefusedError, match="revoked"):
                 await channel.check_in(READY)
             await channel.close()
-            assert server.coordinator.registry.number_of(read_credentials(ann, "client").name) is not None
-            assert server.coordinator.registry.number_of("somebody else") is None
+            assert server.rounds.registry.number_of(read_credentials(ann, "client").name) is not None
+            assert server.rounds.registry.number_of("somebody else") is None
 
     asyncio.run(go())
     logged = [(record.message, record.fields) for record in caplog.records if hasattr(record, "fields")]

@@ -18,7 +18,7 @@ from fedlm.fl_core.compression.registry import COMPRESSIONS, make_compressor
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, TooManyCallsError, UnknownArtifactError
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_update
-from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum
+from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
 from fedlm.fl_core.local_sgd import TrainingSums, global_norm
 from tests.deployment import small_deployment as small
 from tests.deployment.test_reports import in_round
@@ -88,11 +88,11 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
                 request = messages.CheckInRequest.FromString(sent)
             except DecodeError:
                 return
-            reply = wait_for(round_.coordinator.check_in(f"client{next(numbers)}", request))
+            reply = wait_for(round_.handlers.check_in(f"client{next(numbers)}", request))
             assert reply.WhichOneof("answer")
 
         async def fetch(request):
-            return [chunk async for chunk in round_.coordinator.download("honest", request)]
+            return [chunk async for chunk in round_.handlers.download("honest", request)]
 
         @given(bytes_like(ask), st.integers(0, 2**32 - 1))
         @settings(max_examples=25, deadline=None)
@@ -120,14 +120,12 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
         for fuzz in (check_in, download, upload):
             await asyncio.to_thread(fuzz)
         strange = messages.CheckInRequest(protocol=PROTOCOL, client_version="1\0\x1b[31m\n" + 1000 * "2")
-        await round_.coordinator.check_in("strange", strange)
+        await round_.handlers.check_in("strange", strange)
         # Not every database, and no terminal, takes every character.
-        assert all(
-            one.version.isprintable() and len(one.version) <= 64 for one in round_.coordinator.registry.unsaved()
-        )
+        assert all(one.version.isprintable() and len(one.version) <= 64 for one in round_.rounds.registry.unsaved())
         assert (await round_.send("honest", header, content)).status == Status.ACCEPTED
-        round_.coordinator.drain()
-        total = round_.coordinator._attempt.sum.aggregate
+        round_.rounds.drain()
+        total = round_.rounds.collecting.attempt.sum.aggregate
         assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(total))
         assert int(total.weight) == int(total.clients - total.dropped) == len(accepted) + 1
         assert float(global_norm(total.delta)) <= (len(accepted) + 1) * round_.settings.update_clip_norm * 1.001
@@ -145,7 +143,7 @@ def test_floats_that_a_client_makes_up_are_refused_or_clipped(compression, value
     floats = np.full(len(honest) // 4, value, "<f4").tobytes()
     body = honest[:8] + floats[: len(honest) - 12].ljust(len(honest) - 12, b"\0")
     message = body + np.uint32(zlib.crc32(body)).tobytes()
-    total = StreamingSum(like, compressor, AggregationRules("uniform", clip_norm), None, jax.random.key(1))
+    total = StreamingSum(SumSettings(like, compressor, AggregationRules("uniform", clip_norm)), jax.random.key(1))
     report = Report(0, message, 1, TrainingSums(1.0, 1.0, 1.0))
     if abs(value) <= 1:
         total.add(report)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedlm.commands.cli import main as fedlm
+from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener, token_needed
 from fedlm.fl_core.deployment.operations.overview import curves
 from fedlm.fl_core.deployment.security.credentials import server_tls
@@ -34,14 +34,13 @@ FLAGS += " --disable-component-update --disable-sync --hide-scrollbars"
 class Operated(small.Server):
     """A server that operators look at."""
 
-    def show(self, overview, metrics):
-        metrics.registry.register(overview)
-        self.operators = OperatorListener(OperatorApplication(overview.read, metrics.registry), "127.0.0.1:0")
-        return self.operators
+    def operators(self, overview, metrics):
+        self.shown = OperatorListener(OperatorApplication(overview, metrics), "127.0.0.1:0")
+        return self.shown
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.operators.port}"
+        return f"http://127.0.0.1:{self.shown.port}"
 
     def get(self, path):
         return asyncio.to_thread(small.fetch, self.url + path)
@@ -168,11 +167,21 @@ def test_where_no_server_is_the_terminal_says_so():
     assert fedlm(["status", "--server", "127.0.0.1:1"]) == 2
 
 
+class MadeUp:
+    """An overview of nothing."""
+
+    def read(self):
+        return dict(STATUS)
+
+    def collect(self):
+        return []
+
+
 def listening(act, admit=None, tls=None):
     """Serve a made-up status, and give its address to a function in another thread."""
 
     async def run():
-        application = OperatorApplication(lambda: dict(STATUS), CollectorRegistry(), admit)
+        application = OperatorApplication(MadeUp(), CallMetrics(), admit)
         listener = OperatorListener(application, "127.0.0.1:0", tls)
         await listener.start()
         try:

@@ -11,14 +11,14 @@ import pytest
 from fedlm.clients.local_training import train_locally
 from fedlm.clients.server_instructions import plan_of, program_of
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
+from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, UnknownArtifactError
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, unpack_parameters
 from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
-from fedlm.fl_core.deployment.roles import make_client_handlers
-from fedlm.fl_core.deployment.server.client_handlers import DrainedError
-from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.client_service import ClientService
+from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
+from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
 from fedlm.fl_core.round_loop import RoundPlan
@@ -39,33 +39,30 @@ DEFAULTS = {
 class Round:
     """One attempt at a round, and the clients that talk to it."""
 
-    def __init__(self, coordinator, state, settings, params):
-        self.coordinator, self.state, self.settings, self.params = coordinator, state, settings, params
+    def __init__(self, service, settings, params):
+        self.rounds, self.state, self.settings, self.params = LocalRounds(service), service.state, settings, params
+        self.handlers, self.sums, self.downloads = service.handlers(self.rounds), service.sums, service.downloads
         self.collecting = None
 
     def compile(self):
         """Let no round of a test wait for the compiler."""
         program = write_training_program(self.settings.model, small.task(self.settings).model, self.settings)
         self.report(messages.RoundConfiguration(program=program, learning_rate=1.0))
-        self.sum(0).compile()
+        self.sums.compile(self.plan(0), None)
 
     def plan(self, number):
         return RoundPlan(number, np.zeros(0, np.int64), self.settings.seed, self.settings.client_learning_rate)
 
-    def sum(self, number):
-        rules, key = self.settings.aggregation_rules(), self.plan(number).upload_key()
-        return StreamingSum(self.params, self.settings.compressor(), rules, None, key)
-
     async def open(self, number=0):
-        parameters = ServedArtifact(pack_parameters(self.params), "float32", self.settings.chunk_bytes)
-        collecting = self.coordinator.collect(self.plan(number), parameters, self.sum(number))
+        plan, parameters = self.plan(number), self.downloads.offer(pack_parameters(self.params))
+        collecting = self.rounds.collect(plan, parameters, self.sums.new(plan, None))
         self.collecting = asyncio.create_task(collecting)
         await asyncio.sleep(0)
         return self
 
     async def check_in(self, name):
         request = messages.CheckInRequest(protocol=PROTOCOL, client_version="test")
-        return await self.coordinator.check_in(name, request)
+        return await self.handlers.check_in(name, request)
 
     async def select(self, name):
         reply = await self.check_in(name)
@@ -90,7 +87,7 @@ class Round:
                 await asyncio.sleep(pause)
                 yield messages.UploadPart(data=content[start : start + chunk])
 
-        return await self.coordinator.upload(name, UploadInParts(parts()))
+        return await self.handlers.upload(name, UploadInParts(parts()))
 
 
 def in_round(tmp_path, scenario, **changes):
@@ -102,8 +99,7 @@ def in_round(tmp_path, scenario, **changes):
         with RunFolder(out) as folder, contextlib.closing(SqlState(sqlite_url(out / "state.db"))) as state:
             what = small.task(settings)
             training = DeployedTraining(settings, what.model, "numbers", folder, state)
-            coordinator = make_client_handlers(what, training, state, out)
-            round_ = Round(coordinator, state, settings, jax.device_get(training.params))
+            round_ = Round(ClientService.make(what, state, out), settings, jax.device_get(training.params))
             round_.compile()
             async with asyncio.timeout(30):
                 await scenario(await round_.open())
@@ -292,7 +288,7 @@ def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_
 
         async def fetch(name, count):
             request = messages.DownloadRequest(digest=description.digest, first_chunk=assembly.next_chunk)
-            async for chunk in round_.coordinator.download(name, request):
+            async for chunk in round_.handlers.download(name, request):
                 assembly.add(messages.Chunk.FromString(chunk.message()))
                 count -= 1
                 if not count:
@@ -320,7 +316,7 @@ def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_
 def test_a_server_that_goes_down_opens_no_round_but_ends_the_one_under_way(tmp_path):
     async def scenario(round_):
         configuration = await round_.select("a")
-        round_.coordinator.drain()
+        round_.rounds.drain()
         assert (await round_.send("a", *round_.report(configuration))).status == Status.ACCEPTED
         assert await round_.collecting is not None
         await round_.open(1)
@@ -336,7 +332,7 @@ def test_a_client_of_another_protocol_or_without_the_model_is_turned_away(tmp_pa
             messages.CheckInRequest(protocol=PROTOCOL + 1),
             messages.CheckInRequest(protocol=PROTOCOL, models=["another"]),
         ):
-            reply = await round_.coordinator.check_in("a", request)
+            reply = await round_.handlers.check_in("a", request)
             assert reply.come_back.reason
             assert reply.come_back.seconds > 0
         round_.collecting.cancel()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.aggregation import empty_aggregate
-from fedlm.fl_core.deployment.server.round_attempt import DrainedError
+from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state import AttemptRecord, SeenClient, StateError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url

@@ -6,6 +6,7 @@ import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment import small_deployment as small
@@ -53,7 +54,7 @@ def test_a_server_tells_a_client_of_another_version_which_one_it_speaks(tmp_path
 def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, transport, protocols, told):
     async def go():
         handlers = OtherVersion(*protocols)
-        listener = TRANSPORTS[transport].listen(handlers, "127.0.0.1:0", 1 << 16, None, False)
+        listener = TRANSPORTS[transport].listen(handlers, ListenOptions("127.0.0.1:0", 1 << 16))
         await listener.start()
         try:
             async with asyncio.timeout(30):

@@ -15,7 +15,7 @@ from fedlm.fl_core.deployment.aggregators.shared_records import PartialSum, Phas
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_parameters
-from fedlm.fl_core.deployment.server.round_attempt import DrainedError, Progress, RoundRules
+from fedlm.fl_core.deployment.server.round_rules import DrainedError, RoundProgress
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError
@@ -40,43 +40,33 @@ class _Merged(NamedTuple):
 class SharedCohortRunner:
     """Runs rounds with aggregators; used in one thread."""
 
-    def __init__(
-        self,
-        shared: SharedRounds,
-        deployment: Deployment,
-        agreement: str,
-        rules: RoundRules,
-        draining: Callable[[], bool],
-    ):
+    def __init__(self, shared: SharedRounds, deployment: Deployment, agreement: str, draining: Callable[[], bool]):
         """Prepare; what an earlier coordinator was doing is forgotten.
 
         Args:
           shared: where aggregators are met.
           deployment: the settings.
           agreement: digest of the settings that aggregators must share.
-          rules: of rounds.
           draining: whether no other round should begin.
         """
         self._shared, self._deployment, self._agreement = shared, deployment, agreement
-        self._rules, self._draining = rules, draining
+        self._rules, self._draining = deployment.round_rules(), draining
         self._watch, self._opened = _Watch(), 0.0
-        self._progress: Progress | None = None
+        self._progress: RoundProgress | None = None
         with_retries(shared.begin)
 
-    def progress(self) -> tuple[Progress | None, float]:
-        """Say how far the attempt is that is open, or was last; from any thread.
+    def progress(self) -> tuple[RoundProgress | None, float]:
+        """Say how far the attempt is that is open, or was last, and when it was opened in seconds since 1970.
 
-        Returns:
-          Numbers, without the check-ins, which aggregators count: None before the first attempt. And when it was
-          opened, in seconds since 1970.
+        Without the check-ins, which aggregators count; None before the first attempt. Any thread may ask.
         """
         return self._progress, self._opened
 
     def announce(self, plan: RoundPlan) -> None:
-        """See `fedlm.fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
+        pass
 
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
-        """See `fedlm.fl_core.round_loop.CohortRunner.run`; whoever checks in takes part.
+        """Run a round until an attempt counts; whoever checks in takes part.
 
         Raises:
           DrainedError: the server is going down.
@@ -133,7 +123,7 @@ class SharedCohortRunner:
             learning_rate=float(plan.learning_rate),
             clip_norm=None if clip_norm is None else float(clip_norm),
             goal=self._rules.goal,
-            to_select=self._rules.selected,
+            to_select=self._rules.to_select,
             min_separation=bound.min_separation,
             max_participations=bound.max_participations,
             agreement=self._agreement,
@@ -147,10 +137,10 @@ class SharedCohortRunner:
 
     def _progress_of(
         self, round_number: int, states: Mapping[str, int], seconds: float, seconds_left: float | None, phase: Phase
-    ) -> Progress:
+    ) -> RoundProgress:
         rules, selected, reported = self._rules, sum(states.values()), states.get("claimed", 0)
         answered = selected - reported - states.get("selected", 0)
-        return Progress(
+        return RoundProgress(
             round_number=round_number,
             open=phase != "closed",
             selecting=phase == "selecting",
@@ -158,7 +148,7 @@ class SharedCohortRunner:
             seconds_left=seconds_left,
             goal=rules.goal,
             minimum=rules.minimum,
-            wanted=rules.selected,
+            wanted=rules.to_select,
             checked_in=0,
             selected=selected,
             reported=reported,

@@ -12,9 +12,12 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import make_wsgi_app
 
+from fedlm.fl_core.deployment.addresses import host_and_port
 from fedlm.fl_core.deployment.event_log import warn
+from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
+from fedlm.fl_core.deployment.operations.overview import Overview
 from fedlm.fl_core.deployment.security.operator_access import CHALLENGE, OperatorAccess
 from fedlm.fl_core.errors import ConfigurationError
 
@@ -34,14 +37,7 @@ _KEEP_NOTHING = [
 
 
 def token_needed(access: OperatorAccess) -> Admit:
-    """Admit whoever has the operators' token.
-
-    Args:
-      access: that knows it.
-
-    Returns:
-      What to give to `OperatorApplication`.
-    """
+    """Admit whoever has the operators' token."""
 
     def admit(environ: WSGIEnvironment) -> Answer | None:
         if access.allows(environ.get("HTTP_AUTHORIZATION")):
@@ -55,23 +51,21 @@ def token_needed(access: OperatorAccess) -> Admit:
 class OperatorApplication:
     """A WSGI application: the page at `/`, `/status.json` and `/metrics`."""
 
-    def __init__(
-        self, read: Callable[[], dict[str, Any]] | None, registry: CollectorRegistry, admit: Admit | None = None
-    ):
+    def __init__(self, overview: Overview | None, metrics: CallMetrics, admit: Admit | None = None):
         """Name what is shown.
 
         Args:
-          read: tells how the deployment stands; see `Overview.read`. None where
-            another process knows, and only the metrics are here.
-          registry: of the metrics.
+          overview: None where another process has it, and only the metrics are here.
+          metrics: of this process, which the overview joins.
           admit: checks who asks; None admits everybody.
         """
-        self._read, self._admit = read, admit
-        self._metrics = make_wsgi_app(registry)
+        if overview is not None:
+            metrics.registry.register(overview)
+        self._overview, self._admit = overview, admit
+        self._metrics = make_wsgi_app(metrics.registry)
         self._page = resources.files(__package__).joinpath("status.html").read_text(encoding="utf-8")
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request."""
         refused = self._admit(environ) if self._admit is not None else None
         if refused is None and environ.get("PATH_INFO") == "/metrics" and environ["REQUEST_METHOD"] == "GET":
             return self._metrics(environ, start_response)
@@ -83,12 +77,12 @@ class OperatorApplication:
         if environ["REQUEST_METHOD"] != "GET":
             return "405 Method Not Allowed", _PLAIN, b"only GET\n"
         path = environ.get("PATH_INFO", "/")
-        if self._read is None:
+        if self._overview is None:
             return "404 Not Found", _PLAIN, b"here is /metrics; the coordinator has / and /status.json\n"
         if path == "/status.json":
-            return "200 OK", [("Content-Type", "application/json")], json.dumps(self._read()).encode()
+            return "200 OK", [("Content-Type", "application/json")], json.dumps(self._overview.read()).encode()
         if path == "/":
-            return self._status_page(self._read())
+            return self._status_page(self._overview.read())
         return "404 Not Found", _PLAIN, b"there are /, /status.json and /metrics\n"
 
     def _status_page(self, status: dict[str, Any]) -> Answer:
@@ -103,33 +97,21 @@ class OperatorApplication:
 
 
 class OperatorListener:
-    """Serves an application in threads of its own; a `fedlm.fl_core.deployment.roles.Listener`.
+    """Serves an application in threads of its own; a `fedlm.fl_core.deployment.transport.listeners.Listener`.
 
     Attributes:
       port: that it listens on, once started.
     """
 
     def __init__(self, application: OperatorApplication, address: str, tls: ssl.SSLContext | None = None):
-        """Prepare to listen.
-
-        Args:
-          application: what to serve.
-          address: host and port; port 0 takes a free one.
-          tls: of the server; plain text where None.
-        """
+        """Prepare to listen on host and port, 0 for a free one; in plain text without TLS."""
         self._application, self._address, self._tls = application, address, tls
         self._server: WSGIServer | None = None
         self.port = 0
 
     async def start(self) -> None:
-        """Begin to listen.
-
-        Raises:
-          ConfigurationError: the address cannot be listened on.
-        """
-        host, _, port = self._address.rpartition(":")
         try:
-            self._server = _Server((host.strip("[]"), int(port)), _Requests)
+            self._server = _Server(host_and_port(self._address), _Requests)
         except (OSError, ValueError, OverflowError) as error:
             raise ConfigurationError(
                 f"operators cannot be listened to on {self._address} ({error}); expected a host of this machine and a "
@@ -141,11 +123,7 @@ class OperatorListener:
         threading.Thread(target=self._server.serve_forever, name="operators", daemon=True).start()
 
     async def stop(self, grace: float) -> None:
-        """Listen no more; what is being answered goes on.
-
-        Args:
-          grace: not needed, since nothing is waited for.
-        """
+        """Listen no more; what is being answered goes on, and is not waited for."""
         if self._server is not None:
             await asyncio.to_thread(self._server.shutdown)
             self._server.server_close()

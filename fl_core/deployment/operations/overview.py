@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from fedlm.fl_core.deployment.server.client_registry import ClientsSeen
-from fedlm.fl_core.deployment.server.round_attempt import Progress
+from fedlm.fl_core.deployment.server.round_rules import RoundProgress
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state import State
@@ -24,10 +24,10 @@ _POINTS = 400
 _ATTEMPTS = 12
 
 
-class ServerProgress(Protocol):
+class ServerStatus(Protocol):
     """How far rounds are now. Any thread may ask."""
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> RoundProgress | None:
         """Say how far the attempt is that is open, or was last; None before the first."""
         ...
 
@@ -49,16 +49,16 @@ class ServerProgress(Protocol):
 class Overview:
     """Reads how a deployment stands, from any thread; a Prometheus collector too."""
 
-    def __init__(self, deployment: Deployment, standing: ServerProgress, training: DeployedTraining, state: State):
+    def __init__(self, deployment: Deployment, status: ServerStatus, training: DeployedTraining, state: State):
         """Name what to read from.
 
         Args:
           deployment: the settings.
-          standing: how rounds stand.
+          status: how far rounds are.
           training: the rounds.
           state: what is remembered of them.
         """
-        self._deployment, self._standing = deployment, standing
+        self._deployment, self._status = deployment, status
         self._training, self._state = training, state
         self._started = time.time()
         self._budget = _budget(deployment, training)
@@ -72,7 +72,7 @@ class Overview:
           `totals`: over all attempts. `clients`: how many are known. `curves`: scores by round, with `round` beside
           them, thinned. `latest`: the last round's row. `privacy`: see `PrivacyBudget.read`; None without noise.
         """
-        rows, progress = list(self._training.rows), self._standing.progress()
+        rows, progress = list(self._training.rows), self._status.progress()
         return {
             "run": {
                 "model": self._deployment.model,
@@ -85,16 +85,16 @@ class Overview:
             "round": None if progress is None else progress._asdict() | {"working": progress.working},
             "attempts": [attempt._asdict() for attempt in self._state.attempts(_ATTEMPTS)],
             "totals": self._state.totals()._asdict(),
-            "clients": self._standing.clients_seen()._asdict(),
+            "clients": self._status.clients_seen()._asdict(),
             "curves": curves(rows),
             "latest": rows[-1] if rows else None,
             "privacy": None if self._budget is None else self._budget.read(),
         }
 
     def _doing(self, collecting: bool) -> str:
-        if self._standing.finished:
+        if self._status.finished:
             return "finished"
-        if self._standing.draining:
+        if self._status.draining:
             return "draining"
         return "collecting" if collecting else "aggregating"
 

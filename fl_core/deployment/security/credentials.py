@@ -1,10 +1,8 @@
 """Mutual TLS: who each side is, from files, and whom it believes."""
 
-import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 
@@ -21,7 +19,6 @@ from fedlm.fl_core.deployment.security.certificates import (
     read_certificate,
     read_key,
 )
-from fedlm.fl_core.errors import ConfigurationError
 
 SERVER, CLIENT = "server", "client"
 REVOKED_FOLDER = "revoked"
@@ -148,10 +145,7 @@ class CertifiedNames:
     """Finds out who calls: the name in the certificate that TLS has verified, unless it was revoked."""
 
     def __init__(self, folder: Path):
-        """Name the folder of keys.
-
-        Args:
-          folder: that has the list of the revoked, which is looked at in each call.
+        """Name the folder of keys, whose list of the revoked is looked at in each call.
 
         Raises:
           KeysError: there is no such list.
@@ -160,31 +154,11 @@ class CertifiedNames:
         if not self._revoked.is_dir():
             raise KeysError(f"{self._revoked}: there is no list of revoked clients; `fedlm keys ca` makes one")
 
-    def __call__(self, context: Any) -> str:
-        """Identify the client of a call.
-
-        Args:
-          context: of the call.
-
-        Returns:
-          The client's name.
-
-        Raises:
-          RefusedError: the certificate has no client's name, or was revoked.
-        """
-        return self.check(context.auth_context().get("x509_common_name", []))
-
     def check(self, names: list[bytes]) -> str:
-        """Check the names in a certificate.
-
-        Args:
-          names: of its subject.
-
-        Returns:
-          The client's name.
+        """Find a client's name among those of a certificate's subject.
 
         Raises:
-          RefusedError: see `__call__`.
+          RefusedError: it has no client's name, or was revoked.
         """
         try:
             (name,) = names
@@ -196,24 +170,3 @@ class CertifiedNames:
         if not self._revoked.is_dir():
             raise RefusedError("the list of revoked clients is gone, so that nobody is let in")
         return identity
-
-
-def loopback_only(address: str) -> None:
-    """Refuse to speak plain text where others could listen.
-
-    Args:
-      address: host and port, to listen on or to dial.
-
-    Raises:
-      ConfigurationError: the host is not loopback.
-    """
-    host = address.rsplit(":", 1)[0].strip("[]")
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
-        raise ConfigurationError(
-            f"the address is {address}, but plain text is for loopback alone, such as 127.0.0.1. Leave --insecure out, "
-            "and give the folder of keys"
-        )

@@ -4,14 +4,17 @@ What bounds participation is written to the state before a round's sum is used. 
 at once: should the server stop in between, nothing depends on them.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedlm.fl_core.deployment.state.state import SeenClient, State
+from fedlm.fl_core.deployment.event_log import warn
+from fedlm.fl_core.deployment.state.state import SeenClient, State, StateError
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 
 DAY_SECONDS = 24 * 3600.0
+_SAVED_EVERY_SECONDS = 1.0
 
 
 class ClientsSeen(NamedTuple):
@@ -46,10 +49,11 @@ class ClientRegistry:
           bound: on participation.
           saved_every: rounds after which they are on disk.
         """
-        self._bound, self._saved_every = bound, saved_every
+        self._state, self._bound, self._saved_every = state, bound, saved_every
         self._clients: dict[str, _Client] = {}
         self._by_number: dict[int, _Client] = {}
-        self._dirty: dict[int, _Client] = {}
+        self._unsaved: dict[int, _Client] = {}
+        self._saving = asyncio.Lock()
         for record in state.clients():
             self._add(_Client(record.number, record.identity, record.last_round, record.participations))
         self._next = max(self._by_number, default=-1) + 1
@@ -59,25 +63,12 @@ class ClientRegistry:
         self._clients[client.identity] = self._by_number[client.number] = client
 
     def add(self, number: int, identity: str) -> None:
-        """Note a client that another process knows.
-
-        Args:
-          number: of the client.
-          identity: of the client.
-        """
+        """Note a client that another process knows."""
         if number not in self._by_number:
             self._add(_Client(number, identity, None, 0))
 
     def check_in(self, identity: str, version: str) -> int:
-        """Note a check-in.
-
-        Args:
-          identity: of the client.
-          version: of its software.
-
-        Returns:
-          The client's number in this run.
-        """
+        """Note a check-in with a version of the client's software; returns the client's number in this run."""
         client = self._clients.get(identity)
         if client is None:
             client = _Client(self._next, identity, None, 0)
@@ -85,20 +76,13 @@ class ClientRegistry:
             self._add(client)
         client.check_ins += 1
         client.version, client.last_seen = version, time.time()
-        self._dirty[client.number] = client
+        self._unsaved[client.number] = client
         self._recent.pop(client.number, None)
         self._recent[client.number] = time.monotonic()
         return client.number
 
     def number_of(self, identity: str) -> int | None:
-        """Look a client up.
-
-        Args:
-          identity: of the client.
-
-        Returns:
-          Its number; None where it has never checked in.
-        """
+        """Look a client's number up; None where it has never checked in."""
         client = self._clients.get(identity)
         return None if client is None else client.number
 
@@ -123,12 +107,7 @@ class ClientRegistry:
         return max(0, client.last_round + self._bound.min_separation - round_number)
 
     def took_part(self, numbers: Sequence[int], round_number: int) -> None:
-        """Note who took part in a round, once the state has it.
-
-        Args:
-          numbers: of the clients.
-          round_number: of the round.
-        """
+        """Note which clients took part in a round, once the state has it."""
         for number in numbers:
             client = self._by_number[number]
             client.last_round, client.participations = round_number, client.participations + 1
@@ -149,28 +128,35 @@ class ClientRegistry:
         return len(self._recent)
 
     def unsaved(self) -> list[SeenClient]:
-        """Take the check-ins that the state does not have yet.
+        """List the check-ins that the state does not have yet, one entry a client."""
+        return [
+            SeenClient(client.number, client.identity, client.version, client.check_ins, client.last_seen)
+            for client in self._unsaved.values()
+        ]
 
-        Returns:
-          One entry a client.
-        """
-        taken, self._dirty = self._dirty, {}
-        seen = []
-        for client in taken.values():
-            seen.append(SeenClient(client.number, client.identity, client.version, client.check_ins, client.last_seen))
-            client.check_ins = 0
-        return seen
+    async def save(self) -> None:
+        """Write all check-ins so far to the state; raises `StateError`, and keeps them, where that fails."""
+        async with self._saving:
+            seen, self._unsaved = self.unsaved(), {}
+            for one in seen:
+                self._by_number[one.number].check_ins = 0
+            try:
+                await asyncio.to_thread(self._state.record_check_ins, seen)
+            except BaseException:
+                for one in seen:
+                    client = self._unsaved[one.number] = self._by_number[one.number]
+                    client.check_ins += one.check_ins
+                raise
 
-    def put_back(self, seen: Sequence[SeenClient]) -> None:
-        """Keep check-ins that could not be saved.
-
-        Args:
-          seen: from `unsaved`.
-        """
-        for one in seen:
-            client = self._by_number[one.number]
-            client.check_ins += one.check_ins
-            self._dirty[one.number] = client
+    async def save_now_and_then(self) -> None:
+        """Write check-ins to the state, until cancelled."""
+        while True:
+            await asyncio.sleep(_SAVED_EVERY_SECONDS)
+            try:
+                await self.save()
+            except StateError as error:
+                # They are kept, and written with the next ones.
+                warn("check_ins_not_saved", why=str(error))
 
 
 def final_rest(last_round: int, rounds: int, saved_every: int) -> int | None:

@@ -28,22 +28,15 @@ class PaceSteering:
         self._round_seconds = soonest
 
     def round_took(self, seconds: float) -> None:
-        """Learn how long a round lasted.
-
-        Args:
-          seconds: from its opening to its end.
-        """
+        """Learn how many seconds a round lasted, from its opening to its end."""
         self._round_seconds += _WEIGHT_OF_LATEST * (seconds - self._round_seconds)
 
     def wait(self, population: int, rounds_to_rest: int = 0) -> float:
-        """Suggest a wait.
+        """Suggest a wait in seconds, random around what spreads the load.
 
         Args:
           population: clients that check in now and then.
           rounds_to_rest: rounds in which the client may not take part.
-
-        Returns:
-          Seconds, random around what spreads the load.
         """
         spread = self._round_seconds * population / (_MARGIN * self._per_round)
         if population <= _MARGIN * self._per_round:

@@ -41,9 +41,6 @@ class RateLimits:
         Args:
           round_bytes: that a client receives and sends in one round.
           check_in_seconds: the shortest time that a client is told to wait.
-
-        Returns:
-          The limits.
         """
         return cls(
             calls=_CALLS_AT_ONCE,
@@ -76,29 +73,14 @@ class RateLimiter:
         self._accounts: OrderedDict[str, _Account] = OrderedDict()
 
     def call(self, identity: str) -> None:
-        """Count a call.
-
-        Args:
-          identity: of the client.
-
-        Raises:
-          TooManyCallsError: the client makes too many.
-        """
+        """Count a call of a client; raises `TooManyCallsError` where it makes too many."""
         account = self._account(identity)
         if account.calls < 1:
             self._refuse(identity, account, "calls")
         account.calls -= 1
 
     def carry(self, identity: str, size: int) -> None:
-        """Count bytes that a client sends or receives.
-
-        Args:
-          identity: of the client.
-          size: how many.
-
-        Raises:
-          TooManyCallsError: they are too many.
-        """
+        """Count bytes that a client sends or receives; raises `TooManyCallsError` where they are too many."""
         account = self._account(identity)
         if account.bytes < size:
             self._refuse(identity, account, "bytes")

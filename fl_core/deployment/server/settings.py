@@ -9,6 +9,7 @@ from typing import Any
 from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
+from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.round_loop import FederatedOptimization
@@ -111,11 +112,10 @@ class Deployment(TrainingSettings):
             )
 
     def robust_rule(self) -> RobustRule:
-        """Collect how updates become one."""
+        """How updates become one."""
         return RobustRule(self.aggregation, self.trimmed_part)
 
     def aggregation_rules(self) -> AggregationRules:
-        """See `TrainingSettings.aggregation_rules`."""
         rules = super().aggregation_rules()
         return rules if self.aggregation == "mean" else AggregationRules("uniform", rules.clip_norm)
 
@@ -123,6 +123,16 @@ class Deployment(TrainingSettings):
     def fewest_reports(self) -> int:
         """Reports without which a round is abandoned."""
         return math.ceil(0.8 * self.cohort_size) if self.minimum_reports is None else self.minimum_reports
+
+    def round_rules(self) -> RoundRules:
+        """When a round is over, and when it counts."""
+        return RoundRules(
+            self.cohort_size,
+            self.fewest_reports,
+            self.over_selection,
+            self.selection_seconds,
+            self.reporting_seconds,
+        )
 
     @property
     def participation(self) -> BoundedParticipation:
@@ -135,7 +145,7 @@ class Deployment(TrainingSettings):
         return self.checkpoint_every if self.privacy == "none" else 1
 
     def optimization(self) -> FederatedOptimization:
-        """Collect what the round loop needs."""
+        """What the round loop needs."""
         return FederatedOptimization(
             server=self.server_config(),
             server_learning_rate=self.server_learning_rate,
@@ -145,11 +155,7 @@ class Deployment(TrainingSettings):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Make a JSON-able dictionary of the settings.
-
-        Returns:
-          From names to values.
-        """
+        """Make a JSON-able dictionary of the settings."""
         plain = dataclasses.asdict(self).items()
         return {name: str(value) if isinstance(value, Path) else value for name, value in plain}
 

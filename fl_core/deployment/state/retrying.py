@@ -1,7 +1,8 @@
 """Waiting for a database that is busy or gone."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from fedlm.fl_core.deployment.event_log import warn
@@ -12,13 +13,7 @@ _Result = TypeVar("_Result")
 
 
 def with_retries(work: Callable[[], _Result]) -> _Result:
-    """Do something with the database, again and again for a while where it fails.
-
-    Args:
-      work: what to do; doing it twice does no harm.
-
-    Returns:
-      Its result.
+    """Do something with the database that does no harm when it is done twice, again and again while it fails.
 
     Raises:
       StateError: it has failed for `RETRY_SECONDS`.
@@ -28,7 +23,30 @@ def with_retries(work: Callable[[], _Result]) -> _Result:
         try:
             return work()
         except StateError as error:
-            if time.monotonic() > deadline:
-                raise
-            warn("state_not_reached", why=str(error))
+            _give_up_after(deadline, error, "state_not_reached")
             time.sleep(SECONDS_BETWEEN_TRIES)
+
+
+async def with_retries_async(
+    work: Callable[[], Awaitable[_Result]], seconds: float | None = None, warning: str = "state_not_reached"
+) -> _Result:
+    """Do the same in an event loop.
+
+    Args:
+      work: what to do.
+      seconds: after which a failure is raised; `RETRY_SECONDS` where None.
+      warning: event to log for each failure.
+    """
+    deadline = time.monotonic() + (RETRY_SECONDS if seconds is None else seconds)
+    while True:
+        try:
+            return await work()
+        except StateError as error:
+            _give_up_after(deadline, error, warning)
+            await asyncio.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def _give_up_after(deadline: float, error: StateError, warning: str) -> None:
+    if time.monotonic() > deadline:
+        raise error
+    warn(warning, why=str(error))

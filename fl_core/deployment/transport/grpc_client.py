@@ -74,14 +74,12 @@ class GrpcChannel:
         )
 
     async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.check_in`."""
         try:
             return await self._check_in(request, metadata=self._metadata, timeout=_CHECK_IN_SECONDS)
         except grpc.aio.AioRpcError as error:
             _translate(error)
 
     async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.download`."""
         try:
             async for chunk in self._download(request, metadata=self._metadata):
                 yield chunk
@@ -89,7 +87,6 @@ class GrpcChannel:
             _translate(error)
 
     async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.upload`."""
         call: grpc.aio.StreamUnaryCall | None = None
 
         async def sent() -> AsyncIterator[messages.UploadPart]:
@@ -110,7 +107,6 @@ class GrpcChannel:
             _translate(error)
 
     async def close(self) -> None:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.close`."""
         await self._channel.close()
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import grpc
 
@@ -17,6 +16,7 @@ from fedlm.fl_core.deployment.protocol.interface import (
 )
 from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
 from fedlm.fl_core.deployment.security.callers import Refusals, check_claimed_name, parse_message
+from fedlm.fl_core.deployment.security.credentials import SERVER, CertifiedNames, read_credentials
 from fedlm.fl_core.deployment.transport.grpc_names import (
     CHECK_IN,
     CLIENT_NAME,
@@ -27,14 +27,12 @@ from fedlm.fl_core.deployment.transport.grpc_names import (
     flow_options,
     message_limits,
 )
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.errors import ConfigurationError
 
 _CALLS_AT_ONCE = 16
 _HANDSHAKE_SECONDS = 10
 _STALLED_SECONDS = 60.0
-
-Identify = Callable[[grpc.aio.ServicerContext], str]
-"""From a call to the identity of its client; raises `RefusedError` where there is none."""
 
 
 class GrpcServer:
@@ -44,38 +42,24 @@ class GrpcServer:
       port: that it listens on, once started.
     """
 
-    def __init__(
-        self,
-        handlers: Handlers,
-        address: str,
-        chunk_bytes: int,
-        credentials: grpc.ServerCredentials | None = None,
-        identify: Identify | None = None,
-        share_port: bool = False,
-    ):
-        """Prepare to listen.
-
-        Args:
-          handlers: what to serve.
-          address: host and port; port 0 takes a free one.
-          chunk_bytes: largest chunk in either direction; longer messages are refused unread.
-          credentials: of TLS; plain text where None, which is for loopback alone.
-          identify: finds out who calls; the name that a client claims where None.
-          share_port: whether other processes may listen on the same port; the operating system spreads connections.
-        """
-        self._handlers, self._address, self._credentials = handlers, address, credentials
-        self._identify = identify or claimed_name
-        options = [
-            *message_limits(chunk_bytes),
+    def __init__(self, handlers: Handlers, options: ListenOptions):
+        """Prepare to listen."""
+        self._handlers, self._address = handlers, options.address
+        self._credentials = self._names = None
+        if options.keys is not None:
+            self._credentials = read_credentials(options.keys, SERVER).for_server()
+            self._names = CertifiedNames(options.keys)
+        channel_options = [
+            *message_limits(options.chunk_bytes),
             *flow_options(),
             ("grpc.max_concurrent_streams", _CALLS_AT_ONCE),
             ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
-            ("grpc.so_reuseport", int(share_port)),
+            ("grpc.so_reuseport", int(options.share_port)),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ]
-        self._server = grpc.aio.server(options=options)
+        self._server = grpc.aio.server(options=channel_options)
         self._server.add_generic_rpc_handlers([self._routes()])
         self.port, self._refusals = 0, Refusals()
 
@@ -96,11 +80,6 @@ class GrpcServer:
         )
 
     async def start(self) -> None:
-        """Begin to listen.
-
-        Raises:
-          ConfigurationError: the address cannot be listened on.
-        """
         try:
             if self._credentials is None:
                 self.port = self._server.add_insecure_port(self._address)
@@ -113,11 +92,6 @@ class GrpcServer:
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
-        """Take no new call, and end those that last longer than a grace.
-
-        Args:
-          grace: in seconds.
-        """
         await self._server.stop(grace)
 
     async def _check_in(self, content: bytes, context: grpc.aio.ServicerContext) -> messages.CheckInReply:
@@ -145,7 +119,7 @@ class GrpcServer:
         peer = ""
         try:
             try:
-                peer = self._identify(context)
+                peer = self._identity_of(context)
             except RefusedError as error:
                 await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, peer, error)
             yield peer
@@ -158,6 +132,11 @@ class GrpcServer:
         except TooManyCallsError as error:
             await self._refusals.hold()
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    def _identity_of(self, context: grpc.aio.ServicerContext) -> str:
+        if self._names is None:
+            return check_claimed_name(dict(context.invocation_metadata() or ()).get(CLIENT_NAME))
+        return self._names.check(context.auth_context().get("x509_common_name", []))
 
     async def _refuse(
         self, context: grpc.aio.ServicerContext, status: grpc.StatusCode, peer: str, error: Exception
@@ -176,18 +155,3 @@ async def _parse_all(
             # The first part is read, and more is wanted: clients send no other before they see this.
             await context.send_initial_metadata(((WANTED, "1"),))
             asked = True
-
-
-def claimed_name(context: Any) -> str:
-    """Take the name that a client gives itself; anybody can give any.
-
-    Args:
-      context: of the call.
-
-    Returns:
-      The name.
-
-    Raises:
-      RefusedError: see `fedlm.fl_core.deployment.security.callers.check_claimed_name`.
-    """
-    return check_claimed_name(dict(context.invocation_metadata() or ()).get(CLIENT_NAME))

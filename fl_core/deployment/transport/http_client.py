@@ -11,6 +11,7 @@ from http import HTTPStatus
 import h11
 from google.protobuf.message import DecodeError
 
+from fedlm.fl_core.deployment.addresses import host_and_port
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import (
     LARGEST_CHUNK,
@@ -52,17 +53,19 @@ class HttpChannel:
         Raises:
           ConfigurationError: the server is not named by host and port, or the name is not printable ASCII.
         """
-        host, _, port = server.rpartition(":")
-        if not (host and port.isdigit()):
+        try:
+            self._host, self._port = host_and_port(server)
+            known = bool(self._host)
+        except ValueError:
+            known = False
+        if not known:
             raise ConfigurationError(f"the server is {server!r}, expected its host and port, such as 127.0.0.1:8470")
         if not (name.isascii() and name.isprintable()):
             raise ConfigurationError(f"the client's name is {name!r}, but over HTTP it must be printable ASCII")
-        self._host, self._port = host.strip("[]"), int(port)
         self._name, self._tls = name, tls
         self._idle: list[_Connection] = []
 
     async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.check_in`."""
         body = request.SerializeToString()
         fields = [("Content-Type", MESSAGE), ("Content-Length", str(len(body)))]
         try:
@@ -74,7 +77,6 @@ class HttpChannel:
             raise TransportError(f"no answer within {_CHECK_IN_SECONDS:g} seconds") from error
 
     async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.download`."""
         target = f"{ARTIFACTS}{request.digest.hex()}?{FIRST_CHUNK}={request.first_chunk}"
         async with self._connection() as connection:
             await connection.begin("GET", target, [])
@@ -94,7 +96,6 @@ class HttpChannel:
                 yield messages.Chunk(number=number, data=bytes(chunk))
 
     async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.upload`."""
         header = (await anext(parts)).header
         encoded = base64.b64encode(header.SerializeToString()).decode("ascii")
         fields = [(UPLOAD_HEADER, encoded), ("Content-Length", str(header.size))]
@@ -107,7 +108,6 @@ class HttpChannel:
             return messages.UploadReply.FromString(await connection.body(await connection.answer()))
 
     async def close(self) -> None:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.close`."""
         while self._idle:
             self._idle.pop().close()
 

@@ -89,7 +89,6 @@ class ServedConnection(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.BaseProtocol`."""
         self.transport = transport
         # TLS of asyncio would take a limit of 0 for reached for ever.
         self.transport.set_write_buffer_limits(high=1, low=0)
@@ -97,30 +96,24 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._begin(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See `asyncio.BufferedProtocol`."""
         return self._space
 
     def buffer_updated(self, nbytes: int) -> None:
-        """See `asyncio.BufferedProtocol`."""
         self._came(nbytes)
 
     def eof_received(self) -> None:
-        """See `asyncio.BufferedProtocol`."""
         self._over = True
         self._came(0)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._over = True
         self._came(0)
         self._writable.set()
 
     def pause_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._writable.set()
 
     def _came(self, count: int) -> None:
@@ -293,7 +286,6 @@ class ServedCall:
         self._begun, self._left, self._waits = memoryview(head.begun), head.length, head.waits
 
     async def header(self) -> messages.UploadHeader | None:
-        """See `fedlm.fl_core.deployment.protocol.interface.Upload.header`."""
         field = self.head.fields.get(UPLOAD_HEADER)
         if field is None:
             return None
@@ -306,7 +298,6 @@ class ServedCall:
         return header
 
     async def read_into(self, space: memoryview) -> int:
-        """See `fedlm.fl_core.deployment.protocol.interface.Upload.read_into`."""
         if not self._left:
             return 0
         if self._waits:

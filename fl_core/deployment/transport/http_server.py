@@ -8,10 +8,10 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
+from fedlm.fl_core.deployment.addresses import host_and_port
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import (
     BrokenUploadError,
@@ -22,6 +22,7 @@ from fedlm.fl_core.deployment.protocol.interface import (
     UnknownArtifactError,
 )
 from fedlm.fl_core.deployment.security.callers import Refusals, check_claimed_name, parse_message
+from fedlm.fl_core.deployment.security.credentials import CertifiedNames, server_tls
 from fedlm.fl_core.deployment.transport.http_connections import (
     CLOSE,
     PLAIN,
@@ -38,6 +39,7 @@ from fedlm.fl_core.deployment.transport.http_names import (
     FIRST_CHUNK,
     UPLOAD,
 )
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.errors import ConfigurationError
 
 log = logging.getLogger("fedlm.transport")
@@ -45,9 +47,6 @@ _HANDSHAKE_SECONDS, _STALLED_SECONDS = 10.0, 60.0
 _BYTES_AT_ONCE = 1 << 22
 _SECONDS_BETWEEN_WARNINGS = 1.0
 _WAITING_CONNECTIONS = 1024
-
-CheckNames = Callable[[list[bytes]], str]
-"""From the names in a client's certificate to its identity; raises `RefusedError` where there is none."""
 
 
 class HttpServer:
@@ -57,27 +56,13 @@ class HttpServer:
       port: that it listens on, once started.
     """
 
-    def __init__(
-        self,
-        handlers: Handlers,
-        address: str,
-        tls: ssl.SSLContext | None = None,
-        check_names: CheckNames | None = None,
-        share_port: bool = False,
-    ):
-        """Prepare to listen.
-
-        Args:
-          handlers: what to serve.
-          address: host and port; port 0 takes a free one.
-          tls: which asks clients for certificates; plain text where None, which is for loopback alone.
-          check_names: see `CheckNames`; the name that a client claims where None.
-          share_port: whether other processes may listen on the same port; the operating system spreads connections.
-        """
-        self._handlers, self._address, self._share_port = handlers, address, share_port
-        self._tls, self._check_names = tls, check_names
-        if tls is not None:
-            tls.sslobject_class = _reporting_handshakes()
+    def __init__(self, handlers: Handlers, options: ListenOptions):
+        """Prepare to listen."""
+        self._handlers, self._address, self._share_port = handlers, options.address, options.share_port
+        self._tls = self._names = None
+        if options.keys is not None:
+            self._tls, self._names = server_tls(options.keys, certified=True), CertifiedNames(options.keys)
+            self._tls.sslobject_class = _reporting_handshakes()
         self._refusals = Refusals()
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task] = set()
@@ -85,17 +70,12 @@ class HttpServer:
         self.port = 0
 
     async def start(self) -> None:
-        """Begin to listen.
-
-        Raises:
-          ConfigurationError: the address cannot be listened on.
-        """
-        host, _, port = self._address.rpartition(":")
         try:
+            host, port = host_and_port(self._address)
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: ServedConnection(self._begin),
-                host.strip("[]"),
-                int(port),
+                host,
+                port,
                 ssl=self._tls,
                 ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_SECONDS,
                 reuse_port=self._share_port or None,
@@ -108,11 +88,6 @@ class HttpServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self, grace: float) -> None:
-        """Take no new call, and end those that last longer than a grace.
-
-        Args:
-          grace: in seconds.
-        """
         if self._server is not None:
             self._server.close()
         for task in self._idle:
@@ -176,9 +151,9 @@ class HttpServer:
             await call.say(HTTPStatus.TOO_MANY_REQUESTS, str(error))
 
     def _identify(self, call: ServedCall) -> str:
-        if self._check_names is None:
+        if self._names is None:
             return check_claimed_name(call.head.fields.get(CLIENT_NAME))
-        return self._check_names(call.connection.certified_names())
+        return self._names.check(call.connection.certified_names())
 
     async def _route(self, call: ServedCall, peer: str) -> None:
         path, method = urlsplit(call.head.target).path, call.head.method

@@ -1,6 +1,24 @@
-"""Several ports that one server listens on."""
+"""What a server listens with: where, to whom, and on several ports at once."""
 
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+
+class ListenOptions(NamedTuple):
+    """Where a server listens to clients, and to whom.
+
+    Attributes:
+      address: host and port; port 0 takes a free one.
+      chunk_bytes: of the largest chunk in either direction; where messages hold chunks, longer ones are refused unread.
+      keys: folder of the server's credentials and the list of revoked clients, for mutual TLS: a client is who its
+        certificate says. Plain text where None, for loopback alone: a client is who it says.
+      share_port: whether other processes may listen on the same port; the operating system spreads connections.
+    """
+
+    address: str
+    chunk_bytes: int
+    keys: Path | None = None
+    share_port: bool = False
 
 
 class Listener(Protocol):
@@ -12,7 +30,7 @@ class Listener(Protocol):
         ...
 
     async def start(self) -> None:
-        """Begin to listen."""
+        """Begin to listen; raises `ConfigurationError` where the address cannot be had."""
         ...
 
     async def stop(self, grace: float) -> None:
@@ -21,23 +39,17 @@ class Listener(Protocol):
 
 
 class Listeners:
-    """Listeners that start and stop together."""
+    """Listeners that start and stop together; the first is the one that clients call."""
 
     def __init__(self, *listeners: Listener):
-        """Put them together.
-
-        Args:
-          *listeners: the first is the one that clients call.
-        """
         self._listeners = listeners
 
     @property
     def port(self) -> int:
-        """The port that clients call."""
         return self._listeners[0].port
 
     async def start(self) -> None:
-        """See `Listener.start`; where one cannot, those before it are stopped again."""
+        """Start each; where one cannot, those before it are stopped again."""
         for number, listener in enumerate(self._listeners):
             try:
                 await listener.start()
@@ -47,6 +59,5 @@ class Listeners:
                 raise
 
     async def stop(self, grace: float) -> None:
-        """See `Listener.stop`."""
         for listener in self._listeners:
             await listener.stop(grace)

@@ -5,17 +5,20 @@ Whatever a client sends, the answer is a status and a reason; a report counts ex
 
 import asyncio
 import math
+from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 from fedlm.fl_core.compression.compressors import Compressor
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import BrokenUploadError, Upload
 from fedlm.fl_core.deployment.protocol.update_bytes import DamagedError, WireError, upload_bytes
+from fedlm.fl_core.deployment.server.reports.attempt import Attempt, Participant, RoundCollection
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report
 from fedlm.fl_core.deployment.server.reports.transfer_turns import Transfer, Turns
 from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffer, UploadBuffers
-from fedlm.fl_core.deployment.server.round_attempt import RoundAttempt
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums
 from fedlm.models.base import Params
 
@@ -25,11 +28,40 @@ _MOST_EXAMPLES = 10_000_000
 _LONGEST_ID = 64
 _MOST_LOSS = 1e4
 _LARGEST_GRADIENT = 1e12
+_REMEMBERED_ATTEMPTS = 4
 _Reply = messages.UploadReply
+_Result = TypeVar("_Result")
+
+
+class _Sent(NamedTuple):
+    """What a client of an attempt sends."""
+
+    collection: RoundCollection
+    client: int
+    header: messages.UploadHeader
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.collection.attempt
+
+    def answer(self, reply: messages.UploadReply) -> messages.UploadReply:
+        """Note that an answer is final."""
+        participant = self.attempt.participants[self.client]
+        participant.receipt, participant.upload_id = reply, self.header.upload_id
+        self.collection.answered(self.client, reply)
+        return reply
+
+    def refuse_for_good(self, reason: str) -> messages.UploadReply:
+        self.attempt.refused += 1
+        return self.answer(refusal(_Reply.INVALID, reason))
 
 
 class Receiver:
-    """Receives the reports of a run."""
+    """Receives the reports of a run.
+
+    Attributes:
+      past: who took part in the latest attempts that are closed, by token.
+    """
 
     def __init__(
         self, like: Params, compressor: Compressor, training: LocalTraining, length: int, buffers: UploadBuffers
@@ -46,22 +78,20 @@ class Receiver:
         self._size, self._training, self._length = upload_bytes(compressor, like), training, length
         self._buffers, self._adding = buffers, ThreadPoolExecutor(1, "reports")
         self._turns = Turns(_UPLOADS_AT_ONCE)
+        self.past: OrderedDict[bytes, dict[int, Participant]] = OrderedDict()
 
     async def receive(
-        self, attempt: RoundAttempt, number: int, header: messages.UploadHeader, upload: Upload
+        self, collection: RoundCollection, number: int, header: messages.UploadHeader, upload: Upload
     ) -> messages.UploadReply:
         """Receive a report, or find out that it was received before.
 
         Args:
-          attempt: that is running.
+          collection: of the attempt that is running.
           number: of the client, which takes part in it.
           header: of the upload.
           upload: whose header was read.
-
-        Returns:
-          The answer.
         """
-        participant = attempt.participants[number]
+        participant = collection.attempt.participants[number]
         if participant.adding is not None:
             await asyncio.wait({participant.adding})
         if participant.receipt is not None:
@@ -70,7 +100,7 @@ class Receiver:
             return refusal(_Reply.INVALID, "this client has answered in this round already")
         if participant.receiving is not None:
             participant.receiving.cancel()
-        task = asyncio.create_task(self._receive(attempt, number, header, upload))
+        task = asyncio.create_task(self._receive(_Sent(collection, number, header), upload))
         participant.receiving = task
         try:
             await asyncio.wait({task})
@@ -82,25 +112,40 @@ class Receiver:
             return task.result()
         if participant.receipt is not None and participant.upload_id == header.upload_id:
             return participant.receipt
-        if attempt.closed:
+        if collection.attempt.closed:
             return refusal(_Reply.LATE, "the round ended before the upload did")
         return refusal(_Reply.DAMAGED, "another upload of this client took the place of this one")
 
-    async def idle(self) -> None:
-        """Wait until no report is being added, and forget those that were."""
-        await asyncio.get_running_loop().run_in_executor(self._adding, lambda: None)
+    async def close(self, attempt: Attempt) -> None:
+        """Take no more reports; what is being added now belongs to the sum, what waits for its turn finds it closed."""
+        attempt.closed = True
+        self.past[attempt.token] = attempt.participants
+        while len(self.past) > _REMEMBERED_ATTEMPTS:
+            self.past.popitem(last=False)
+        for participant in attempt.participants.values():
+            if participant.receiving is not None:
+                participant.receiving.cancel()
+        await self._in_adding_thread(lambda: None)
         self._buffers.forget()
 
-    async def _receive(
-        self, attempt: RoundAttempt, number: int, header: messages.UploadHeader, upload: Upload
-    ) -> messages.UploadReply:
-        if reason := self._contradiction(header):
-            return _finally_refused(attempt, number, header, reason)
-        if header.outcome != messages.UploadHeader.TRAINED:
-            return await self._decline(attempt, number, header)
+    def answer_of_the_past(self, number: int, header: messages.UploadHeader) -> messages.UploadReply:
+        """Answer a report of an attempt that is not running: as before, where it was answered."""
+        participants = self.past.get(header.attempt)
+        if participants is None:
+            return refusal(_Reply.STALE, "this round, or this attempt at it, is not running")
+        participant = participants.get(number)
+        if participant is not None and participant.receipt is not None and participant.upload_id == header.upload_id:
+            return participant.receipt
+        return refusal(_Reply.LATE, "the round is over")
+
+    async def _receive(self, sent: _Sent, upload: Upload) -> messages.UploadReply:
+        if reason := self._contradiction(sent.header):
+            return sent.refuse_for_good(reason)
+        if sent.header.outcome != messages.UploadHeader.TRAINED:
+            return await self._decline(sent)
         with self._turns.transfer() as transfer:
             await transfer.turn()
-            if attempt.taken >= attempt.rules.goal:
+            if sent.collection.all_taken:
                 return refusal(_Reply.LATE, "the round has all the reports that it wanted")
             try:
                 buffer = self._buffers.open(self._size)
@@ -109,10 +154,10 @@ class Receiver:
             with buffer:
                 if reply := await self._fill(buffer, upload, transfer):
                     return reply
-                attempt.bytes_up += buffer.written
+                sent.attempt.bytes_up += buffer.written
                 # The next one would find no memory while this one is there.
                 transfer.keep()
-                return await self._add_whole(attempt, number, header, buffer)
+                return await self._add_whole(sent, buffer)
 
     def _contradiction(self, header: messages.UploadHeader) -> str:
         """Say what is wrong with a header; empty where nothing is."""
@@ -136,14 +181,11 @@ class Receiver:
                 return f"{name} is {value:g}, expected a number from 0 to {bound:g}"
         return ""
 
-    async def _decline(self, attempt: RoundAttempt, number: int, header: messages.UploadHeader) -> messages.UploadReply:
-        if header.outcome == messages.UploadHeader.NOT_FINITE:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._adding, attempt.sum.add_unusable)
-        attempt.declined += 1
-        reply = _Reply(status=_Reply.ACCEPTED)
-        attempt.answer(number, header.upload_id, reply)
-        return reply
+    async def _decline(self, sent: _Sent) -> messages.UploadReply:
+        if sent.header.outcome == messages.UploadHeader.NOT_FINITE:
+            await self._in_adding_thread(sent.attempt.sum.add_unusable)
+        sent.attempt.declined += 1
+        return sent.answer(_Reply(status=_Reply.ACCEPTED))
 
     async def _fill(self, buffer: UploadBuffer, upload: Upload, transfer: Transfer) -> messages.UploadReply | None:
         while True:
@@ -162,11 +204,9 @@ class Receiver:
             return refusal(_Reply.DAMAGED, f"{buffer.written} bytes arrived of the {self._size} that were declared")
         return None
 
-    async def _add_whole(
-        self, attempt: RoundAttempt, number: int, header: messages.UploadHeader, buffer: UploadBuffer
-    ) -> messages.UploadReply:
-        adding = asyncio.create_task(self._add(attempt, number, header, buffer))
-        attempt.participants[number].adding = adding
+    async def _add_whole(self, sent: _Sent, buffer: UploadBuffer) -> messages.UploadReply:
+        adding = asyncio.create_task(self._add(sent, buffer))
+        sent.attempt.participants[sent.client].adding = adding
         try:
             return await asyncio.shield(adding)
         except asyncio.CancelledError:
@@ -174,44 +214,40 @@ class Receiver:
             await asyncio.wait({adding})
             raise
 
-    async def _add(
-        self, attempt: RoundAttempt, number: int, header: messages.UploadHeader, buffer: UploadBuffer
-    ) -> messages.UploadReply:
-        participant = attempt.participants[number]
+    async def _add(self, sent: _Sent, buffer: UploadBuffer) -> messages.UploadReply:
+        header, attempt = sent.header, sent.attempt
         training = TrainingSums(header.loss, header.tokens, header.gradient_norm)  # type: ignore[arg-type]
 
-        def work() -> tuple[messages.UploadReply, bool]:
-            if reply := attempt.claim(number, header.upload_id):
-                return reply, False
+        def work() -> messages.UploadReply:
+            if reply := sent.collection.claim(sent.client, header.upload_id):
+                return reply
             try:
-                attempt.sum.add(Report(number, buffer.content(), header.num_examples, training))
+                attempt.sum.add(Report(sent.client, buffer.content(), header.num_examples, training))
             except WireError as error:
-                attempt.give_back(number)
-                return refusal(_Reply.DAMAGED if isinstance(error, DamagedError) else _Reply.INVALID, str(error)), False
-            return _Reply(status=_Reply.ACCEPTED), True
+                sent.collection.give_back(sent.client)
+                return refusal(_Reply.DAMAGED if isinstance(error, DamagedError) else _Reply.INVALID, str(error))
+            added.append(sent.client)
+            return _Reply(status=_Reply.ACCEPTED)
 
+        added: list[int] = []
         try:
-            reply, added = await asyncio.get_running_loop().run_in_executor(self._adding, work)
+            reply = await self._in_adding_thread(work)
         finally:
-            participant.adding = None
+            attempt.participants[sent.client].adding = None
         if reply.status == _Reply.INVALID:
-            return _finally_refused(attempt, number, header, reply.reason)
+            return sent.refuse_for_good(reply.reason)
         if added:
-            attempt.accepted.append(number)
+            attempt.accepted += added
             attempt.steps += int(self._training.count_steps(header.num_examples))
-            attempt.answer(number, header.upload_id, reply)
+            return sent.answer(reply)
         return reply
+
+    async def _in_adding_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._adding, work)
 
 
 async def read_header(upload: Upload) -> messages.UploadHeader | None:
-    """Read the header of an upload.
-
-    Args:
-      upload: that arrives.
-
-    Returns:
-      The header; None where something else came, or nothing for a while.
-    """
+    """Read the header of an upload; None where something else came, or nothing for a while."""
     try:
         async with asyncio.timeout(_HEADER_SECONDS):
             return await upload.header()
@@ -220,25 +256,8 @@ async def read_header(upload: Upload) -> messages.UploadHeader | None:
 
 
 def refusal(status: "messages.UploadReply.Status", reason: str) -> messages.UploadReply:
-    """Make the answer to a report that does not count.
-
-    Args:
-      status: which kind of answer.
-      reason: in words.
-
-    Returns:
-      The answer.
-    """
+    """Make the answer to a report that does not count."""
     return _Reply(status=status, reason=reason)
-
-
-def _finally_refused(
-    attempt: RoundAttempt, number: int, header: messages.UploadHeader, reason: str
-) -> messages.UploadReply:
-    reply = refusal(_Reply.INVALID, reason)
-    attempt.refused += 1
-    attempt.answer(number, header.upload_id, reply)
-    return reply
 
 
 def _no_room(error: OSError) -> messages.UploadReply:

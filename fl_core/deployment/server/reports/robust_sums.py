@@ -21,7 +21,7 @@ import numpy as np
 from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
 from fedlm.fl_core.compression.compressors import Compressor, decompress_update
 from fedlm.fl_core.deployment.protocol.update_bytes import unpack_update
-from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum, SumSettings
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import TrainingSums
 from fedlm.models.base import Params
@@ -54,32 +54,28 @@ class RobustSum(StreamingSum):
 
     def __init__(
         self,
-        like: Params,
-        compressor: Compressor,
-        rules: AggregationRules,
-        clip_norm: float | None,
+        settings: SumSettings,
         upload_key: jax.Array,
         rule: RobustRule,
         folder: Path,
         most: int,
+        clip_norm: float | None = None,
     ):
         """Begin with nothing, and take the disk's room for all reports.
 
         Args:
-          like: see `StreamingSum`, as the next four.
-          compressor: how updates travel.
-          rules: how they are screened and clipped; all weigh the same.
-          clip_norm: of this round.
-          upload_key: of the round.
-          rule: how they become one.
+          settings: see `StreamingSum`; all clients weigh the same.
+          upload_key: see there.
+          rule: how updates become one.
           folder: for the file.
           most: reports that will be added.
+          clip_norm: see `StreamingSum`.
 
         Raises:
           ConfigurationError: the disk has no room.
         """
-        super().__init__(like, compressor, rules, clip_norm, upload_key)
-        self._rule, self._rows, self._most = rule, 0, most
+        super().__init__(settings, upload_key, clip_norm)
+        self._rule, self._rows = rule, 0
         self._columns = sum(leaf.size for leaf in jax.tree_util.tree_leaves(self._like))
         leaves, structure = jax.tree_util.tree_flatten(self._like)
         self._shapes = (tuple(leaf.shape for leaf in leaves), structure)
@@ -117,7 +113,7 @@ class RobustSum(StreamingSum):
         return accepted
 
     def finish(self) -> CohortAggregate:
-        """See `StreamingSum.finish`: the weight times the robust mean takes the place of the sum. Takes a while."""
+        """Let the weight times the robust mean take the place of the sum. Takes a while."""
         rows, columns = self._rows, self._columns
         self._file.flush()
         found = np.zeros(columns, np.float32)

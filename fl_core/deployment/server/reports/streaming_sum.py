@@ -36,28 +36,34 @@ class Report(NamedTuple):
     training: TrainingSums
 
 
+class SumSettings(NamedTuple):
+    """How the reports of a run are read and added up.
+
+    Attributes:
+      like: arrays, or shapes, of the model's structure.
+      compressor: how updates travel.
+      rules: how they are screened, clipped and weighed.
+    """
+
+    like: Params
+    compressor: Compressor
+    rules: AggregationRules
+
+
 class StreamingSum:
     """The sum of a round's reports; holds one model's worth of numbers however many there are. Not thread-safe."""
 
-    def __init__(
-        self,
-        like: Params,
-        compressor: Compressor,
-        rules: AggregationRules,
-        clip_norm: float | None,
-        upload_key: jax.Array,
-    ):
+    def __init__(self, settings: SumSettings, upload_key: jax.Array, clip_norm: float | None = None):
         """Begin with nothing.
 
         Args:
-          like: arrays, or shapes, of the model's structure.
-          compressor: how updates travel.
-          rules: how they are screened, clipped and weighed.
-          clip_norm: of this round, in place of the rules'; None for theirs.
+          settings: of the run.
           upload_key: of the round; see `fedlm.fl_core.round_loop.RoundPlan.upload_key`.
+          clip_norm: of this round, in place of the rules'; None for theirs.
         """
-        self._compressor, self._rules, self._clip_norm, self._key = compressor, rules, clip_norm, upload_key
-        self._like = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), like)
+        self._compressor, self._rules = settings.compressor, settings.rules
+        self._clip_norm, self._key = clip_norm, upload_key
+        self._like = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), settings.like)
         # Its arrays are given to the compiled program one by one, so that no two may be the same.
         self.aggregate: CohortAggregate = jax.tree_util.tree_map(jnp.copy, empty_aggregate(self._like))
 
@@ -67,10 +73,7 @@ class StreamingSum:
         self._add(0, message, 1, TrainingSums(0.0, 0.0, 0.0))  # type: ignore[arg-type]
 
     def add(self, report: Report) -> None:
-        """Add a report.
-
-        Args:
-          report: as it was received.
+        """Add a report as it was received.
 
         Raises:
           WireError: it is not an update of this model, or its numbers are not finite. The sum is as before, but counts

@@ -11,29 +11,21 @@ from collections import deque
 from collections.abc import Iterator
 
 _BYTES_A_SECOND = 100e6
-_LONGEST_IDLE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 0.05
 
 
 class Turns:
     """Hands out turns. Make and use it in one event loop."""
 
     def __init__(self, count: int):
-        """Begin with all turns free.
-
-        Args:
-          count: how many transfers have one at once.
-        """
+        """Begin with all turns free; so many transfers have one at once."""
         self._free = count
         self._new: deque[asyncio.Future[None]] = deque()
         self._returning: deque[asyncio.Future[None]] = deque()
 
     @contextlib.contextmanager
     def transfer(self) -> Iterator["Transfer"]:
-        """Begin a transfer; it has no turn yet.
-
-        Yields:
-          The transfer.
-        """
+        """Begin a transfer; it has no turn yet."""
         transfer = Transfer(self)
         try:
             yield transfer
@@ -41,11 +33,7 @@ class Turns:
             transfer.give_up()
 
     async def take(self, returning: bool) -> None:
-        """Wait for a turn.
-
-        Args:
-          returning: whether the transfer had one before; these come first, for they do not need it for long.
-        """
+        """Wait for a turn; those that had one before come first, for they do not need it for long."""
         if self._free:
             self._free -= 1
             return
@@ -75,7 +63,6 @@ class Transfer:
     """One client's download or upload."""
 
     def __init__(self, turns: Turns):
-        """Begin without a turn; see `Turns.transfer`."""
         self._turns, self._clock = turns, asyncio.get_running_loop().time
         self._had_one, self._fast = False, True
         self._asked = self._ends = 0.0
@@ -89,18 +76,14 @@ class Transfer:
         await self._turns.take(self._had_one)
         self._had_one = True
         self._asked = self._clock()
-        self._ends = self._asked + _LONGEST_IDLE_SECONDS
+        self._ends = self._asked + _LONGEST_PAUSE_SECONDS
         self._arm()
 
     def moved(self, size: int) -> None:
-        """Count what was moved since the last `turn`.
-
-        Args:
-          size: bytes.
-        """
+        """Count the bytes that were moved since the last `turn`."""
         now, worth = self._clock(), size / _BYTES_A_SECOND
         if self._timer is not None:
-            self._ends = min(self._ends + worth, now + _LONGEST_IDLE_SECONDS)
+            self._ends = min(self._ends + worth, now + _LONGEST_PAUSE_SECONDS)
         else:
             self._fast = now - self._asked < worth
 

@@ -22,27 +22,12 @@ class UploadBuffers:
     """Makes buffers within a budget."""
 
     def __init__(self, budget: int, folder: Path):
-        """Begin with the whole budget.
-
-        Args:
-          budget: bytes of memory for all uploads together.
-          folder: for files; they have no names, and are gone when the process is.
-        """
+        """Begin with a budget of bytes of memory for all uploads together, and a folder for nameless files."""
         self._left, self._folder = budget, folder
         self._used: list[memoryview] = []
 
     def open(self, size: int) -> "UploadBuffer":
-        """Make room for an upload.
-
-        Args:
-          size: its bytes, at least 1.
-
-        Returns:
-          The buffer; close it.
-
-        Raises:
-          OSError: neither memory nor disk has room.
-        """
+        """Make room for the bytes of an upload, at least one; raises `OSError` where neither memory nor disk has it."""
         if size > self._left:
             return UploadBuffer(size, self, tempfile.TemporaryFile(dir=self._folder))
         self._left -= size
@@ -69,7 +54,6 @@ class UploadBuffer:
     """The bytes of one upload, as they come; a context manager."""
 
     def __init__(self, size: int, owner: UploadBuffers, file: BinaryIO | None):
-        """Prepare for the first bytes; see `UploadBuffers.open`."""
         self._size, self._owner, self._file = size, owner, file
         self._memory = owner.take_memory(size) if file is None else memoryview(b"")
         self._passing = bytearray()
@@ -99,13 +83,7 @@ class UploadBuffer:
         return memoryview(self._passing)[:left]
 
     async def take(self, count: int) -> bool:
-        """Keep what was put into `space`.
-
-        Args:
-          count: its bytes.
-
-        Returns:
-          Whether they belong to the upload; nothing is kept where they are more than that.
+        """Keep so many bytes that were put into `space`, or nothing and return False where the upload has no more.
 
         Raises:
           OSError: the disk is full.

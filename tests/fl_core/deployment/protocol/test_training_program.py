@@ -2,10 +2,10 @@
 
 import jax
 import pytest
+from fedlm.fl_core.deployment.aggregators.shared_server import agreement
 
 from fedlm.fl_core.compression.compressors import Scheme, shapes_of
 from fedlm.fl_core.compression.registry import COMPRESSIONS, ROTATED
-from fedlm.fl_core.deployment.aggregators.shared_server import agreement
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.training_program import (
     read_compressor,

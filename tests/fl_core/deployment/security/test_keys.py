@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedlm.fl_core.deployment.addresses import loopback_only
 from fedlm.fl_core.deployment.protocol.interface import RefusedError
 from fedlm.fl_core.deployment.security import certificates, keys
 from fedlm.fl_core.deployment.security.certificates import KeysError, common_name, make_request, new_key
@@ -19,7 +20,6 @@ from fedlm.fl_core.deployment.security.credentials import (
     CLIENT,
     SERVER,
     CertifiedNames,
-    loopback_only,
     read_credentials,
     server_tls,
 )

@@ -16,6 +16,7 @@ from fedlm.fl_core.deployment.protocol.interface import (
 )
 from fedlm.fl_core.deployment.transport import http_server
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.errors import ConfigurationError
 
@@ -56,7 +57,7 @@ class Handlers:
 
 @contextlib.asynccontextmanager
 async def connected(transport, handlers, port=0):
-    server = TRANSPORTS[transport].listen(handlers, f"127.0.0.1:{port}", 1 << 16, None, False)
+    server = TRANSPORTS[transport].listen(handlers, ListenOptions(f"127.0.0.1:{port}", 1 << 16))
     await server.start()
     channel = TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("ann")
     try:

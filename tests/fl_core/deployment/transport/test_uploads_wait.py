@@ -6,6 +6,7 @@ import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import RefusedError
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
 PIECES = [bytes([number]) * 1000 for number in range(20)]
@@ -13,7 +14,7 @@ PIECES = [bytes([number]) * 1000 for number in range(20)]
 
 async def connected(transport, handlers):
     """A server of handlers, and a client's connection to it."""
-    server = TRANSPORTS[transport].listen(handlers, "127.0.0.1:0", 1 << 16, None, False)
+    server = TRANSPORTS[transport].listen(handlers, ListenOptions("127.0.0.1:0", 1 << 16))
     await server.start()
     return server, TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("client")
 

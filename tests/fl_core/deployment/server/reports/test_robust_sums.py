@@ -13,7 +13,7 @@ from fedlm.fl_core.compression.compressors import compress_update
 from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, RobustSum, robust_mean
-from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum
+from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import TrainingSums
@@ -55,10 +55,8 @@ def report(compressor, client, scale=1.0):
 
 
 def new_sum(folder, rule, compressor, clip_norm=None, most=8):
-    rules = AggregationRules("uniform", clip_norm)
-    if rule is None:
-        return StreamingSum(SHAPES, compressor, rules, None, KEY)
-    return RobustSum(SHAPES, compressor, rules, None, KEY, rule, folder, most)
+    settings = SumSettings(SHAPES, compressor, AggregationRules("uniform", clip_norm))
+    return StreamingSum(settings, KEY) if rule is None else RobustSum(settings, KEY, rule, folder, most)
 
 
 def test_only_the_mean_differs_from_a_plain_sum(tmp_path):

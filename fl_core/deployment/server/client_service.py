@@ -1,0 +1,116 @@
+"""What every process needs that clients talk to, made of the settings of a deployment."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+
+from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.deployment.protocol.artifacts import Buffer, ServedArtifact
+from fedlm.fl_core.deployment.protocol.training_program import write_training_program
+from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding, download_bytes, upload_bytes
+from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offer, Rounds
+from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
+from fedlm.fl_core.deployment.server.pacing import PaceSteering
+from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
+from fedlm.fl_core.deployment.server.reports.receiving import Receiver
+from fedlm.fl_core.deployment.server.reports.round_sums import RoundSums
+from fedlm.fl_core.deployment.server.reports.streaming_sum import SumSettings
+from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffers
+from fedlm.fl_core.deployment.server.round_rules import RoundRules
+from fedlm.fl_core.deployment.server.settings import Deployment
+from fedlm.fl_core.deployment.state.state import State
+from fedlm.fl_core.runs.federated_training import Score
+from fedlm.models.base import Model
+
+_TRANSFERS_FOLDER = "transfers"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained.
+
+    Attributes:
+      deployment: the settings.
+      model: with the vocabulary's size.
+      vocabulary: the tokenizer's JSON.
+      fingerprint: of the vocabulary.
+      score: see `fedlm.fl_core.runs.federated_training.Score`.
+      sampler: names the cohorts, for runs that repeat a simulation.
+    """
+
+    deployment: Deployment
+    model: Model
+    vocabulary: bytes
+    fingerprint: str
+    score: Score | None = None
+    sampler: CohortSampler | None = None
+
+
+@dataclass(frozen=True)
+class ModelDownloads:
+    """How models are offered for download.
+
+    Attributes:
+      encoding: how the model travels.
+      chunk_bytes: of the chunks of its download.
+      folder: where it is meanwhile.
+    """
+
+    encoding: DownloadEncoding
+    chunk_bytes: int
+    folder: Path
+
+    def offer(self, content: Iterable[Buffer]) -> ServedArtifact:
+        """Offer a model's bytes until the artifact is withdrawn; raises `DiskError` where there is no room."""
+        return ServedArtifact(content, self.encoding, self.chunk_bytes, self.folder)
+
+
+@dataclass(frozen=True)
+class ClientService:
+    """The parts of a process that clients talk to; `state` is what must survive it."""
+
+    state: State
+    rules: RoundRules
+    registry: ClientRegistry
+    offer: Offer
+    receiver: Receiver
+    pacing: PaceSteering
+    limiter: RateLimiter
+    sums: RoundSums
+    downloads: ModelDownloads
+
+    @classmethod
+    def make(cls, task: Task, state: State, out: Path) -> "ClientService":
+        """Make the parts in a folder for uploads and downloads."""
+        deployment, rules, compressor = task.deployment, task.deployment.round_rules(), task.deployment.compressor()
+        # What clients download, and uploads that memory has no room for.
+        folder = out / _TRANSFERS_FOLDER
+        folder.mkdir(exist_ok=True)
+        like = jax.eval_shape(task.model.init, jax.random.key(0))
+        downloads = ModelDownloads(deployment.download_encoding, deployment.chunk_bytes, folder)
+        program = write_training_program(deployment.model, task.model, deployment)
+        vocabulary = ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, folder)
+        buffers = UploadBuffers(download_bytes(like), folder)
+        round_bytes = download_bytes(like) + upload_bytes(compressor, like) + len(task.vocabulary)
+        return cls(
+            state=state,
+            rules=rules,
+            registry=ClientRegistry(state, deployment.participation, deployment.saved_every),
+            offer=Offer(program, vocabulary),
+            receiver=Receiver(like, compressor, deployment.local_training(), deployment.length, buffers),
+            pacing=PaceSteering(rules.to_select, deployment.check_in_seconds),
+            limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
+            sums=RoundSums(
+                SumSettings(like, compressor, deployment.aggregation_rules()),
+                deployment.robust_rule(),
+                deployment.cohort_size,
+                folder,
+            ),
+            downloads=downloads,
+        )
+
+    def handlers(self, rounds: Rounds) -> ClientHandlers:
+        """Make what answers clients; call it in the event loop."""
+        return ClientHandlers(rounds, self.offer, self.receiver, self.pacing, self.limiter)

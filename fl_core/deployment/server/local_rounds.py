@@ -1,0 +1,263 @@
+"""Rounds that one process has alone: it selects their clients, and waits for reports by its own clock."""
+
+import asyncio
+import math
+import time
+
+from fedlm.fl_core.deployment.event_log import event
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
+from fedlm.fl_core.deployment.server.client_handlers import CheckedIn
+from fedlm.fl_core.deployment.server.client_registry import ClientsSeen
+from fedlm.fl_core.deployment.server.client_service import ClientService
+from fedlm.fl_core.deployment.server.reports.attempt import Attempt, Participant, RoundCollection
+from fedlm.fl_core.deployment.server.reports.receiving import refusal
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.round_rules import DrainedError, RoundProgress, RoundRules
+from fedlm.fl_core.deployment.state.retrying import with_retries_async
+from fedlm.fl_core.deployment.state.state import AttemptRecord
+from fedlm.fl_core.round_loop import CohortResult, RoundPlan
+
+_LONGEST_WAIT = 3600.0
+
+
+class LocalCollection:
+    """A `RoundCollection` of one process: who is selected, and when it is over. No network, no clock of its own.
+
+    Without any client it waits for ever.
+
+    Attributes:
+      attempt: what was collected.
+      rules: when it is over.
+      checked_in: numbers of the clients that have checked in since it was opened.
+      changed: set whenever it may be over.
+    """
+
+    def __init__(self, attempt: Attempt, rules: RoundRules):
+        self.attempt, self.rules = attempt, rules
+        self.checked_in: set[int] = set()
+        self.changed = asyncio.Event()
+        self._named = {int(client) for client in attempt.plan.clients}
+        self._selection_ends = math.inf
+        self._taken = 0
+
+    # What calls of clients ask for.
+
+    @property
+    def all_taken(self) -> bool:
+        return self._taken >= self.rules.goal
+
+    def claim(self, client: int, upload_id: bytes) -> messages.UploadReply | None:
+        if self.attempt.closed or self.all_taken:
+            return refusal(messages.UploadReply.LATE, "the round has all the reports that it wanted")
+        self._taken += 1
+        return None
+
+    def give_back(self, client: int) -> None:
+        self._taken -= 1
+
+    def answered(self, client: int, receipt: messages.UploadReply) -> None:
+        self.changed.set()
+
+    def wants(self, client: int, now: float) -> bool:
+        """Say whether a client would be selected, were it to check in now, by the loop's clock.
+
+        A client that was selected before, and has not answered, is told the same again.
+        """
+        participants = self.attempt.participants
+        if self.attempt.closed or now >= self.attempt.deadline:
+            return False
+        if client in participants:
+            return participants[client].receipt is None
+        if now >= self._selection_ends or (self._named and client not in self._named):
+            return False
+        return self._active() < self.rules.to_select
+
+    def select(self, client: int, now: float) -> None:
+        """Take a client in that the round `wants`."""
+        if not self.attempt.participants:
+            self.attempt.opened = now
+            self._end_selection(now + self.rules.selection_seconds)
+        self.attempt.participants.setdefault(client, Participant())
+        if self._active() >= self.rules.to_select:
+            self._end_selection(min(self._selection_ends, now))
+
+    def _active(self) -> int:
+        return len(self.attempt.participants) - self.attempt.declined - self.attempt.refused
+
+    def _end_selection(self, moment: float) -> None:
+        self._selection_ends, self.attempt.deadline = moment, moment + self.rules.reporting_seconds
+        self.changed.set()
+
+    # What the round loop asks for.
+
+    def finished(self, now: float) -> bool:
+        """Say whether nothing more is waited for, or time is over."""
+        if now >= self.attempt.deadline:
+            return True
+        participants = self.attempt.participants
+        answered = sum(one.receipt is not None for one in participants.values())
+        return self.rules.over(len(self.attempt.accepted), answered, len(participants), now < self._selection_ends)
+
+    def next_moment(self, now: float) -> float:
+        """Say how many seconds nothing can change unless a client does something."""
+        next_end = self._selection_ends if now < self._selection_ends else self.attempt.deadline
+        return max(0.0, min(next_end - now, _LONGEST_WAIT))
+
+    def progress(self, now: float) -> RoundProgress:
+        """Say how far it is, in numbers that do not change any more."""
+        attempt, rules = self.attempt, self.rules
+        selected, reported = len(attempt.participants), len(attempt.accepted)
+        return RoundProgress(
+            round_number=attempt.plan.round_number,
+            open=not attempt.closed,
+            selecting=not attempt.closed and now < self._selection_ends,
+            seconds=now - attempt.opened,
+            seconds_left=None if math.isinf(attempt.deadline) else max(attempt.deadline - now, 0.0),
+            goal=rules.goal,
+            minimum=rules.minimum,
+            wanted=rules.to_select,
+            checked_in=len(self.checked_in),
+            selected=selected,
+            reported=reported,
+            dropped=selected - reported if attempt.closed else attempt.declined + attempt.refused,
+            bytes_down=attempt.bytes_down,
+            bytes_up=attempt.bytes_up,
+        )
+
+    def record(self, seconds: float) -> AttemptRecord:
+        """Put down how it ended after so many seconds."""
+        attempt = self.attempt
+        shortfall = self.rules.shortfall(len(attempt.accepted), len(attempt.participants))
+        return AttemptRecord(
+            token=attempt.token.hex(),
+            round_number=attempt.plan.round_number,
+            outcome="abandoned" if shortfall else "finished",
+            reason=shortfall,
+            started=time.time() - seconds,
+            seconds=seconds,
+            selected=len(attempt.participants),
+            reported=len(attempt.accepted),
+            refused=attempt.refused,
+            declined=attempt.declined,
+            bytes_down=attempt.bytes_down,
+            bytes_up=attempt.bytes_up,
+        )
+
+
+class LocalRounds:
+    """`Rounds` of one process; `collect` runs one attempt after another. Make and use it in one event loop.
+
+    Attributes:
+      registry: the clients of the run.
+      collecting: the attempt that is open.
+      draining: whether the server is going down.
+      finished: whether clients are told that the run is over.
+    """
+
+    def __init__(self, service: ClientService):
+        """Prepare; nothing is selected before `collect`."""
+        self.registry, self._state, self._rules = service.registry, service.state, service.rules
+        self._receiver, self._pacing = service.receiver, service.pacing
+        self._collecting: LocalCollection | None = None
+        self._latest: RoundProgress | None = None
+        self._next_round, self._clock = 0, asyncio.get_running_loop().time
+        self.draining = self.finished = False
+
+    # What calls of clients ask for.
+
+    @property
+    def collecting(self) -> LocalCollection | None:
+        return self._collecting
+
+    def population(self) -> int:
+        return self.registry.population()
+
+    async def check_in(self, peer: str, version: str) -> CheckedIn:
+        number, collection, now = self.registry.check_in(peer, version), self._collecting, self._clock()
+        if collection is not None:
+            collection.checked_in.add(number)
+        rest = self.registry.rounds_to_rest(number, self._next_round, collection is not None)
+        if rest != 0 or collection is None or not collection.wants(number, now):
+            return CheckedIn(number, None, rest)
+        collection.select(number, now)
+        return CheckedIn(number, collection)
+
+    async def number_of(self, peer: str) -> int | None:
+        return self.registry.number_of(peer)
+
+    async def takes_part(self, collection: RoundCollection, number: int) -> bool:
+        return number in collection.attempt.participants
+
+    # What operators see; any thread may ask.
+
+    def progress(self) -> RoundProgress | None:
+        collection = self._collecting
+        return self._latest if collection is None else collection.progress(self._clock())
+
+    def clients_seen(self) -> ClientsSeen:
+        return self.registry.seen()
+
+    # What the round loop asks for.
+
+    async def collect(self, plan: RoundPlan, parameters: ServedArtifact, total: StreamingSum) -> CohortResult | None:
+        """Make one attempt at a round.
+
+        Args:
+          plan: of the round; where it names clients, only they may take part, and all of them are waited for.
+          parameters: what clients download.
+          total: the sum of no report.
+
+        Returns:
+          What counts, which is in the state by then; None where the attempt was abandoned.
+
+        Raises:
+          DrainedError: the server is going down, and nobody was selected yet.
+        """
+        rules = self._rules.for_cohort(len(plan.clients)) if len(plan.clients) else self._rules
+        attempt = Attempt(plan, parameters, total, self._clock())
+        collection = LocalCollection(attempt, rules)
+        self._next_round, self._collecting = plan.round_number, collection
+        event("round_opened", round=plan.round_number, attempt=attempt.token.hex())
+        try:
+            await self._until_finished(collection)
+        finally:
+            self._collecting = None
+            await self._receiver.close(attempt)
+            self._latest = collection.progress(self._clock())
+        seconds = self._clock() - attempt.opened
+        self._pacing.round_took(seconds)
+        record = collection.record(seconds)
+        await self._save(record, attempt.accepted if record.outcome == "finished" else [])
+        event(f"round_{record.outcome}", **record._asdict())
+        if record.outcome == "abandoned":
+            return None
+        self.registry.took_part(attempt.accepted, plan.round_number)
+        self._next_round = plan.round_number + 1
+        aggregate = await asyncio.to_thread(total.finish)
+        return CohortResult(aggregate, attempt.steps, attempt.bytes_down, attempt.bytes_up, len(attempt.participants))
+
+    async def _until_finished(self, collection: LocalCollection) -> None:
+        while not collection.finished(self._clock()):
+            if self.draining and not collection.attempt.participants:
+                raise DrainedError
+            collection.changed.clear()
+            try:
+                async with asyncio.timeout(collection.next_moment(self._clock())):
+                    await collection.changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _save(self, record: AttemptRecord, participants: list[int]) -> None:
+        async def save() -> None:
+            # Who takes part must be in the state before that it took part.
+            await self.registry.save()
+            await asyncio.to_thread(self._state.record_attempt, record, participants)
+
+        await with_retries_async(save, warning="attempt_not_saved")
+
+    def drain(self) -> None:
+        """Select nobody for another round; one that is under way goes on to its end."""
+        self.draining = True
+        if self._collecting is not None:
+            self._collecting.changed.set()
