@@ -136,7 +136,7 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
         state, shared = SqlState(connections), SharedRounds(connections)
         training = _training(task, folder, state)
         opened.enter_context(_draining_signals(draining.set))
-        runner = SharedCohortRunner(shared, task.deployment, _agreement(task), draining.is_set)
+        runner = SharedCohortRunner(shared, task.deployment, agreement(task), draining.is_set)
         status = SharedStatus(runner, state, draining.is_set)
         overview = Overview(task.deployment, status, training, state) if endpoints.operators is not None else None
         await opened.enter_async_context(endpoints.listening(None, overview))
@@ -170,7 +170,7 @@ async def aggregate(task: Task, out: Path, endpoints: Endpoints, database: str) 
         connections = Database(database)
         opened.callback(connections.close)
         service = ClientService.make(task, SqlState(connections), out)
-        rounds = Aggregator(SharedRounds(connections), service, _agreement(task), task.deployment.saved_every)
+        rounds = Aggregator(SharedRounds(connections), service, agreement(task), task.deployment.saved_every)
         opened.enter_context(_draining_signals(rounds.drain))
         await opened.enter_async_context(endpoints.listening(service.handlers(rounds), None))
         tasks = [asyncio.create_task(work) for work in (rounds.follow(), rounds.registry.save_now_and_then())]
@@ -191,7 +191,7 @@ def _training(task: Task, folder: RunFolder, state: SqlState) -> DeployedTrainin
     return DeployedTraining(task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler)
 
 
-def _agreement(task: Task) -> str:
+def agreement(task: Task) -> str:
     """Digest what coordinator and aggregators must have in common: the SHA-256, in hex, of a description in JSON."""
     deployment, rules = task.deployment, task.deployment.aggregation_rules()
     described = {

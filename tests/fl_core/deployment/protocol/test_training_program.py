@@ -2,7 +2,6 @@
 
 import jax
 import pytest
-from fedlm.fl_core.deployment.aggregators.shared_server import agreement
 
 from fedlm.fl_core.compression.compressors import Scheme, shapes_of
 from fedlm.fl_core.compression.registry import COMPRESSIONS, ROTATED
@@ -13,6 +12,7 @@ from fedlm.fl_core.deployment.protocol.training_program import (
     write_training_program,
 )
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, plan_digest
+from fedlm.fl_core.deployment.roles import agreement
 from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment import small_deployment as small
 
