@@ -1,0 +1,160 @@
+"""Uploads and digests as a client in another language makes them: docs/protocol.md and the standard library alone.
+
+`python -m tests.fl_core.deployment.protocol.another_language` writes the test vectors.
+"""
+
+import hashlib
+import json
+import math
+import struct
+import zlib
+from pathlib import Path
+
+VECTORS = Path(__file__).with_name("vectors")
+SHAPES = [(5, 3), (), (7,), (12, 9), (4, 3, 5)]
+STREAM = {"seed": 4_000_000_007, "round_number": 3, "client_index": 17}
+PLANS = {
+    "float32": (1, 1, {}),
+    **{f"uniform{bits}": (2, 1, {"bits": bits, "rotation": 0}) for bits in (2, 4, 8, 16)},
+    **{f"uniform{bits}_rotated": (2, 1, {"bits": bits, "rotation": 1}) for bits in (2, 8)},
+    **{f"powersgd{rank}": (3, 1, {"rank": rank}) for rank in (1, 2)},
+}
+
+
+def float32(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+def floats(values):
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def tensors():
+    """Some numbers, each tensor a list in row-major order."""
+    return [[(37 * (i + 5 * place) % 101 - 50) / 64 for i in range(math.prod(s))] for place, s in enumerate(SHAPES)]
+
+
+def plan_bytes(scheme, version, settings):
+    out = struct.pack("<III", scheme, version, len(settings))
+    for name in sorted(settings, key=str.encode):
+        out += struct.pack("<I", len(name.encode())) + name.encode() + struct.pack("<I", settings[name])
+    out += struct.pack("<I", len(SHAPES))
+    for shape in SHAPES:
+        out += struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", dimension) for dimension in shape)
+    return out
+
+
+def threefry(key, counter):
+    mask, keys = 0xFFFFFFFF, (*key, key[0] ^ key[1] ^ 0x1BD11BDA)
+    a, b = (counter[0] + keys[0]) & mask, (counter[1] + keys[1]) & mask
+    for group in range(5):
+        for distance in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            a = (a + b) & mask
+            b = ((b << distance | b >> (32 - distance)) & mask) ^ a
+        a, b = (a + keys[(group + 1) % 3]) & mask, (b + keys[(group + 2) % 3] + group + 1) & mask
+    return a, b
+
+
+def signs(place, count):
+    key = (0, STREAM["seed"])
+    for number in (zlib.crc32(b"upload"), STREAM["round_number"], STREAM["client_index"], place):
+        key = threefry(key, (0, number))
+    key = threefry(key, (0, 1))
+    words = (threefry(key, (0, i)) for i in range(count))
+    return [-1 if (a ^ b) >> 31 else 1 for a, b in words]
+
+
+def hadamard(values, block):
+    out = []
+    for start in range(0, len(values), block):
+        part = values[start : start + block]
+        out += [
+            sum((-1) ** (i & j).bit_count() * value for j, value in enumerate(part)) / math.sqrt(block)
+            for i in range(block)
+        ]
+    return out
+
+
+def quantized(values, place, bits, rotation):
+    """The bytes of a tensor, and what they stand for."""
+    count = len(values)
+    if rotation:
+        block = min(1024, 1 << (count - 1).bit_length())
+        values = values + [0.0] * (-count % block)
+        drawn = signs(place, len(values))
+        values = hadamard([sign * value for sign, value in zip(drawn, values, strict=True)], block)
+    top = 2**bits - 1
+    minimum = float32(min(values))
+    step = float32((max(values) - minimum) / top)
+    codes = [min(top, math.floor((value - minimum) / step + 0.5)) if step else 0 for value in values]
+    if bits == 16:
+        packed = struct.pack(f"<{len(codes)}H", *codes)
+    else:
+        number = sum(code << bits * place for place, code in enumerate(codes))
+        packed = number.to_bytes(-(-len(codes) * bits // 8), "little")
+    meant = [minimum + code * step for code in codes]
+    if rotation:
+        meant = [sign * value for sign, value in zip(drawn, hadamard(meant, block), strict=True)][:count]
+    return floats([minimum, step]) + packed, meant
+
+
+def factored(values, shape, rank):
+    """The same of a matrix as factors; these are no good ones, but valid."""
+    rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (0, 0)
+    if rank * (rows + columns) >= rows * columns:
+        return floats(values), values
+    left = [[float32(values[i * columns + k] / 2) for k in range(rank)] for i in range(rows)]
+    right = [[float32(values[k * columns + j]) for k in range(rank)] for j in range(columns)]
+    meant = [sum(a * b for a, b in zip(one, other, strict=True)) for one in left for other in right]
+    return floats([x for row in (*left, *right) for x in row]), meant
+
+
+def upload(scheme, version, settings):
+    """The bytes of an upload, and the tensors that they stand for."""
+    parts = []
+    for place, (values, shape) in enumerate(zip(tensors(), SHAPES, strict=True)):
+        if scheme == 1:
+            parts.append((floats(values), values))
+        elif scheme == 2:
+            parts.append(quantized(values, place, settings["bits"], settings["rotation"]))
+        else:
+            parts.append(factored(values, shape, settings["rank"]))
+    body = b"FLU2" + hashlib.sha256(plan_bytes(scheme, version, settings)).digest()[:4]
+    body += b"".join(packed for packed, _ in parts)
+    return body + struct.pack("<I", zlib.crc32(body)), [meant for _, meant in parts]
+
+
+def upload_vector(name):
+    scheme, version, settings = PLANS[name]
+    plan = plan_bytes(scheme, version, settings)
+    message, meant = upload(scheme, version, settings)
+    return {
+        "plan": {"scheme": scheme, "version": version, "settings": settings, "tensors": [list(s) for s in SHAPES]},
+        "plan_bytes": plan.hex(),
+        "plan_digest": hashlib.sha256(plan).hexdigest(),
+        **STREAM,
+        "upload": message.hex(),
+        "update": [[round(value, 9) for value in values] for values in meant],
+    }
+
+
+def artifact_vector():
+    content, encoding, step = bytes(range(250)) * 4, "float32", 300
+    digests = [hashlib.sha256(content[start : start + step]).digest() for start in range(0, len(content), step)]
+    described = encoding.encode() + struct.pack("<QI", len(content), step) + b"".join(digests)
+    return {
+        "content": content.hex(),
+        "encoding": encoding,
+        "chunk_bytes": step,
+        "chunk_digests": [one.hex() for one in digests],
+        "digest": hashlib.sha256(described).hexdigest(),
+    }
+
+
+def vectors():
+    return {name: upload_vector(name) for name in PLANS} | {"artifact": artifact_vector()}
+
+
+if __name__ == "__main__":
+    for name, vector in vectors().items():
+        (VECTORS / f"{name}.json").write_text(json.dumps(vector, indent=1) + "\n")

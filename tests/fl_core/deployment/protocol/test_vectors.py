@@ -1,0 +1,77 @@
+"""The committed test vectors are what docs/protocol.md says, and what our code makes and takes."""
+
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedlm.fl_core.compression.compressors import Scheme, decompress_update
+from fedlm.fl_core.compression.registry import COMPRESSIONS, compressor_of
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
+from fedlm.fl_core.deployment.protocol.update_bytes import check_update, pack_update, plan_digest, unpack_update
+from fedlm.fl_core.round_loop import RoundPlan
+from tests.fl_core.deployment.protocol import another_language
+
+DOCUMENT = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text()
+
+
+def read(name):
+    return json.loads((another_language.VECTORS / f"{name}.json").read_text())
+
+
+def test_the_committed_vectors_are_those_that_follow_from_the_document():
+    made = json.loads(json.dumps(another_language.vectors()))
+    assert {file.stem for file in another_language.VECTORS.glob("*.json")} == made.keys()
+    for name, vector in made.items():
+        assert read(name) == vector, f"{name}: run python -m tests.fl_core.deployment.protocol.another_language"
+
+
+def test_every_scheme_has_a_vector():
+    kinds = {compressor.scheme[:2] for compressor in COMPRESSIONS.values()}
+    assert kinds == {plan[:2] for plan in another_language.PLANS.values()}
+
+
+@pytest.mark.parametrize("name", another_language.PLANS)
+def test_an_upload_that_another_language_makes_is_understood(name):
+    vector = read(name)
+    plan, message = vector["plan"], bytes.fromhex(vector["upload"])
+    compressor = compressor_of(Scheme(plan["scheme"], plan["version"], plan["settings"]))
+    like = [jax.ShapeDtypeStruct(tuple(shape), jnp.float32) for shape in plan["tensors"]]
+    assert plan_digest(compressor.scheme, [leaf.shape for leaf in like]).hex() == vector["plan_digest"]
+    check_update(compressor, message, like)
+    compressed = unpack_update(compressor, jnp.asarray(np.frombuffer(message, np.uint8)), like)
+    assert pack_update(compressor, compressed, like) == message
+    key = RoundPlan(vector["round_number"], np.zeros(0, np.int64), vector["seed"], 1.0).upload_key()
+    found = decompress_update(compressor, jax.random.fold_in(key, vector["client_index"]), compressed, like)
+    for values, expected in zip(found, vector["update"], strict=True):
+        np.testing.assert_allclose(np.ravel(values), expected, atol=1e-5)
+
+
+def test_an_artifact_that_another_language_describes_is_understood():
+    vector = read("artifact")
+    content = bytes.fromhex(vector["content"])
+    served = ServedArtifact([content], vector["encoding"], vector["chunk_bytes"]).description
+    assert served.digest.hex() == vector["digest"]
+    assert [one.hex() for one in served.chunk_digests] == vector["chunk_digests"]
+    ArtifactAssembly(served, len(content))
+
+
+def test_the_document_names_every_message_status_and_name_of_the_transports():
+    from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+    from fedlm.fl_core.deployment.transport import grpc_names, http_names
+
+    named = [
+        *messages.UploadReply.Status.keys()[1:],
+        *(f"/{grpc_names.SERVICE}/{method}" for method in ("CheckIn", "Download", "Upload")),
+        grpc_names.WANTED, http_names.CHECK_IN, http_names.UPLOAD, http_names.ARTIFACTS, http_names.FIRST_CHUNK,
+        http_names.UPLOAD_HEADER, http_names.CHUNK_BYTES, http_names.MESSAGE, "fedlm-client", "/fedlm.Enrolment/Enrol",
+    ]  # fmt: skip
+    assert [name for name in named if name not in DOCUMENT] == []
+    words = set(re.findall(r"\w+", DOCUMENT))
+    assert {name for name in messages.DESCRIPTOR.message_types_by_name if name not in words} <= {"TensorShape"}
+    assert f"this page describes **{PROTOCOL}**" in DOCUMENT
