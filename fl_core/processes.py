@@ -27,14 +27,8 @@ def is_first() -> bool:
 
 
 def together(step: Callable[[], _Result]) -> _Result:
-    """Take a step that may fail in some of the processes; then it fails in all of them.
-
-    Args:
-      step: called in every process.
-
-    Raises:
-      UserError: the step raised it here, or in another process.
-    """
+    """Take a step in every process that may fail in some of them; then it fails in all: raises UserError where the step
+    raised it here, or in another process."""
     result, error = None, None
     try:
         result = step()
@@ -64,14 +58,8 @@ def gather(value: Any) -> list[Any]:
 
 
 def gather_by_device(local: np.ndarray) -> np.ndarray:
-    """Tell all processes what each device has.
-
-    Args:
-      local: [devices of this process, ...].
-
-    Returns:
-      [devices of all processes, ...], in the order of `jax.devices()`.
-    """
+    """Tell all processes what each device has: from [devices of this process, ...] to [devices of all processes, ...],
+    in the order of `jax.devices()`."""
     if jax.process_count() == 1:
         return local
     with lost_processes():
@@ -79,14 +67,8 @@ def gather_by_device(local: np.ndarray) -> np.ndarray:
 
 
 def gather_rows(rows: np.ndarray) -> np.ndarray:
-    """Put together the rows of batches that are spread over all devices.
-
-    Args:
-      rows: [batches, rows of this process], as `own_rows` gives them.
-
-    Returns:
-      [batches, rows of all processes], in the order of the batches.
-    """
+    """Put together the rows of batches that are spread over all devices: from [batches, rows of this process], as
+    `own_rows` gives them, to [batches, rows of all processes], in the order of the batches."""
     if jax.process_count() == 1:
         return rows
     by_device = np.moveaxis(rows.reshape(len(rows), jax.local_device_count(), -1), 1, 0)
@@ -106,11 +88,8 @@ def own_rows(tree: Any) -> Any:
 
 
 def from_first(tree: Any) -> Any:
-    """Put the arrays of the first process on all devices of all processes, bit for bit.
-
-    Args:
-      tree: of arrays; those of other processes give the shapes and types only.
-    """
+    """Put the arrays of the first process on all devices of all processes, bit for bit; the trees of other processes
+    give the shapes and types only."""
     if jax.process_count() == 1:
         return jax.device_put(tree, NamedSharding(_mesh(), PartitionSpec()))
     return jax.tree_util.tree_map(_leaf_from_first, tree)

@@ -60,11 +60,8 @@ class CohortRunner(Protocol):
         ...
 
     def announce(self, plan: RoundPlan) -> None:
-        """Learn the plan of the cohort after the one that runs next, so that its data can be made ready meanwhile.
-
-        Args:
-          plan: the very object that `run` will be given, unless the run ends before.
-        """
+        """Learn the plan of the cohort after the one that runs next, so that its data can be made ready meanwhile: the
+        very object that `run` will be given, unless the run ends before."""
         ...
 
 
@@ -106,11 +103,7 @@ class FederatedOptimization:
     server_warmup_rounds: int = 0  # rounds over which the server's rate grows, in equal steps, to its full size
 
     def server_rate(self, round_number: int) -> float:
-        """Compute the server optimizer's learning rate in a round.
-
-        Args:
-          round_number: counted from 0.
-        """
+        """Compute the server optimizer's learning rate in a round."""
         return self.server_learning_rate * min(1.0, (round_number + 1) / max(self.server_warmup_rounds, 1))
 
 

@@ -41,14 +41,8 @@ class ClientSums(NamedTuple):
 
 
 def evaluate(model: Model, params: Params, batches: Iterable[Batch]) -> Scores:
-    """Score a model.
-
-    Args:
-      batches: examples, all batches of one shape; rows of weight 0 count for nothing.
-
-    Returns:
-      The scores. Sums over batches are kept in float64.
-    """
+    """Score a model on batches of one shape, whose rows of weight 0 count for nothing; sums over batches are kept in
+    float64."""
     return scores_from_totals(_total(example_sums(model, params, batches)))
 
 
@@ -91,15 +85,8 @@ def example_sums(model: Model, params: Params, batches: Iterable[Batch]) -> Exam
 
 
 def sum_by_client(sums: ExampleSums, owners: np.ndarray) -> ClientSums:
-    """Add the sums of each client's examples up.
-
-    Args:
-      sums: [rows] each.
-      owners: int [examples], the client of the first so many rows.
-
-    Returns:
-      The sums of the clients, in float64.
-    """
+    """Add the sums of each client's examples up, in float64, given the client of the first so many rows, int
+    [examples]."""
     if len(owners) > len(sums.loss):
         raise ValueError(f"there are {len(sums.loss)} rows for {len(owners)} owners")
     clients, place, examples = np.unique(owners, return_inverse=True, return_counts=True)
@@ -113,14 +100,8 @@ def scores_from_totals(totals: ExampleSums) -> Scores:
 
 
 def scores_of_each(totals: ExampleSums) -> dict[str, np.ndarray]:
-    """Turn sums over the examples of many clients into each one's scores.
-
-    Args:
-      totals: [clients] each.
-
-    Returns:
-      float64 [clients] for the name of each score.
-    """
+    """Turn sums over the examples of many clients, [clients] each, into each one's scores: float64 [clients] by
+    name."""
 
     def ratio(part: Any, whole: Any) -> np.ndarray:
         part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)

@@ -28,11 +28,7 @@ class Checkpoints:
     """The last few checkpoints of one run, used by one process alone; a context manager."""
 
     def __init__(self, directory: Path, keep: int = 2):
-        """Open or create the folder of checkpoints.
-
-        Args:
-          directory: where they lie.
-        """
+        """Open or create the folder of checkpoints."""
         self._directory = directory
         # Of several processes only the one that writes calls orbax, which would wait for the others by default.
         this = jax.process_index()

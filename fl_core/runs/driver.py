@@ -175,14 +175,8 @@ class Run:
             observe(row)
 
     def save(self, done: int, state: Any) -> None:
-        """Make a state durable; with privacy, this releases it.
-
-        Args:
-          state: as `resume` gave it.
-
-        Raises:
-          DiskError: it cannot be written.
-        """
+        """Make a state durable, of the structure that `resume` was given; with privacy, this releases it. Raises
+        DiskError where it cannot be written."""
         together(lambda: self._save(done, state) if is_first() else None)
 
     def _save(self, done: int, state: Any) -> None:

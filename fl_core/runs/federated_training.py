@@ -88,11 +88,7 @@ class FederatedTraining:
     def rounds(
         self, runner: CohortRunner, sampler: CohortSampler, score: Score | None = None, evaluate_every: int = 1
     ) -> Iterator[Step]:
-        """Run the rounds that are left.
-
-        Args:
-          score: scores the model every so many rounds, and after the last; None for never.
-        """
+        """Run the rounds that are left, scoring the model every so many rounds, and after the last."""
         results = run_rounds(
             self.server,
             self.run.remaining,

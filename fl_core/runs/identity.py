@@ -42,14 +42,8 @@ class RunIdentity:
         return {self.kind: self.settings, **{name: fact.value for name, fact in self.facts.items()}, **self.unchecked}
 
     def check(self, found: dict[str, Any], directory: Path) -> None:
-        """Refuse to go on with another run.
-
-        Args:
-          found: what `about` said when the run in the folder was begun.
-
-        Raises:
-          CheckpointError: it differs in what may not change.
-        """
+        """Refuse to go on with another run, given what `about` said when the run in the folder was begun. Raises
+        CheckpointError where they differ in what may not change."""
         if self.kind not in found:
             raise CheckpointError(f"{directory}: holds a run of another kind; give another --out")
         old, new = self.complete(found[self.kind]), self.settings
@@ -67,17 +61,9 @@ class RunIdentity:
                 )
 
     def finished_summary(self, directory: Path, length: str) -> dict[str, Any] | None:
-        """Read the summary of a run that has nothing left to do.
-
-        Args:
-          length: the setting that says how long the run goes on.
-
-        Returns:
-          The summary, or None where there is none, or one of another run, or of a shorter or longer one.
-
-        Raises:
-          CheckpointError: the file is not a summary.
-        """
+        """Read the summary of a run that has nothing left to do; None where there is none, or one of another run, or of
+        one that is shorter or longer by the setting named `length`. Raises CheckpointError where the file is not a
+        summary."""
         path = directory / SUMMARY_FILE
         if not path.exists():
             return None

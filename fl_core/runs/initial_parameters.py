@@ -31,26 +31,13 @@ class InitialParameters(NamedTuple):
         }
 
     def fit(self, fresh: Params) -> Params:
-        """Put the arrays into a model's structure.
-
-        Args:
-          fresh: parameters of the model that is to begin with them.
-
-        Raises:
-          CheckpointError: they are of another model.
-        """
+        """Put the arrays into the structure of a model's fresh parameters; see `fit_parameters`."""
         return fit_parameters(self.arrays, fresh, self.folder)
 
 
 def read_parameters(folder: Path, vocabulary: str) -> InitialParameters:
-    """Read the newest parameters of a run.
-
-    Args:
-      vocabulary: fingerprint of the tokenizer that is wanted.
-
-    Raises:
-      CheckpointError: there is no checkpoint, or it is of another vocabulary.
-    """
+    """Read the newest parameters of a run. Raises CheckpointError where there is no checkpoint, or it is of a
+    vocabulary with another fingerprint."""
     directory = folder / "checkpoints"
     if not directory.is_dir():
         raise CheckpointError(f"{folder}: not the folder of a run, for it holds no checkpoints; give the --out of one")
@@ -75,14 +62,8 @@ def stored_parameters(checkpoints: Checkpoints, rounds: int) -> Any:
 
 
 def fit_parameters(arrays: Any, like: Params, folder: Path) -> Params:
-    """Put stored parameters into a model's structure.
-
-    Args:
-      arrays: as `stored_parameters` reads them.
-
-    Raises:
-      CheckpointError: they are of another model.
-    """
+    """Put parameters, as `stored_parameters` reads them, into a model's structure. Raises CheckpointError where they
+    are of another model."""
     wanted, structure = jax.tree_util.tree_flatten_with_path(like)
     found = {_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]}
     names = [_name(path) for path, _ in wanted]

@@ -20,15 +20,8 @@ class MetricsLog:
     """Appends rows to `metrics.jsonl` and to `tensorboard/`; a context manager."""
 
     def __init__(self, directory: Path, first_round: int, counter: str = "round"):
-        """Open the record, forgetting rows of rounds that will be run again.
-
-        Args:
-          first_round: the round that runs next; rows from this one on were written after the checkpoint that is
-            resumed from.
-
-        Raises:
-          DiskError: it cannot be written.
-        """
+        """Open the record, forgetting rows of rounds from the first on that will be run again. Raises DiskError where
+        it cannot be written."""
         self._counter = counter
         self._path = directory / "metrics.jsonl"
         self.rows = [row for row in read_rows(self._path) if row[counter] < first_round]
@@ -53,14 +46,8 @@ class MetricsLog:
             self._events.close()
 
     def append(self, row: dict[str, Any]) -> None:
-        """Record a round.
-
-        Args:
-          row: JSON-able numbers by name, with the counter among them. A number that is not finite is written as null.
-
-        Raises:
-          DiskError: it cannot be written.
-        """
+        """Record a round; a number that is not finite is written as null. Raises DiskError where it cannot be
+        written."""
         row = finite_row(row)
         with disk_errors(self._path):
             self._end = append_whole(self._file.fileno(), _line(row).encode(), self._end)
@@ -78,11 +65,7 @@ class MetricsLog:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read a record; a last line that a killed process left unfinished is passed over.
-
-    Args:
-      path: of a `metrics.jsonl`, which need not exist.
-    """
+    """Read a record, which need not exist; a last line that a killed process left unfinished is passed over."""
     if not path.exists():
         return []
     rows = []

@@ -62,12 +62,6 @@ def find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:
 
 
 def named_scores(scores: Scores, prefix: str) -> dict[str, float | None]:
-    """Name scores for a JSON record.
-
-    Args:
-      prefix: `heldout` or `test`.
-
-    Returns:
-      From `prefix_score` to the number, None where it is not finite.
-    """
+    """Name scores for a JSON record: from `heldout_` or `test_` and the score's name to the number, None where it is
+    not finite."""
     return {f"{prefix}_{name}": finite_or_none(value) for name, value in scores._asdict().items()}

@@ -11,15 +11,8 @@ from fedlm.fl_core.errors import ConfigurationError
 
 @contextmanager
 def run_lock(directory: Path, patience: float = 10.0) -> Iterator[None]:
-    """Hold the folder of a run; the operating system lets go of it when the process ends, however it ends.
-
-    Args:
-      directory: of the run; it exists.
-      patience: seconds to wait for a process that is just ending.
-
-    Raises:
-      ConfigurationError: another process holds the folder.
-    """
+    """Hold the folder of a run; the operating system lets go of it when the process ends, however it ends. Raises
+    ConfigurationError where another process holds it for longer than `patience` seconds."""
     deadline = time.monotonic() + patience
     with (directory / ".lock").open("w") as file:
         while True:

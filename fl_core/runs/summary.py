@@ -11,11 +11,7 @@ from fedlm.models.base import Model, parameter_count
 
 
 def describe_training(model: Model, precision: str, rows: list[dict[str, Any]], test: Scores) -> dict[str, Any]:
-    """Describe what was trained, and how well.
-
-    Args:
-      rows: of all rounds; the newest held-out scores among them are repeated.
-    """
+    """Describe what was trained, and how well; the newest held-out scores among the rows are repeated."""
     heldout: dict[str, Any] = next((row for row in reversed(rows) if "heldout_loss" in row), {})
     return {
         **named_scores(test, "test"),

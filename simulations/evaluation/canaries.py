@@ -31,12 +31,7 @@ class Canaries(NamedTuple):
 
 
 def draw_canaries(number: int, repeats: int, length: int, vocabulary_size: int, seed: int) -> Canaries:
-    """Draw canaries, all independent.
-
-    Args:
-      length: target tokens of a sequence.
-      vocabulary_size: of the model; special tokens do not occur.
-    """
+    """Draw canaries, all independent, of `length` target tokens; special tokens do not occur in them."""
     rng = host_rng(seed, "canaries")
     sequences = random_sequences(rng, number, length, vocabulary_size)
     inside = rng.random(number) < 0.5
@@ -49,11 +44,7 @@ class WithCanaries:
     """A federated data set with the canaries that take part added as its last clients."""
 
     def __init__(self, data: Any, canaries: Canaries):
-        """Put both together.
-
-        Args:
-          data: a `FederatedData` with `client_ids`.
-        """
+        """Add the canaries that are inside to a `FederatedData` with `client_ids`."""
         self._data: FederatedData = data
         self._inside = canaries.sequences[canaries.inside]
         self._repeats = canaries.repeats

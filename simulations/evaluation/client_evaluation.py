@@ -37,14 +37,8 @@ class Evaluation(NamedTuple):
 def evaluate_split(
     run: TrainedModel, split: str, max_clients: int | None = None, observe: Observer = lambda done, total: None
 ) -> Evaluation:
-    """Score the clients of a split as they are.
-
-    Args:
-      max_clients: take only so many clients, at random but always the same.
-
-    Raises:
-      DataError: the split has no client with an example.
-    """
+    """Score the clients of a split as they are, or only so many of them, at random but always the same. Raises
+    DataError where the split has no client with an example."""
     everyone = run.split(split)
     chosen = choose_clients(everyone, split, 1, max_clients)
     data = ChosenClients(everyone, chosen)
@@ -57,17 +51,8 @@ def evaluate_split(
 
 
 def choose_clients(data: StoredData, split: str, least_examples: int, max_clients: int | None) -> np.ndarray:
-    """Choose the clients to score.
-
-    Args:
-      max_clients: how many to take at most; None for all.
-
-    Returns:
-      int64 [chosen], ascending; at random but always the same.
-
-    Raises:
-      DataError: there is none.
-    """
+    """Choose the clients to score, or at most so many of them, at random but always the same: int64 [chosen],
+    ascending. Raises DataError where there is none."""
     order = evaluation_order(data)
     chosen = order[data.num_examples[order] >= least_examples][:max_clients]
     if not len(chosen):

@@ -16,15 +16,9 @@ SPREAD = ("mean", "p10", "median", "p90")
 
 
 def spread(values: np.ndarray) -> dict[str, Any]:
-    """Describe how a score is spread over clients, each of which counts the same.
-
-    Args:
-      values: float [clients]; NaN for a client without any target to score, or whose score is no number.
-
-    Returns:
-      `mean`, the percentiles `p10`, `median`, `p90`, and the `count` of clients that they are of; None for a number
-      that is not finite.
-    """
+    """Describe how a score, float [clients], is spread over clients, each of which counts the same: `mean`, the
+    percentiles `p10`, `median`, `p90`, and the `count` of clients that they are of, which leaves out NaN; None for a
+    number that is not finite."""
     scored = values[~np.isnan(values)]
     numbers = [float("nan")] * len(SPREAD)
     if len(scored):
@@ -52,11 +46,7 @@ def client_columns(found: ClientSums, client_ids: list[str]) -> dict[str, Any]:
 
 
 def write_table(path: Path, columns: dict[str, Any]) -> None:
-    """Write a Parquet file that is whole or not there.
-
-    Args:
-      path: where it goes.
-    """
+    """Write a Parquet file that is whole or not there."""
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer)
     write_atomically(path, buffer.getvalue())

@@ -140,18 +140,8 @@ def _claim(comparison: Comparison, out: Path, cohort_file: str | None) -> None:
 
 
 def run_cells(cells: list[Cell], num_workers: int, observe: CellObserver = lambda cell, row: None) -> dict[Cell, str]:
-    """Run those of the cells that are not finished, one in each worker process at a time.
-
-    Args:
-      cells: what to run, each in a folder of its own.
-      observe: see `CellObserver`.
-
-    Returns:
-      Why cells failed; empty where none did.
-
-    Raises:
-      UserError: settings or data do not fit.
-    """
+    """Run those of the cells that are not finished, one in each worker process at a time. Returns why cells failed;
+    empty where none did. Raises UserError where settings or data do not fit."""
     failures: dict[Cell, str] = {}
     attempts: Counter[Cell] = Counter()
     pending = [cell for cell in cells if not (cell.directory / "summary.json").exists()]
@@ -225,14 +215,8 @@ def _run_cell(cell: Cell) -> str | None:
 
 
 def read_result(cell: Cell, failure: str | None = None) -> CellResult:
-    """Read what a cell left in its folder.
-
-    Args:
-      cell: one that `run_cells` was given.
-
-    Raises:
-      CheckpointError: its files are damaged.
-    """
+    """Read what a cell that `run_cells` was given left in its folder. Raises CheckpointError where its files are
+    damaged."""
     rows = read_rows(cell.directory / "metrics.jsonl")
     if failure is not None:
         return CellResult(cell, {"status": "failed", "error": failure}, rows)

@@ -6,16 +6,9 @@ from fedlm.models.registry import create_model
 
 
 def create_federated_model(name: str, vocabulary_size: int | None = None) -> Model:
-    """Build a model that predicts the next token, as clients' examples ask for.
-
-    Args:
-      name: see `fedlm.models.registry.create_model`.
-      vocabulary_size: see `fedlm.models.registry.create_model`.
-
-    Raises:
-      UnknownModelError: there is no such model.
-      ConfigurationError: the model has another objective.
-    """
+    """Build a model that predicts the next token, as clients' examples ask for; see
+    `fedlm.models.registry.create_model`. Raises UnknownModelError where there is no such model, ConfigurationError
+    where it has another objective."""
     model = create_model(name, vocabulary_size)
     if model.objective != "causal":
         raise ConfigurationError(

@@ -52,10 +52,6 @@ def connect_worker(worker: Worker) -> None:
 
 
 def report_round(directory: Path, row: dict[str, Any] | None) -> None:
-    """Send the parent a cell's news.
-
-    Args:
-      row: its new metrics row, or None when it begins.
-    """
+    """Send the parent a cell's new metrics row, or None when the cell begins."""
     if _connection is not None:
         _connection.rows.put((directory, row))

@@ -15,15 +15,8 @@ _MASKS_SEED = 0
 def scored_batches(
     model: Model, data: FederatedData, length: int, max_examples: int | None
 ) -> Iterator[Batch | MaskedBatch]:
-    """Lay examples of all clients out as a model's objective wants them, spread over the devices of all processes.
-
-    Args:
-      length: tokens that the model reads in a sequence.
-      max_examples: see `fedlm.simulations.data.federated_data.evaluation_batches`.
-
-    Returns:
-      The batches. The words that are masked for a masked model are always the same.
-    """
+    """Lay examples of all clients out as a model's objective wants them, spread over the devices of all processes. The
+    words that are masked for a masked model are always the same."""
     if model.objective == "causal":
         return device_batches(data, length, max_examples)
     # The model has the mask's id beside those of the data.

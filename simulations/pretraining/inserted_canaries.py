@@ -110,15 +110,8 @@ class UnitsWithCanaries(Units):
 
 
 def random_sequences(rng: np.random.Generator, number: int, length: int, vocabulary_size: int) -> np.ndarray:
-    """Draw sequences of random words.
-
-    Args:
-      length: target tokens of a sequence.
-      vocabulary_size: of the model; special tokens do not occur between BOS and EOS.
-
-    Returns:
-      int32 [number, length + 1]: BOS, `length - 1` words, each token as likely as any other, and EOS.
-    """
+    """Draw sequences of random words, int32 [number, length + 1]: BOS, `length - 1` words, each token as likely as any
+    other but the special ones, and EOS."""
     words = rng.integers(len(SPECIAL_TOKENS), vocabulary_size, (number, length - 1))
     ends = np.full((number, 1), EOS_ID)
     return np.concatenate([np.full((number, 1), BOS_ID), words, ends], axis=1).astype(np.int32)

@@ -41,25 +41,19 @@ class Observer(Protocol):
 
     def stepped(self, done: int, steps: int, tokens_per_second: float) -> None:
         """Hear that a step is done. Nothing of it was made from a model."""
+        return None
 
     def published(self, row: dict[str, Any]) -> None:
         """Hear a step's numbers, once its model is durable."""
+        return None
 
     def noticed(self, message: str) -> None:
         """Hear what a user should know."""
+        return None
 
 
-class Silence:
-    """An `Observer` that does nothing."""
-
-    def stepped(self, done: int, steps: int, tokens_per_second: float) -> None:
-        """See `Observer.stepped`."""
-
-    def published(self, row: dict[str, Any]) -> None:
-        """See `Observer.published`."""
-
-    def noticed(self, message: str) -> None:
-        """See `Observer.noticed`."""
+class Silence(Observer):
+    """An observer that does nothing."""
 
 
 def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None = None) -> dict[str, Any]:

@@ -19,14 +19,7 @@ class Batches(Protocol):
     """Whether a privacy guarantee may be computed for this sampling."""
 
     def draw(self, step: int) -> NDArray[np.int64]:
-        """Return the units of a step, each once.
-
-        Args:
-          step: from 0.
-
-        Returns:
-          int64 [size], in ascending order.
-        """
+        """Return the units of a step, each once: int64 [size], in ascending order."""
         ...
 
 

@@ -117,11 +117,7 @@ class Trainer:
         return jax.device_get(jax.jit(lambda params: TrainState(params, self._optimizer.init(params)))(params))
 
     def place(self, state: TrainState) -> TrainState:
-        """Spread a state that every device has whole as this trainer keeps it.
-
-        Args:
-          state: arrays on all devices of all processes.
-        """
+        """Spread a state that every device of all processes has whole as this trainer keeps it."""
         return self._place(state)
 
     def whole(self, state: TrainState) -> TrainState:
