@@ -27,11 +27,14 @@ SETTINGS = {
 }
 
 
-def start(store, out, *more, **changes):
+def options(store, out, **changes):
     settings = SETTINGS | {"data": store, "out": out} | {name.replace("_", "-"): v for name, v in changes.items()}
-    words = [f"--{name}={value}" for name, value in settings.items() if value is not None]
+    return [f"--{name}={value}" for name, value in settings.items() if value is not None]
+
+
+def start(store, out, *more, **changes):
     return subprocess.Popen(
-        [sys.executable, "-m", "fedlm.commands.cli", "pretrain", *words, *more],
+        [sys.executable, "-m", "fedlm.commands.cli", "pretrain", *options(store, out, **changes), *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -94,16 +97,29 @@ def test_two_processes_give_the_same_parameters_as_one(small_store, tmp_path):
     assert summary["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-4)
 
 
-def test_a_private_run_spends_no_more_than_planned_and_starts_a_simulation(small_store, tmp_path, fedlm_here):
-    private = {"noise_multiplier": None, "noise_seed": None, "epsilon": 3, "delta": 1e-4}
-    process = start(small_store, tmp_path / "private", **private)
-    while not (tmp_path / "private" / "checkpoints" / "2").exists() and process.poll() is None:
+PRIVATE = {"noise_multiplier": None, "noise_seed": None, "epsilon": 3, "delta": 1e-4}
+
+
+@pytest.mark.long
+def test_a_private_run_that_is_killed_spends_no_more_than_planned(small_store, tmp_path):
+    process = start(small_store, tmp_path, **PRIVATE)
+    while not (tmp_path / "checkpoints" / "2").exists() and process.poll() is None:
         time.sleep(0.02)
     process.kill()
     process.communicate()
-    summary, output = run(small_store, tmp_path / "private", **private)
+    summary, _ = run(small_store, tmp_path, **PRIVATE)
+    assert summary["privacy_guarantee"]["epsilon"] <= 3
+    spent = PrivacyLedger(tmp_path / "privacy" / "ledger.jsonl").spent()
+    assert spent.epsilon == pytest.approx(summary["privacy_guarantee"]["epsilon"])
+
+
+def test_a_private_run_says_what_it_spent_and_starts_a_simulation(small_store, tmp_path, fedlm_here):
+    private = {"noise_seed": None, "delta": 1e-4}
+    done = fedlm_here("pretrain", *options(small_store, tmp_path / "private", steps=2, **private))
+    assert done.returncode == 0, done.stderr
+    summary, output = json.loads((tmp_path / "private" / "summary.json").read_text()), done.stdout
     guarantee = summary["privacy_guarantee"]
-    assert guarantee["epsilon"] <= 3
+    assert 0 < guarantee["epsilon"] < 10
     assert guarantee["delta"] == 1e-4
     assert guarantee["unit"].startswith("example: one packed sequence of 8 tokens")
     assert "add-or-remove" in output
@@ -132,10 +148,7 @@ def test_a_private_run_spends_no_more_than_planned_and_starts_a_simulation(small
     ],
 )
 def test_mistakes_are_one_line(small_store, tmp_path, fedlm_here, changes, expected):
-    settings = SETTINGS | {"data": small_store, "out": tmp_path}
-    settings |= {name.replace("_", "-"): value for name, value in changes.items()}
-    words = [f"--{name}={value}" for name, value in settings.items() if value is not None]
-    result = fedlm_here("pretrain", *words)
+    result = fedlm_here("pretrain", *options(small_store, tmp_path, **changes))
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     assert expected in result.stderr.splitlines()[-1]

@@ -47,7 +47,7 @@ def test_a_bad_round_is_reported(launch: Launch, kind: str, message: str):
     with closing(launch(kind)) as contestant:
         contestant.run_round("only")
         contestant.run_round("only")
-        contestant._timeout = 2
+        contestant._timeout = 0.5
         with pytest.raises(ContestantError, match=message):
             contestant.run_round("only")
 
@@ -62,7 +62,7 @@ def test_asking_a_dead_contestant_is_reported(launch: Launch):
 @pytest.mark.parametrize("kind", ["talks nonsense", "never ready"])
 def test_what_does_not_get_ready_is_ended(launch: Launch, kind: str):
     with pytest.raises(ContestantError):
-        launch(kind, timeout=5)
+        launch(kind, timeout=2)
     children = psutil.Process().children(recursive=True)
     assert not any(kind in child.cmdline() for child in children if child.status() != psutil.STATUS_ZOMBIE)
 

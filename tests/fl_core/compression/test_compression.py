@@ -34,6 +34,8 @@ from fedlm.fl_core.deployment.protocol.update_bytes import (
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.settings import TrainingSettings
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 EVERY = COMPRESSIONS | {f"{name}, rotated": compressor for name, compressor in ROTATED.items()}
 UNIFORM = {name: compressor for name, compressor in EVERY.items() if "bits" in compressor.scheme.settings}
 
@@ -199,7 +201,7 @@ def test_another_plan_another_length_and_numbers_that_are_not_finite_are_refused
             check_update(compressor, body + np.uint32(zlib.crc32(body)).tobytes(), tensor)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 2**31))
 def test_rotation_keeps_norms_and_is_undone(size, seed):
     values = jnp.asarray(np.random.default_rng(seed).normal(size=size), jnp.float32)
