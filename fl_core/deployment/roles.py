@@ -75,9 +75,7 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
     """Run a deployment's server in one process.
 
     Args:
-      task: what is trained.
       out: folder of the run; made where absent.
-      endpoints: where clients and operators reach it.
       observe: see `fedlm.fl_core.runs.driver.Observer`; called in another thread.
       database: URL of the state; SQLite in the folder where None.
 
@@ -115,9 +113,7 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
     """Run the coordinator: rounds, noise, ledger and checkpoints. No client talks to it, but operators may.
 
     Args:
-      task: what is trained.
       out: folder of the run; made where absent.
-      endpoints: where operators reach it.
       observe: see `serve`.
       database: URL of the state.
 

@@ -47,8 +47,6 @@ class Aggregator:
         """Prepare; nothing is selected before `follow`.
 
         Args:
-          shared: where the coordinator is met.
-          service: the parts that answer clients.
           agreement: digest of the settings that the coordinator must share.
           saved_every: rounds after which they are on disk.
         """

@@ -15,9 +15,6 @@ from fedlm.models.base import Params
 def pack_aggregate(aggregate: CohortAggregate) -> bytes:
     """Serialize an aggregate.
 
-    Args:
-      aggregate: of some clients.
-
     Returns:
       The bytes.
     """
@@ -29,11 +26,6 @@ def unpack_aggregate(content: bytes, like: Params, reports: int) -> CohortAggreg
 
     Args:
       content: the bytes.
-      like: arrays, or shapes, of the model's structure.
-      reports: that must be in it.
-
-    Returns:
-      The aggregate.
 
     Raises:
       WireError: it is of another model, holds a number that is not finite, or another count of reports.

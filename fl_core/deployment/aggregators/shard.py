@@ -35,9 +35,6 @@ class Shard:
 
         Args:
           attempt: into which.
-          shared: where the other processes are met.
-          aggregator: the name of this one.
-          goal: reports that all aggregators together wait for.
         """
         self.attempt, self.aggregator = attempt, aggregator
         self._shared, self._goal = shared, goal

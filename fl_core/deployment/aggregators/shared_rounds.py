@@ -36,20 +36,13 @@ class SharedRounds:
     """What coordinator and aggregators tell each other. Every method raises `StateError` where the database is gone."""
 
     def __init__(self, database: Database):
-        """Use a database.
-
-        Args:
-          database: opened.
-        """
+        """Use a database."""
         self._database = database
 
     # Both sides.
 
     def put(self, content: bytes) -> str:
         """Keep bytes until the round is over.
-
-        Args:
-          content: of a model or a sum.
 
         Returns:
           Their SHA-256 in hex, by which they are fetched.
@@ -66,9 +59,6 @@ class SharedRounds:
 
     def fetch(self, digest: str) -> bytes:
         """Read bytes that were put there.
-
-        Args:
-          digest: of them.
 
         Returns:
           The bytes.
@@ -92,11 +82,7 @@ class SharedRounds:
             _clear(connection)
 
     def open(self, shared: SharedRound) -> None:
-        """Let aggregators take part in a round.
-
-        Args:
-          shared: the round; its parameters were put there.
-        """
+        """Let aggregators take part in a round."""
         with self._database.writing() as connection:
             if _phase(connection, shared.token) is None:
                 connection.execute(sql.insert(SHARED_ROUNDS).values(**shared._asdict()))
@@ -105,8 +91,6 @@ class SharedRounds:
         """Go on to a phase, or stay in it. Once it is `closed` no report is claimed any more.
 
         Args:
-          token: of the round.
-          phase: that begins.
           seconds_left: until it will be closed.
         """
         values = {"phase": phase, "seconds_left": seconds_left}
@@ -114,14 +98,7 @@ class SharedRounds:
             connection.execute(sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(**values))
 
     def tally(self, token: str) -> Tally:
-        """Say how a round stands.
-
-        Args:
-          token: of the round.
-
-        Returns:
-          Counts.
-        """
+        """Say how a round stands."""
         selected, ours = SELECTIONS.c, SELECTIONS.c.token == token
         states = sql.select(selected.state, sql.func.count()).where(ours).group_by(selected.state)
         claims = sql.select(selected.aggregator, sql.func.count()).where(ours, selected.state == "claimed")
@@ -144,9 +121,6 @@ class SharedRounds:
     def lose(self, aggregator: str) -> int:
         """Give an aggregator up, with all reports that it has claimed and whatever it has delivered.
 
-        Args:
-          aggregator: its name.
-
         Returns:
           How many reports are lost.
         """
@@ -159,9 +133,6 @@ class SharedRounds:
 
     def partial_sums(self, token: str) -> list[PartialSum]:
         """List the sums that are there.
-
-        Args:
-          token: of the round.
 
         Returns:
           One entry an aggregator, in the order of their names.
@@ -176,9 +147,6 @@ class SharedRounds:
 
         Args:
           token: of the round, which is closed.
-
-        Returns:
-          Their numbers.
         """
         query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.state == "claimed")
         with self._database.reading() as connection:
@@ -214,9 +182,6 @@ class SharedRounds:
     def beat(self, aggregator: str) -> bool:
         """Say that an aggregator lives.
 
-        Args:
-          aggregator: its name.
-
         Returns:
           Whether it still counts as living.
         """
@@ -239,14 +204,7 @@ class SharedRounds:
             return SharedRound(*row) if row else None, connection.scalar(living) or 0, bool(over)
 
     def number_clients(self, identities: Sequence[str]) -> dict[str, int]:
-        """Find the numbers of clients, giving new clients the next ones.
-
-        Args:
-          identities: of the clients.
-
-        Returns:
-          From identity to number.
-        """
+        """Find the numbers of clients, giving new clients the next ones."""
         query = sql.select(CLIENTS.c.identity, CLIENTS.c.number).where(CLIENTS.c.identity.in_(identities))
         with self._database.writing() as connection:
             found = {identity: number for identity, number in connection.execute(query)}
@@ -265,8 +223,6 @@ class SharedRounds:
         """Take a client into a round, if it may and is needed.
 
         Args:
-          token: of the round.
-          client: its number.
           saved_every: rounds after which they are on disk.
 
         Returns:
@@ -296,10 +252,6 @@ class SharedRounds:
     def takes_part(self, token: str, client: int) -> bool:
         """Say whether a client was selected.
 
-        Args:
-          token: of the round.
-          client: its number.
-
         Returns:
           Whether it was, by whichever aggregator.
         """
@@ -309,12 +261,6 @@ class SharedRounds:
 
     def claim(self, token: str, client: int, aggregator: str, upload_id: bytes) -> Claim:
         """Take the right to add a client's report, which is whole.
-
-        Args:
-          token: of the round.
-          client: its number.
-          aggregator: that would add it.
-          upload_id: of the upload.
 
         Returns:
           `taken`: the report may be added now; `mine`: this aggregator took the right to add the same upload before;
@@ -342,7 +288,6 @@ class SharedRounds:
         """Record what became of clients whose reports are not in this aggregator's sum.
 
         Args:
-          token: of the round.
           states: by client: `selected`, it may still report; `declined`, it answered without an update; `refused`, for
             good.
           aggregator: its name; what another has claimed is left alone.
@@ -358,7 +303,6 @@ class SharedRounds:
         """Hand a sum over, whole, once the round is closed.
 
         Args:
-          partial: its content was put there.
           clients: whose reports are in it.
 
         Returns:

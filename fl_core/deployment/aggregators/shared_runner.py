@@ -44,8 +44,6 @@ class SharedCohortRunner:
         """Prepare; what an earlier coordinator was doing is forgotten.
 
         Args:
-          shared: where aggregators are met.
-          deployment: the settings.
           agreement: digest of the settings that aggregators must share.
           draining: whether no other round should begin.
         """
@@ -242,11 +240,7 @@ class _Watch:
         """Find those whose beats stand still.
 
         Args:
-          beats: of all that live.
           now: seconds.
-
-        Returns:
-          Their names.
         """
         # Where nobody looked for a while, as when the database was gone, nobody could be heard.
         unheard = now - self._looked > LEASE_SECONDS / 2

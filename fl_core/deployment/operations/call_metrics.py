@@ -62,7 +62,6 @@ class HandlersWithMetrics:
         """Stand before other handlers.
 
         Args:
-          inner: that answer.
           metrics: where it is counted.
         """
         self.inner, self._metrics = inner, metrics

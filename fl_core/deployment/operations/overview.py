@@ -50,14 +50,7 @@ class Overview:
     """Reads how a deployment stands, from any thread; a Prometheus collector too."""
 
     def __init__(self, deployment: Deployment, status: ServerStatus, training: DeployedTraining, state: State):
-        """Name what to read from.
-
-        Args:
-          deployment: the settings.
-          status: how far rounds are.
-          training: the rounds.
-          state: what is remembered of them.
-        """
+        """Name what to read from."""
         self._deployment, self._status = deployment, status
         self._training, self._state = training, state
         self._started = time.time()
@@ -136,9 +129,6 @@ def _budget(deployment: Deployment, training: DeployedTraining) -> "PrivacyBudge
 
 def curves(rows: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
     """Take curves from the metrics of rounds.
-
-    Args:
-      rows: one a round.
 
     Returns:
       From the score's name to pairs of round, counted from 1, and score; at most `_POINTS` pairs each, the last among

@@ -15,7 +15,6 @@ class PrivacyBudget:
         """Name the ledger.
 
         Args:
-          ledger: of the run; begun.
           secret: whether nobody can compute the noise again; without that there is no guarantee.
         """
         self._ledger, self._secret = ledger, secret

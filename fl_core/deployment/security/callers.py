@@ -18,11 +18,7 @@ def parse_message(kind: type[_Message], content: bytes) -> _Message:
     """Read a message that a client sent.
 
     Args:
-      kind: of it.
       content: its bytes.
-
-    Returns:
-      The message.
 
     Raises:
       MalformedError: they are none.
@@ -37,12 +33,6 @@ def parse_message(kind: type[_Message], content: bytes) -> _Message:
 
 def check_claimed_name(name: object) -> str:
     """Check the name that a client gives itself; anybody can give any.
-
-    Args:
-      name: what came in its place.
-
-    Returns:
-      The name.
 
     Raises:
       RefusedError: there is none, or it is too long or not printable.
@@ -63,8 +53,6 @@ class Refusals:
 
         Args:
           peer: identity of the client; empty where it is not known.
-          address: of the client.
-          error: why it is refused.
         """
         log.warning("call_refused", extra={"fields": {"client": peer, "address": address, "why": str(error)}})
         await self.hold()

@@ -35,12 +35,6 @@ class KeysError(UserError):
 def check_name(name: str) -> str:
     """Refuse names that no client can have.
 
-    Args:
-      name: of a client.
-
-    Returns:
-      The name.
-
     Raises:
       KeysError: it is not 1 to 64 letters, digits, points, dashes or underscores, or does not begin with one of the
         first two.
@@ -62,11 +56,7 @@ def sign_authority(key: PrivateKey, days: int) -> x509.Certificate:
     """Make an authority that signs for itself.
 
     Args:
-      key: of the authority.
       days: for which it is valid.
-
-    Returns:
-      Its certificate.
 
     Raises:
       KeysError: the days are out of range.
@@ -89,14 +79,7 @@ def sign_server(
     """Make a server's certificate.
 
     Args:
-      authority: that signs.
-      authority_key: its key.
-      key: of the server.
-      hosts: names or addresses that clients dial.
       days: for which it is valid; not longer than the authority.
-
-    Returns:
-      The certificate.
 
     Raises:
       KeysError: a host is none, or the days are out of range.
@@ -112,14 +95,7 @@ def sign_client(
     """Make a client's certificate.
 
     Args:
-      authority: that signs.
-      authority_key: its key.
-      key: of the client.
-      name: its identity.
       days: for which it is valid; not longer than the authority.
-
-    Returns:
-      The certificate.
 
     Raises:
       KeysError: the name is none, or the days are out of range.
@@ -131,9 +107,6 @@ def sign_client(
 def make_request(key: PrivateKey) -> bytes:
     """Ask for a certificate. The request holds the public key alone: the authority knows the name.
 
-    Args:
-      key: of who asks.
-
     Returns:
       The request, in PEM, signed with the key.
     """
@@ -143,9 +116,6 @@ def make_request(key: PrivateKey) -> bytes:
 
 def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
     """Read a request, trusting nothing about it.
-
-    Args:
-      request: what arrived.
 
     Returns:
       The key that a certificate is wanted for.
@@ -170,9 +140,6 @@ def read_certificate(path: Path) -> x509.Certificate:
     Args:
       path: of its PEM file.
 
-    Returns:
-      The certificate.
-
     Raises:
       KeysError: it is missing or damaged.
     """
@@ -187,9 +154,6 @@ def read_key(path: Path) -> PrivateKey:
 
     Args:
       path: of its PEM file.
-
-    Returns:
-      The key.
 
     Raises:
       KeysError: it is missing or damaged, others than its owner can read it, or it is of another kind.
@@ -207,12 +171,6 @@ def read_key(path: Path) -> PrivateKey:
 
 def check_certificate(path: Path, certificate: x509.Certificate, key: PrivateKey, authority: x509.Certificate) -> None:
     """Refuse credentials that the other side would refuse, before it is dialled.
-
-    Args:
-      path: of the certificate, for the message.
-      certificate: one's own.
-      key: one's own.
-      authority: that both sides believe.
 
     Raises:
       KeysError: the certificate is not valid now, not of this key or not of this authority.

@@ -59,10 +59,6 @@ def read_credentials(folder: Path, side: str) -> Credentials:
 
     Args:
       folder: with `ca.pem`, and the certificate and key of the side.
-      side: `SERVER` or `CLIENT`.
-
-    Returns:
-      The credentials.
 
     Raises:
       KeysError: a file is missing, damaged, not valid now, readable by others, or does not belong to the others.
@@ -92,7 +88,6 @@ def write_pair(folder: Path, side: str, certificate: bytes, key: bytes) -> None:
 
     Args:
       folder: which is there.
-      side: `SERVER` or `CLIENT`.
       certificate: in PEM.
       key: in PEM; only the owner of the file can read it.
     """
@@ -105,11 +100,7 @@ def server_tls(folder: Path, certified: bool = False) -> ssl.SSLContext:
     """Make the TLS of a server that speaks HTTP, with the same certificate as for gRPC.
 
     Args:
-      folder: of keys.
       certified: whether clients need a certificate of the authority.
-
-    Returns:
-      The context.
 
     Raises:
       KeysError: see `read_credentials`.
@@ -125,12 +116,6 @@ def server_tls(folder: Path, certified: bool = False) -> ssl.SSLContext:
 
 def client_tls(folder: Path) -> ssl.SSLContext:
     """Make the TLS of a client that speaks HTTP.
-
-    Args:
-      folder: of its credentials.
-
-    Returns:
-      The context.
 
     Raises:
       KeysError: see `read_credentials`.

@@ -93,9 +93,7 @@ async def enrol(server: str, authority: bytes, token: str, request: bytes) -> by
     """Ask a server for a certificate.
 
     Args:
-      server: host and port of its enrolment.
       authority: certificate that signed the server's, in PEM; no other server is talked to.
-      token: for one use.
       request: see `fedlm.fl_core.deployment.security.certificates.make_request`.
 
     Returns:

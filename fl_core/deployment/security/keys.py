@@ -80,9 +80,6 @@ class Authority:
           folder: made where absent.
           days: for which it is valid.
 
-        Returns:
-          The authority.
-
         Raises:
           KeysError: there is one.
         """
@@ -103,7 +100,6 @@ class Authority:
         """Make a server's credentials, in place of earlier ones.
 
         Args:
-          hosts: names or addresses that clients dial.
           days: for which they are valid.
 
         Raises:
@@ -117,11 +113,7 @@ class Authority:
         """Make a client's credentials, to be brought to its device.
 
         Args:
-          name: of the client.
           days: for which they are valid.
-
-        Returns:
-          Their folder.
 
         Raises:
           KeysError: the name is none, or has been given.
@@ -138,7 +130,6 @@ class Authority:
         """Let a device enrol once.
 
         Args:
-          name: that its certificate will have.
           hours: for which the token can be used.
           days: for which the certificate will be valid.
           again: the name may have been given before, to the same device, whose certificate ends.
@@ -199,9 +190,6 @@ class Authority:
 
     def revoke(self, name: str) -> None:
         """Let a client in no more, from its next call on; its name is not given again.
-
-        Args:
-          name: of the client.
 
         Raises:
           KeysError: no client has the name.

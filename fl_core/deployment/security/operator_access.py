@@ -77,9 +77,6 @@ def write_operator_token(path: Path) -> str:
 
     Args:
       path: of its file, which only its owner can read.
-
-    Returns:
-      The token.
     """
     token = secrets.token_hex(32)
     write_atomically(path, token + "\n", private=True)

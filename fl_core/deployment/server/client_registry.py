@@ -45,8 +45,6 @@ class ClientRegistry:
         """Read the clients of the run so far.
 
         Args:
-          state: of the run.
-          bound: on participation.
           saved_every: rounds after which they are on disk.
         """
         self._state, self._bound, self._saved_every = state, bound, saved_every
@@ -90,7 +88,6 @@ class ClientRegistry:
         """Say how long a client may not take part.
 
         Args:
-          number: of the client.
           round_number: of the round that is running, or comes next.
           is_open: whether it is running, so that the one before is over in every respect.
 
@@ -163,8 +160,6 @@ def final_rest(last_round: int, rounds: int, saved_every: int) -> int | None:
     """Say whether a client that has taken part as often as it may will never be needed again.
 
     Args:
-      last_round: that it took part in.
-      rounds: that are over.
       saved_every: rounds after which they are on disk.
 
     Returns:

@@ -205,7 +205,6 @@ class LocalRounds:
 
         Args:
           plan: of the round; where it names clients, only they may take part, and all of them are waited for.
-          parameters: what clients download.
           total: the sum of no report.
 
         Returns:

@@ -19,7 +19,6 @@ class PaceSteering:
         """Begin without knowing how long rounds last.
 
         Args:
-          per_round: clients that a round selects.
           soonest: seconds, the shortest wait.
           randomness: that spreads clients; the operating system's where None.
         """
@@ -35,7 +34,6 @@ class PaceSteering:
         """Suggest a wait in seconds, random around what spreads the load.
 
         Args:
-          population: clients that check in now and then.
           rounds_to_rest: rounds in which the client may not take part.
         """
         spread = self._round_seconds * population / (_MARGIN * self._per_round)

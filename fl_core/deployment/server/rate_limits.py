@@ -65,7 +65,6 @@ class RateLimiter:
         """Begin with full buckets.
 
         Args:
-          limits: of each client.
           remembered: clients that buckets are kept of; of more, those that have not called for longest get full ones.
           clock: in seconds.
         """

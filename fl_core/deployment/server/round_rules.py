@@ -42,9 +42,7 @@ class RoundRules:
         That is so when the goal is reached, or all that were selected have answered and no other will be.
 
         Args:
-          reported: reports that count.
           answered: selected clients from which nothing more can come.
-          selected: clients.
           selecting: whether others may be selected.
         """
         if reported >= self.goal:

@@ -31,9 +31,6 @@ class Database:
     def __init__(self, url: str):
         """Open the database, and upgrade its tables where they are absent or of an older version.
 
-        Args:
-          url: `sqlite:///FILE`, or `postgresql://USER:PASSWORD@HOST/DATABASE`.
-
         Raises:
           StateError: it cannot be opened, or a newer version of fedlm has written it.
         """
@@ -83,9 +80,6 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """Begin a transaction that reads and writes, alone; it is committed at the end.
 
-        Yields:
-          The connection.
-
         Raises:
           StateError: the database is busy for long, full or gone; nothing was written.
         """
@@ -95,9 +89,6 @@ class Database:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """Begin a transaction that only reads.
-
-        Yields:
-          The connection.
 
         Raises:
           StateError: the database is gone.

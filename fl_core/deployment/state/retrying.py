@@ -33,9 +33,7 @@ async def with_retries_async(
     """Do the same in an event loop.
 
     Args:
-      work: what to do.
       seconds: after which a failure is raised; `RETRY_SECONDS` where None.
-      warning: event to log for each failure.
     """
     deadline = time.monotonic() + (RETRY_SECONDS if seconds is None else seconds)
     while True:

@@ -127,9 +127,6 @@ class State(Protocol):
     def claim(self, run: str) -> None:
         """Make sure that this state is that of a run, or make it so where it is new.
 
-        Args:
-          run: the run's name for itself.
-
         Raises:
           StateError: it is another run's.
         """
@@ -169,19 +166,11 @@ class State(Protocol):
         ...
 
     def forget_rounds(self, first: int) -> None:
-        """Forget that rounds were finished, and who took part: nothing of them was released, and they run again.
-
-        Args:
-          first: of those rounds.
-        """
+        """Forget that rounds were finished, and who took part: nothing of them was released, and they run again."""
         ...
 
     def record_release(self, release: ReleaseRecord) -> None:
-        """Record a release, unless it is recorded already.
-
-        Args:
-          release: the model.
-        """
+        """Record a release, unless it is recorded already."""
         ...
 
     def attempts(self, last: int) -> list[AttemptRecord]:

@@ -150,7 +150,6 @@ def write_attempt(connection: Connection, attempt: AttemptRecord, participants: 
     """Write an attempt, and who took part, within a transaction; see `State.record_attempt`.
 
     Args:
-      connection: of the transaction.
       attempt: which is over.
       participants: numbers of the clients whose updates count.
     """
@@ -165,9 +164,6 @@ def write_attempt(connection: Connection, attempt: AttemptRecord, participants: 
 
 def sqlite_url(path: Path) -> str:
     """Name an SQLite database.
-
-    Args:
-      path: of its file.
 
     Returns:
       The URL for `SqlState`.

@@ -38,7 +38,6 @@ class GrpcChannel:
         """Prepare to dial; the first call does.
 
         Args:
-          server: host and port.
           name: that the client gives itself; a server that checks certificates goes by those instead.
           credentials: of TLS; plain text where None.
         """

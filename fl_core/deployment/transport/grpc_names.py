@@ -30,9 +30,6 @@ def flow_options() -> list[tuple[str, int]]:
 def message_limits(chunk_bytes: int) -> list[tuple[str, int]]:
     """Make the options that bound every message, before it is parsed.
 
-    Args:
-      chunk_bytes: of the largest chunk.
-
     Returns:
       Options of a gRPC server or channel.
     """

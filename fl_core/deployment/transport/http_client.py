@@ -46,7 +46,6 @@ class HttpChannel:
         """Prepare to dial; the first call does.
 
         Args:
-          server: host and port.
           name: that the client gives itself; a server that checks certificates goes by those instead.
           tls: with the client's certificate; plain text where None.
 

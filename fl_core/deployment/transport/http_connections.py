@@ -186,9 +186,6 @@ class ServedConnection(asyncio.BufferedProtocol):
         """Send an answer.
 
         Args:
-          status: of it.
-          fields: by name, without the body's length.
-          body: what is there of it.
           length: of the whole body; that of `body` where None.
 
         Raises:
@@ -204,9 +201,6 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     async def send_chunk(self, chunk: ServedChunk) -> None:
         """Send the content of a chunk.
-
-        Args:
-          chunk: of an artifact.
 
         Raises:
           ConnectionError: the connection is lost.
@@ -344,11 +338,7 @@ class ServedCall:
         await self.connection.send(status, fields, body, length)
 
     async def reply(self, message: Message) -> None:
-        """Answer with a message.
-
-        Args:
-          message: to send.
-        """
+        """Answer with a message."""
         await self.send(HTTPStatus.OK, {"Content-Type": MESSAGE}, message.SerializeToString())
 
     async def say(self, status: HTTPStatus, why: str) -> None:
@@ -356,6 +346,5 @@ class ServedCall:
 
         Args:
           status: which kind of failure.
-          why: in words.
         """
         await self.send(status, PLAIN, why.encode(errors="replace"))

@@ -69,10 +69,6 @@ class Receiver:
         """Prepare to receive updates of one model.
 
         Args:
-          like: arrays, or shapes, of its structure.
-          compressor: how updates travel.
-          training: what clients do.
-          length: target tokens of a sequence.
           buffers: where uploads wait until they are whole.
         """
         self._size, self._training, self._length = upload_bytes(compressor, like), training, length
@@ -86,9 +82,7 @@ class Receiver:
         """Receive a report, or find out that it was received before.
 
         Args:
-          collection: of the attempt that is running.
           number: of the client, which takes part in it.
-          header: of the upload.
           upload: whose header was read.
         """
         participant = collection.attempt.participants[number]

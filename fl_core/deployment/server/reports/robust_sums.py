@@ -66,9 +66,6 @@ class RobustSum(StreamingSum):
         Args:
           settings: see `StreamingSum`; all clients weigh the same.
           upload_key: see there.
-          rule: how updates become one.
-          folder: for the file.
-          most: reports that will be added.
           clip_norm: see `StreamingSum`.
 
         Raises:
@@ -131,7 +128,6 @@ def robust_mean(updates: np.ndarray, rule: RobustRule) -> np.ndarray:
 
     Args:
       updates: float32 [clients, coordinates], at least one client.
-      rule: `median` or `trimmed_mean`.
 
     Returns:
       float32 [coordinates].

@@ -14,8 +14,6 @@ class RoundSums:
         """Note what sums are made of.
 
         Args:
-          settings: of all sums.
-          rule: how updates become one.
           cohort_size: reports that a round waits for, where it names no clients.
           folder: for what must wait until a round's end.
         """
