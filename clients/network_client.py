@@ -21,13 +21,8 @@ from fedlm.clients.server_instructions import Encode, ReadVocabulary, encode, pl
 from fedlm.clients.settings import ClientLimits, Conditions
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly
-from fedlm.fl_core.deployment.protocol.interface import (
-    PROTOCOL,
-    Channel,
-    RefusedError,
-    TransportError,
-    UnknownArtifactError,
-)
+from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Channel
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, unpack_parameters
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.precision import precision_scope, resolve_precision

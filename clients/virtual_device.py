@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from fedlm.clients.population import Dropout, Population
 from fedlm.clients.settings import Conditions
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import Channel, TransportError
+from fedlm.fl_core.deployment.protocol.errors import TransportError
+from fedlm.fl_core.deployment.protocol.interface import Channel
 
 
 @dataclasses.dataclass

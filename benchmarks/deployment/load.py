@@ -18,9 +18,9 @@ from benchmarks.deployment.servers import FETCH, LOOPBACK, NAIVE, SEND, UNLIMITE
 from benchmarks.deployment.shapes import CHUNK, Shape
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.transport.grpc_names import (
     CHECK_IN,
-    CLIENT_NAME,
     DOWNLOAD,
     SERVICE,
     UPLOAD,

@@ -11,7 +11,8 @@ from fedlm.clients.network_client import Client
 from fedlm.clients.settings import ClientLimits, Conditions
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, RefusedError, TransportError
+from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, upload_bytes
 from fedlm.fl_core.errors import ConfigurationError

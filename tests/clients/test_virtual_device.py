@@ -8,7 +8,7 @@ import pytest
 from fedlm.clients.population import Dropout, Population
 from fedlm.clients.virtual_device import Tally, VirtualDevice, VirtualLink
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import TransportError
+from fedlm.fl_core.deployment.protocol.errors import TransportError
 
 SIZE, CHUNK = 1000, 100
 PERFECT = Population(dropout=0.0, availability=1.0, diurnal=0.0, link_bytes=float("inf"), speeds=(1e9,) * 3)

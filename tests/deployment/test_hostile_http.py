@@ -9,12 +9,14 @@ import ssl
 import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.security.credentials import client_tls, read_credentials
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
-from fedlm.fl_core.deployment.transport.http_names import CLIENT_NAME, UPLOAD_HEADER
+from fedlm.fl_core.deployment.transport.http_names import UPLOAD_HEADER
 from tests.deployment import small_deployment as small
 from tests.deployment.test_hostile_clients import SETTINGS, SIZE, content_of, header_of, parts_of
 

@@ -16,7 +16,8 @@ from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.compression.compressors import compress_update
 from fedlm.fl_core.compression.registry import COMPRESSIONS, make_compressor
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, TooManyCallsError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_update
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
 from fedlm.fl_core.local_sgd import TrainingSums, global_norm

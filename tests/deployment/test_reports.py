@@ -12,7 +12,8 @@ from fedlm.clients.local_training import train_locally
 from fedlm.clients.server_instructions import plan_of, program_of
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.errors import UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, unpack_parameters
 from fedlm.fl_core.deployment.protocol.uploads import UploadInParts

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedlm.fl_core.atomic_files import disk_errors
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.errors import TransportError, UnknownArtifactError
 
 Buffer = bytes | bytearray | memoryview
 _SIZES = struct.Struct("<QI")

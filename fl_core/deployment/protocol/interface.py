@@ -5,42 +5,16 @@ may raise `RefusedError` or `TooManyCallsError`.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-
-if TYPE_CHECKING:
-    from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
+from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 
 PROTOCOL = 2
 """Version of the messages; a client of another is turned away when it checks in, and told which ones are spoken."""
 
 LARGEST_CHUNK = 4 << 20
 """Bytes of the largest chunk that a client takes."""
-
-
-class TransportError(Exception):
-    """The other side cannot be reached, or the connection broke; trying again later may help."""
-
-
-class RefusedError(Exception):
-    """The server refuses the call itself: who calls, or what was sent; trying again does not help."""
-
-
-class TooManyCallsError(Exception):
-    """A client asks for more than its share; later it may ask again."""
-
-
-class MalformedError(Exception):
-    """Bytes are not a message of this protocol."""
-
-
-class UnknownArtifactError(Exception):
-    """What was asked for is not offered, or not any more."""
-
-
-class BrokenUploadError(Exception):
-    """The bytes of an upload break off, or something else is among them."""
 
 
 class Upload(Protocol):
@@ -90,7 +64,7 @@ class Handlers(Protocol):
 
     def download(
         self, peer: str, request: messages.DownloadRequest, bytes_at_once: int = 0
-    ) -> AsyncGenerator["ServedChunk", None]:
+    ) -> AsyncGenerator[ServedChunk, None]:
         """Send an artifact.
 
         Args:

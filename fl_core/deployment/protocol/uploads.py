@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Callable
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import BrokenUploadError, Upload
+from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError
+from fedlm.fl_core.deployment.protocol.interface import Upload
 
 
 class UploadInParts:

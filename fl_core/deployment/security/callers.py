@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from fedlm.fl_core.deployment.protocol.interface import MalformedError, RefusedError
+from fedlm.fl_core.deployment.protocol.errors import MalformedError, RefusedError
 
 log = logging.getLogger("fedlm.transport")
 _LONGEST_NAME = 128

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.deployment.protocol.interface import RefusedError
+from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.certificates import (
     AUTHORITY_FILE,
     KeysError,

@@ -9,7 +9,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import RefusedError
+from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.certificates import KeysError
 from fedlm.fl_core.errors import ConfigurationError
 

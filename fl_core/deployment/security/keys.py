@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedlm.fl_core.atomic_files import create_privately, write_atomically
-from fedlm.fl_core.deployment.protocol.interface import RefusedError
+from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.certificates import (
     AUTHORITY_FILE,
     KeysError,

@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact, ServedChunk
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, UnknownArtifactError, Upload
+from fedlm.fl_core.deployment.protocol.errors import UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Upload
 from fedlm.fl_core.deployment.protocol.uploads import CountedUpload
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedlm.fl_core.deployment.event_log import warn
-from fedlm.fl_core.deployment.protocol.interface import TooManyCallsError
+from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
 
 _REMEMBERED = 1 << 16
 _SECONDS_BETWEEN_WARNINGS = 10.0

@@ -6,15 +6,11 @@ from typing import NoReturn
 import grpc
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import (
-    LARGEST_CHUNK,
-    RefusedError,
-    TransportError,
-    UnknownArtifactError,
-)
+from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.interface import LARGEST_CHUNK
+from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.transport.grpc_names import (
     CHECK_IN,
-    CLIENT_NAME,
     DOWNLOAD,
     SERVICE,
     UPLOAD,

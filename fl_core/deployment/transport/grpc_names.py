@@ -2,8 +2,6 @@
 
 SERVICE = "fedlm.Federation"
 CHECK_IN, DOWNLOAD, UPLOAD = "CheckIn", "Download", "Upload"
-CLIENT_NAME = "fedlm-client"
-"""Metadata by which a client names itself where it has no certificate."""
 WANTED = "fedlm-wanted"
 """Metadata by which the server says that it wants more of an upload than its first part."""
 

@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator
 import grpc
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import (
-    Handlers,
+from fedlm.fl_core.deployment.protocol.errors import (
     MalformedError,
     RefusedError,
     TooManyCallsError,
     UnknownArtifactError,
 )
+from fedlm.fl_core.deployment.protocol.interface import Handlers
+from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
 from fedlm.fl_core.deployment.security.callers import Refusals, check_claimed_name, parse_message
 from fedlm.fl_core.deployment.security.credentials import SERVER, CertifiedNames, read_credentials
 from fedlm.fl_core.deployment.transport.grpc_names import (
     CHECK_IN,
-    CLIENT_NAME,
     DOWNLOAD,
     SERVICE,
     UPLOAD,

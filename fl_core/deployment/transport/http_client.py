@@ -13,17 +13,13 @@ from google.protobuf.message import DecodeError
 
 from fedlm.fl_core.deployment.addresses import host_and_port
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import (
-    LARGEST_CHUNK,
-    RefusedError,
-    TransportError,
-    UnknownArtifactError,
-)
+from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.interface import LARGEST_CHUNK
+from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.transport.http_names import (
     ARTIFACTS,
     CHECK_IN,
     CHUNK_BYTES,
-    CLIENT_NAME,
     FIRST_CHUNK,
     MESSAGE,
     UPLOAD,

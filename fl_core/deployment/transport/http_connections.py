@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
-from fedlm.fl_core.deployment.protocol.interface import BrokenUploadError, MalformedError
+from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError, MalformedError
 from fedlm.fl_core.deployment.security.callers import parse_message
 from fedlm.fl_core.deployment.transport.http_names import MESSAGE, UPLOAD_HEADER
 

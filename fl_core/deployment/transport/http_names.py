@@ -6,9 +6,6 @@ CHECK_IN, UPLOAD, ARTIFACTS = "/check-in", "/upload", "/artifacts/"
 FIRST_CHUNK = "first_chunk"
 """Of the query of an artifact: where to go on."""
 
-CLIENT_NAME = "fedlm-client"
-"""Field by which a client names itself where it has no certificate."""
-
 UPLOAD_HEADER = "fedlm-upload"
 """Field of an upload: its `UploadHeader` in base64."""
 

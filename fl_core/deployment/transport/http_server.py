@@ -13,14 +13,15 @@ from urllib.parse import parse_qs, urlsplit
 
 from fedlm.fl_core.deployment.addresses import host_and_port
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import (
+from fedlm.fl_core.deployment.protocol.errors import (
     BrokenUploadError,
-    Handlers,
     MalformedError,
     RefusedError,
     TooManyCallsError,
     UnknownArtifactError,
 )
+from fedlm.fl_core.deployment.protocol.interface import Handlers
+from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.security.callers import Refusals, check_claimed_name, parse_message
 from fedlm.fl_core.deployment.security.credentials import CertifiedNames, server_tls
 from fedlm.fl_core.deployment.transport.http_connections import (
@@ -35,7 +36,6 @@ from fedlm.fl_core.deployment.transport.http_names import (
     ARTIFACTS,
     CHECK_IN,
     CHUNK_BYTES,
-    CLIENT_NAME,
     FIRST_CHUNK,
     UPLOAD,
 )

@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeVar
 from fedlm.fl_core.compression.compressors import Compressor
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import BrokenUploadError, Upload
+from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError
+from fedlm.fl_core.deployment.protocol.interface import Upload
 from fedlm.fl_core.deployment.protocol.update_bytes import DamagedError, WireError, upload_bytes
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, Participant, RoundCollection
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report

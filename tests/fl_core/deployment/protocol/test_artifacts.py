@@ -4,7 +4,7 @@ import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
-from fedlm.fl_core.deployment.protocol.interface import TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.errors import TransportError, UnknownArtifactError
 from fedlm.fl_core.errors import DiskError
 
 CONTENT = bytes(range(256)) * 10

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedlm.fl_core.deployment.addresses import loopback_only
-from fedlm.fl_core.deployment.protocol.interface import RefusedError
+from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security import certificates, keys
 from fedlm.fl_core.deployment.security.certificates import KeysError, common_name, make_request, new_key
 from fedlm.fl_core.deployment.security.credentials import (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.fl_core.deployment.protocol.interface import TooManyCallsError
+from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
 
 LIMITS = RateLimits(calls=5, calls_per_second=2, bytes=100, bytes_per_second=10)

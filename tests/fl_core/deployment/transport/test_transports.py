@@ -7,13 +7,13 @@ import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
-from fedlm.fl_core.deployment.protocol.interface import (
-    PROTOCOL,
+from fedlm.fl_core.deployment.protocol.errors import (
     RefusedError,
     TooManyCallsError,
     TransportError,
     UnknownArtifactError,
 )
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.transport import http_server
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import RefusedError
+from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
