@@ -2,14 +2,14 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.privacy.noise_cost import plan_of, state_bytes, time_block
-from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
+from benchmarks.privacy.noise_cost import CONTESTANTS, plan_of, state_bytes, time_block
+from fedlm.fl_core.privacy.mechanisms.registry import make_noise
 from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
 
 LIKE = {"x": np.zeros((4, 5), np.float32)}
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("name", CONTESTANTS)
 def test_state_is_never_larger_than_stated(name):
     mechanism, draw = make_noise(plan_of(name)), noise_from(fresh_secret(), LIKE)
     state, largest = mechanism.init(LIKE), 0

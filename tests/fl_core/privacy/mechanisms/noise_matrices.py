@@ -18,7 +18,7 @@ ROUNDS = 13
 
 def plan_of(mechanism, rounds=ROUNDS, noise=1.0, participation=ONCE, **changes):
     quick = COEFFICIENTS.get(mechanism)
-    chosen = quick(rounds) if quick else plan_noise(mechanism, rounds, participation)(1.0).coefficients
+    chosen = tuple(quick(rounds)) if quick else plan_noise(mechanism, rounds, participation)(1.0).coefficients
     return PrivacyPlan(mechanism, rounds, noise, participation, coefficients=chosen, **changes)
 
 

@@ -32,6 +32,7 @@ PLANS |= {
     f"{name}, completed": plan_of(name, restart_every=5, complete_trees=True) for name in ("tree", "tree_honaker")
 }
 EXACT = ("gaussian", "blt", "banded")
+DEFINED_HERE = (*EXACT, "tree", "tree_honaker")
 every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 
 
@@ -90,8 +91,9 @@ def expected_covariance(plan):
     return matrix @ matrix.T
 
 
-@every_plan
-def test_covariance_of_prefix_sums_is_exactly_that_of_the_mechanisms_matrix(plan):
+@pytest.mark.parametrize("name", [name for name in PLANS if PLANS[name].mechanism in DEFINED_HERE])
+def test_covariance_of_prefix_sums_is_exactly_that_of_the_mechanisms_matrix(name):
+    plan = PLANS[name]
     prefix = np.tri(plan.rounds) @ mixing_matrix(plan)
     np.testing.assert_allclose(prefix @ prefix.T, expected_covariance(plan), atol=3e-5)
 
