@@ -10,6 +10,7 @@ _FILES = (
     "tree_honaker",
     "blt",
     "banded",
+    "dense",
 )
 
 MECHANISMS: dict[str, Mechanism] = {file: import_module(f"{__package__}.{file}").MECHANISM for file in _FILES}
