@@ -67,7 +67,7 @@ def main() -> None:
 def measure_import(database: Path, store: Path) -> dict:
     for left in (store, store.with_name(f".{store.name}.import")):
         shutil.rmtree(left, ignore_errors=True)
-    command = [sys.executable, "-m", "fedlm.commands.cli", "data", "import", "stackoverflow-tff", str(database)]
+    command = [sys.executable, "-m", "fedlm", "data", "import", "stackoverflow-tff", str(database)]
     started = time.perf_counter()
     process = subprocess.Popen([*command, "--out", str(store)], stdout=subprocess.DEVNULL)
     peaks = {"largest_process": 0, "all_processes": 0}

@@ -110,7 +110,7 @@ def measure(arguments: argparse.Namespace, name: str, data: Path, folder: Path) 
 
 def fedlm(*words: str) -> str:
     """What a command prints; its progress goes to our stderr."""
-    command = [sys.executable, "-m", "fedlm.commands.cli", *words]
+    command = [sys.executable, "-m", "fedlm", *words]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-WORDS = [sys.executable, "-m", "fedlm.commands.cli", "compare"]
+WORDS = [sys.executable, "-m", "fedlm", "compare"]
 OPTIONS = (
     "--models cifg_tiny si_cifg_tiny --rounds 3 --cohort-size 4 --length 8 --evaluate-every 1 --checkpoint-every 2 "
     "--client-learning-rates 0.5 1e30 --seeds 1 --heldout-examples 50"

@@ -20,7 +20,7 @@ def options(store, out, *more):
 
 
 def run(store, out, *more):
-    words = [sys.executable, "-m", "fedlm.commands.cli", "compare", *options(store, out, *more)]
+    words = [sys.executable, "-m", "fedlm", "compare", *options(store, out, *more)]
     return subprocess.run(words, capture_output=True, text=True, timeout=600)
 
 

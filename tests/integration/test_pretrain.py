@@ -34,7 +34,7 @@ def options(store, out, **changes):
 
 def start(store, out, *more, **changes):
     return subprocess.Popen(
-        [sys.executable, "-m", "fedlm.commands.cli", "pretrain", *options(store, out, **changes), *more],
+        [sys.executable, "-m", "fedlm", "pretrain", *options(store, out, **changes), *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -33,7 +33,7 @@ PATIENCE = 240
 def start(store, out, *more, **changes):
     words = [f"--{name}={value}" for name, value in (SETTINGS | {"data": store, "out": out} | changes).items()]
     return subprocess.Popen(
-        [sys.executable, "-m", "fedlm.commands.cli", "simulate", *words, "--save-client-scores", *more],
+        [sys.executable, "-m", "fedlm", "simulate", *words, "--save-client-scores", *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

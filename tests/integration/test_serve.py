@@ -35,7 +35,7 @@ def start(tmp_path):
 
     def start(*words):
         log = (tmp_path / f"log{len(processes)}").open("wb")
-        command = [sys.executable, "-m", "fedlm.commands.cli", *map(str, words)]
+        command = [sys.executable, "-m", "fedlm", *map(str, words)]
         environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         processes.append(process)

@@ -30,7 +30,7 @@ def options(store, out, **changes):
 
 
 def command(store, out, **changes):
-    return [sys.executable, "-m", "fedlm.commands.cli", *options(store, out, **changes)]
+    return [sys.executable, "-m", "fedlm", *options(store, out, **changes)]
 
 
 def environment():

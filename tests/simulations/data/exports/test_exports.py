@@ -308,7 +308,7 @@ def test_clears_away_what_a_killed_export_left(name, small, tmp_path):
 @every_export
 def test_a_full_disk_is_one_message(name, small_store, tmp_path):
     """The operating system refuses files above a limit as it refuses to fill a disk."""
-    words = [sys.executable, "-m", "fedlm.commands.cli", "data", "export", small_store, "--format", name]
+    words = [sys.executable, "-m", "fedlm", "data", "export", small_store, "--format", name]
     command = f"ulimit -f 4; exec {' '.join(map(str, words))} --out {tmp_path / 'out' / 'export'}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, env=os.environ)
     assert result.returncode == 2, result.stderr

@@ -142,7 +142,7 @@ def test_the_command_prints_json_alone_and_draws(overfit_folder, tmp_path):
     command = [
         sys.executable,
         "-m",
-        "fedlm.commands.cli",
+        "fedlm",
         "memorization",
         f"--checkpoint={overfit_folder}",
         "--json",

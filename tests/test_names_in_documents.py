@@ -1,0 +1,31 @@
+"""Files and modules that the documents name are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OF_A_READER = {"my_models.py"}
+
+
+def definition(module: Path, name: str) -> bool:
+    found = module.with_suffix(".py")
+    return found.is_file() and bool(re.search(rf"^(class |def )?{name}\b", found.read_text("utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_what_a_document_names_is_there(document):
+    text = document.read_text(encoding="utf-8")
+    files = {*re.findall(r"[\w/]+\.py\b", text)} - OF_A_READER
+    files |= {*re.findall(r"`((?:models|fl_core|clients|simulations|fedlm|tests|benchmarks)/[\w/]+)/?`", text)}
+    missing = {name for name in files if not any(ROOT.glob(f"**/{name}"))}
+    for name in re.findall(r"\bfedlm(?:\.\w+)+", text):
+        *parts, last = name.split(".")
+        place = ROOT.joinpath(*parts)
+        if not (place / last).exists() and not (place / f"{last}.py").exists() and not definition(place, last):
+            outer = place.parent
+            if not definition(outer, parts[-1]):
+                missing.add(name)
+    assert not missing
