@@ -75,8 +75,10 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
     """Run a deployment's server in one process.
 
     Args:
-      out: folder of the run; made where absent.
-      observe: see `fedlm.fl_core.runs.driver.Observer`; called in another thread.
+      task: what is trained.
+      out: folder of the run.
+      endpoints: where clients and operators reach it.
+      observe: hears of each round, in another thread.
       database: URL of the state; SQLite in the folder where None.
 
     Returns:
@@ -112,16 +114,7 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
 async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Observer, database: str) -> bool:
     """Run the coordinator: rounds, noise, ledger and checkpoints. No client talks to it, but operators may.
 
-    Args:
-      out: folder of the run; made where absent.
-      observe: see `serve`.
-      database: URL of the state.
-
-    Returns:
-      Whether the run is over; else it was asked to stop.
-
-    Raises:
-      UserError: settings, folder and state do not belong together.
+    Arguments, result and errors are those of `serve`.
     """
     return_freed_memory()
     draining = asyncio.Event()
@@ -149,13 +142,7 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
 
 
 async def aggregate(task: Task, out: Path, endpoints: Endpoints, database: str) -> None:
-    """Run an aggregator until the run is over or it is asked to stop.
-
-    Args:
-      task: what is trained, as the coordinator has it.
-      out: folder for uploads and downloads; made where absent.
-      endpoints: where clients reach it, and operators see metrics alone.
-      database: URL of the state.
+    """Run an aggregator until the run is over or it is asked to stop, with a folder for uploads and downloads.
 
     Raises:
       UserError: the settings are not those of the coordinator, or the address is taken.

@@ -13,19 +13,12 @@ from fedlm.models.base import Params
 
 
 def pack_aggregate(aggregate: CohortAggregate) -> bytes:
-    """Serialize an aggregate.
-
-    Returns:
-      The bytes.
-    """
+    """Serialize an aggregate."""
     return b"".join(np.asarray(leaf, "<f4").tobytes() for leaf in jax.tree_util.tree_leaves(aggregate))
 
 
 def unpack_aggregate(content: bytes, like: Params, reports: int) -> CohortAggregate:
     """Read what `pack_aggregate` wrote.
-
-    Args:
-      content: the bytes.
 
     Raises:
       WireError: it is of another model, holds a number that is not finite, or another count of reports.

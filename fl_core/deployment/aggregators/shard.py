@@ -31,11 +31,7 @@ class Shard:
     """
 
     def __init__(self, attempt: Attempt, shared: SharedRounds, aggregator: str, goal: int):
-        """Begin to collect.
-
-        Args:
-          attempt: into which.
-        """
+        """Begin to collect into an attempt, of which all aggregators together want so many reports."""
         self.attempt, self.aggregator = attempt, aggregator
         self._shared, self._goal = shared, goal
         self.selecting = True

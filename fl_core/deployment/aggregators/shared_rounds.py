@@ -36,17 +36,12 @@ class SharedRounds:
     """What coordinator and aggregators tell each other. Every method raises `StateError` where the database is gone."""
 
     def __init__(self, database: Database):
-        """Use a database."""
         self._database = database
 
     # Both sides.
 
     def put(self, content: bytes) -> str:
-        """Keep bytes until the round is over.
-
-        Returns:
-          Their SHA-256 in hex, by which they are fetched.
-        """
+        """Keep bytes until the round is over; returns their SHA-256 in hex, by which they are fetched."""
         digest = hashlib.sha256(content).hexdigest()
         there = sql.select(PIECES.c.digest).where(PIECES.c.digest == digest, PIECES.c.number == sql.bindparam("which"))
         for number, start in enumerate(range(0, len(content), _PIECE_BYTES)):
@@ -58,14 +53,7 @@ class SharedRounds:
         return digest
 
     def fetch(self, digest: str) -> bytes:
-        """Read bytes that were put there.
-
-        Returns:
-          The bytes.
-
-        Raises:
-          StateError: they are not there, or damaged.
-        """
+        """Read bytes that were put there; raises `StateError` where they are not there, or damaged."""
         query = sql.select(PIECES.c.content).where(PIECES.c.digest == digest).order_by(PIECES.c.number)
         with self._database.reading() as connection:
             content = b"".join(connection.scalars(query))
@@ -88,11 +76,7 @@ class SharedRounds:
                 connection.execute(sql.insert(SHARED_ROUNDS).values(**shared._asdict()))
 
     def advance(self, token: str, phase: Phase, seconds_left: float) -> None:
-        """Go on to a phase, or stay in it. Once it is `closed` no report is claimed any more.
-
-        Args:
-          seconds_left: until it will be closed.
-        """
+        """Go on to a phase, or stay in it. Once it is `closed` no report is claimed any more."""
         values = {"phase": phase, "seconds_left": seconds_left}
         with self._database.writing() as connection:
             connection.execute(sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(**values))
@@ -119,11 +103,7 @@ class SharedRounds:
             )
 
     def lose(self, aggregator: str) -> int:
-        """Give an aggregator up, with all reports that it has claimed and whatever it has delivered.
-
-        Returns:
-          How many reports are lost.
-        """
+        """Give an aggregator up with all that it has claimed and delivered; returns how many reports are lost."""
         theirs = (SELECTIONS.c.aggregator == aggregator) & (SELECTIONS.c.state == "claimed")
         with self._database.writing() as connection:
             gone = sql.update(AGGREGATORS).where(AGGREGATORS.c.name == aggregator).values(lost=True)
@@ -132,33 +112,20 @@ class SharedRounds:
             return connection.execute(sql.update(SELECTIONS).where(theirs).values(state="lost")).rowcount
 
     def partial_sums(self, token: str) -> list[PartialSum]:
-        """List the sums that are there.
-
-        Returns:
-          One entry an aggregator, in the order of their names.
-        """
+        """List the sums that are there, one an aggregator, in the order of their names."""
         columns = [PARTIAL_SUMS.c[name] for name in PartialSum._fields]
         query = sql.select(*columns).where(PARTIAL_SUMS.c.token == token).order_by(PARTIAL_SUMS.c.aggregator)
         with self._database.reading() as connection:
             return [PartialSum(*row) for row in connection.execute(query)]
 
     def claimed(self, token: str) -> list[int]:
-        """List the clients whose reports count.
-
-        Args:
-          token: of the round, which is closed.
-        """
+        """List the clients whose reports count in a round that is closed."""
         query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.state == "claimed")
         with self._database.reading() as connection:
             return list(connection.scalars(query))
 
     def finish(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
-        """Record an attempt and who took part, and clear away what was shared.
-
-        Args:
-          attempt: which is over; nothing is recorded twice.
-          participants: numbers of the clients whose updates count.
-        """
+        """Record an attempt, once, and the clients whose updates count, and clear away what was shared."""
         with self._database.writing() as connection:
             write_attempt(connection, attempt, participants)
             _clear(connection)
@@ -171,31 +138,19 @@ class SharedRounds:
     # An aggregator's side.
 
     def join(self, aggregator: str) -> None:
-        """Make an aggregator known.
-
-        Args:
-          aggregator: a name that none has had.
-        """
+        """Make an aggregator known, by a name that none has had."""
         with self._database.writing() as connection:
             connection.execute(sql.insert(AGGREGATORS).values(name=aggregator, beats=0, lost=False))
 
     def beat(self, aggregator: str) -> bool:
-        """Say that an aggregator lives.
-
-        Returns:
-          Whether it still counts as living.
-        """
+        """Say that an aggregator lives; returns whether it still counts as living."""
         alive = (AGGREGATORS.c.name == aggregator) & ~AGGREGATORS.c.lost
         with self._database.writing() as connection:
             done = connection.execute(sql.update(AGGREGATORS).where(alive).values(beats=AGGREGATORS.c.beats + 1))
             return done.rowcount == 1
 
     def current(self) -> tuple[SharedRound | None, int, bool]:
-        """Look what there is to do.
-
-        Returns:
-          The round, if there is one; how many aggregators live; whether the run is over.
-        """
+        """Say which round there is, if any; how many aggregators live; and whether the run is over."""
         columns = [SHARED_ROUNDS.c[name] for name in SharedRound._fields]
         with self._database.reading() as connection:
             row = connection.execute(sql.select(*columns)).first()
@@ -204,7 +159,7 @@ class SharedRounds:
             return SharedRound(*row) if row else None, connection.scalar(living) or 0, bool(over)
 
     def number_clients(self, identities: Sequence[str]) -> dict[str, int]:
-        """Find the numbers of clients, giving new clients the next ones."""
+        """Find the numbers of clients by identity, giving new clients the next ones."""
         query = sql.select(CLIENTS.c.identity, CLIENTS.c.number).where(CLIENTS.c.identity.in_(identities))
         with self._database.writing() as connection:
             found = {identity: number for identity, number in connection.execute(query)}
@@ -221,9 +176,6 @@ class SharedRounds:
 
     def select(self, token: str, client: int, saved_every: int) -> tuple[bool, int | None]:
         """Take a client into a round, if it may and is needed.
-
-        Args:
-          saved_every: rounds after which they are on disk.
 
         Returns:
           Whether it is selected, and the rounds that it has to rest: None where it may never take part again. A client
@@ -250,11 +202,7 @@ class SharedRounds:
             return True, 0
 
     def takes_part(self, token: str, client: int) -> bool:
-        """Say whether a client was selected.
-
-        Returns:
-          Whether it was, by whichever aggregator.
-        """
+        """Say whether a client was selected, by whichever aggregator."""
         query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.client == client)
         with self._database.reading() as connection:
             return connection.scalar(query) is not None
@@ -287,10 +235,8 @@ class SharedRounds:
     def settle(self, token: str, states: Mapping[int, str], aggregator: str) -> None:
         """Record what became of clients whose reports are not in this aggregator's sum.
 
-        Args:
-          states: by client: `selected`, it may still report; `declined`, it answered without an update; `refused`, for
-            good.
-          aggregator: its name; what another has claimed is left alone.
+        What another has claimed is left alone. `selected`: the client may still report; `declined`: it answered without
+        an update; `refused`: for good.
         """
         free = (SELECTIONS.c.state == "selected") | (SELECTIONS.c.aggregator == aggregator)
         with self._database.writing() as connection:
@@ -300,10 +246,7 @@ class SharedRounds:
                 connection.execute(sql.update(SELECTIONS).where(ours).values(**values))
 
     def deliver(self, partial: PartialSum, clients: Sequence[int]) -> bool:
-        """Hand a sum over, whole, once the round is closed.
-
-        Args:
-          clients: whose reports are in it.
+        """Hand over the sum of some clients' reports, whole, once the round is closed.
 
         Returns:
           Whether it was taken, now or before; not where the aggregator counts as lost, or the round is gone.

@@ -41,12 +41,7 @@ class SharedCohortRunner:
     """Runs rounds with aggregators; used in one thread."""
 
     def __init__(self, shared: SharedRounds, deployment: Deployment, agreement: str, draining: Callable[[], bool]):
-        """Prepare; what an earlier coordinator was doing is forgotten.
-
-        Args:
-          agreement: digest of the settings that aggregators must share.
-          draining: whether no other round should begin.
-        """
+        """Forget what an earlier coordinator did; `agreement` digests the settings that aggregators must share."""
         self._shared, self._deployment, self._agreement = shared, deployment, agreement
         self._rules, self._draining = deployment.round_rules(), draining
         self._watch, self._opened = _Watch(), 0.0
@@ -64,11 +59,7 @@ class SharedCohortRunner:
         pass
 
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
-        """Run a round until an attempt counts; whoever checks in takes part.
-
-        Raises:
-          DrainedError: the server is going down.
-        """
+        """Run a round until an attempt counts; raises `DrainedError` where the server is going down."""
         if len(plan.clients):
             raise ConfigurationError("rounds with aggregators cannot name their clients; whoever checks in takes part")
         content = b"".join(pack_parameters(params, self._deployment.download_encoding))
@@ -237,11 +228,7 @@ class _Watch:
         self._looked = time.monotonic()
 
     def silent(self, beats: dict[str, int], now: float) -> list[str]:
-        """Find those whose beats stand still.
-
-        Args:
-          now: seconds.
-        """
+        """Find those whose beats stand still at a moment in seconds."""
         # Where nobody looked for a while, as when the database was gone, nobody could be heard.
         unheard = now - self._looked > LEASE_SECONDS / 2
         before, self._looked = {} if unheard else self._heard, now

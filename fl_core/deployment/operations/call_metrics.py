@@ -59,11 +59,6 @@ class HandlersWithMetrics:
     """
 
     def __init__(self, inner: Handlers, metrics: CallMetrics):
-        """Stand before other handlers.
-
-        Args:
-          metrics: where it is counted.
-        """
         self.inner, self._metrics = inner, metrics
         self._down, self._up = metrics.bytes.labels("down"), metrics.bytes.labels("up")
 

@@ -50,7 +50,6 @@ class Overview:
     """Reads how a deployment stands, from any thread; a Prometheus collector too."""
 
     def __init__(self, deployment: Deployment, status: ServerStatus, training: DeployedTraining, state: State):
-        """Name what to read from."""
         self._deployment, self._status = deployment, status
         self._training, self._state = training, state
         self._started = time.time()

@@ -12,11 +12,7 @@ class PrivacyBudget:
     """Accounts a ledger that grows; thread-safe."""
 
     def __init__(self, ledger: PrivacyLedger, secret: bool):
-        """Name the ledger.
-
-        Args:
-          secret: whether nobody can compute the noise again; without that there is no guarantee.
-        """
+        """Name the ledger, and whether nobody can compute the noise again; without that there is no guarantee."""
         self._ledger, self._secret = ledger, secret
         self._lock = threading.Lock()
         self._budget = account(ledger.plan, ledger.delta)

@@ -15,14 +15,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 def parse_message(kind: type[_Message], content: bytes) -> _Message:
-    """Read a message that a client sent.
-
-    Args:
-      content: its bytes.
-
-    Raises:
-      MalformedError: they are none.
-    """
+    """Read a message that a client sent; raises `MalformedError` where the bytes are none."""
     message = kind()
     try:
         message.ParseFromString(content)
@@ -49,11 +42,7 @@ class Refusals:
         self._held = 0
 
     async def note(self, peer: str, address: str, error: Exception) -> None:
-        """Log a refused call, then wait until it may be answered.
-
-        Args:
-          peer: identity of the client; empty where it is not known.
-        """
+        """Log a refused call, of a client that may not be known, then wait until it may be answered."""
         log.warning("call_refused", extra={"fields": {"client": peer, "address": address, "why": str(error)}})
         await self.hold()
 

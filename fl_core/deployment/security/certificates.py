@@ -33,12 +33,7 @@ class KeysError(UserError):
 
 
 def check_name(name: str) -> str:
-    """Refuse names that no client can have.
-
-    Raises:
-      KeysError: it is not 1 to 64 letters, digits, points, dashes or underscores, or does not begin with one of the
-        first two.
-    """
+    """Refuse, with `KeysError`, a name that no client can have."""
     if not _NAME.fullmatch(name):
         raise KeysError(
             f"{name!r} cannot name a client: give 1 to 64 letters, digits, points, dashes or underscores, of which the "
@@ -53,14 +48,7 @@ def new_key() -> PrivateKey:
 
 
 def sign_authority(key: PrivateKey, days: int) -> x509.Certificate:
-    """Make an authority that signs for itself.
-
-    Args:
-      days: for which it is valid.
-
-    Raises:
-      KeysError: the days are out of range.
-    """
+    """Make an authority that signs for itself for some days; raises `KeysError` where these are out of range."""
     # A name of its own, so that a certificate of another deployment is refused for what it is.
     name = _name(f"fedlm authority {secrets.token_hex(4)}")
     builder = _builder(name, name, key.public_key(), days)
@@ -76,10 +64,7 @@ def sign_server(
     hosts: Sequence[str],
     days: int,
 ) -> x509.Certificate:
-    """Make a server's certificate.
-
-    Args:
-      days: for which it is valid; not longer than the authority.
+    """Make the certificate of a server that clients dial by names or addresses, not valid longer than the authority's.
 
     Raises:
       KeysError: a host is none, or the days are out of range.
@@ -92,10 +77,7 @@ def sign_server(
 def sign_client(
     authority: x509.Certificate, authority_key: PrivateKey, key: ec.EllipticCurvePublicKey, name: str, days: int
 ) -> x509.Certificate:
-    """Make a client's certificate.
-
-    Args:
-      days: for which it is valid; not longer than the authority.
+    """Make a client's certificate, not valid longer than the authority's.
 
     Raises:
       KeysError: the name is none, or the days are out of range.
@@ -105,20 +87,13 @@ def sign_client(
 
 
 def make_request(key: PrivateKey) -> bytes:
-    """Ask for a certificate. The request holds the public key alone: the authority knows the name.
-
-    Returns:
-      The request, in PEM, signed with the key.
-    """
+    """Ask for a certificate, in PEM. The request holds the public key alone: the authority knows the name."""
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
 
 def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
-    """Read a request, trusting nothing about it.
-
-    Returns:
-      The key that a certificate is wanted for.
+    """Find the key that a request in PEM, of which nothing is trusted, wants a certificate for.
 
     Raises:
       KeysError: it is not a request, its signature is wrong, or the key is not one on P-256.
@@ -135,14 +110,7 @@ def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate.
-
-    Args:
-      path: of its PEM file.
-
-    Raises:
-      KeysError: it is missing or damaged.
-    """
+    """Read a certificate from a PEM file; raises `KeysError` where it is missing or damaged."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:

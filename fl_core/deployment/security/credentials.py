@@ -71,26 +71,13 @@ def read_credentials(folder: Path, side: str) -> Credentials:
 
 
 def write_credentials(folder: Path, authority: bytes, certificate: bytes, key: bytes) -> None:
-    """Write the credentials of a client.
-
-    Args:
-      folder: which is there.
-      authority: certificate that the client believes, in PEM.
-      certificate: its own, in PEM.
-      key: its own, in PEM; only the owner of the file can read it.
-    """
+    """Write what a client needs, in PEM: the authority it believes, its certificate, its key for its owner alone."""
     write_atomically(folder / AUTHORITY_FILE, authority)
     write_pair(folder, CLIENT, certificate, key)
 
 
 def write_pair(folder: Path, side: str, certificate: bytes, key: bytes) -> None:
-    """Write a certificate and its key.
-
-    Args:
-      folder: which is there.
-      certificate: in PEM.
-      key: in PEM; only the owner of the file can read it.
-    """
+    """Write a side's certificate and its key, in PEM; only the owner of the file can read the key."""
     # A crash in between leaves a pair that does not match, which `read_credentials` says.
     write_atomically(folder / f"{side}.key", key, private=True)
     write_atomically(folder / f"{side}.pem", certificate)
@@ -99,11 +86,7 @@ def write_pair(folder: Path, side: str, certificate: bytes, key: bytes) -> None:
 def server_tls(folder: Path, certified: bool = False) -> ssl.SSLContext:
     """Make the TLS of a server that speaks HTTP, with the same certificate as for gRPC.
 
-    Args:
-      certified: whether clients need a certificate of the authority.
-
-    Raises:
-      KeysError: see `read_credentials`.
+    Clients need a certificate of the authority where they are to be `certified`. See `read_credentials` for errors.
     """
     read_credentials(folder, SERVER)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -115,11 +98,7 @@ def server_tls(folder: Path, certified: bool = False) -> ssl.SSLContext:
 
 
 def client_tls(folder: Path) -> ssl.SSLContext:
-    """Make the TLS of a client that speaks HTTP.
-
-    Raises:
-      KeysError: see `read_credentials`.
-    """
+    """Make the TLS of a client that speaks HTTP; see `read_credentials` for its errors."""
     read_credentials(folder, CLIENT)
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(folder / AUTHORITY_FILE))
     context.load_cert_chain(folder / f"{CLIENT}.pem", folder / f"{CLIENT}.key")
@@ -130,11 +109,7 @@ class CertifiedNames:
     """Finds out who calls: the name in the certificate that TLS has verified, unless it was revoked."""
 
     def __init__(self, folder: Path):
-        """Name the folder of keys, whose list of the revoked is looked at in each call.
-
-        Raises:
-          KeysError: there is no such list.
-        """
+        """Name the folder of keys, whose list of the revoked is read in each call; `KeysError`: there is none."""
         self._revoked = folder / REVOKED_FOLDER
         if not self._revoked.is_dir():
             raise KeysError(f"{self._revoked}: there is no list of revoked clients; `fedlm keys ca` makes one")

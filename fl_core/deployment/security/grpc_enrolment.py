@@ -32,13 +32,7 @@ class EnrolmentServer:
     """
 
     def __init__(self, enrol: Enrol, address: str, credentials: grpc.ServerCredentials):
-        """Prepare to listen.
-
-        Args:
-          enrol: see `Enrol`.
-          address: host and port; port 0 takes a free one.
-          credentials: of the server; it asks for none of its clients.
-        """
+        """Prepare to listen on host and port, 0 for a free one, with credentials that ask for none of the clients."""
         self._enrol, self._address, self._credentials = enrol, address, credentials
         options = [
             ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
@@ -55,11 +49,6 @@ class EnrolmentServer:
         self.port = 0
 
     async def start(self) -> None:
-        """Begin to listen.
-
-        Raises:
-          ConfigurationError: the address cannot be listened on.
-        """
         try:
             self.port = self._server.add_secure_port(self._address, self._credentials)
         except RuntimeError as error:
@@ -70,7 +59,6 @@ class EnrolmentServer:
         log.info("enrolment_listening", extra={"fields": {"port": self.port}})
 
     async def stop(self, grace: float) -> None:
-        """Take no new call, and end those that last longer than a grace in seconds."""
         await self._server.stop(grace)
 
     async def _answer(self, content: bytes, context: grpc.aio.ServicerContext) -> messages.EnrolReply:
@@ -90,14 +78,11 @@ class EnrolmentServer:
 
 
 async def enrol(server: str, authority: bytes, token: str, request: bytes) -> bytes:
-    """Ask a server for a certificate.
+    """Ask a server's enrolment, at host and port, for a certificate in PEM.
 
     Args:
       authority: certificate that signed the server's, in PEM; no other server is talked to.
       request: see `fedlm.fl_core.deployment.security.certificates.make_request`.
-
-    Returns:
-      The certificate, in PEM.
 
     Raises:
       KeysError: the server cannot be reached, is another one, or refuses.

@@ -61,28 +61,13 @@ class Authority:
     """A folder of keys, with the authority's own."""
 
     def __init__(self, folder: Path):
-        """Open a folder.
-
-        Args:
-          folder: that `create` made.
-
-        Raises:
-          KeysError: there is no authority.
-        """
+        """Open a folder that `create` made; raises `KeysError` where there is no authority."""
         self._folder = folder
         self._certificate, self._key = read_certificate(folder / AUTHORITY_FILE), read_key(folder / _AUTHORITY_KEY)
 
     @classmethod
     def create(cls, folder: Path, days: int = AUTHORITY_DAYS) -> "Authority":
-        """Make an authority.
-
-        Args:
-          folder: made where absent.
-          days: for which it is valid.
-
-        Raises:
-          KeysError: there is one.
-        """
+        """Make an authority, and its folder where absent; raises `KeysError` where there is one."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name in ("issued", "tokens", REVOKED_FOLDER):
             (folder / name).mkdir(exist_ok=True, mode=0o700)
@@ -97,23 +82,13 @@ class Authority:
         return cls(folder)
 
     def make_server(self, hosts: Sequence[str], days: int = SERVER_DAYS) -> None:
-        """Make a server's credentials, in place of earlier ones.
-
-        Args:
-          days: for which they are valid.
-
-        Raises:
-          KeysError: a host is none.
-        """
+        """Make a server's credentials, in place of earlier ones; raises `KeysError` where a host is none."""
         key = new_key()
         certificate = sign_server(self._certificate, self._key, key.public_key(), hosts, days)
         write_pair(self._folder, SERVER, certificate_pem(certificate), key_pem(key))
 
     def make_client(self, name: str, days: int = CLIENT_DAYS) -> Path:
-        """Make a client's credentials, to be brought to its device.
-
-        Args:
-          days: for which they are valid.
+        """Make a folder of a client's credentials, to be brought to its device.
 
         Raises:
           KeysError: the name is none, or has been given.
@@ -127,15 +102,13 @@ class Authority:
         return folder
 
     def make_token(self, name: str, hours: float = TOKEN_HOURS, days: int = CLIENT_DAYS, again: bool = False) -> str:
-        """Let a device enrol once.
+        """Let a device enrol once, by a token which is kept nowhere.
 
         Args:
+          name: that its certificate will have.
           hours: for which the token can be used.
           days: for which the certificate will be valid.
           again: the name may have been given before, to the same device, whose certificate ends.
-
-        Returns:
-          The token, which is kept nowhere.
 
         Raises:
           KeysError: the name is none, was revoked, or has been given; or hours or days are not positive.
@@ -151,12 +124,7 @@ class Authority:
     def enrol(self, token: str, request: bytes) -> bytes:
         """Give a certificate for a token. The same device may ask again, should the answer have been lost.
 
-        Args:
-          token: that was presented; not trusted.
-          request: for a certificate, in PEM; not trusted.
-
-        Returns:
-          The certificate, in PEM.
+        Neither the token nor the request is trusted; that and the certificate are in PEM.
 
         Raises:
           RefusedError: the token is unknown, used or has ended, or the request is none.

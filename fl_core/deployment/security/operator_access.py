@@ -24,10 +24,7 @@ class OperatorAccess:
     """The token of a file. The file is read again at each check, so that a new token counts at once."""
 
     def __init__(self, path: Path):
-        """Name the file.
-
-        Args:
-          path: of the token; see `write_operator_token`.
+        """Name the file of a token; see `write_operator_token`.
 
         Raises:
           ConfigurationError: it cannot be read, others may read it, or it holds no token.
@@ -38,11 +35,7 @@ class OperatorAccess:
         self.token()
 
     def token(self) -> str:
-        """Read the token.
-
-        Raises:
-          ConfigurationError: it cannot be read, or the file holds no token.
-        """
+        """Read the token; raises `ConfigurationError` where it cannot be read, or the file holds no token."""
         try:
             token = self._path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -57,13 +50,9 @@ class OperatorAccess:
         return token
 
     def allows(self, authorization: str | None) -> bool:
-        """Check what a request brought.
+        """Check the value of a request's `Authorization` header; None where it has none.
 
-        Args:
-          authorization: the value of its `Authorization` header; None where it has none.
-
-        Returns:
-          Whether it holds the token; compared in constant time. False where the file is gone.
+        The token is compared in constant time. Where the file is gone nobody is let in.
         """
         try:
             expected = self.token()
@@ -73,11 +62,7 @@ class OperatorAccess:
 
 
 def write_operator_token(path: Path) -> str:
-    """Make a new token; one that was there before counts no more.
-
-    Args:
-      path: of its file, which only its owner can read.
-    """
+    """Make a new token, in a file for its owner alone; one that was there before counts no more."""
     token = secrets.token_hex(32)
     write_atomically(path, token + "\n", private=True)
     return token

@@ -42,11 +42,7 @@ class ClientRegistry:
     """All clients of a run. Used in one thread."""
 
     def __init__(self, state: State, bound: BoundedParticipation, saved_every: int):
-        """Read the clients of the run so far.
-
-        Args:
-          saved_every: rounds after which they are on disk.
-        """
+        """Read the clients of the run so far, whose rounds are on disk after every `saved_every` of them."""
         self._state, self._bound, self._saved_every = state, bound, saved_every
         self._clients: dict[str, _Client] = {}
         self._by_number: dict[int, _Client] = {}
@@ -159,10 +155,9 @@ class ClientRegistry:
 def final_rest(last_round: int, rounds: int, saved_every: int) -> int | None:
     """Say whether a client that has taken part as often as it may will never be needed again.
 
-    Args:
-      saved_every: rounds after which they are on disk.
+    Rounds are on disk after every `saved_every` of them; a crash would undo the last round of the client until then.
 
     Returns:
-      None where it will not; else, since a crash would undo its last round, rounds until it is worth asking again.
+      None where it will not; else rounds until it is worth asking again.
     """
     return None if last_round < rounds // saved_every * saved_every else saved_every

@@ -22,11 +22,7 @@ class NetworkCohortRunner:
         pass
 
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
-        """Run a round until an attempt counts. A plan that names no client takes whoever checks in.
-
-        Raises:
-          DrainedError: the server is going down.
-        """
+        """Run a round until an attempt counts; raises `DrainedError` where the server is going down."""
         self._sums.compile(plan, clip_norm)
         parameters = self._downloads.offer(pack_parameters(params, self._downloads.encoding))
         try:

@@ -16,12 +16,7 @@ class PaceSteering:
     """Suggests when to come back."""
 
     def __init__(self, per_round: int, soonest: float, randomness: random.Random | None = None):
-        """Begin without knowing how long rounds last.
-
-        Args:
-          soonest: seconds, the shortest wait.
-          randomness: that spreads clients; the operating system's where None.
-        """
+        """Begin without knowing how long rounds last, with the shortest wait in seconds."""
         self._per_round, self._soonest = per_round, soonest
         self._random = randomness or random.SystemRandom()
         self._round_seconds = soonest
@@ -31,11 +26,7 @@ class PaceSteering:
         self._round_seconds += _WEIGHT_OF_LATEST * (seconds - self._round_seconds)
 
     def wait(self, population: int, rounds_to_rest: int = 0) -> float:
-        """Suggest a wait in seconds, random around what spreads the load.
-
-        Args:
-          rounds_to_rest: rounds in which the client may not take part.
-        """
+        """Suggest a wait in seconds, random around what spreads the load of clients that check in now and then."""
         spread = self._round_seconds * population / (_MARGIN * self._per_round)
         if population <= _MARGIN * self._per_round:
             spread = 0.0

@@ -38,9 +38,7 @@ class RateLimits:
     def for_rounds(cls, round_bytes: int, check_in_seconds: float) -> "RateLimits":
         """Make limits that no client reaches which does what it is told, even over a bad network.
 
-        Args:
-          round_bytes: that a client receives and sends in one round.
-          check_in_seconds: the shortest time that a client is told to wait.
+        A client receives and sends `round_bytes` in a round, and waits `check_in_seconds` at least between check-ins.
         """
         return cls(
             calls=_CALLS_AT_ONCE,
@@ -62,12 +60,7 @@ class RateLimiter:
     """The buckets of all clients. Used in one thread."""
 
     def __init__(self, limits: RateLimits, remembered: int = _REMEMBERED, clock: Callable[[], float] = time.monotonic):
-        """Begin with full buckets.
-
-        Args:
-          remembered: clients that buckets are kept of; of more, those that have not called for longest get full ones.
-          clock: in seconds.
-        """
+        """Begin with full buckets; of more clients than are remembered, those silent for longest get full ones."""
         self._limits, self._remembered, self._clock = limits, remembered, clock
         self._accounts: OrderedDict[str, _Account] = OrderedDict()
 

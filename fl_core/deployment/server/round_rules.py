@@ -39,11 +39,8 @@ class RoundRules:
     def over(self, reported: int, answered: int, selected: int, selecting: bool) -> bool:
         """Say whether a round whose time is not over waits for nothing more.
 
-        That is so when the goal is reached, or all that were selected have answered and no other will be.
-
-        Args:
-          answered: selected clients from which nothing more can come.
-          selecting: whether others may be selected.
+        That is so when the goal is reached, or all that were selected have answered, so that nothing more can come from
+        them, and no other will be selected.
         """
         if reported >= self.goal:
             return True

@@ -29,7 +29,7 @@ class Database:
     """Transactions in one database; safe to use from any thread."""
 
     def __init__(self, url: str):
-        """Open the database, and upgrade its tables where they are absent or of an older version.
+        """Open `sqlite:///FILE`, or `postgresql://USER:PASSWORD@HOST/DATABASE`, and bring its tables up to date.
 
         Raises:
           StateError: it cannot be opened, or a newer version of fedlm has written it.
@@ -88,11 +88,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Begin a transaction that only reads.
-
-        Raises:
-          StateError: the database is gone.
-        """
+        """Begin a transaction that only reads; raises `StateError` where the database is gone."""
         with self._errors(), self._engine.connect() as connection, connection.begin():
             yield connection
 

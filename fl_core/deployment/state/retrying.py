@@ -30,11 +30,7 @@ def with_retries(work: Callable[[], _Result]) -> _Result:
 async def with_retries_async(
     work: Callable[[], Awaitable[_Result]], seconds: float | None = None, warning: str = "state_not_reached"
 ) -> _Result:
-    """Do the same in an event loop.
-
-    Args:
-      seconds: after which a failure is raised; `RETRY_SECONDS` where None.
-    """
+    """Do the same in an event loop, for so many seconds (`RETRY_SECONDS` where None), and log each failure."""
     deadline = time.monotonic() + (RETRY_SECONDS if seconds is None else seconds)
     while True:
         try:

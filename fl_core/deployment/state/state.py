@@ -125,11 +125,7 @@ class State(Protocol):
     """
 
     def claim(self, run: str) -> None:
-        """Make sure that this state is that of a run, or make it so where it is new.
-
-        Raises:
-          StateError: it is another run's.
-        """
+        """Make sure that this state is a run's, or make it so where it is new; raises `StateError` where it is not."""
         ...
 
     def clients(self) -> list[ClientRecord]:
@@ -137,28 +133,15 @@ class State(Protocol):
         ...
 
     def clients_since(self, moment: float) -> int:
-        """Count the clients that have checked in since a moment.
-
-        Args:
-          moment: seconds since 1970; 0 counts all.
-        """
+        """Count the clients that have checked in since a moment in seconds since 1970; 0 counts all."""
         ...
 
     def record_check_ins(self, seen: Sequence[SeenClient]) -> None:
-        """Record check-ins, all or none of them.
-
-        Args:
-          seen: one entry a client; the client is added where it is new.
-        """
+        """Record check-ins, all or none of them, one entry a client; new clients are added."""
         ...
 
     def record_attempt(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
-        """Record an attempt at a round and, in the same transaction, who took part.
-
-        Args:
-          attempt: which is over; nothing happens where it is recorded already.
-          participants: numbers of the clients whose updates count; none where it was abandoned.
-        """
+        """Record, once, an attempt that is over and, in the same transaction, whose updates count."""
         ...
 
     def finished_rounds(self) -> int:
@@ -174,11 +157,7 @@ class State(Protocol):
         ...
 
     def attempts(self, last: int) -> list[AttemptRecord]:
-        """List the latest attempts, the oldest of them first.
-
-        Args:
-          last: how many at most.
-        """
+        """List the latest attempts, so many at most, the oldest of them first."""
         ...
 
     def totals(self) -> Totals:

@@ -25,14 +25,6 @@ class SqlState:
     """A `fedlm.fl_core.deployment.state.state.State` in a database."""
 
     def __init__(self, database: Database | str):
-        """Open the database.
-
-        Args:
-          database: or its URL.
-
-        Raises:
-          StateError: it cannot be opened.
-        """
         self._database = Database(database) if isinstance(database, str) else database
 
     def claim(self, run: str) -> None:
@@ -147,12 +139,7 @@ class SqlState:
 
 
 def write_attempt(connection: Connection, attempt: AttemptRecord, participants: Sequence[int]) -> None:
-    """Write an attempt, and who took part, within a transaction; see `State.record_attempt`.
-
-    Args:
-      attempt: which is over.
-      participants: numbers of the clients whose updates count.
-    """
+    """Write an attempt, and who took part, within a transaction; see `State.record_attempt`."""
     # The first try may have been committed although its connection broke.
     if connection.scalar(sql.select(ATTEMPTS.c.number).where(ATTEMPTS.c.token == attempt.token)) is not None:
         return
@@ -163,11 +150,7 @@ def write_attempt(connection: Connection, attempt: AttemptRecord, participants: 
 
 
 def sqlite_url(path: Path) -> str:
-    """Name an SQLite database.
-
-    Returns:
-      The URL for `SqlState`.
-    """
+    """Make the URL of an SQLite database."""
     return f"sqlite:///{path.absolute()}"
 
 

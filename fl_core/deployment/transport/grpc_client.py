@@ -31,12 +31,7 @@ class GrpcChannel:
     """A connection to a server; a `Channel`. Make and use it in one event loop."""
 
     def __init__(self, server: str, name: str, credentials: grpc.ChannelCredentials | None = None):
-        """Prepare to dial; the first call does.
-
-        Args:
-          name: that the client gives itself; a server that checks certificates goes by those instead.
-          credentials: of TLS; plain text where None.
-        """
+        """Prepare to dial host and port, by the name that a client gives itself; plain text without credentials."""
         options = [
             *message_limits(LARGEST_CHUNK),
             *flow_options(),

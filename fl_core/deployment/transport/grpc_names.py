@@ -14,9 +14,6 @@ def flow_options() -> list[tuple[str, int]]:
 
     Left alone, gRPC measures the connection and lets its buffers grow with it: on a fast one, to megabytes for each of
     a server's clients.
-
-    Returns:
-      Options of a gRPC server or channel.
     """
     return [
         ("grpc.http2.bdp_probe", 0),
@@ -26,10 +23,6 @@ def flow_options() -> list[tuple[str, int]]:
 
 
 def message_limits(chunk_bytes: int) -> list[tuple[str, int]]:
-    """Make the options that bound every message, before it is parsed.
-
-    Returns:
-      Options of a gRPC server or channel.
-    """
+    """Make the options that bound every message, before it is parsed; returns options of a gRPC server or channel."""
     limit = chunk_bytes + _OVERHEAD
     return [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]

@@ -39,11 +39,7 @@ class HttpChannel:
     """Connections to a server; a `Channel`. Make and use it in one event loop."""
 
     def __init__(self, server: str, name: str, tls: ssl.SSLContext | None = None):
-        """Prepare to dial; the first call does.
-
-        Args:
-          name: that the client gives itself; a server that checks certificates goes by those instead.
-          tls: with the client's certificate; plain text where None.
+        """Prepare to dial host and port, by the name that the client gives itself, in plain text without TLS.
 
         Raises:
           ConfigurationError: the server is not named by host and port, or the name is not printable ASCII.

@@ -72,11 +72,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     """
 
     def __init__(self, begin: Callable[["ServedConnection"], None]):
-        """Wait for the connection.
-
-        Args:
-          begin: called once it is made.
-        """
+        """Wait for the connection, with which `begin` is called."""
         self._begin = begin
         self.transport: Any = None
         self._space = memoryview(b"")
@@ -131,11 +127,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     # What calls do.
 
     async def receive(self, space: memoryview, fill: bool = False) -> int:
-        """Wait for bytes.
-
-        Args:
-          space: where they go; at least one byte.
-          fill: whether to wait until it is full.
+        """Wait for bytes in a space that has room for one at least; to `fill` is to wait until it is full.
 
         Returns:
           How many came; fewer than were waited for where no other will.
@@ -152,10 +144,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._space, self._arrived = memoryview(b""), None
 
     async def head(self) -> Head | None:
-        """Wait for a request.
-
-        Returns:
-          Its head; None where none came.
+        """Wait for a request; None where none came.
 
         Raises:
           BadRequestError: something else came.
@@ -183,14 +172,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     async def send(
         self, status: HTTPStatus, fields: dict[str, str], body: bytes = b"", length: int | None = None
     ) -> None:
-        """Send an answer.
-
-        Args:
-          length: of the whole body; that of `body` where None.
-
-        Raises:
-          TimeoutError: the client does not read it.
-        """
+        """Send an answer, with the length of the whole body if that is another; `TimeoutError`: it is not read."""
         lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
         if status >= HTTPStatus.OK:
             lines.append(f"Content-Length: {len(body) if length is None else length}")
@@ -200,11 +182,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             await self._writable.wait()
 
     async def send_chunk(self, chunk: ServedChunk) -> None:
-        """Send the content of a chunk.
-
-        Raises:
-          ConnectionError: the connection is lost.
-        """
+        """Send the content of a chunk; raises `ConnectionError` where the connection is lost."""
         if self.transport.is_closing():
             raise ConnectionResetError("the connection is lost")
         if self.transport.get_extra_info("sslcontext") is None:
@@ -309,13 +287,10 @@ class ServedCall:
     async def body(self) -> bytes:
         """Receive a message.
 
-        Returns:
-          Its bytes.
-
         Raises:
-          BadRequestError: they are too many.
-          BrokenUploadError: not all of them came.
-          TimeoutError: they come too slowly.
+          BadRequestError: it is too long.
+          BrokenUploadError: not all of it came.
+          TimeoutError: it comes too slowly.
         """
         if self._left > _LONGEST_MESSAGE:
             raise BadRequestError(
@@ -342,9 +317,5 @@ class ServedCall:
         await self.send(HTTPStatus.OK, {"Content-Type": MESSAGE}, message.SerializeToString())
 
     async def say(self, status: HTTPStatus, why: str) -> None:
-        """Answer that a call fails.
-
-        Args:
-          status: which kind of failure.
-        """
+        """Answer that a call fails, and why."""
         await self.send(status, PLAIN, why.encode(errors="replace"))

@@ -67,11 +67,6 @@ class Receiver:
     def __init__(
         self, like: Params, compressor: Compressor, training: LocalTraining, length: int, buffers: UploadBuffers
     ):
-        """Prepare to receive updates of one model.
-
-        Args:
-          buffers: where uploads wait until they are whole.
-        """
         self._size, self._training, self._length = upload_bytes(compressor, like), training, length
         self._buffers, self._adding = buffers, ThreadPoolExecutor(1, "reports")
         self._turns = Turns(_UPLOADS_AT_ONCE)
@@ -80,12 +75,7 @@ class Receiver:
     async def receive(
         self, collection: RoundCollection, number: int, header: messages.UploadHeader, upload: Upload
     ) -> messages.UploadReply:
-        """Receive a report, or find out that it was received before.
-
-        Args:
-          number: of the client, which takes part in it.
-          upload: whose header was read.
-        """
+        """Receive a report whose header was read, of a client that takes part, unless it was received before."""
         participant = collection.attempt.participants[number]
         if participant.adding is not None:
             await asyncio.wait({participant.adding})

@@ -61,12 +61,7 @@ class RobustSum(StreamingSum):
         most: int,
         clip_norm: float | None = None,
     ):
-        """Begin with nothing, and take the disk's room for all reports.
-
-        Args:
-          settings: see `StreamingSum`; all clients weigh the same.
-          upload_key: see there.
-          clip_norm: see `StreamingSum`.
+        """Begin with nothing, and take the disk's room for so many reports at most.
 
         Raises:
           ConfigurationError: the disk has no room.

@@ -11,12 +11,7 @@ class RoundSums:
     """Makes the sum of no report, for each attempt at a round."""
 
     def __init__(self, settings: SumSettings, rule: RobustRule, cohort_size: int, folder: Path):
-        """Note what sums are made of.
-
-        Args:
-          cohort_size: reports that a round waits for, where it names no clients.
-          folder: for what must wait until a round's end.
-        """
+        """Note what sums are made of; a round waits for `cohort_size` reports where it names no clients."""
         self._settings, self._rule, self._cohort_size, self._folder = settings, rule, cohort_size, folder
         self._compiled = False
 

@@ -57,6 +57,7 @@ class StreamingSum:
         """Begin with nothing.
 
         Args:
+          settings: of the run.
           upload_key: of the round; see `fedlm.fl_core.round_loop.RoundPlan.upload_key`.
           clip_norm: of this round, in place of the rules'; None for theirs.
         """

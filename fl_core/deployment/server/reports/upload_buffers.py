@@ -83,11 +83,7 @@ class UploadBuffer:
         return memoryview(self._passing)[:left]
 
     async def take(self, count: int) -> bool:
-        """Keep so many bytes that were put into `space`, or nothing and return False where the upload has no more.
-
-        Raises:
-          OSError: the disk is full.
-        """
+        """Keep so many bytes of `space`; False where the upload has no more. `OSError`: the disk is full."""
         if self.complete:
             return False
         if self._file is not None:
