@@ -48,21 +48,10 @@ class ExampleStore:
     """Text examples in one file, each line `{"text": ..., "added": seconds since 1970}`; `added` may be missing."""
 
     def __init__(self, path: Path, retention: Retention = Retention()):
-        """Name the file.
-
-        Args:
-          path: of the file; it need not exist yet.
-          retention: what is kept.
-        """
         self._path, self._retention = path, retention
 
     def append(self, texts: Iterable[str], now: float | None = None) -> None:
-        """Add examples, then forget what retention does not keep.
-
-        Args:
-          texts: one example each.
-          now: seconds since 1970; the clock's where None.
-        """
+        """Add examples, then forget what retention does not keep; `now` is seconds since 1970, or the clock's."""
         added = time.time() if now is None else now
         lines = [json.dumps({"text": text, "added": added}, ensure_ascii=False) + "\n" for text in texts]
         with self._path.open("a+b") as file:
@@ -73,35 +62,15 @@ class ExampleStore:
             self.forget(added)
 
     def forget(self, now: float | None = None) -> int:
-        """Remove what retention does not keep from the disk.
-
-        Args:
-          now: seconds since 1970; the clock's where None.
-
-        Returns:
-          How many examples went.
-        """
+        """Remove what retention does not keep from the disk; returns how many examples went."""
         return self._keep(self._kept(self._examples(), time.time() if now is None else now))
 
     def delete(self, unwanted: Callable[[str], bool] = lambda text: True) -> int:
-        """Remove examples from the disk.
-
-        Args:
-          unwanted: which; all where it is not given.
-
-        Returns:
-          How many went.
-        """
+        """Remove examples that are unwanted, or all, from the disk; returns how many went."""
         return self._keep([example for example in self._examples() if not unwanted(example["text"])])
 
     def texts(self, now: float | None = None) -> list[str]:
-        """Read what may be trained on.
-
-        Args:
-          now: seconds since 1970; the clock's where None.
-
-        Returns:
-          The examples that retention keeps, oldest first.
+        """Read the examples that retention keeps, oldest first.
 
         Raises:
           DataError: a line is not an example.
@@ -110,7 +79,6 @@ class ExampleStore:
         return [example["text"] for example in kept]
 
     def version(self) -> tuple[int, int]:
-        """Tell whether anything was added or removed since: equal versions mean equal content."""
         if not self._path.exists():
             return (0, 0)
         found = self._path.stat()

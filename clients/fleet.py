@@ -66,11 +66,8 @@ class Fleet:
     async def run(self, seconds: float | None = None) -> bool:
         """Take part until the server says that the run is over, or that no client may take part again.
 
-        Args:
-          seconds: after which to stop all the same; None for never.
-
         Returns:
-          Whether the run is over.
+          Whether the run is over for everybody; also False after so many `seconds`.
 
         Raises:
           ConfigurationError: the server turns a client away.

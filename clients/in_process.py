@@ -23,20 +23,13 @@ class InProcessRunner:
     """Runs `train_locally` for each client of a cohort and aggregates the reports as they come."""
 
     def __init__(self, program: ClientProgram, rules: AggregationRules, examples_of: Callable[[int], np.ndarray]):
-        """Set up the clients.
-
-        Args:
-          program: what clients run.
-          rules: how the server screens, clips and weighs updates.
-          examples_of: maps a client's index to its examples, int32 [examples, length + 1].
-        """
+        """Set up clients, whose examples `examples_of` gives by their index, int32 [examples, length + 1]."""
         self._program, self._rules, self._examples_of = program, rules, examples_of
 
     def announce(self, plan: RoundPlan) -> None:
-        """See `fedlm.fl_core.round_loop.CohortRunner.announce`; there is nothing to make ready."""
+        """There is nothing to make ready."""
 
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
-        """See `fedlm.fl_core.round_loop.CohortRunner.run`."""
         aggregate = empty_aggregate(params)
         steps = bytes_up = 0
         for client in map(int, plan.clients):

@@ -17,13 +17,7 @@ from fedlm.models.base import Model, Params
 
 @dataclass(frozen=True)
 class ClientProgram:
-    """What the server tells every client to run.
-
-    Attributes:
-      model: the model trained.
-      training: local SGD.
-      compressor: how the update travels.
-    """
+    """What the server tells every client to run."""
 
     model: Model
     training: LocalTraining
@@ -35,7 +29,7 @@ class ClientReport(NamedTuple):
 
     Attributes:
       upload: the compressed update, as `fedlm.fl_core.deployment.protocol.update_bytes.pack_update` writes it.
-      num_examples: how many examples the client trains on.
+      num_examples: that the client trains on.
       training: sums over its local steps.
     """
 
@@ -52,19 +46,10 @@ def train_locally(
     client: int,
     before_step: Callable[[], None] | None = None,
 ) -> ClientReport | None:
-    """Train from the server's parameters on a client's examples.
-
-    Args:
-      program: model, local SGD and compression.
-      params: the server's parameters.
-      sequences: int32 [examples, length + 1], the client's examples.
-      plan: of the round.
-      client: this client's index.
-      before_step: see `fedlm.fl_core.local_sgd.train_client`.
+    """Train from the server's parameters on a client's examples, int32 [examples, length + 1].
 
     Returns:
-      The report, or None where the client has no example or its update is not finite (quantizing one would
-      poison it): then it sends nothing.
+      The report; None where the client has no example, or its update is not finite (quantizing one would poison it).
     """
     if len(sequences) == 0:
         return None

@@ -88,11 +88,7 @@ class Client:
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def run(self) -> bool:
-        """Take part until the run is over, or this client's part in it; see `run_async`.
-
-        Returns:
-          Whether the run is over for everybody.
-        """
+        """Take part until the run is over, or this client's part in it; see `run_async`."""
         return asyncio.run(self.run_async())
 
     def stop(self) -> None:
@@ -130,11 +126,7 @@ class Client:
             await channel.close()
 
     async def _once(self, channel: Channel) -> float | bool:
-        """Check in once, and take part if selected.
-
-        Returns:
-          How long to wait; or, where nothing follows for this client, whether nothing follows for anybody.
-        """
+        """Check in once, and take part if selected; returns how long to wait or, at the end, whether for everybody."""
         if not self._conditions.met():
             return self._limits.recheck_seconds
         try:

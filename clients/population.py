@@ -104,57 +104,30 @@ class Population:
             raise ConfigurationError(f"seed is {self.seed}, but must not be negative")
 
     def traits(self, client: int) -> Traits:
-        """Draw what stays the same of a device.
-
-        Args:
-          client: its number.
-
-        Returns:
-          Its traits.
-        """
+        """Draw what stays the same of a device."""
         rng = self._rng(_TRAITS, client)
         shift = rng.uniform(-_TIME_ZONES, _TIME_ZONES)
         link = self.link_bytes * math.exp(self.link_spread * rng.standard_normal())
         return Traits(shift, link, float(rng.choice(self.speeds, p=self.speed_shares)))
 
     def expected_availability(self, time: float, shift: float) -> float:
-        """Say how likely a device is there.
+        """Say how likely a device is there, from 0 to 1.
 
         Args:
           time: in seconds; a day begins at each multiple of `day_seconds`, on the clock of a device without shift.
           shift: see `Traits`.
-
-        Returns:
-          The probability.
         """
         of_day = time / self.day_seconds + shift
         return self.availability * (1 + self.diurnal * math.cos(2 * math.pi * (of_day - _PEAK)))
 
     def is_available(self, client: int, time: float, shift: float) -> bool:
-        """Say whether a device is there.
-
-        Args:
-          client: its number.
-          time: see `expected_availability`; the answer is the same for `stay_seconds`.
-          shift: see `Traits`.
-
-        Returns:
-          Whether it is.
-        """
+        """Say whether a device is there, at a time as in `expected_availability`; the same for `stay_seconds`."""
         slot = math.floor(time / self.stay_seconds)
         expected = self.expected_availability((slot + 0.5) * self.stay_seconds, shift)
         return self._rng(_PRESENCE, client, slot).random() < expected
 
     def dropout_of(self, client: int, participation: int) -> Dropout | None:
-        """Draw whether, and how, a selected device goes away.
-
-        Args:
-          client: its number.
-          participation: how often it was selected before.
-
-        Returns:
-          How; None where it stays.
-        """
+        """Draw whether, and how, a device goes away that was selected so often before; None where it stays."""
         rng = self._rng(_DROPPING, client, participation)
         if rng.random() >= self.dropout:
             return None
@@ -162,14 +135,7 @@ class Population:
         return Dropout(during, rng.random(), rng.exponential(self.away_seconds))
 
     def examples_of(self, client: int) -> int | None:
-        """Draw how many examples a device has.
-
-        Args:
-          client: its number.
-
-        Returns:
-          The number, at least 1; None where the data decides.
-        """
+        """Draw how many examples a device has, at least 1; None where the data decides."""
         if self.examples is None:
             return None
         # A Pareto variable above x_m has the median x_m 2^(1 / tail).

@@ -27,17 +27,10 @@ ReadVocabulary = Callable[[bytes], Encode]
 
 
 def program_of(message: messages.TrainingProgram, limits: ClientLimits) -> ClientProgram:
-    """Make what the client runs, within what it allows.
-
-    Args:
-      message: from the server; not trusted.
-      limits: of the client.
-
-    Returns:
-      The program; the same model for the same message, so that nothing is compiled twice.
+    """Make what the client runs, within its limits; the same model for the same message, so that nothing compiles twice.
 
     Raises:
-      ConfigurationError: the client does not allow the model, or a setting is out of range.
+      ConfigurationError: the client does not allow the model or have the compression, or a setting is out of range.
       UnknownModelError: there is no such model.
       WireError: the server's model of that name is another one.
     """
@@ -52,12 +45,6 @@ def program_of(message: messages.TrainingProgram, limits: ClientLimits) -> Clien
 def plan_of(configuration: messages.RoundConfiguration) -> RoundPlan:
     """Make the plan of a round, as far as it concerns one client.
 
-    Args:
-      configuration: from the server.
-
-    Returns:
-      The plan.
-
     Raises:
       ConfigurationError: the learning rate is not positive and finite.
     """
@@ -69,16 +56,7 @@ def plan_of(configuration: messages.RoundConfiguration) -> RoundPlan:
 
 
 def encode(texts: Sequence[str], how: Encode, length: int) -> np.ndarray:
-    """Make the sequences that a client trains on.
-
-    Args:
-      texts: its examples.
-      how: the tokenizer.
-      length: target tokens of a sequence.
-
-    Returns:
-      int32 [examples, length + 1]: `[BOS] w1 .. wk [EOS]`, cut or padded.
-    """
+    """Make the sequences that are trained on, int32 [examples, length + 1]: `[BOS] w1 .. wk [EOS]`, cut or padded."""
     return padded_sequences(ClientExamples.from_sequences(how(texts), np.uint32), length)
 
 

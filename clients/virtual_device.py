@@ -50,14 +50,7 @@ class VirtualDevice:
     """
 
     def __init__(self, population: Population, number: int, tally: Tally, clock: Callable[[], float] = time.time):
-        """Draw a device.
-
-        Args:
-          population: that it is of.
-          number: of the device.
-          tally: where what it does is counted.
-          clock: seconds; see `Population.expected_availability`.
-        """
+        """Draw a device; `clock` is that of `Population.expected_availability`."""
         self.number, self.tally = number, tally
         self._population, self._clock = population, clock
         self.traits = population.traits(number)
@@ -78,11 +71,7 @@ class VirtualDevice:
         return Conditions(idle=self.available)
 
     def selected(self, configuration: messages.RoundConfiguration) -> None:
-        """Note what the device is asked for; another attempt is another participation.
-
-        Args:
-          configuration: from the server.
-        """
+        """Note what the device is asked for; another attempt is another participation."""
         if configuration.attempt == self._attempt:
             return
         self._attempt = configuration.attempt
@@ -92,24 +81,12 @@ class VirtualDevice:
         self.tally.rounds.add(configuration.round_number)
 
     def cut(self, during: str, share: float) -> bool:
-        """Say whether the device is to go away now.
-
-        Args:
-          during: what it does.
-          share: of that which is done.
-
-        Returns:
-          Whether it is.
-        """
+        """Say whether the device is to go away now, with this share done of what it does."""
         dropout = self.dropout
         return dropout is not None and dropout.during == during and share >= dropout.share
 
     def drop(self) -> None:
-        """Go away for a while.
-
-        Raises:
-          TransportError: always.
-        """
+        """Go away for a while; always raises `TransportError`."""
         assert self.dropout is not None
         self._away_until = self._clock() + self.dropout.away
         self.tally.dropped += 1
@@ -117,28 +94,16 @@ class VirtualDevice:
         raise TransportError("the device has gone away")
 
     def check_reachable(self) -> None:
-        """Let nothing pass while the device is away.
-
-        Raises:
-          TransportError: it is.
-        """
+        """Raise `TransportError` while the device is away."""
         if self._clock() < self._away_until:
             raise TransportError("the device is away")
 
     async def transfer(self, size: int) -> None:
-        """Take the time that bytes take on the device's link.
-
-        Args:
-          size: how many they are.
-        """
+        """Take the time that so many bytes take on the device's link."""
         await asyncio.sleep(size / self.traits.link)
 
     async def train(self, examples: int) -> None:
-        """Take the time that training takes on the device.
-
-        Args:
-          examples: that it trains on.
-        """
+        """Take the time that training on so many examples takes on the device."""
         await asyncio.sleep(examples / self.traits.speed)
 
 
@@ -146,17 +111,10 @@ class VirtualLink:
     """A `fedlm.fl_core.deployment.protocol.interface.Channel` as good as a device's."""
 
     def __init__(self, inner: Channel, device: VirtualDevice):
-        """Stand before a channel.
-
-        Args:
-          inner: that reaches the server.
-          device: whose link it is.
-        """
         self._inner, self._device = inner, device
         self._model, self._chunks = b"", 1
 
     async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.check_in`."""
         self._device.check_reachable()
         try:
             reply = await self._inner.check_in(request)
@@ -171,7 +129,6 @@ class VirtualLink:
         return reply
 
     async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.download`."""
         device = self._device
         device.check_reachable()
         async for chunk in self._inner.download(request):
@@ -182,7 +139,6 @@ class VirtualLink:
             yield chunk
 
     async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.upload`."""
         device = self._device
         device.check_reachable()
         cut = device.cut("upload", 1.0)
@@ -209,5 +165,4 @@ class VirtualLink:
             yield part
 
     async def close(self) -> None:
-        """See `fedlm.fl_core.deployment.protocol.interface.Channel.close`."""
         await self._inner.close()

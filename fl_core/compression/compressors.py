@@ -38,12 +38,7 @@ class Compressor(Protocol):
     def scheme(self) -> Scheme: ...
 
     def compress(self, key: jax.Array, values: jax.Array) -> Any:
-        """Compress a tensor, float32 and finite, into a pytree of arrays; on the client.
-
-        Args:
-          key: PRNG key of this tensor of this client in this round.
-          values: the tensor.
-        """
+        """Compress a finite float32 tensor, on the client, into a pytree of arrays; the key is its own in every round."""
         ...
 
     def decompress(self, key: jax.Array, compressed: Any, shape: Shape) -> jax.Array:
@@ -65,11 +60,7 @@ class Compressor(Protocol):
     def squared_norm(self, key: jax.Array, message: jax.Array, start: int, shape: Shape) -> jax.Array:
         """Compute the sum of squares of what `decompress` gives, float32, if possible without having it in memory.
 
-        Args:
-          key: the key that compressed.
-          message: uint8 [bytes]; not trusted.
-          start: where in it lies what `pack` wrote.
-          shape: of the tensor.
+        What `pack` wrote lies at `start` in the message, uint8 [bytes], which is not trusted.
         """
         ...
 
@@ -84,15 +75,12 @@ def shapes_of(update: Params) -> list[Shape]:
 
 
 def compress_update(compressor: Compressor, key: jax.Array, update: Params) -> list:
-    """Compress every tensor of an update.
+    """Compress every tensor of an update, in the order of `jax.tree_util.tree_leaves`.
 
     Args:
       compressor: how.
       key: PRNG key of this client in this round.
       update: float32 arrays, all values finite.
-
-    Returns:
-      What travels of each leaf, in the order of `jax.tree_util.tree_leaves`.
     """
     leaves = jax.tree_util.tree_leaves(update)
     return [compressor.compress(jax.random.fold_in(key, index), leaf) for index, leaf in enumerate(leaves)]
@@ -109,14 +97,11 @@ def decompress_update(compressor: Compressor, key: jax.Array, compressed: list, 
 
 
 def sum_of_squares(values: Callable[[jax.Array | int, int], jax.Array], size: int) -> jax.Array:
-    """Add up squares block by block, so that the values are never in memory together.
+    """Add up squares, float32, block by block, so that the values are never in memory together.
 
     Args:
       values: from a place and a count to so many float32 values from there on; places are multiples of the block.
       size: number of values.
-
-    Returns:
-      float32 scalar.
     """
     blocks = size // _BLOCK
 

@@ -35,13 +35,9 @@ class QuantizedTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class UniformQuantization:
-    """Stochastic uniform quantization; a `fedlm.fl_core.compression.compressors.Compressor`.
+    """Codes of 2, 4, 8 or 16 bits, of a tensor that is rotated randomly first or not; a `Compressor`.
 
     One value that is not finite would poison a whole tensor. The key undoes the rotation, and nothing else.
-
-    Attributes:
-      bits: width of a code: 2, 4, 8 or 16.
-      rotation: whether to rotate the tensor randomly before quantizing.
     """
 
     bits: int = 8

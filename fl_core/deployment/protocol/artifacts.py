@@ -52,7 +52,6 @@ class ServedChunk:
     __slots__ = ("_message", "_number", "count", "file", "offset", "size")
 
     def __init__(self, file: _ContentFile, number: int, offset: int, size: int, count: int = 1):
-        """Name a part of a file."""
         self.file, self.offset, self.size, self.count = file, offset, size, count
         self._number, self._message = number, b""
 
@@ -100,14 +99,7 @@ class ServedArtifact:
         self.description.digest = _digest(self.description)
 
     def chunk(self, number: int, bytes_at_once: int = 0) -> ServedChunk:
-        """Take one chunk, or some that follow each other.
-
-        Args:
-          number: of the first, counted from 0.
-          bytes_at_once: take as many as have no more bytes together, but at least one.
-
-        Returns:
-          The chunk, or chunks in one.
+        """Take a chunk by its number, or as many from there on as have no more than `bytes_at_once` together, in one.
 
         Raises:
           UnknownArtifactError: there is no such chunk, or none any more.
@@ -134,11 +126,7 @@ class ArtifactAssembly:
     """
 
     def __init__(self, description: messages.Artifact, largest: int):
-        """Prepare to receive.
-
-        Args:
-          description: from the server.
-          largest: bytes that this client is willing to receive.
+        """Prepare to receive what the server described, of no more bytes than the `largest`.
 
         Raises:
           TransportError: the description contradicts itself, or the artifact is too large.
@@ -164,9 +152,6 @@ class ArtifactAssembly:
 
     def add(self, chunk: messages.Chunk) -> None:
         """Take the next chunk.
-
-        Args:
-          chunk: as it arrived.
 
         Raises:
           TransportError: it is another one, or its content is not what was described.

@@ -8,11 +8,7 @@ _SOURCE = Path("fl_core/deployment/protocol/messages.proto")
 
 
 def generate(out: Path) -> None:
-    """Run the compiler of grpcio-tools.
-
-    Args:
-      out: root that `fl_core/deployment/protocol/messages_pb2.py` and `.pyi` go below.
-    """
+    """Run the compiler of grpcio-tools; its output goes below `out` as it lies below the repository's root."""
     from grpc_tools import protoc
 
     words = ["protoc", f"-I{_ROOT}", f"--python_out={out}", f"--pyi_out={out}", str(_ROOT / _SOURCE)]

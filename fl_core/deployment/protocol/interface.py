@@ -21,10 +21,7 @@ class Upload(Protocol):
     """An upload that arrives at the server. The client sends no byte of it before that is read."""
 
     async def header(self) -> messages.UploadHeader | None:
-        """Wait for what precedes the bytes; once, and first.
-
-        Returns:
-          The header; None where something else came.
+        """Wait for what precedes the bytes, once, and first; None where something else came.
 
         Raises:
           MalformedError: what came is no message.
@@ -32,17 +29,11 @@ class Upload(Protocol):
         ...
 
     async def read_into(self, space: memoryview) -> int:
-        """Wait for the bytes that follow.
-
-        Args:
-          space: where they go, from its beginning on.
-
-        Returns:
-          How many came; 0 after the last.
+        """Wait for some of the bytes that follow, and say how many came; 0 after the last.
 
         Raises:
           MalformedError: what came is no message.
-          BrokenUploadError: see there.
+          BrokenUploadError: the upload breaks off, or something else is in it.
         """
         ...
 
@@ -51,29 +42,18 @@ class Handlers(Protocol):
     """The server's side. A transport calls these; `peer` names the client and, with credentials, proves who it is."""
 
     async def check_in(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
-        """Select a client for a round, or tell it when to come back.
-
-        Args:
-          peer: identity of the client.
-          request: what it says of itself.
-
-        Returns:
-          The answer.
-        """
+        """Select a client for a round, or tell it when to come back."""
         ...
 
     def download(
         self, peer: str, request: messages.DownloadRequest, bytes_at_once: int = 0
     ) -> AsyncGenerator[ServedChunk, None]:
-        """Send an artifact.
+        """Send the chunks of an artifact; the next one is wanted when one is on its way.
 
         Args:
           peer: identity of the client.
           request: which artifact, and from which chunk on.
           bytes_at_once: of chunks that are sent together; where it is 0, each by itself.
-
-        Returns:
-          Its chunks; the next one is wanted when one is on its way.
 
         Raises:
           UnknownArtifactError: there is no such artifact or chunk now.
@@ -81,15 +61,7 @@ class Handlers(Protocol):
         ...
 
     async def upload(self, peer: str, upload: Upload) -> messages.UploadReply:
-        """Receive a report.
-
-        Args:
-          peer: identity of the client.
-          upload: that arrives.
-
-        Returns:
-          Whether it counts, and if not, why.
-        """
+        """Receive a report; the answer says whether it counts, and if not, why."""
         ...
 
 
@@ -105,14 +77,7 @@ class Channel(Protocol):
         ...
 
     async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
-        """Send a report.
-
-        Args:
-          parts: a header, then the upload's bytes in order.
-
-        Returns:
-          See `Handlers.upload`.
-        """
+        """Send a report: a header, then the upload's bytes in order."""
         ...
 
     async def close(self) -> None:

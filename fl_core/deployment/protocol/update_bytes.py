@@ -35,27 +35,13 @@ class DamagedError(WireError):
 
 
 def pack_update(compressor: Compressor, compressed: list, like: Params) -> bytes:
-    """Serialize a compressed update.
-
-    Args:
-      compressor: what compressed it.
-      compressed: the result of `compress_update`.
-      like: arrays, or shapes, of the update's structure.
-
-    Returns:
-      The bytes to send; as many as `upload_bytes` says.
-    """
+    """Serialize the result of `compress_update` into `upload_bytes` bytes; `like` has the update's shapes."""
     body = _header(compressor, like) + b"".join(map(compressor.pack, compressed))
     return body + _CHECKSUM.pack(isal_zlib.crc32(body))
 
 
 def check_update(compressor: Compressor, message: Buffer, like: Params) -> None:
     """Check what claims to be what `pack_update` wrote, trusting nothing about it.
-
-    Args:
-      compressor: what the plan told the client to compress with.
-      message: the bytes received.
-      like: arrays, or shapes, of the update's structure.
 
     Raises:
       WireError: the length or header is not that of such an update, or a float is not finite.
@@ -75,12 +61,7 @@ def check_update(compressor: Compressor, message: Buffer, like: Params) -> None:
 
 
 def unpack_update(compressor: Compressor, message: jax.Array, like: Params) -> list:
-    """Read what `pack_update` wrote, once `check_update` has found nothing wrong with it; traceable by JAX.
-
-    Args:
-      compressor: what the client compressed with.
-      message: uint8 [bytes], as it was received.
-      like: arrays, or shapes, of the update's structure.
+    """Read a message, uint8 [bytes], in which `check_update` has found nothing wrong; traceable by JAX.
 
     Returns:
       The compressed tensors for `decompress_update`.
@@ -89,17 +70,7 @@ def unpack_update(compressor: Compressor, message: jax.Array, like: Params) -> l
 
 
 def squared_norm(compressor: Compressor, key: jax.Array, message: jax.Array, like: Params) -> jax.Array:
-    """Compute the sum of squares of an update from its bytes; traceable by JAX.
-
-    Args:
-      compressor: what the client compressed with.
-      key: PRNG key of the client in this round.
-      message: uint8 [bytes], as it was received.
-      like: arrays, or shapes, of the update's structure.
-
-    Returns:
-      float32 scalar: of all values that `decompress_update` gives.
-    """
+    """Sum the squares of all values that `decompress_update` would give of a message; traceable by JAX."""
     total = jnp.float32(0.0)
     for index, (start, _, shape) in enumerate(_places(compressor, like)):
         total += compressor.squared_norm(jax.random.fold_in(key, index), message, start, shape)
@@ -107,55 +78,24 @@ def squared_norm(compressor: Compressor, key: jax.Array, message: jax.Array, lik
 
 
 def upload_bytes(compressor: Compressor, like: Params) -> int:
-    """Compute the exact size of an upload without making one.
-
-    Args:
-      compressor: how updates are compressed.
-      like: arrays, or shapes, of the update's structure.
-
-    Returns:
-      The length of what `pack_update` returns.
-    """
+    """Compute the exact size of an upload without making one."""
     tensors = sum(compressor.packed_bytes(leaf.shape) for leaf in jax.tree_util.tree_leaves(like))
     return _HEADER.size + tensors + _CHECKSUM.size
 
 
 def download_bytes(params: Params) -> int:
-    """Compute the size of a model that is broadcast as float32.
-
-    Args:
-      params: its parameters, or their shapes.
-
-    Returns:
-      Four bytes for every parameter.
-    """
+    """Compute the size of a model that is broadcast as float32."""
     return 4 * sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
 
 
 def pack_parameters(params: Params, encoding: DownloadEncoding = "float32") -> Iterator[memoryview]:
-    """Serialize a model for its download.
-
-    Args:
-      params: float32 arrays.
-      encoding: how values travel; bfloat16 rounds them.
-
-    Yields:
-      The bytes of each tensor.
-    """
+    """Serialize a model, float32 arrays, for its download, tensor by tensor; bfloat16 rounds it."""
     for leaf in jax.tree_util.tree_leaves(params):
         yield np.ascontiguousarray(leaf, _DOWNLOAD_TYPES[encoding]).reshape(-1).view(np.uint8).data
 
 
 def unpack_parameters(content: Buffer, encoding: str, like: Params) -> Params:
-    """Read what `pack_parameters` wrote.
-
-    Args:
-      content: the bytes received, which the result may share.
-      encoding: as the server named it.
-      like: arrays, or shapes, of the model's structure.
-
-    Returns:
-      float32 NumPy arrays.
+    """Read what `pack_parameters` wrote into float32 NumPy arrays, which may share its memory.
 
     Raises:
       WireError: the encoding is not known, or the length is not that of this model.

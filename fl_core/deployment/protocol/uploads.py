@@ -8,23 +8,16 @@ from fedlm.fl_core.deployment.protocol.interface import Upload
 
 
 class UploadInParts:
-    """An upload that comes as messages; a `fedlm.fl_core.deployment.protocol.interface.Upload`."""
+    """A `fedlm.fl_core.deployment.protocol.interface.Upload` that comes as messages: a header, then bytes."""
 
     def __init__(self, parts: AsyncIterator[messages.UploadPart]):
-        """Prepare to read.
-
-        Args:
-          parts: a header, then the upload's bytes in order.
-        """
         self._parts, self._rest = parts, memoryview(b"")
 
     async def header(self) -> messages.UploadHeader | None:
-        """See `fedlm.fl_core.deployment.protocol.interface.Upload.header`."""
         first = await anext(self._parts, None)
         return None if first is None or first.WhichOneof("part") != "header" else first.header
 
     async def read_into(self, space: memoryview) -> int:
-        """See `fedlm.fl_core.deployment.protocol.interface.Upload.read_into`."""
         if not self._rest:
             part = await anext(self._parts, None)
             if part is None:
@@ -40,23 +33,15 @@ class UploadInParts:
 
 
 class CountedUpload:
-    """An upload whose bytes are counted as they are read; a `fedlm.fl_core.deployment.protocol.interface.Upload`."""
+    """An upload that tells `count` how many bytes were read, each time; what that raises ends the reading."""
 
     def __init__(self, inner: Upload, count: Callable[[int], None]):
-        """Stand before another upload.
-
-        Args:
-          inner: that is read.
-          count: told how many bytes were read, each time; what it raises ends the reading.
-        """
         self._inner, self._count = inner, count
 
     async def header(self) -> messages.UploadHeader | None:
-        """See `fedlm.fl_core.deployment.protocol.interface.Upload.header`."""
         return await self._inner.header()
 
     async def read_into(self, space: memoryview) -> int:
-        """See `fedlm.fl_core.deployment.protocol.interface.Upload.read_into`."""
         size = await self._inner.read_into(space)
         self._count(size)
         return size
