@@ -27,7 +27,7 @@ ReadVocabulary = Callable[[bytes], Encode]
 
 
 def program_of(message: messages.TrainingProgram, limits: ClientLimits) -> ClientProgram:
-    """Make what the client runs, within its limits; the same model for the same message, so that nothing compiles twice.
+    """Make what the client runs, within its limits; the same model for the same message, which compiles nothing twice.
 
     Raises:
       ConfigurationError: the client does not allow the model or have the compression, or a setting is out of range.

@@ -38,7 +38,7 @@ class Compressor(Protocol):
     def scheme(self) -> Scheme: ...
 
     def compress(self, key: jax.Array, values: jax.Array) -> Any:
-        """Compress a finite float32 tensor, on the client, into a pytree of arrays; the key is its own in every round."""
+        """Compress a finite float32 tensor, on the client, into a pytree of arrays; its key is used once."""
         ...
 
     def decompress(self, key: jax.Array, compressed: Any, shape: Shape) -> jax.Array:
