@@ -21,7 +21,7 @@ def test_what_a_document_names_is_there(document):
     files = {*re.findall(r"[\w/]+\.py\b", text)} - OF_A_READER
     files |= {*re.findall(r"`((?:models|fl_core|clients|simulations|fedlm|tests|benchmarks)/[\w/]+)/?`", text)}
     missing = {name for name in files if not any(ROOT.glob(f"**/{name}"))}
-    for name in re.findall(r"\bfedlm(?:\.\w+)+", text):
+    for name in re.findall(r"\bfedlm\.[a-z](?:\.?\w)+", text):
         *parts, last = name.split(".")
         place = ROOT.joinpath(*parts)
         if not (place / last).exists() and not (place / f"{last}.py").exists() and not definition(place, last):

@@ -96,7 +96,3 @@ def _quieten_libraries() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # What fails there, a checkpoint on a full disk for one, is raised as well: its tracebacks tell a user nothing more.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
