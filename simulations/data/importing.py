@@ -117,18 +117,9 @@ def import_text(
 ) -> ImportSummary:
     """Import text into a token store, or the rest of it where the same import was interrupted.
 
-    Args:
-      name: of the source, kept in the store's header.
-      source: where the text comes from.
-      out: the store to make.
-      settings: tokenizer and splits; the defaults where None.
-      overwrite: whether a token store at `out` may be replaced.
-      workers: processes that read and tokenize; one for each CPU core where None.
-      progress: called as the import proceeds.
-
-    Raises:
-      DataError: the source cannot be read or has no text, a worker was killed, or `out` may not be written.
-      ConfigurationError: another process imports into `out`.
+    The source's name is kept in the store's header. Without a number of workers there is one for each CPU core. Raises
+    DataError where the source cannot be read or has no text, a worker was killed, or `out` may not be written;
+    ConfigurationError where another process imports into `out`.
     """
     settings = settings or ImportSettings()
     if workers is not None and workers < 1:

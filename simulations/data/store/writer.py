@@ -94,18 +94,11 @@ class StoreWriter:
         return self
 
     def add(self, split: str, client_id: str, sequences: Sequence[ArrayLike]) -> None:
-        """Append a client.
+        """Append a client's examples, each the token ids, integers `[k]`, without BOS and EOS, not truncated.
 
-        Args:
-          split: train, heldout or test.
-          client_id: unique in the split, since a client is the unit that privacy protects; a client in heldout is
-            in no other split.
-          sequences: the token ids of each example, integers `[k]`, without BOS and EOS, not truncated.
-
-        Raises:
-          DataError: the client is there already.
-          DiskError: the disk refuses.
-          ValueError: the split does not exist, or a token is outside the vocabulary.
+        A client is unique in its split, since it is the unit that privacy protects, and one in heldout is in no other
+        split. Raises DataError where the client is there already, DiskError where the disk refuses, ValueError where
+        the split does not exist or a token is outside the vocabulary.
         """
         if split not in self._splits:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")

@@ -101,17 +101,7 @@ def _without_end(part: BytePart, data: bytes, root: str) -> bytes:
 
 
 def _check_beginning(path: Path, beginning: bytes, root: str, whole: bool) -> None:
-    """Check what comes before the first row.
-
-    Args:
-      path: names the file.
-      beginning: its first bytes.
-      root: name of the outermost element.
-      whole: whether the file has nothing else.
-
-    Raises:
-      DataError: it is not the beginning of such a dump.
-    """
+    """Check what comes before the first row: at most an XML declaration, a document type and the outermost element."""
     if beginning.startswith(_FOREIGN_BEGINNINGS):
         raise DataError(f"{path}: is in UTF-16 or UTF-32, expected UTF-8. Convert the file to UTF-8.")
     if not beginning.strip():
