@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedlm.clients.population import Population
+from fedlm.clients.fleet.population import Population
 from fedlm.commands.options import read_options, settings_of
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, DataError
@@ -64,7 +64,7 @@ class FleetCommand(Population):
 def main(argv: list[str]) -> int:
     """Run `fedlm fleet`."""
     command = read_options(FleetCommand, argv, "fedlm fleet")
-    from fedlm.clients.fleet import Fleet
+    from fedlm.clients.fleet.fleet import Fleet
     from fedlm.clients.settings import ClientLimits
 
     dial = _dialling(command)
@@ -169,7 +169,7 @@ class _Texts:
 
 
 def _people(command: FleetCommand) -> tuple[Callable[[int], Any], Any]:
-    """Read whose text there is; returns what `fedlm.clients.fleet.Fleet` takes."""
+    """Read whose text there is; returns what `fedlm.clients.fleet.fleet.Fleet` takes."""
     read, people, read_vocabulary = _stored(command.data) if command.data.is_dir() else _lines(command.data)
     population = settings_of(command, Population)
     return lambda number: _Texts(read, number, people, population.examples_of(number)), read_vocabulary

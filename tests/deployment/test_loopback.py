@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.clients.in_process import InProcessRunner
 from fedlm.clients.local_training import ClientProgram
 from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.compression.registry import COMPRESSIONS
@@ -25,6 +24,7 @@ from fedlm.fl_core.runs.private_releases import PrivacyTerms
 from fedlm.fl_core.runs.round_rows import find_divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.server_optimizers import init_server
+from tests.clients.in_process import InProcessRunner
 from tests.deployment import small_deployment as small
 
 

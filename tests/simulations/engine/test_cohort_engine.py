@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.clients.in_process import InProcessRunner
 from fedlm.clients.local_training import ClientProgram
 from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.compression.registry import make_compressor
@@ -19,6 +18,7 @@ from fedlm.models.registry import MODELS
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 from fedlm.simulations.engine.lanes import lane_chunks
+from tests.clients.in_process import InProcessRunner
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
-from fedlm.clients.population import Dropout, Population
+from fedlm.clients.fleet.population import Dropout, Population
 from fedlm.clients.settings import Conditions
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import TransportError

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from fedlm.clients.example_store import Examples
+from fedlm.clients.fleet.population import Population
+from fedlm.clients.fleet.virtual_device import Tally, VirtualDevice, VirtualLink
 from fedlm.clients.network_client import Client
-from fedlm.clients.population import Population
 from fedlm.clients.server_instructions import ReadVocabulary
 from fedlm.clients.settings import ClientLimits
-from fedlm.clients.virtual_device import Tally, VirtualDevice, VirtualLink
 from fedlm.fl_core.deployment.protocol.interface import Channel
 
 _ARRIVALS_A_SECOND = 200
@@ -49,7 +49,7 @@ class Fleet:
           dial: from a client's number to its connection; called in the event loop.
           examples: from a client's number to its text.
           read_vocabulary: makes the tokenizer of what the server sends.
-          clock: seconds; see `fedlm.clients.population.Population.expected_availability`.
+          clock: seconds; see `fedlm.clients.fleet.population.Population.expected_availability`.
           limits: of each client; none keeps a model between rounds, since they share this machine's memory.
         """
         self.tally = Tally()

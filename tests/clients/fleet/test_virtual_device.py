@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from fedlm.clients.population import Dropout, Population
-from fedlm.clients.virtual_device import Tally, VirtualDevice, VirtualLink
+from fedlm.clients.fleet.population import Dropout, Population
+from fedlm.clients.fleet.virtual_device import Tally, VirtualDevice, VirtualLink
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import TransportError
 

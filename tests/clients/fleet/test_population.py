@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from fedlm.clients.population import Population
+from fedlm.clients.fleet.population import Population
 from fedlm.fl_core.errors import ConfigurationError
 
 FALSE_ALARMS = 1e-6
