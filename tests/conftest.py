@@ -24,7 +24,6 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 import io
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -35,6 +34,8 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import settings
+
+from tests.support.processes import find_free_port
 
 # How long an example takes says more of what else a machine does than of the code.
 settings.register_profile("fedlm", deadline=None)
@@ -125,10 +126,7 @@ def limit_file_size(size: int) -> Iterator[None]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    return find_free_port()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -194,15 +194,12 @@ def test_the_other_commands_of_the_readme_work(workplace, type_line):
 
 
 @pytest.mark.long
-def test_the_scripts_of_the_readme_work(workplace):
+def test_the_scripts_of_the_readme_work(workplace, free_port):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     (script,) = scripts()
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = str(listener.getsockname()[1])
     assert "12355" in script
     result = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script.replace("12355", port)],
+        ["bash", "-euo", "pipefail", "-c", script.replace("12355", str(free_port))],
         cwd=workplace,
         env=environment,
         capture_output=True,

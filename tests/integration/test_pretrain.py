@@ -10,7 +10,7 @@ import time
 import pytest
 
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from tests.integration.test_processes import ENVIRONMENT, finish, free_port, rows_of
+from tests.support.processes import ENVIRONMENT, find_free_port, finish, rows_of
 
 SETTINGS = {
     "model": "cifg_tiny",
@@ -88,7 +88,7 @@ TIMES = ("seconds", "tokens_per_second", "mfu")
 @pytest.mark.long
 def test_two_processes_give_the_same_parameters_as_one(small_store, tmp_path):
     alone, _ = run(small_store, tmp_path / "alone", devices=2, noise_seed="experiment")
-    group = [f"--coordinator=127.0.0.1:{free_port()}", "--num-processes=2"]
+    group = [f"--coordinator=127.0.0.1:{find_free_port()}", "--num-processes=2"]
     both = [start(small_store, tmp_path / "two", *group, f"--process-id={number}") for number in range(2)]
     results = [finish(process) for process in both]
     assert [status for status, *_ in results] == [0, 0], results

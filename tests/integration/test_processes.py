@@ -1,9 +1,7 @@
 """`fedlm simulate` in two real processes against one: the same bits, also after a process was killed."""
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.runs.metrics_log import read_rows
+from tests.support.processes import ENVIRONMENT, LONGEST_SECONDS, find_free_port, finish, rows_of
 
 SETTINGS = {
     "model": "cifg_tiny",
@@ -26,8 +24,6 @@ SETTINGS = {
     "checkpoint-every": 2,
     "devices": 1,
 }
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
-PATIENCE = 240
 
 
 def start(store, out, *more, **changes):
@@ -42,25 +38,11 @@ def start(store, out, *more, **changes):
 
 
 def start_two(store, out, of_second=(), **changes):
-    group = [f"--coordinator=127.0.0.1:{free_port()}", "--num-processes=2"]
+    group = [f"--coordinator=127.0.0.1:{find_free_port()}", "--num-processes=2"]
     return [
         start(store, out, *group, f"--process-id={process}", *(of_second if process else ()), **changes)
         for process in range(2)
     ]
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def finish(process):
-    try:
-        output, errors = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-    return process.returncode, output, errors
 
 
 def run_alone(store, out, **changes):
@@ -83,11 +65,6 @@ def assert_same_run(found, expected):
     assert ours == theirs
     assert rows_of(found) == rows_of(expected)
     assert (found / "test_clients.parquet").read_bytes() == (expected / "test_clients.parquet").read_bytes()
-
-
-def rows_of(out):
-    rows = read_rows(out / "metrics.jsonl")
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
 @pytest.mark.long
@@ -146,7 +123,7 @@ def test_a_secret_of_noise_and_cohorts_reaches_both_processes(small_store, tmp_p
 def kill_one(processes, victim, out):
     """Kill a process in the midst of training; returns how the other ended."""
     rounds = len(rows_of(out)) + 3
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LONGEST_SECONDS
     while len(rows_of(out)) < rounds:
         assert all(process.poll() is None for process in processes), [finish(process) for process in processes]
         assert time.monotonic() < deadline

@@ -1,7 +1,6 @@
 """`fedlm simulate` as a user runs it: a process, its files, its exit status."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -9,6 +8,8 @@ import sys
 import time
 
 import pytest
+
+from tests.support.processes import ENVIRONMENT, rows_of
 
 SETTINGS = {
     "model": "cifg_tiny",
@@ -33,12 +34,8 @@ def command(store, out, **changes):
     return [sys.executable, "-m", "fedlm", *options(store, out, **changes)]
 
 
-def environment():
-    return {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
-
-
 def run(words):
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment())
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
 
 
 def summary_of(out):
@@ -135,7 +132,7 @@ def start_and_kill(words, interrupted, most):
     rng = random.Random(0)
     kills = 0
     while kills < most:
-        process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         seen = read_rounds(interrupted)
         # Wait until this start has run a round, so that starts which die in their imports do not count for kills.
         while process.poll() is None and read_rounds(interrupted) == seen:
@@ -152,21 +149,13 @@ def start_and_kill(words, interrupted, most):
 def check_same_bits(interrupted, out):
     whole, resumed = summary_of(out), summary_of(interrupted)
     assert resumed["parameters_sha256"] == whole["parameters_sha256"]
-    assert [strip_times(row) for row in rows_of(interrupted)] == [strip_times(row) for row in rows_of(out)]
+    assert rows_of(interrupted) == rows_of(out)
     assert resumed["test_perplexity"] == whole["test_perplexity"]
 
 
 def read_rounds(out):
     path = out / "metrics.jsonl"
     return path.read_bytes() if path.exists() else b""
-
-
-def rows_of(out):
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
-def strip_times(row):
-    return {name: value for name, value in row.items() if name != "seconds"}
 
 
 def test_more_rounds_go_on_from_the_end(small_store, tmp_path, fedlm_here):

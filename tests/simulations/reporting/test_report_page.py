@@ -1,6 +1,5 @@
 import csv
 import re
-from html.parser import HTMLParser
 
 import pytest
 
@@ -10,38 +9,10 @@ from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.reporting.summary import summary_sentences
 from fedlm.simulations.reporting.tables import CSV_COLUMNS, HEADLINE, headline_row
 from tests.simulations.reporting.hand_made_results import make_comparison, make_result
+from tests.simulations.reporting.html_page import Page
 
 COMMAND = "fedlm compare --models cifg_tiny --out 'a <b>'"
 HOSTILE = "<script>alert('$x_1$')</script>--><b>&amp;"
-VOID = {"meta", "br", "hr", "img", "link", "input"}
-
-
-class Page(HTMLParser):
-    """Keeps the text, attributes and identifiers of a page, and checks that its elements nest."""
-
-    def __init__(self, source):
-        super().__init__()
-        self.open, self.attributes, self.tags, self.text = [], [], [], ""
-        self.feed(source)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" not in self.open:
-            self.text += data.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def both_seeds(model, **settings):

@@ -12,7 +12,7 @@ from fedlm.simulations.reporting.summary import summary_sentences
 from fedlm.simulations.reporting.tables import CSV_COLUMNS
 from fedlm.simulations.reporting.utility_plots import can_draw_utility, mechanisms_plot, utility_plot
 from tests.simulations.reporting.hand_made_results import make_comparison, make_private_result, make_result
-from tests.simulations.reporting.test_report_page import Page
+from tests.simulations.reporting.html_page import Page
 
 MODELS = ("cifg_tiny", "si_cifg_tiny")
 PERPLEXITIES = {

@@ -1,0 +1,142 @@
+"""What is installed is named `fedlm` alone, and no file of a user's stands in its way."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Names that a user's folder may well have: those of fedlm's own folders and modules, and of what runs and checks it.
+TAKEN = (
+    "models",
+    "clients",
+    "simulations",
+    "fl_core",
+    "tests",
+    "commands",
+    "fedlm_settings",
+    "benchmarks",
+    "reference",
+)
+HOUSES = ("fedlm", "models", "fl_core", "clients", "simulations")
+
+
+def page(name):
+    """The Python of a page, block by block."""
+    return [block.partition("```")[0] for block in (ROOT / "docs" / name).read_text().split("```python\n")[1:]]
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory):
+    """A folder with files and folders of many names, none of which may be imported, a model, and text."""
+    folder = tmp_path_factory.mktemp("crowded")
+    for name in TAKEN:
+        (folder / f"{name}.py").write_text(f"raise ImportError('{name}.py is the user\\'s own')\n")
+    for name in ("benchmarks", "runs", "data"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(f"raise ImportError('{name}/ is the user\\'s own')\n")
+    registered = (
+        "from fedlm.models.registry import ModelEntry\n\nTRIGRAM = ModelEntry(trigram, TrigramConfig(embedding=8))\n"
+    )
+    (folder / "my_models.py").write_text(page("my-own-model.md")[0] + registered)
+    lines = ({"user": f"u{n % 60}", "text": f"the {n % 7} servers read a list of {n % 5} files"} for n in range(240))
+    (folder / "text.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def type_words(crowded):
+    environment = os.environ | {"PYTHONPATH": str(crowded)}
+
+    def type_words(*words):
+        done = subprocess.run(words, cwd=crowded, env=environment, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return type_words
+
+
+def test_a_folder_full_of_such_names_is_in_nobodys_way(crowded, type_words):
+    installed = Path(sys.executable).with_name("fedlm")
+    as_module = (sys.executable, "-m", "fedlm")
+    type_words(installed, "data", "import", "jsonl", "text.jsonl", "--out", "store", "--vocabulary-size", "60")
+    mine = ("--model", "my_models:TRIGRAM", "--data", "store", "--length", "8", "--devices", "1")
+    rounds = ("--rounds", "1", "--cohort-size", "2", "--client-learning-rate", "0.1")
+    type_words(*as_module, "simulate", *mine, *rounds, "--out", "runs/simulated")
+    type_words(
+        installed, "pretrain", *mine, "--steps", "1", "--batch-size", "4", "--privacy", "none", "--out", "runs/p"
+    )
+    for run in ("simulated", "p"):
+        assert (crowded / "runs" / run / "summary.json").exists()
+
+
+NO_INSTALLATION = """
+import sys
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+sys.path = [path for path in sys.path if path not in ("", {root!r})]
+try:
+    import fedlm
+except ModuleNotFoundError:
+    pass
+else:
+    sys.exit("fedlm is found without its folder")
+sys.path.insert(0, {root!r})
+import fedlm.models.registry, fedlm.fl_core.round_loop, fedlm.clients.in_process, fedlm.simulations.engine.lanes
+print(*(sys.modules["fedlm." + name].__file__ for name in ("models", "fl_core", "clients", "simulations")))
+"""
+
+
+def test_a_plain_checkout_is_imported_from_its_root(tmp_path):
+    code = NO_INSTALLATION.format(root=str(ROOT))
+    words = [sys.executable, "-c", code]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    files = [Path(file) for file in done.stdout.split()]
+    assert [file.parent for file in files] == [ROOT / "fedlm" / name for name in HOUSES[1:]], "found through the links"
+    assert [file.resolve().parent for file in files] == [ROOT / name for name in HOUSES[1:]]
+
+
+def files_of(house):
+    return [path for path in (ROOT / house).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from an archive of the sources, as from a registry."""
+    folder = tmp_path_factory.mktemp("wheel")
+    sources = folder / "sources"
+    for house in HOUSES:
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / house, sources / house, symlinks=True, ignore=ignored)
+    for name in ("setup.cfg", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, sources)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, sources], check=True, timeout=300)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.mark.long
+def test_a_wheel_has_one_name_and_every_file(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+        names = {name for name in archive.namelist() if not name.startswith("fedlm-")}
+    assert {name.partition("/")[0] for name in names} == {"fedlm"}
+    own = {f"fedlm/{path.relative_to(ROOT / 'fedlm')}" for path in (ROOT / "fedlm").rglob("*.py")}
+    own |= {f"fedlm/{path.relative_to(ROOT)}" for house in HOUSES[1:] for path in files_of(house)}
+    assert names == own
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    for code, expected in (
+        ("import fedlm.fl_core.privacy; print(fedlm.fl_core.privacy.__file__)", str(tmp_path / "site" / "fedlm")),
+        ("from fedlm.commands.cli import main; main(['models'])", "cifg_tiny"),
+    ):
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout

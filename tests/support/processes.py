@@ -1,0 +1,32 @@
+"""Commands that run in processes of their own."""
+
+import os
+import socket
+
+from fedlm.fl_core.runs.metrics_log import read_rows
+
+# A command's own `--devices` says how many devices there are.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+LONGEST_SECONDS = 240
+
+
+def find_free_port():
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def finish(process):
+    """Wait for the end of a process; returns its status, output and errors."""
+    try:
+        output, errors = process.communicate(timeout=LONGEST_SECONDS)
+    finally:
+        process.kill()
+    return process.returncode, output, errors
+
+
+def rows_of(out):
+    """The rows of a run's metrics without what differs between equal runs."""
+    rows = read_rows(out / "metrics.jsonl")
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
