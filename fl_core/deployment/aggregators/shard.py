@@ -24,9 +24,6 @@ class Shard:
     """A `RoundCollection` that is shared with other processes.
 
     Attributes:
-      attempt: what this process has collected.
-      aggregator: the name of this one.
-      selecting: whether clients are selected.
       added: clients whose reports are in the sum, or being added.
     """
 

@@ -12,11 +12,8 @@ class SharedRound(NamedTuple):
     Attributes:
       token: that names it, in hex.
       round_number: counted from 0.
-      seed: of the run.
-      learning_rate: of the clients' SGD.
       clip_norm: of this round, in place of the rules'; None for theirs.
       goal: reports that it waits for.
-      to_select: clients to select.
       min_separation: see `fedlm.fl_core.privacy.participation.BoundedParticipation`.
       max_participations: see there.
       agreement: digest of the settings that coordinator and aggregators must have in common.
@@ -47,7 +44,6 @@ class Tally(NamedTuple):
       phase: see `SharedRound.phase`.
       states: how many of the selected clients are in each state.
       claims: by aggregator, how many reports it may add or has added.
-      delivered: aggregators whose sums are there.
       beats: by aggregator that is not lost, a count that grows while it lives.
     """
 
@@ -62,13 +58,7 @@ class PartialSum(NamedTuple):
     """What an aggregator has added up.
 
     Attributes:
-      token: of the round.
-      aggregator: its name.
       content: digest of the sum's bytes, see `SharedRounds.fetch`.
-      reports: in the sum.
-      steps: local steps behind them.
-      bytes_down: sent to clients.
-      bytes_up: of uploads that arrived whole.
     """
 
     token: str

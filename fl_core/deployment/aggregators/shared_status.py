@@ -6,17 +6,13 @@ from collections.abc import Callable
 from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunner
 from fedlm.fl_core.deployment.server.client_registry import DAY_SECONDS, ClientsSeen
 from fedlm.fl_core.deployment.server.round_rules import RoundProgress
-from fedlm.fl_core.deployment.state.state import State
+from fedlm.fl_core.deployment.state.state_sql import SqlState
 
 
 class SharedStatus:
-    """A `fedlm.fl_core.deployment.operations.overview.ServerStatus` of what aggregators have written to the database.
+    """A `ServerStatus` (see `operations.overview`) of what aggregators have written to the database."""
 
-    Attributes:
-      finished: whether the run is over.
-    """
-
-    def __init__(self, runner: SharedCohortRunner, state: State, draining: Callable[[], bool]):
+    def __init__(self, runner: SharedCohortRunner, state: SqlState, draining: Callable[[], bool]):
         self._runner, self._state, self._draining = runner, state, draining
         self.finished = False
 

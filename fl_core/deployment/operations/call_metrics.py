@@ -52,11 +52,7 @@ class CallMetrics:
 
 
 class HandlersWithMetrics:
-    """`fedlm.fl_core.deployment.protocol.interface.Handlers` that measures others.
-
-    Attributes:
-      inner: the others.
-    """
+    """`fedlm.fl_core.deployment.protocol.interface.Handlers` that measures others."""
 
     def __init__(self, inner: Handlers, metrics: CallMetrics):
         self.inner, self._metrics = inner, metrics

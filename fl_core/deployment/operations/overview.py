@@ -13,7 +13,7 @@ from fedlm.fl_core.deployment.server.client_registry import ClientsSeen
 from fedlm.fl_core.deployment.server.round_rules import RoundProgress
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.training import DeployedTraining
-from fedlm.fl_core.deployment.state.state import State
+from fedlm.fl_core.deployment.state.state_sql import SqlState
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
@@ -49,7 +49,7 @@ class ServerStatus(Protocol):
 class Overview:
     """Reads how a deployment stands, from any thread; a Prometheus collector too."""
 
-    def __init__(self, deployment: Deployment, status: ServerStatus, training: DeployedTraining, state: State):
+    def __init__(self, deployment: Deployment, status: ServerStatus, training: DeployedTraining, state: SqlState):
         self._deployment, self._status = deployment, status
         self._training, self._state = training, state
         self._started = time.time()

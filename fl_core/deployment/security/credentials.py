@@ -33,7 +33,6 @@ class Credentials:
       authority: certificate, in PEM.
       certificate: its own, in PEM.
       key: its own, in PEM.
-      name: in the certificate.
     """
 
     authority: bytes

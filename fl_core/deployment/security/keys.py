@@ -47,7 +47,6 @@ class Issued(NamedTuple):
     """A client's certificate.
 
     Attributes:
-      name: of the client.
       ends: when it is valid no more.
       revoked: whether the client is let in no more.
     """

@@ -70,23 +70,14 @@ class Rounds(Protocol):
 
 
 class Offer(NamedTuple):
-    """What the clients of a run are offered, beside the parameters.
-
-    Attributes:
-      program: what they run.
-      vocabulary: the tokenizer's JSON.
-    """
+    """What the clients of a run are offered, beside the parameters."""
 
     program: messages.TrainingProgram
     vocabulary: ServedArtifact
 
 
 class ClientHandlers:
-    """`fedlm.fl_core.deployment.protocol.interface.Handlers` of one run. Make and use it in one event loop.
-
-    Attributes:
-      rounds: that clients take part in.
-    """
+    """`fedlm.fl_core.deployment.protocol.interface.Handlers` of one run. Make and use it in one event loop."""
 
     def __init__(self, rounds: Rounds, offer: Offer, receiver: Receiver, pacing: PaceSteering, limiter: RateLimiter):
         """Put together what answers: `limiter` keeps any one client from asking too much, `pacing` spreads them."""

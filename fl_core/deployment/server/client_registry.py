@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedlm.fl_core.deployment.event_log import warn
-from fedlm.fl_core.deployment.state.state import SeenClient, State, StateError
+from fedlm.fl_core.deployment.state.state import SeenClient, StateError
+from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 
 DAY_SECONDS = 24 * 3600.0
@@ -18,12 +19,7 @@ _SAVED_EVERY_SECONDS = 1.0
 
 
 class ClientsSeen(NamedTuple):
-    """How many clients have checked in.
-
-    Attributes:
-      known: ever.
-      within_a_day: lately.
-    """
+    """How many clients have checked in."""
 
     known: int
     within_a_day: int
@@ -41,7 +37,7 @@ class _Client:
 class ClientRegistry:
     """All clients of a run. Used in one thread."""
 
-    def __init__(self, state: State, bound: BoundedParticipation, saved_every: int):
+    def __init__(self, state: SqlState, bound: BoundedParticipation, saved_every: int):
         """Read the clients of the run so far, whose rounds are on disk after every `saved_every` of them."""
         self._state, self._bound, self._saved_every = state, bound, saved_every
         self._clients: dict[str, _Client] = {}

@@ -20,7 +20,7 @@ from fedlm.fl_core.deployment.server.reports.streaming_sum import SumSettings
 from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffers
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.server.settings import Deployment
-from fedlm.fl_core.deployment.state.state import State
+from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.runs.federated_training import Score
 from fedlm.models.base import Model
 
@@ -32,10 +32,6 @@ class Task:
     """What is trained.
 
     Attributes:
-      deployment: the settings.
-      model: with the vocabulary's size.
-      vocabulary: the tokenizer's JSON.
-      fingerprint: of the vocabulary.
       score: see `fedlm.fl_core.runs.federated_training.Score`.
       sampler: names the cohorts, for runs that repeat a simulation.
     """
@@ -53,9 +49,7 @@ class ModelDownloads:
     """How models are offered for download.
 
     Attributes:
-      encoding: how the model travels.
       chunk_bytes: of the chunks of its download.
-      folder: where it is meanwhile.
     """
 
     encoding: DownloadEncoding
@@ -71,7 +65,7 @@ class ModelDownloads:
 class ClientService:
     """The parts of a process that clients talk to; `state` is what must survive it."""
 
-    state: State
+    state: SqlState
     rules: RoundRules
     registry: ClientRegistry
     offer: Offer
@@ -82,7 +76,7 @@ class ClientService:
     downloads: ModelDownloads
 
     @classmethod
-    def make(cls, task: Task, state: State, out: Path) -> "ClientService":
+    def make(cls, task: Task, state: SqlState, out: Path) -> "ClientService":
         """Make the parts in a folder for uploads and downloads."""
         deployment, rules, compressor = task.deployment, task.deployment.round_rules(), task.deployment.compressor()
         # What clients download, and uploads that memory has no room for.

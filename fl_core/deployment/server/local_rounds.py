@@ -27,8 +27,6 @@ class LocalCollection:
     Without any client it waits for ever.
 
     Attributes:
-      attempt: what was collected.
-      rules: when it is over.
       checked_in: numbers of the clients that have checked in since it was opened.
       changed: set whenever it may be over.
     """
@@ -149,8 +147,6 @@ class LocalRounds:
     """`Rounds` of one process; `collect` runs one attempt after another. Make and use it in one event loop.
 
     Attributes:
-      registry: the clients of the run.
-      collecting: the attempt that is open.
       draining: whether the server is going down.
       finished: whether clients are told that the run is over.
     """

@@ -20,14 +20,7 @@ _ROUNDS_AT_ONCE, _ROUNDS_A_CHECK_IN = 8.0, 2.0
 
 @dataclass(frozen=True)
 class RateLimits:
-    """What one client may ask for.
-
-    Attributes:
-      calls: at once.
-      calls_per_second: in the long run.
-      bytes: at once, up and down together.
-      bytes_per_second: in the long run.
-    """
+    """What one client may ask for at once, and a second in the long run; bytes are those up and down together."""
 
     calls: float
     calls_per_second: float

@@ -58,19 +58,15 @@ class RoundProgress(NamedTuple):
 
     Attributes:
       round_number: of the round, counted from 0.
-      open: whether reports are still taken.
       selecting: whether clients are still taken in.
       seconds: since it was opened, or, once a client is selected, since the first was.
       seconds_left: until reports are refused at the latest; None while it waits for its first client.
       goal: reports waited for.
       minimum: reports without which it does not count.
-      wanted: clients to select.
       checked_in: clients that have checked in meanwhile.
       selected: clients of these that were selected.
       reported: clients of these whose reports count.
       dropped: selected clients whose reports do not, or will not, count.
-      bytes_down: sent to its clients.
-      bytes_up: of uploads that arrived whole.
     """
 
     round_number: int

@@ -14,7 +14,8 @@ from fedlm.fl_core.cohorts import CohortSampler, WhoeverChecksIn
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
-from fedlm.fl_core.deployment.state.state import ReleaseRecord, State, StateError
+from fedlm.fl_core.deployment.state.state import ReleaseRecord, StateError
+from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.round_loop import CohortRunner
 from fedlm.fl_core.runs.driver import Observer, Run
@@ -43,7 +44,7 @@ class DeployedTraining:
         model: Model,
         vocabulary: str,
         folder: RunFolder,
-        state: State,
+        state: SqlState,
         score: Score | None = None,
         sampler: CohortSampler | None = None,
     ):

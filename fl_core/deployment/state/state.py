@@ -4,8 +4,7 @@ The ledger and the checkpoints say what was released; this says who took part, s
 however often the server stops and starts.
 """
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from fedlm.fl_core.errors import UserError
 
@@ -38,8 +37,6 @@ class SeenClient(NamedTuple):
     Attributes:
       number: of the client in this run.
       identity: its name, or that of its certificate.
-      version: of its software.
-      check_ins: how many.
       last_seen: seconds since 1970 of the last.
     """
 
@@ -56,16 +53,10 @@ class AttemptRecord(NamedTuple):
     Attributes:
       token: that named it, in hex.
       round_number: of the round, counted from 0.
-      outcome: whether its reports count.
       reason: why it was abandoned; empty where it was not.
       started: seconds since 1970.
-      seconds: how long it took.
-      selected: clients that were selected.
-      reported: reports that were added.
       refused: reports that were not.
       declined: selected clients that answered without an update.
-      bytes_down: sent to clients.
-      bytes_up: received from them.
       lost: reports that were accepted, but lost with the process that had added them up.
     """
 
@@ -88,12 +79,7 @@ class Totals(NamedTuple):
     """Sums over all attempts that are over.
 
     Attributes:
-      finished: attempts that count.
       abandoned: attempts that do not.
-      selected: clients that were selected.
-      reported: reports that were added.
-      bytes_down: sent to clients.
-      bytes_up: received from them.
     """
 
     finished: int
@@ -109,61 +95,9 @@ class ReleaseRecord(NamedTuple):
 
     Attributes:
       rounds: how many rounds it has seen.
-      digest: of its parameters.
       released: seconds since 1970.
     """
 
     rounds: int
     digest: str
     released: float
-
-
-class State(Protocol):
-    """Durable: when a method that records returns, what it recorded survives a crash.
-
-    Safe to call from any thread. Every method raises `StateError` where the database is busy or gone.
-    """
-
-    def claim(self, run: str) -> None:
-        """Make sure that this state is a run's, or make it so where it is new; raises `StateError` where it is not."""
-        ...
-
-    def clients(self) -> list[ClientRecord]:
-        """List all clients that have ever checked in."""
-        ...
-
-    def clients_since(self, moment: float) -> int:
-        """Count the clients that have checked in since a moment in seconds since 1970; 0 counts all."""
-        ...
-
-    def record_check_ins(self, seen: Sequence[SeenClient]) -> None:
-        """Record check-ins, all or none of them, one entry a client; new clients are added."""
-        ...
-
-    def record_attempt(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
-        """Record, once, an attempt that is over and, in the same transaction, whose updates count."""
-        ...
-
-    def finished_rounds(self) -> int:
-        """Say how many rounds are finished: one more than the last one's number."""
-        ...
-
-    def forget_rounds(self, first: int) -> None:
-        """Forget that rounds were finished, and who took part: nothing of them was released, and they run again."""
-        ...
-
-    def record_release(self, release: ReleaseRecord) -> None:
-        """Record a release, unless it is recorded already."""
-        ...
-
-    def attempts(self, last: int) -> list[AttemptRecord]:
-        """List the latest attempts, so many at most, the oldest of them first."""
-        ...
-
-    def totals(self) -> Totals:
-        """Sum all attempts up."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the database."""
-        ...

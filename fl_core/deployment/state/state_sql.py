@@ -22,13 +22,16 @@ _AT_ONCE = 500
 
 
 class SqlState:
-    """A `fedlm.fl_core.deployment.state.state.State` in a database."""
+    """Durable: when a method that records returns, what it recorded survives a crash.
+
+    Safe to call from any thread. Every method raises `StateError` where the database is busy or gone.
+    """
 
     def __init__(self, database: Database | str):
         self._database = Database(database) if isinstance(database, str) else database
 
     def claim(self, run: str) -> None:
-        """See `State.claim`."""
+        """Make sure that this state is a run's, or make it so where it is new; raises `StateError` where it is not."""
         with self._database.writing() as connection:
             found = connection.scalars(sql.select(RUNS.c.run)).all()
             if not found:
@@ -40,7 +43,7 @@ class SqlState:
                 )
 
     def clients(self) -> list[ClientRecord]:
-        """See `State.clients`."""
+        """List all clients that have ever checked in."""
         taken = (
             sql.select(
                 PARTICIPATIONS.c.client,
@@ -59,13 +62,13 @@ class SqlState:
             return [ClientRecord(*row) for row in connection.execute(query)]
 
     def clients_since(self, moment: float) -> int:
-        """See `State.clients_since`."""
+        """Count the clients that have checked in since a moment in seconds since 1970; 0 counts all."""
         query = sql.select(sql.func.count()).select_from(CLIENTS).where(CLIENTS.c.last_seen >= moment)
         with self._database.reading() as connection:
             return connection.scalar(query) or 0
 
     def record_check_ins(self, seen: Sequence[SeenClient]) -> None:
-        """See `State.record_check_ins`."""
+        """Record check-ins, all or none of them, one entry a client; new clients are added."""
         if not seen:
             return
         update = (
@@ -91,19 +94,19 @@ class SqlState:
                 connection.execute(update, old)
 
     def record_attempt(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
-        """See `State.record_attempt`."""
+        """Record, once, an attempt that is over and, in the same transaction, whose updates count."""
         with self._database.writing() as connection:
             write_attempt(connection, attempt, participants)
 
     def finished_rounds(self) -> int:
-        """See `State.finished_rounds`."""
+        """Say how many rounds are finished: one more than the last one's number."""
         query = sql.select(sql.func.max(ATTEMPTS.c.round_number)).where(ATTEMPTS.c.outcome == "finished")
         with self._database.reading() as connection:
             last = connection.scalar(query)
         return 0 if last is None else last + 1
 
     def forget_rounds(self, first: int) -> None:
-        """See `State.forget_rounds`."""
+        """Forget that rounds were finished, and who took part: nothing of them was released, and they run again."""
         again = (ATTEMPTS.c.round_number >= first) & (ATTEMPTS.c.outcome == "finished")
         undone = {"outcome": "abandoned", "reason": "the server stopped before anything of it was released"}
         with self._database.writing() as connection:
@@ -111,21 +114,21 @@ class SqlState:
             connection.execute(sql.update(ATTEMPTS).where(again).values(**undone))
 
     def record_release(self, release: ReleaseRecord) -> None:
-        """See `State.record_release`."""
+        """Record a release, unless it is recorded already."""
         with self._database.writing() as connection:
             there = connection.scalar(sql.select(RELEASES.c.rounds).where(RELEASES.c.rounds == release.rounds))
             if there is None:
                 connection.execute(sql.insert(RELEASES).values(**release._asdict()))
 
     def attempts(self, last: int) -> list[AttemptRecord]:
-        """See `State.attempts`."""
+        """List the latest attempts, so many at most, the oldest of them first."""
         columns = [ATTEMPTS.c[name] for name in AttemptRecord._fields]
         query = sql.select(*columns).order_by(ATTEMPTS.c.number.desc()).limit(last)
         with self._database.reading() as connection:
             return [AttemptRecord(*row) for row in connection.execute(query)][::-1]
 
     def totals(self) -> Totals:
-        """See `State.totals`."""
+        """Sum all attempts up."""
         summed = [sql.func.coalesce(sql.func.sum(ATTEMPTS.c[name]), 0) for name in Totals._fields[2:]]
         outcomes = [
             sql.func.count().filter(ATTEMPTS.c.outcome == outcome).label(outcome) for outcome in Totals._fields[:2]
@@ -134,12 +137,12 @@ class SqlState:
             return Totals(*map(int, connection.execute(sql.select(*outcomes, *summed)).one()))
 
     def close(self) -> None:
-        """See `State.close`."""
+        """Let go of the database."""
         self._database.close()
 
 
 def write_attempt(connection: Connection, attempt: AttemptRecord, participants: Sequence[int]) -> None:
-    """Write an attempt, and who took part, within a transaction; see `State.record_attempt`."""
+    """Write an attempt, and who took part, within a transaction; see `SqlState.record_attempt`."""
     # The first try may have been committed although its connection broke.
     if connection.scalar(sql.select(ATTEMPTS.c.number).where(ATTEMPTS.c.token == attempt.token)) is not None:
         return

@@ -31,11 +31,7 @@ _IDLE_SECONDS, _HEAD_SECONDS, _STALLED_SECONDS = 900.0, 10.0, 60.0
 
 
 class BadRequestError(Exception):
-    """What arrived is no request that this server understands.
-
-    Attributes:
-      status: to answer with.
-    """
+    """What arrived is no request that this server understands."""
 
     def __init__(self, status: HTTPStatus, why: str):
         super().__init__(why)
@@ -46,10 +42,7 @@ class Head(NamedTuple):
     """What precedes a request's body.
 
     Attributes:
-      method: in capitals.
-      target: path and query.
       fields: by lower-case name; of those that were given twice, the last.
-      length: bytes of the body.
       waits: whether the client sends the body only when it is told to.
       close: whether it wants no other answer on this connection.
       begun: what has arrived of the body.
@@ -247,8 +240,6 @@ class ServedCall:
     """A request and its answer; a `fedlm.fl_core.deployment.protocol.interface.Upload` where it is one.
 
     Attributes:
-      connection: that it came by.
-      head: of the request.
       closes: whether no other may follow on the connection.
     """
 

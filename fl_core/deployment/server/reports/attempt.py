@@ -18,10 +18,8 @@ class Participant:
 
     Attributes:
       receipt: the answer to its last upload, once there is one.
-      upload_id: that this answer was to.
       receiving: the task that receives its upload now.
       adding: the task that adds its report, once that is whole; nothing cancels it.
-      bytes_down: sent to it.
     """
 
     receipt: messages.UploadReply | None = None
@@ -36,18 +34,13 @@ class Attempt:
     """What an attempt at a round has collected; it changes in the event loop's thread alone, but for `sum`.
 
     Attributes:
-      plan: of the round.
-      parameters: what its clients download.
       sum: of the reports so far; of one worker thread alone.
       opened: when it was opened, then when its first client was selected, by the loop's clock.
       deadline: when reports are refused, by the loop's clock.
       token: its name, which nobody can guess.
-      participants: by number.
       accepted: numbers of the clients whose reports count.
       declined: selected clients that answered without an update.
       refused: reports that were refused for good.
-      bytes_down: sent to its clients.
-      bytes_up: of uploads that arrived whole.
       steps: local steps behind the accepted reports.
       closed: whether reports are refused from now on.
     """

@@ -24,8 +24,6 @@ class Report(NamedTuple):
     """A client's report, whole but not trusted.
 
     Attributes:
-      client: its number in this run.
-      content: the upload's bytes.
       num_examples: how many examples the client says that it trains on.
       training: what it says of its training.
     """
@@ -41,7 +39,6 @@ class SumSettings(NamedTuple):
 
     Attributes:
       like: arrays, or shapes, of the model's structure.
-      compressor: how updates travel.
       rules: how they are screened, clipped and weighed.
     """
 
