@@ -226,8 +226,7 @@ def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
 
 def _simulation(command: SimulateStatementCommand) -> dict[str, Any]:
     from fedlm.fl_core.privacy.accounting import account
-    from fedlm.simulations.experiments.experiment import prepare
-    from fedlm.simulations.experiments.private_experiment import prepare_aggregation
+    from fedlm.simulations.experiments.experiment import plan_private_rounds, prepare
 
     experiment = settings_of(command, Experiment)
     if experiment.privacy == "none":
@@ -235,7 +234,7 @@ def _simulation(command: SimulateStatementCommand) -> dict[str, Any]:
             "privacy is none: such a run promises nothing; give --privacy, or a preset that has it"
         )
     prepared = prepare(experiment)
-    aggregation = prepare_aggregation(experiment, prepared.cohorts, prepared.delta, None)
+    aggregation = plan_private_rounds(prepared)
     statement = account(aggregation.plan, prepared.delta).as_json()
     if experiment.noise_seed == "experiment":
         statement |= _NOT_PRIVATE

@@ -57,7 +57,6 @@ class WithCanaries:
         return [*self._ids, *(f"canary {number}" for number in range(len(self._inside)))]
 
     def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
-        """See `FederatedData.sequences`."""
         if client < len(self._ids):
             return self._data.sequences(client, rows)
         secret = self._inside[client - len(self._ids)]

@@ -36,6 +36,7 @@ from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, as
 from fedlm.simulations.experiments.federated_models import create_federated_model
 
 if TYPE_CHECKING:
+    from fedlm.fl_core.privacy.plan import PrivacyPlan
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
     from fedlm.fl_core.runs.private_releases import PrivacyTerms
 
@@ -210,14 +211,24 @@ def _privacy(
         return None, None
     # The libraries of privacy take a while to load.
     from fedlm.fl_core.runs.private_releases import PrivacyTerms, known_plan
-    from fedlm.simulations.experiments.private_experiment import prepare_aggregation
 
     known = known_plan(folder)
-    aggregation = together(lambda: prepare_aggregation(experiment, prepared.cohorts, prepared.delta, known))
+    aggregation = together(lambda: plan_private_rounds(prepared, known))
     # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
     plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
     seed = experiment.seed if experiment.noise_seed == "experiment" else None
     return dataclasses.replace(aggregation, plan=plan), PrivacyTerms(plan, prepared.delta, seed)
+
+
+def plan_private_rounds(prepared: PreparedExperiment, known: "PrivacyPlan | None" = None) -> "PrivateAggregation":
+    """Work out what a private experiment does with the sums of its rounds; see `plan_aggregation`."""
+    from fedlm.fl_core.privacy.private_plan import plan_aggregation
+
+    experiment, participation = prepared.experiment, prepared.cohorts.participation
+    assert participation is not None
+    assert experiment.update_clip_norm is not None
+    rounds, cohort, clip_norm = experiment.rounds, experiment.cohort_size, experiment.update_clip_norm
+    return plan_aggregation(experiment, rounds, cohort, clip_norm, participation, prepared.delta, known)
 
 
 def _sampler(prepared: PreparedExperiment, draw_seed: int | None) -> CohortSampler:

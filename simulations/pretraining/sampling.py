@@ -56,7 +56,6 @@ class PoissonBatches(SeededBatches):
         return self.batch_size / self.units.count
 
     def draw(self, step: int) -> NDArray[np.int64]:
-        """See `Batches.draw`."""
         return self._draw(step, self.units.count)
 
     def _draw(self, step: int, most: int) -> NDArray[np.int64]:
@@ -83,7 +82,6 @@ class TruncatedPoissonBatches(PoissonBatches):
             )
 
     def draw(self, step: int) -> NDArray[np.int64]:
-        """See `Batches.draw`."""
         return self._draw(step, self.truncated_batch_size)
 
 
@@ -102,7 +100,6 @@ class ShuffledBatches(SeededBatches):
         return self.units.count // self.batch_size
 
     def draw(self, step: int) -> NDArray[np.int64]:
-        """See `Batches.draw`."""
         epoch, position = divmod(step, self.steps_per_epoch)
         first = position * self.batch_size
         return np.sort(_order(self.seed, epoch, self.units.count)[first : first + self.batch_size])
