@@ -84,12 +84,7 @@ class Guarantee:
 
 
 def account(plan: PrivacyPlan, delta: float, generations: Generations | None = None) -> Guarantee:
-    """Account a run, or what a plan promises.
-
-    Args:
-      plan: the run's.
-      delta: at which to state epsilon.
-      generations: after an interruption that could not be mended another one begins. The whole plan where None.
+    """Account what the rounds of some generations have spent; what the whole plan promises where there are None.
 
     Raises:
       ConfigurationError: delta is not a probability.
@@ -187,13 +182,7 @@ def calibrate(
     epsilon: float | None = None,
     rho: float | None = None,
 ) -> PrivacyPlan:
-    """Find the least noise that keeps a promise.
-
-    Args:
-      with_noise: makes the plan of a noise multiplier.
-      delta: at which epsilon is wanted.
-      epsilon: the most that it may be; either this or rho.
-      rho: the most that zCDP's rho may be.
+    """Find the least noise, and its plan, for an epsilon at delta, or for zCDP's rho.
 
     Raises:
       ConfigurationError: the target is not positive, not one was given, or there is no rho for the plan.
@@ -215,11 +204,9 @@ def calibrate(
 
 
 def least_noise(epsilon_of: Callable[[float], float], target: float) -> float:
-    """Find the least noise multiplier that keeps an epsilon, to four digits.
+    """Find the least noise multiplier that keeps an epsilon, rounded up at four digits.
 
-    Args:
-      epsilon_of: from a noise multiplier to epsilon; it falls as noise grows, and may take long to compute.
-      target: the most that epsilon may be.
+    `epsilon_of` falls as noise grows, and may take long to compute.
 
     Raises:
       ConfigurationError: no multiplier between a thousandth and a million reaches the target.

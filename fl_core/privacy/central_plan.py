@@ -18,7 +18,7 @@ def central_plan(
     adjacency: Adjacency | None = None,
     unit: str = EXAMPLE,
 ) -> PrivacyPlan:
-    """Plan central training.
+    """Plan central training, whose rounds are steps.
 
     Args:
       units: N, how many units there are.
@@ -26,11 +26,8 @@ def central_plan(
       steps: T.
       noise_multiplier: standard deviation of the noise on a step's sum, in clip norms.
       truncated_batch_size: a batch of more loses some at random; None where batches are taken whole.
-      adjacency: see `PrivacyPlan`.
-      unit: see `PrivacyPlan`.
-
-    Returns:
-      The plan; its rounds are steps.
+      adjacency: which data sets are neighbours.
+      unit: whose presence is hidden.
 
     Raises:
       ConfigurationError: a number is out of range.
@@ -51,13 +48,5 @@ def central_plan(
 
 
 def enough_for_most_batches(batch_size: int, units: int) -> int:
-    """Choose where to truncate, so that hardly a batch ever is.
-
-    Args:
-      batch_size: units of a batch on average.
-      units: how many there are.
-
-    Returns:
-      The batch size and six standard deviations, at most all units.
-    """
+    """Choose where to truncate, so that hardly a batch ever is: the batch size and six standard deviations."""
     return min(units, math.ceil(batch_size + 6 * math.sqrt(batch_size)))

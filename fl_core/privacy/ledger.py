@@ -46,17 +46,10 @@ class Release(NamedTuple):
 
 
 class PrivacyLedger:
-    """The ledger of one run. Reading needs no lock; who appends holds the run's lock.
-
-    Attributes:
-      records: all of them.
-    """
+    """The ledger of one run. Reading needs no lock; who appends holds the run's lock."""
 
     def __init__(self, path: Path):
         """Read a ledger, which need not exist yet.
-
-        Args:
-          path: its file.
 
         Raises:
           LedgerError: a record is damaged or out of order.
@@ -65,22 +58,11 @@ class PrivacyLedger:
         self.records, self._length = _read(path)
 
     def begin(self, plan: PrivacyPlan, delta: float, commitment: str, about: dict[str, Any]) -> None:
-        """Write the first record.
-
-        Args:
-          plan: of the run.
-          delta: at which epsilon will be stated.
-          commitment: to the secret of the noise.
-          about: JSON-able facts that tell whose ledger it is.
-        """
+        """Write the first record: plan, commitment to the secret, and JSON-able facts that tell whose ledger it is."""
         self._append({"kind": "plan", "plan": plan.as_json(), "delta": delta, "secret": commitment, "about": about})
 
     def intend(self, release: Release) -> None:
-        """Record that a checkpoint is about to be written; when this returns, the record is on disk.
-
-        Args:
-          release: the checkpoint.
-        """
+        """Record that a checkpoint is about to be written; when this returns, the record is on disk."""
         self._append({"kind": "intent", **release._asdict()})
 
     def confirm(self) -> None:
@@ -89,11 +71,7 @@ class PrivacyLedger:
         self._append({"kind": "release", "rounds": intent["rounds"], "digest": intent["digest"]})
 
     def restart(self, commitment: str) -> None:
-        """Record that the checkpoint of the open intent is lost.
-
-        Args:
-          commitment: to the secret of the noise from here on.
-        """
+        """Record that the checkpoint of the open intent is lost, and commit to the secret from here on."""
         self._append({"kind": "restart", "rounds": self.records[-1]["rounds"], "secret": commitment})
 
     @property
@@ -142,14 +120,7 @@ class PrivacyLedger:
         return list(zip(starts, [*starts[1:], seen], strict=True))
 
     def spent(self, delta: float | None = None) -> Guarantee:
-        """State what the rounds that may have been seen have spent.
-
-        Args:
-          delta: at which to state epsilon; the run's where None.
-
-        Returns:
-          The guarantee.
-        """
+        """State what the rounds that may have been seen have spent, at the run's delta where None."""
         plan = self.plan
         generations = [(first, end) for first, end in self.generations if end > first]
         return account(plan, self.delta if delta is None else delta, generations)

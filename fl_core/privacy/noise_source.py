@@ -28,23 +28,14 @@ _AT_ONCE = 64
 
 
 def fresh_secret() -> bytes:
-    """Take a seed for noise from the operating system's entropy.
-
-    Returns:
-      Bytes that nobody else has ever seen.
-    """
+    """Take a seed for noise, which nobody else has ever seen, from the operating system's entropy."""
     return secrets.token_bytes(SECRET_BYTES)
 
 
 def noise_from(secret: bytes, like: Params) -> Draw:
-    """Make the noise of a secret.
+    """Make the noise of a secret: float32, of the structure and shapes of `like`.
 
-    Args:
-      secret: of `fresh_secret`.
-      like: float arrays, or shapes; noise is float32 of their structure and shapes.
-
-    Returns:
-      The function that draws; its names may be used again, and give the same noise.
+    The function that draws may be given a name again, and gives the same noise.
     """
     shapes = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), like)
     leaves, structure = jax.tree_util.tree_flatten(shapes)
@@ -67,27 +58,12 @@ def noise_from(secret: bytes, like: Params) -> Draw:
 
 
 def commitment(secret: bytes) -> str:
-    """Compute what tells that a secret is the same without giving it away.
-
-    Args:
-      secret: of `fresh_secret`.
-
-    Returns:
-      A SHA-256 in hex.
-    """
+    """Compute what tells that a secret is the same without giving it away: a SHA-256 in hex."""
     return hashlib.sha256(b"commitment" + secret).hexdigest()
 
 
 def noise_key(secret: bytes, name: Name) -> np.ndarray:
-    """Make the key of one draw.
-
-    Args:
-      secret: of `fresh_secret`.
-      name: of the draw.
-
-    Returns:
-      uint32 [2], the data of a Threefry key.
-    """
+    """Make the key of one draw: uint32 [2], the data of a Threefry key."""
     message = b"noise" + b"".join(int(part).to_bytes(8, "little", signed=True) for part in name)
     return np.frombuffer(hmac.digest(secret, message, "sha256")[:8], "<u4")
 

@@ -8,11 +8,7 @@ from fedlm.fl_core.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class PoissonParticipation:
-    """Every client takes part in every round with the same probability, independently, and nobody learns who did.
-
-    Attributes:
-      sampling_probability: of a client in a round.
-    """
+    """Every client takes part in every round with the same probability, independently, and nobody learns who did."""
 
     sampling_probability: float
 

@@ -19,52 +19,29 @@ class PoissonSampler(SeededSampler):
 
     @property
     def participation(self) -> PoissonParticipation:
-        """What is enforced."""
         return PoissonParticipation(self.cohort_size / self.num_clients)
 
     def sample(self, round_number: int) -> np.ndarray:
-        """Name the cohort of a round; see `CohortSampler.sample`."""
         rng = host_rng(self.seed, "cohort", round_number)
         return np.flatnonzero(rng.random(self.num_clients) < self.participation.sampling_probability)
 
 
 class ParticipationLimiter:
-    """Who has taken part, and when: lets nobody take part more often, or sooner again, than was promised.
-
-    Attributes:
-      bound: the promise.
-    """
+    """Who has taken part, and when: lets nobody take part more often, or sooner again, than was promised."""
 
     def __init__(self, num_clients: int, bound: BoundedParticipation):
-        """Begin with clients that have never taken part.
-
-        Args:
-          num_clients: how many there are.
-          bound: what to enforce.
-        """
         self.bound = bound
         self._last = np.full(num_clients, -(1 << 62), np.int64)
         self._count = np.zeros(num_clients, np.int64)
 
     def eligible(self, round_number: int) -> np.ndarray:
-        """Name the clients that may take part in a round.
-
-        Args:
-          round_number: not below that of any round admitted so far.
-
-        Returns:
-          bool [clients].
-        """
+        """Name the clients, as bool [clients], that may take part in a round not below any admitted so far."""
         rested = round_number - self._last >= self.bound.min_separation
         most = self.bound.max_participations
         return rested if most is None else rested & (self._count < most)
 
     def admit(self, round_number: int, clients: np.ndarray) -> None:
-        """Record that clients take part in a round.
-
-        Args:
-          round_number: of the round.
-          clients: distinct indices.
+        """Record that distinct clients take part in a round.
 
         Raises:
           ValueError: one of them may not; nothing is recorded.
@@ -78,24 +55,12 @@ class ParticipationLimiter:
         self._count[clients] += 1
 
     def state(self) -> dict[str, np.ndarray]:
-        """Give what has to be kept to go on after an interruption.
-
-        Returns:
-          int64 [clients] each: the last round and the number of rounds.
-        """
+        """Give what has to be kept to go on after an interruption: last round and number of rounds, int64 [clients]."""
         return {"last": self._last.copy(), "count": self._count.copy()}
 
     @classmethod
     def from_state(cls, state: dict[str, np.ndarray], bound: BoundedParticipation) -> "ParticipationLimiter":
-        """Undo `state`.
-
-        Args:
-          state: what it gave.
-          bound: what to enforce.
-
-        Returns:
-          The limiter.
-        """
+        """Undo `state`."""
         limiter = cls(len(state["last"]), bound)
         limiter._last, limiter._count = state["last"].copy(), state["count"].copy()
         return limiter
@@ -107,9 +72,6 @@ class MinSeparationSampler(SeededSampler):
 
     Where fewer may than a cohort has, all of them take part. A cohort is a function of (seed, round), but is found by
     drawing all cohorts before it; asking in order costs one draw each.
-
-    Attributes:
-      participation: what is enforced.
     """
 
     participation: BoundedParticipation
@@ -127,9 +89,6 @@ class MinSeparationSampler(SeededSampler):
     def check_rounds(self, rounds: int) -> None:
         """Make sure that all cohorts of a run can be full.
 
-        Args:
-          rounds: of the run.
-
         Raises:
           ConfigurationError: clients may not take part often enough for that.
         """
@@ -142,7 +101,6 @@ class MinSeparationSampler(SeededSampler):
             )
 
     def sample(self, round_number: int) -> np.ndarray:
-        """Name the cohort of a round; see `CohortSampler.sample`."""
         replay = self._replay
         if replay.get("round") == round_number:
             return replay["cohort"]
@@ -166,11 +124,9 @@ class ShuffledEpochSampler(SeededSampler):
 
     @property
     def participation(self) -> EpochParticipation:
-        """What is enforced."""
         return EpochParticipation(self.num_clients // self.cohort_size)
 
     def sample(self, round_number: int) -> np.ndarray:
-        """Name the cohort of a round; see `CohortSampler.sample`."""
         epoch, place = divmod(round_number, self.participation.rounds_per_epoch)
         order = host_rng(self.seed, "epoch", epoch).permutation(self.num_clients)
         return order[place * self.cohort_size : (place + 1) * self.cohort_size]

@@ -17,16 +17,16 @@ def plan_aggregation(
     delta: float,
     known: PrivacyPlan | None = None,
 ) -> PrivateAggregation:
-    """Work out what a private run does.
+    """Work out what a private run does, of settings that were checked.
 
     Args:
-      settings: of the run, checked.
+      settings: of the run.
       rounds: of the run.
       cohort_size: of a round.
       clip_norm: of updates.
       participation: what the run's sampler enforces.
       delta: at which epsilon is stated.
-      known: the plan of the run that goes on, whose matrix need not be optimized again.
+      known: the plan of the run that goes on, whose coefficients need not be chosen again.
 
     Raises:
       ConfigurationError: the settings do not fit.

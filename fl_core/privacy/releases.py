@@ -66,11 +66,7 @@ class Resumed(NamedTuple):
 
 
 class Releases:
-    """The ledger of a run and the secrets of its noise, in a folder of their own.
-
-    Attributes:
-      ledger: the ledger.
-    """
+    """The ledger of a run, and the secrets of its noise, in a folder of their own."""
 
     def __init__(self, directory: Path, new_secret: Callable[[int], bytes] | None = None, repeatable: bool = True):
         """Open the folder; it is made where absent.
@@ -90,14 +86,7 @@ class Releases:
     def resume(self, plan: PrivacyPlan, delta: float, about: dict[str, Any], checkpoints: StoredCheckpoints) -> Resumed:
         """Begin a run, or find out where an interrupted one stands.
 
-        Args:
-          plan: of the run.
-          delta: at which epsilon will be stated.
-          about: facts that tell whose ledger it is.
-          checkpoints: those of the run.
-
-        Returns:
-          Where to go on.
+        `about` are facts that tell whose ledger it is.
 
         Raises:
           LedgerError: ledger, secret and checkpoints do not belong together.
@@ -160,11 +149,7 @@ class Releases:
         )
 
     def cohort_seed(self) -> int:
-        """Make a secret seed for drawing cohorts, the same in all generations.
-
-        Returns:
-          An integer of 256 bits.
-        """
+        """Make a secret seed of 256 bits for drawing cohorts, the same in all generations."""
         return int.from_bytes(hmac.digest(self._secret_path(0).read_bytes(), b"cohorts", "sha256"), "little")
 
     def save(self, rounds: int, digest: str, write: Callable[[], None]) -> None:

@@ -138,9 +138,7 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
     def with_mechanism(self, mechanism: PrivacyName, epsilon: float | None) -> "PrivacySettings":
         """Take another mechanism, and leave out the settings of mechanisms that this is not.
 
-        Args:
-          mechanism: the noise.
-          epsilon: to reach, in place of what these settings ask for; infinite for no noise; None to keep that.
+        The epsilon is to be reached in place of what these settings ask for; infinite for no noise; None to keep that.
         """
         if epsilon is not None and math.isinf(epsilon):
             return PrivacySettings()
@@ -151,10 +149,6 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
 
     def check_mechanisms(self, mechanisms: Sequence[PrivacyName], epsilons: Sequence[float]) -> None:
         """Refuse mechanisms and epsilons to compare that do not fit these settings, or each other.
-
-        Args:
-          mechanisms: to compare; `privacy` where there are none.
-          epsilons: to compare at; what these settings ask for where there are none.
 
         Raises:
           ConfigurationError: they do not fit.

@@ -34,7 +34,7 @@ def plot_mechanisms(
       rounds: T.
       max_participations: k.
       min_separation: b.
-      epsilon: after the last round, of every mechanism.
+      epsilon: after the last round, of every mechanism that takes so many rounds.
       delta: at which.
       out: a .png, .svg or .pdf file.
 

@@ -11,14 +11,14 @@ from fedlm.simulations.reporting.verdicts import Verdict, judge_twins
 
 
 class Score(NamedTuple):
-    """A cell of the table of scores at equal privacy.
+    """A cell of the table of scores at equal privacy; texts may be empty.
 
     Attributes:
-      perplexity: on the test clients, as text.
-      accuracy: likewise; empty where there is none.
-      note: seeds that were lost; may be empty.
+      perplexity: on the test clients.
+      accuracy: likewise.
+      note: seeds that were lost.
       lowest: whether no other model has a lower mean perplexity with the same privacy.
-      outcome: of perplexity against the standard twin's with the same privacy; empty where they are not compared.
+      outcome: of perplexity against the standard twin's with the same privacy.
     """
 
     perplexity: str
@@ -63,14 +63,7 @@ def has_noise(models: Sequence[ModelResult]) -> bool:
 
 
 def privacy_marks(models: Sequence[ModelResult]) -> list[str]:
-    """Say in a few words, to be seen first, which of the runs are private.
-
-    Args:
-      models: what was found about each model.
-
-    Returns:
-      The marks; `NOT PRIVATE` alone where no run has noise.
-    """
+    """Say in a few words, to be seen first, which of the runs are private; `NOT PRIVATE` alone where none has noise."""
     privacies = privacies_of(models)
     levels = list(dict.fromkeys(privacy.level for privacy in privacies if privacy.private))
     epsilons = [level.removeprefix("epsilon ") for level in levels]
@@ -83,14 +76,7 @@ def privacy_marks(models: Sequence[ModelResult]) -> list[str]:
 
 
 def privacy_sentence(models: Sequence[ModelResult]) -> str:
-    """Say what is promised of the models, and what is not.
-
-    Args:
-      models: what was found about each model.
-
-    Returns:
-      One sentence or more.
-    """
+    """Say what is promised of the models, and what is not."""
     if not has_noise(models):
         return f"The models are {NOT_PRIVATE}: they were trained without any differential-privacy guarantee."
     privacies = privacies_of(models)
@@ -111,28 +97,14 @@ def privacy_sentence(models: Sequence[ModelResult]) -> str:
 
 
 def privacy_statements(models: Sequence[ModelResult]) -> list[tuple[str, str]]:
-    """List what runs state about their privacy, in full.
-
-    Args:
-      models: what was found about each model.
-
-    Returns:
-      The privacy in short and a statement, for each different one; empty where no run has noise.
-    """
+    """List each privacy in short with what its runs state in full, each once; empty where no run has noise."""
     if not has_noise(models):
         return []
     return [(privacy.words, statement) for privacy in privacies_of(models) for statement in privacy.statements]
 
 
 def privacy_rows(models: Sequence[ModelResult]) -> list[PrivacyRow]:
-    """Put test scores side by side that were reached at equal privacy.
-
-    Args:
-      models: what was found about each model.
-
-    Returns:
-      A row a privacy, with a score for each different model in the order of `models`; empty where no run has noise.
-    """
+    """Put test scores side by side that were reached at equal privacy; empty where no run has noise."""
     if not has_noise(models):
         return []
     names = model_names(models)
@@ -171,14 +143,7 @@ def _score(entry: ModelResult, lowest: float | None, outcome: str) -> Score:
 
 
 def lowest_by_level(models: Sequence[ModelResult]) -> list[str]:
-    """Say what did best at each level of privacy.
-
-    Args:
-      models: what was found about each model.
-
-    Returns:
-      A sentence a level.
-    """
+    """Say what did best at each level of privacy."""
     sentences = []
     for level in dict.fromkeys(privacy.level for privacy in privacies_of(models)):
         scored = [
@@ -200,14 +165,7 @@ def lowest_by_level(models: Sequence[ModelResult]) -> list[str]:
 
 
 def mechanism_sentences(models: Sequence[ModelResult]) -> list[str]:
-    """Say which mechanism did best how often, of those that were compared at one epsilon with one model.
-
-    Args:
-      models: what was found about each model.
-
-    Returns:
-      One sentence; none where no two mechanisms can be compared.
-    """
+    """Say which mechanism did best how often, of those that were compared at one epsilon with one model."""
     compared: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for entry in models:
         score = entry.test("perplexity")
@@ -224,14 +182,7 @@ def mechanism_sentences(models: Sequence[ModelResult]) -> list[str]:
 
 
 def twin_tallies(verdicts: Sequence[Verdict]) -> list[str]:
-    """Count how scale-invariant models did against their standard twins over all privacies.
-
-    Args:
-      verdicts: on test perplexity.
-
-    Returns:
-      A sentence a pair of models.
-    """
+    """Count how scale-invariant models did against their standard twins over all privacies, by test perplexity."""
     sentences = []
     for model, twin in dict.fromkeys((verdict.model, verdict.twin) for verdict in verdicts):
         own = [verdict for verdict in verdicts if (verdict.model, verdict.twin) == (model, twin)]

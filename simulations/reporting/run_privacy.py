@@ -12,12 +12,7 @@ NO_NOISE = "no noise"
 
 
 class PrivacyKey(NamedTuple):
-    """What sets the privacies of a comparison apart.
-
-    Attributes:
-      mechanism: of the noise.
-      target_epsilon: that was asked for, where it was.
-    """
+    """What sets the privacies of a comparison apart: the mechanism, and the epsilon where one was asked for."""
 
     mechanism: str
     target_epsilon: float | None
@@ -28,11 +23,10 @@ class RunPrivacy:
     """The privacy of all runs with one mechanism and one target.
 
     Attributes:
-      mechanism: of the noise.
       target_epsilon: that was asked for, where it was; it holds for private runs only.
       private: whether each of the runs has a guarantee.
       epsilon: that none of them exceeds; None where they are not private, or none is finite.
-      noise_multiplier: of the mechanism; None where there is no noise, or no run got so far.
+      noise_multiplier: None where there is no noise, or no run got so far.
       statements: what the runs say, each once; without an epsilon where they are not private.
     """
 

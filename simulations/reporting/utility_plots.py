@@ -40,14 +40,7 @@ class Series(NamedTuple):
 
 
 def can_draw_utility(models: Sequence[ModelResult]) -> bool:
-    """Say whether scores at two levels of privacy or more, one of them with a finite epsilon, can be shown.
-
-    Args:
-      models: what was found about each model.
-
-    Returns:
-      Whether a plot has something to show.
-    """
+    """Say whether scores at two levels of privacy or more, one of them with a finite epsilon, can be shown."""
     levels = {entry.privacy.level for entry in models if _is_drawn(entry)}
     return len(levels) > 1
 
@@ -58,14 +51,7 @@ def several_mechanisms(models: Sequence[ModelResult]) -> bool:
 
 
 def utility_plot(models: Sequence[ModelResult]) -> Figure:
-    """Draw test perplexity against epsilon, a line a model and a panel a mechanism.
-
-    Args:
-      models: what was found about each model and privacy.
-
-    Returns:
-      The figure.
-    """
+    """Draw test perplexity against epsilon, a line a model and a panel a mechanism."""
     styles = line_styles([entry for entry in models if entry.label == models[0].label])
 
     def lines(mechanism: str) -> list[Series]:
@@ -78,14 +64,7 @@ def utility_plot(models: Sequence[ModelResult]) -> Figure:
 
 
 def mechanisms_plot(models: Sequence[ModelResult]) -> Figure:
-    """Draw test perplexity against epsilon, a line a mechanism and a panel a model.
-
-    Args:
-      models: what was found about each model and privacy.
-
-    Returns:
-      The figure.
-    """
+    """Draw test perplexity against epsilon, a line a mechanism and a panel a model."""
 
     def lines(model: str) -> list[Series]:
         series = []

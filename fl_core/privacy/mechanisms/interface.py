@@ -24,14 +24,7 @@ class HorizonError(ConfigurationError):
 
 
 def check_horizon(number: npt.ArrayLike, end: int) -> int:
-    """Refuse noise beyond the last planned round: nothing accounts for it.
-
-    Args:
-      number: of the round that noise is wanted for.
-      end: one more than the last planned round.
-
-    Returns:
-      The round's number.
+    """Refuse noise for a round beyond the last planned one, since nothing accounts for it; give its number.
 
     Raises:
       HorizonError: it is not below the end.
@@ -88,12 +81,9 @@ class RoundNoise(Protocol):
         ...
 
     def next(self, state: Any, draw: Draw) -> tuple[Params, Any]:
-        """Make the noise of the next round, and the state after it.
+        """Make the noise of the next round, and the state after it; a HorizonError after the last planned round.
 
         `draw` is the noise of this generation's secret; no name may be given two meanings.
-
-        Raises:
-          HorizonError: the last planned round is over.
         """
         ...
 
@@ -108,7 +98,7 @@ class RoundNoise(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
-    """A mechanism has no settings of its own."""
+    """What a mechanism has that has no settings of its own."""
 
 
 class Mechanism(ABC):
@@ -150,19 +140,11 @@ class Mechanism(ABC):
         return {}
 
     def coefficients(self, options: Any, rounds: int, participation: Participation) -> tuple[float, ...]:
-        """Choose the plan's coefficients, which may take long.
-
-        Raises:
-          ConfigurationError: there are none for these options.
-        """
+        """Choose the plan's coefficients, which may take long; a ConfigurationError where options do not fit."""
         return ()
 
     def check_rounds(self, rounds: int) -> None:
-        """Refuse numbers of rounds that there is no plan for.
-
-        Raises:
-          ConfigurationError: the number is one.
-        """
+        """Refuse, by a ConfigurationError, numbers of rounds that there is no plan for."""
         if rounds < 1:
             raise ConfigurationError(f"rounds is {rounds}, but must be at least 1")
         if self.most_rounds is not None and rounds > self.most_rounds:
@@ -171,21 +153,13 @@ class Mechanism(ABC):
             )
 
     def check_plan(self, plan: NoisePlan) -> None:
-        """Refuse a plan that this mechanism cannot carry out.
-
-        Raises:
-          ConfigurationError: it is one.
-        """
+        """Refuse, by a ConfigurationError, a plan that this mechanism cannot carry out."""
         if plan.restart_every is not None or plan.complete_trees:
             raise ConfigurationError(f"restarts and completion are of trees; the mechanism {self.name} has none")
         self.check_coefficients(plan)
 
     def check_coefficients(self, plan: NoisePlan) -> None:
-        """Refuse coefficients that are none of this mechanism's.
-
-        Raises:
-          ConfigurationError: they are not.
-        """
+        """Refuse, by a ConfigurationError, coefficients that are none of this mechanism's."""
         if plan.coefficients:
             raise ConfigurationError(f"the mechanism {self.name} with {len(plan.coefficients)} coefficients")
 
@@ -209,8 +183,7 @@ class Mechanism(ABC):
     def prefix_variance(self, plan: NoisePlan) -> np.ndarray:
         """Compute the variance of the noise in the sum of the first t rounds, for every t.
 
-        Returns:
-          float64 [rounds], in units of the variance of one draw of noise.
+        In units of the variance of one draw of noise, float64 [rounds].
         """
 
 

@@ -40,7 +40,7 @@ def tree_sensitivity_squared(
     min_separation: int,
     completed: bool = False,
 ) -> int:
-    """Compute the squared sensitivity of one tree, or of trees one after another, to one client.
+    """Compute the squared sensitivity of one tree, or of trees one after another, to one client with updates of norm 1.
 
     Args:
       tree_rounds: how many rounds each tree has; the first round of a tree follows the last of the tree before.
@@ -48,9 +48,6 @@ def tree_sensitivity_squared(
       min_separation: b, the least difference of the numbers of two rounds of a client; 1 allows adjacent rounds.
       completed: whether every tree is completed to a power of two by rounds without clients before the next begins, so
         that nodes which reach beyond its last round are released too.
-
-    Returns:
-      The squared sensitivity for updates of norm 1.
 
     Raises:
       ConfigurationError: a number is below 1.
