@@ -1,0 +1,52 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from fedlm.simulations.worker_processes import IN_FLIGHT, WorkerPool
+
+SLEEPERS = """
+import os, sys, time
+from fedlm.simulations.worker_processes import WorkerPool
+
+def sleep(task):
+    print(os.getpid(), flush=True)
+    time.sleep(120)
+
+if __name__ == "__main__":
+    with WorkerPool(2) as pool:
+        list(pool.map(sleep, range(2)))
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_come_in_the_order_of_tasks_which_are_taken_as_they_are_needed(workers):
+    taken = []
+
+    def tasks():
+        for number in range(-10, 10):
+            taken.append(number)
+            yield number
+
+    with WorkerPool(workers) as pool:
+        for done, result in enumerate(pool.map(abs, tasks()), start=1):
+            assert result == abs(taken[done - 1])
+            assert len(taken) <= done + IN_FLIGHT * workers
+    assert len(taken) == done == 20
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    script = tmp_path / "sleepers.py"
+    script.write_text(SLEEPERS)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True) as parent:
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.kill()
+        try:
+            parent.communicate(timeout=20)  # which waits until all who could write there have ended
+        except subprocess.TimeoutExpired:
+            for worker in workers:
+                os.kill(worker, signal.SIGKILL)
+            pytest.fail("workers outlive their parent")
