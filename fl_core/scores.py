@@ -49,15 +49,8 @@ def evaluate(model: Model, params: Params, batches: Iterable[Batch]) -> Scores:
 def evaluate_clients(
     model: Model, params: Params, batches: Iterable[Batch], owners: np.ndarray
 ) -> tuple[Scores, ClientSums]:
-    """Score a model on all examples together, and on each client's, in one pass.
-
-    Args:
-      batches: as for `evaluate`.
-      owners: int [examples], the client of every row of the batches in order; rows after these only fill the batch.
-
-    Returns:
-      The scores that `evaluate` gives, and the sums of each client.
-    """
+    """Score a model on all examples together as `evaluate` does, and on each client's, in one pass, given the client of
+    every row of the batches in order, int [examples]; rows after these only fill the batch."""
     sums = example_sums(model, params, batches)
     return scores_from_totals(_total(sums)), sum_by_client(sums, owners)
 

@@ -140,12 +140,8 @@ class Run:
         observe: Observer = lambda row: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Record steps and save their states, until the last, or divergence, or until asked to stop.
-
-        Args:
-          observe: see `Observer`.
-          stopping: whether no other step should begin; the last one is saved then.
-        """
+        """Record steps and save their states, until the last, or divergence, or until `stopping` says that no other
+        step should begin; the last one is saved then."""
         # No name may hold on to a step's arrays while the next is made.
         for ends_here in map(lambda step: self._take_one(step, observe, stopping), steps):
             if ends_here:

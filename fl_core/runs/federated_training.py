@@ -45,15 +45,8 @@ class FederatedTraining:
         fresh: ServerState,
         aggregation: "PrivateAggregation | None" = None,
     ):
-        """Begin, or go back to the newest checkpoint.
-
-        Args:
-          run: with the terms of the aggregation's plan, where there is one.
-          aggregation: how sums become private means; without it the run is not private.
-
-        Raises:
-          UserError: see `Run.resume`.
-        """
+        """Begin, or go back to the newest checkpoint; see `Run.resume`. The aggregation, whose plan the run has the
+        terms of, makes means private; without it the run is not private."""
         self.run, self._optimization = run, optimization
         self._private: PrivateRounds | None = None
         if aggregation is None:

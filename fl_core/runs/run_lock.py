@@ -10,10 +10,10 @@ from fedlm.fl_core.errors import ConfigurationError
 
 
 @contextmanager
-def run_lock(directory: Path, patience: float = 10.0) -> Iterator[None]:
+def run_lock(directory: Path, wait_seconds: float = 10.0) -> Iterator[None]:
     """Hold the folder of a run; the operating system lets go of it when the process ends, however it ends. Raises
-    ConfigurationError where another process holds it for longer than `patience` seconds."""
-    deadline = time.monotonic() + patience
+    ConfigurationError where another process holds it for longer than `wait_seconds` seconds."""
+    deadline = time.monotonic() + wait_seconds
     with (directory / ".lock").open("w") as file:
         while True:
             try:

@@ -46,18 +46,9 @@ def personalize(
     max_clients: int | None = None,
     observe: Observer = lambda done, total: None,
 ) -> Evaluation:
-    """Train the run's model on each client of a split alone, and score what that does to it.
-
-    Args:
-      client_learning_rate: of the clients' SGD; the run's where it is None.
-      max_clients: take only so many clients, at random but always the same.
-
-    Returns:
-      The scores before and after; clients with a single example, which cannot be cut in two, are left out.
-
-    Raises:
-      DataError: the split has no client with two examples.
-    """
+    """Train the run's model on each client of a split alone, and score what that does to it. Clients with a single
+    example, which cannot be cut in two, are left out; at most so many take part, at random but always the same. Raises
+    DataError where the split has no client with two examples."""
     rate = run.settings["client_learning_rate"] if client_learning_rate is None else client_learning_rate
     data = run.split(split)
     clients = choose_clients(data, split, _FEWEST_EXAMPLES, max_clients)

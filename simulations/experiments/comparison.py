@@ -93,19 +93,9 @@ def _privacy_folder(comparison: Comparison, experiment: Experiment) -> Path:
 def run_comparison(
     comparison: Comparison, out: Path, workers: int | None, observe: CellObserver = lambda cell, row: None
 ) -> list[CellResult]:
-    """Run the cells that are not finished yet.
-
-    Args:
-      out: folder of the comparison; made where absent.
-      workers: processes at once; None for one per CPU core, or per accelerator.
-      observe: see `CellObserver`.
-
-    Returns:
-      The results of all cells, in the order of `list_cells`.
-
-    Raises:
-      UserError: settings or data do not fit, or `out` holds a comparison with other settings.
-    """
+    """Run the cells that are not finished yet, by one worker process for each CPU core or accelerator, or by so many.
+    Returns the results of all cells, in the order of `list_cells`. Raises UserError where settings or data do not fit,
+    or `out` holds a comparison with other settings."""
     for name in comparison.models:
         create_federated_model(name)
     TokenStore.open(comparison.data)

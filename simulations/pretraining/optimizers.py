@@ -22,15 +22,8 @@ noise costs no privacy."""
 
 
 def learning_rates(schedule: ScheduleName, peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
-    """Make the learning rate of every step.
-
-    Args:
-      schedule: `constant`, or down to 0 at the last step by a `linear` or `cosine` decay after the warm-up.
-      warmup_steps: over which it grows, in equal steps, to its peak.
-
-    Raises:
-      ConfigurationError: the warm-up does not leave a step.
-    """
+    """Make the learning rate of every step: it grows in equal steps to its peak during the warm-up, then stays or falls
+    to 0 at the last step. Raises ConfigurationError where the warm-up does not leave a step."""
     if not 0 <= warmup_steps < steps:
         raise ConfigurationError(f"warmup_steps is {warmup_steps}, but must lie between 0 and steps - 1, {steps - 1}")
     after = steps - warmup_steps

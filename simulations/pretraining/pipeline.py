@@ -74,12 +74,6 @@ def logical_batches(
       transform: makes a batch's fields of the sequences; without it the one field is `tokens`,
         int32 [chunks, rows, K, length + 1].
       prefetch: logical batches that are prepared ahead; each takes memory.
-
-    Returns:
-      A data set of `LogicalBatch`es.
-
-    Raises:
-      ConfigurationError: a setting is out of range.
     """
     numbers = {
         "first_step": (first_step, 0),

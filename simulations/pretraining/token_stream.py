@@ -22,8 +22,8 @@ from fedlm.simulations.data.store.format import token_dtype
 from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
 
 _LAYOUT = 1  # of the files; those of another release are not read
-_PATIENCE = 24 * 3600.0
-"""Seconds to wait for another process that writes the same files."""
+_WAIT_SECONDS = 24 * 3600.0
+"""For another process that writes the same files."""
 
 
 class TokenStream:
@@ -51,18 +51,9 @@ class TokenStream:
 
 
 def open_stream(store: TokenStore, split: str, cache: Path) -> TokenStream:
-    """Open the tokens of a split, writing them first where the cache has not got them.
-
-    Several processes may ask for the same at once: one writes, the others wait.
-
-    Args:
-      cache: a folder for such files, made where it is missing. A file in it is named after the store's contents.
-
-    Raises:
-      DataError: the split does not exist, is empty or damaged.
-      DiskError: the cache cannot be written.
-      ConfigurationError: another process has been writing the same for a day.
-    """
+    """Open the tokens of a split, writing them first where the cache has not got them; of several processes one writes,
+    the others wait. Raises DataError where the split does not exist, is empty or damaged, DiskError where the cache
+    cannot be written, ConfigurationError where another process has been writing the same for a day."""
     clients = store.split(split)
     if not clients.header.examples:
         raise DataError(f"{store.path}: the split {split!r} has no examples, expected at least one. Import more text.")
@@ -72,7 +63,7 @@ def open_stream(store: TokenStore, split: str, cache: Path) -> TokenStream:
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not complete.exists():
-            with run_lock(folder, _PATIENCE):
+            with run_lock(folder, _WAIT_SECONDS):
                 if not complete.exists():
                     _write_stream(folder, clients, token_dtype(store.vocabulary_size))
                     write_atomically(complete, record)

@@ -133,12 +133,8 @@ class Trainer:
         return self._zero()
 
     def add(self, params: Params, totals: BatchTotals, chunk: dict[str, np.ndarray]) -> BatchTotals:
-        """Add a chunk's units to the totals.
-
-        Args:
-          totals: so far; not to be used again.
-          chunk: arrays [units of this process, K, ...]: `weight` and the fields of the model's batch.
-        """
+        """Add the units of a chunk to the totals, which are not to be used again. A chunk has arrays [units of this
+        process, K, ...]: `weight` and the fields of the model's batch."""
         rows = NamedSharding(self._mesh, PartitionSpec(AXIS))
         # Neighbours go to different devices, so that a chunk that is not full keeps all of them busy.
         local = self._devices // jax.process_count()
@@ -153,15 +149,8 @@ class Trainer:
     def step(
         self, state: TrainState, totals: BatchTotals, noise_key: np.ndarray | None
     ) -> tuple[TrainState, StepReport]:
-        """Take a step with the sums of a whole logical batch.
-
-        Args:
-          state: not to be used again.
-          noise_key: uint32 [2], for this step alone; None without privacy.
-
-        Returns:
-          The new state, and what is known of the step.
-        """
+        """Take a step with the sums of a whole logical batch; the state is not to be used again. The key of the noise,
+        uint32 [2], is for this step alone, and None without privacy."""
         if self._devices > 1 and jax.default_backend() == "cpu":
             jax.block_until_ready(totals)
         key = np.zeros(2, np.uint32) if noise_key is None else noise_key

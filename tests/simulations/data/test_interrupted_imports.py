@@ -165,7 +165,7 @@ def test_a_killed_worker_is_named(messages, tmp_path):
 
 
 def test_one_import_at_a_time(messages, tmp_path, monkeypatch):
-    monkeypatch.setattr(importing, "run_lock", functools.partial(importing.run_lock, patience=0))
+    monkeypatch.setattr(importing, "run_lock", functools.partial(importing.run_lock, wait_seconds=0))
 
     def import_again(*step):
         with pytest.raises(ConfigurationError, match="another process is running there"):
