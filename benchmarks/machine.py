@@ -39,9 +39,6 @@ def measured_before(path: Path, now: dict[str, Any], part: str, nothing: Any) ->
       now: record of this run, with `machine` and `setting`.
       part: of the record that is wanted.
       nothing: what to return where there is none, or it is of another machine or setting.
-
-    Returns:
-      That part.
     """
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     same = all(before.get(name) == now[name] for name in ("machine", "setting"))

@@ -121,17 +121,7 @@ def main() -> None:
 
 
 def cell_of(settings: dict[str, Any], seed: int, data: Path, out: Path) -> Cell:
-    """Name the run of a line and a seed.
-
-    Args:
-      settings: what the line changes.
-      seed: the root seed.
-      data: the data set.
-      out: folder of all runs.
-
-    Returns:
-      The cell; equal settings share one folder, whatever question they belong to.
-    """
+    """Name the run of a line's settings and a seed; equal settings share one folder, whatever they answer."""
     name = "_".join(f"{key}-{str(value).rpartition(':')[2]}" for key, value in sorted(settings.items()))
     return Cell(Experiment(**{**BASE, **settings}, data=data, seed=seed), out / name / f"seed-{seed}")
 
@@ -145,17 +135,7 @@ def report_progress(cell: Cell, row: dict[str, Any]) -> None:
 def summarise(
     lines: Lines, title: str, seeds: list[int], found: dict[tuple[str, str, int], CellResult]
 ) -> dict[str, dict[str, Any]]:
-    """Collect what the runs of a question gave.
-
-    Args:
-      lines: of the question.
-      title: its title.
-      seeds: the root seeds.
-      found: all results.
-
-    Returns:
-      For each line the status, last, mean and largest held-out perplexity, and the mean curve.
-    """
+    """Collect for each line of a question the status, last, mean and largest perplexity, and the mean curve."""
     summaries = {}
     for label, settings in lines.items():
         results = [found[title, label, seed] for seed in seeds]

@@ -62,14 +62,7 @@ class Trial(NamedTuple):
 
 
 def sweep(candidates: Iterable[Candidate]) -> list[Trial]:
-    """Try candidates of one kind.
-
-    Args:
-      candidates: in the order of their devices, then of growing microbatches.
-
-    Returns:
-      Those that were tried, each with its least time.
-    """
+    """Try candidates of one kind, by their devices, then by growing microbatches: each with its least time."""
     trials: list[Trial] = []
     for _, group in itertools.groupby(candidates, key=lambda candidate: candidate.devices):
         slow = 0
@@ -85,15 +78,11 @@ def sweep(candidates: Iterable[Candidate]) -> list[Trial]:
 
 
 def finalists(trials: Sequence[Trial], most_memory: float = math.inf) -> list[Trial]:
-    """Choose those that are timed in turn.
-
-    Args:
-      trials: of one kind.
-      most_memory: MiB that a private step of ours should not exceed.
+    """Choose those of one kind's trials that are timed in turn.
 
     Returns:
-      The fastest, of ours that keep to the memory if any do; of jax-privacy also its fastest with a microbatch of one,
-      and with the largest that was tried.
+      The fastest, of ours that keep to `most_memory` MiB if any do; of jax-privacy also its fastest with a microbatch
+      of one, and with the largest that was tried.
     """
     ranked = sorted(trials, key=lambda trial: (not _fits(trial, most_memory), trial.seconds))
     chosen = ranked[:FINALISTS]
@@ -104,13 +93,9 @@ def finalists(trials: Sequence[Trial], most_memory: float = math.inf) -> list[Tr
 
 
 def memory_limit(trials: Iterable[Trial]) -> float:
-    """Say what memory is granted to private steps, in MiB.
+    """Say how many MiB are granted to private steps: `MEMORY_LIMIT` times the memory of the fastest non-private one.
 
-    Args:
-      trials: of all kinds so far.
-
-    Returns:
-      `MEMORY_LIMIT` times that of the fastest non-private step; infinite where none is known.
+    It is infinite where none is known.
     """
     plain = [trial for trial in trials if trial.candidate.kind == PLAIN and "memory_mib" in trial.started.facts]
     if not plain:
@@ -123,16 +108,7 @@ def _fits(trial: Trial, most_memory: float) -> bool:
 
 
 def run_passes(chosen: Sequence[Trial], passes: int, say: Callable[[str], None]) -> dict[str, list[float]]:
-    """Time all that were chosen in turn, in one order and in the reverse order by turns.
-
-    Args:
-      chosen: of all kinds.
-      passes: how often.
-      say: is told of each pass.
-
-    Returns:
-      Seconds by name.
-    """
+    """Time all that were chosen, in one order and in the reverse order by turns: seconds by name."""
     seconds: dict[str, list[float]] = {trial.candidate.name: [] for trial in chosen}
     for number in range(passes):
         say(f"pass {number + 1} of {passes}")

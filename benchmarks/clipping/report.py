@@ -22,14 +22,7 @@ COLUMNS = 4
 
 
 def table(case: dict[str, Any]) -> Table:
-    """Lay the numbers of a model and a shape out for the terminal.
-
-    Args:
-      case: its entry in the results.
-
-    Returns:
-      The table.
-    """
+    """Lay the numbers of a model and a shape out for the terminal."""
     result = Table(title=title(case))
     result.add_column("step", no_wrap=True)
     for heading in (
@@ -71,14 +64,7 @@ def _ratio(ratio: dict[str, float] | None) -> str:
 
 
 def plot(cases: list[dict[str, Any]]) -> Figure:
-    """Draw each step's time over the non-private one's, a panel for each case.
-
-    Args:
-      cases: of the results.
-
-    Returns:
-      The figure.
-    """
+    """Draw each step's time over the non-private one's, a panel for each case."""
     columns = min(COLUMNS, max(1, len(cases)))
     rows = math.ceil(max(1, len(cases)) / columns)
     present = {kind for case in cases for kind in case["best"]}

@@ -55,16 +55,7 @@ class CompiledStep(NamedTuple):
 
 
 def draw_batch(model: Model, examples: int, length: int) -> WeightedBatch:
-    """Draw full rows whose words are as unequally frequent as those of a language.
-
-    Args:
-      model: a causal or a masked model.
-      examples: how many rows.
-      length: tokens that the model reads of each.
-
-    Returns:
-      A `Batch`, or a `MaskedBatch`.
-    """
+    """Draw full rows, of so many tokens that the model reads, whose words are as unequally frequent as a language's."""
     rng = np.random.default_rng(0)
     masked = model.objective == "masked"
     words = np.arange(len(SPECIAL_TOKENS), model.vocabulary_size - masked)

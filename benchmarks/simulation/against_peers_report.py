@@ -28,15 +28,7 @@ COLUMNS = 3
 
 
 def table(name: str, measured: dict[str, Any]) -> Table:
-    """Lay a model's numbers out for the terminal.
-
-    Args:
-      name: of the model.
-      measured: its entry in the results.
-
-    Returns:
-      The table.
-    """
+    """Lay a model's numbers out for the terminal."""
     contestants = measured["contestants"]
     steps = next(iter(contestants.values()))["steps"] if contestants else 0
     result = Table(title=f"{name}: {measured['clients']} clients, {steps} local steps")
@@ -64,14 +56,7 @@ def _cells(numbers: dict[str, Any], ratio: dict[str, float] | None) -> list[str]
 
 
 def plot(models: dict[str, Any]) -> Figure:
-    """Draw steps a second by contestant, one panel a model.
-
-    Args:
-      models: the results, by model.
-
-    Returns:
-      The figure.
-    """
+    """Draw steps a second by contestant, one panel a model."""
     columns = min(COLUMNS, max(1, len(models)))
     rows = math.ceil(max(1, len(models)) / columns)
     present = {variant for measured in models.values() for variant in measured["contestants"]}

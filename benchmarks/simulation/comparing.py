@@ -17,41 +17,18 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Sum up numbers.
-
-    Args:
-      values: at least one.
-
-    Returns:
-      Their least, their median and their greatest.
-    """
+    """Give the least, the median and the greatest of at least one value."""
     return Spread(min(values), statistics.median(values), max(values))
 
 
 def pass_ratios(rates: Sequence[float], others: Sequence[float]) -> Spread | None:
-    """Divide rates by those of another contestant in the same pass.
-
-    Args:
-      rates: one for each pass.
-      others: of the other; it may have dropped out and so have fewer.
-
-    Returns:
-      The spread of the ratios; None where no pass has both.
-    """
+    """Divide rates by those of another contestant, perhaps fewer, pass by pass; None where no pass has both."""
     ratios = [rate / other for rate, other in zip(rates, others, strict=False)]
     return spread(ratios) if ratios else None
 
 
 def best_of(rates: Mapping[str, Sequence[float]], names: Sequence[str]) -> str | None:
-    """Name the contestant with the highest median.
-
-    Args:
-      rates: of all contestants, by name.
-      names: who may be named.
-
-    Returns:
-      The best of those that have a rate, or None.
-    """
+    """Name the one of `names` with the highest median of its rates; None where none has a rate."""
     running = [name for name in names if rates.get(name)]
     return max(running, key=lambda name: statistics.median(rates[name]), default=None)
 

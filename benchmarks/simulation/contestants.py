@@ -72,17 +72,7 @@ class Contestant:
         return time.perf_counter() - self._started
 
     def run_round(self, variant: str) -> dict[str, Any]:
-        """Ask for a round.
-
-        Args:
-          variant: which of the contestant's variants.
-
-        Returns:
-          Its answer.
-
-        Raises:
-          ContestantError: there is no answer, or it is one of failure.
-        """
+        """Ask for a round of a variant; raises ContestantError where there is no answer, or it is one of failure."""
         try:
             self._process.stdin.write(json.dumps({"variant": variant}) + "\n")
             self._process.stdin.flush()
@@ -193,17 +183,7 @@ class Contestant:
 
 
 def parse_answer(line: str) -> dict[str, Any]:
-    """Read a line of the protocol.
-
-    Args:
-      line: what a contestant wrote.
-
-    Returns:
-      The message.
-
-    Raises:
-      ContestantError: the line is no message, or one of failure.
-    """
+    """Read a line that a contestant wrote; raises ContestantError where it is no message, or one of failure."""
     try:
         message = json.loads(line)
     except json.JSONDecodeError:
@@ -218,15 +198,7 @@ def parse_answer(line: str) -> dict[str, Any]:
 
 
 def idle_cpu_percent(contestants: Sequence[Contestant], seconds: float) -> list[float]:
-    """Measure how much of a core contestants use while nobody asks them for anything.
-
-    Args:
-      contestants: all of them are watched at the same time.
-      seconds: how long.
-
-    Returns:
-      Percent of one core, for each.
-    """
+    """Measure, of all at once, how many percent of a core each contestant uses while nobody asks it for anything."""
     before = [contestant.cpu_seconds() for contestant in contestants]
     time.sleep(seconds)
     after = [contestant.cpu_seconds() for contestant in contestants]

@@ -38,12 +38,7 @@ class Measurement:
         self.problems: dict[str, str] = {}
 
     def start(self, program: str, launch: Callable[[], Contestant]) -> None:
-        """Start a program and let it run its first rounds, which are not timed against the others.
-
-        Args:
-          program: its name.
-          launch: starts it.
-        """
+        """Start a program and let it run its first rounds, which are not timed against the others."""
         with self._reporting(program):
             contestant = self._running[program] = launch()
             for number, variant in enumerate(contestant.ready["variants"]):
@@ -75,11 +70,7 @@ class Measurement:
             self._running[name].pause()
 
     def run_pass(self, backwards: bool) -> None:
-        """Let each contestant run a round.
-
-        Args:
-          backwards: whether the last program goes first.
-        """
+        """Let each contestant run a round, the last program first where `backwards`."""
         for program in list(self._running)[:: -1 if backwards else 1]:
             with self._reporting(program):
                 self._take_turn(program, self._running[program])
