@@ -20,18 +20,12 @@ _UNUSED_KEY = "enrolment.key"
 
 
 def enrol_device(server: str, authority: Path, token: str, folder: Path) -> None:
-    """Ask a server for a certificate, and write the device's credentials.
+    """Ask a server's enrolment for a certificate, and write the device's credentials into a folder.
 
     A try that broke off can be repeated with the same token and folder, whether or not the server had answered it.
 
-    Args:
-      server: host and port of its enrolment.
-      authority: PEM file of the certificate that signed the server's.
-      token: that the operator gave.
-      folder: for the credentials; made where absent.
-
     Raises:
-      KeysError: the server cannot be reached, is another one, or refuses.
+      KeysError: the server cannot be reached, is not one that the authority (a PEM file) signed for, or refuses.
       ConfigurationError: the folder has credentials already.
     """
     if (folder / "client.pem").exists():

@@ -49,7 +49,7 @@ class Fleet:
           dial: from a client's number to its connection; called in the event loop.
           examples: from a client's number to its text.
           read_vocabulary: makes the tokenizer of what the server sends.
-          clock: seconds; see `fedlm.clients.fleet.population.Population.expected_availability`.
+          clock: in seconds, of the population.
           limits: of each client; none keeps a model between rounds, since they share this machine's memory.
         """
         self.tally = Tally()

@@ -22,8 +22,7 @@ class QuantizedTensor(NamedTuple):
     """One tensor as it travels.
 
     Attributes:
-      codes: uint8 (uint16 for 16 bits) [values], each below 2^bits; with rotation the tensor has
-        `rotated_size(size)` values.
+      codes: uint8 (uint16 for 16 bits) [values], each below 2^bits; of a rotated tensor `rotated_size(size)` values.
       minimum: float32 scalar, the value of code 0.
       step: float32 scalar, the distance of neighbouring codes' values; 0 for a constant tensor.
     """

@@ -74,13 +74,9 @@ class ServedArtifact:
     """
 
     def __init__(self, content: Iterable[Buffer], encoding: str, chunk_bytes: int, folder: Path | None = None):
-        """Cut content into chunks.
+        """Cut content, at least one byte in pieces of any size, into chunks.
 
-        Args:
-          content: at least one byte, in pieces of any size.
-          encoding: what the bytes are.
-          chunk_bytes: of every chunk but the last.
-          folder: of the file, which has no name there; the system's for temporary files where None.
+        It goes to a file without a name in `folder`; in the system's for temporary files where that is None.
 
         Raises:
           DiskError: the content cannot be written.
