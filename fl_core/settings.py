@@ -9,13 +9,12 @@ from fedlm.fl_core.compression.compressors import Compressor
 from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionName, UploadBits, make_compressor
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
-from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, ServerOptimizerName
 from fedlm.models.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings(PrivacySettings):
+class TrainingSettings:
     """The algorithm: what clients and server do in a round."""
 
     length: int = 20
@@ -76,7 +75,7 @@ class TrainingSettings(PrivacySettings):
             raise ConfigurationError(f"server_warmup_rounds is {self.server_warmup_rounds}, but must be at least 0")
         if self.compression is None and self.upload_bits is None:
             object.__setattr__(self, "upload_bits", 8)
-        self.local_training(), self.aggregation_rules(), self.server_config(), self.compressor()
+        self.local_training(), self.aggregation_rules(False), self.server_config(), self.compressor()
 
     def compressor(self) -> Compressor:
         """Choose how updates travel."""
@@ -106,9 +105,9 @@ class TrainingSettings(PrivacySettings):
             batches_across_epochs=self.client_batches_across_epochs,
         )
 
-    def aggregation_rules(self) -> AggregationRules:
+    def aggregation_rules(self, private: bool) -> AggregationRules:
         """Collect how the server treats updates."""
-        weighting: Weighting = "examples" if self.privacy == "none" else "uniform"
+        weighting: Weighting = "uniform" if private else "examples"
         return AggregationRules(weighting if self.weighting == "auto" else self.weighting, self.update_clip_norm)
 
     def server_config(self) -> ServerOptimizerConfig:

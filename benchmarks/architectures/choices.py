@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.composed_settings import compose
 from fedlm.simulations.experiments.comparison import Cell, CellResult, read_result, run_cells
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.workers import default_workers
@@ -123,7 +124,7 @@ def main() -> None:
 def cell_of(settings: dict[str, Any], seed: int, data: Path, out: Path) -> Cell:
     """Name the run of a line's settings and a seed; equal settings share one folder, whatever they answer."""
     name = "_".join(f"{key}-{str(value).rpartition(':')[2]}" for key, value in sorted(settings.items()))
-    return Cell(Experiment(**{**BASE, **settings}, data=data, seed=seed), out / name / f"seed-{seed}")
+    return Cell(compose(Experiment, **{**BASE, **settings}, data=data, seed=seed), out / name / f"seed-{seed}")
 
 
 def report_progress(cell: Cell, row: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from benchmarks.architectures.comparison_plots import LONGER, plot
 from benchmarks.machine import describe_machine
 from fedlm.commands.progress import CellProgress
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.composed_settings import compose, with_changes
 from fedlm.simulations.experiments.comparison import (
     Cell,
     CellObserver,
@@ -65,7 +66,8 @@ def main() -> None:
     console = Console()
     arguments.results.mkdir(parents=True, exist_ok=True)
     for data in arguments.data:
-        comparison = Comparison(
+        comparison = compose(
+            Comparison,
             data=data,
             models=tuple(arguments.models),
             rounds=arguments.rounds,
@@ -136,7 +138,7 @@ def run_arms(
 def changed(base: Experiment, arm: str) -> Experiment:
     """Make the settings of an arm from those of a run of the grid."""
     more = {"rounds": 3 * base.rounds} if arm == LONGER else {}
-    return dataclasses.replace(base, **ARMS[arm], **more)
+    return with_changes(base, **ARMS[arm], **more)
 
 
 def selected_experiments(comparison: Comparison, model: ModelResult) -> list[tuple[int, Experiment]]:

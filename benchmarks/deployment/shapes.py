@@ -56,9 +56,11 @@ def model_of(parameters: int) -> "Model":
 
 def deployment_of(shape: Shape, check_in_seconds: float) -> "Deployment":
     """Settings of a server that runs rounds of a shape until it is stopped."""
+    from fedlm.fl_core.composed_settings import compose
     from fedlm.fl_core.deployment.server.settings import Deployment
 
-    return Deployment(
+    return compose(
+        Deployment,
         model="flat",
         rounds=1_000_000,
         cohort_size=shape.goal,

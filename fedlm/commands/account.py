@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.options import read_options, settings_of
+from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.mechanisms.interface import Mechanism
@@ -102,9 +102,10 @@ class DpSgdCommand(_Noise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateStatementCommand(Experiment):
+class SimulateStatementCommand:
     """State what `fedlm simulate` with the same options, preset and configuration would promise, without running it."""
 
+    experiment: Experiment
     json: bool = False
     """Print one JSON object."""
 
@@ -228,15 +229,15 @@ def _simulation(command: SimulateStatementCommand) -> dict[str, Any]:
     from fedlm.fl_core.privacy.accounting import account
     from fedlm.simulations.experiments.experiment import plan_private_rounds, prepare
 
-    experiment = settings_of(command, Experiment)
-    if experiment.privacy == "none":
+    experiment = command.experiment
+    if not experiment.privacy.is_private:
         raise ConfigurationError(
             "privacy is none: such a run promises nothing; give --privacy, or a preset that has it"
         )
     prepared = prepare(experiment)
     aggregation = plan_private_rounds(prepared)
     statement = account(aggregation.plan, prepared.delta).as_json()
-    if experiment.noise_seed == "experiment":
+    if experiment.privacy.noise_seed == "experiment":
         statement |= _NOT_PRIVATE
     return statement | {"clip_norm": aggregation.clip_norm, "plan": aggregation.plan.as_json()}
 

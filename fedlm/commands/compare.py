@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedlm.commands.options import read_options, settings_of
+from fedlm.commands.options import read_options
 from fedlm.commands.progress import CellProgress
 from fedlm.simulations.experiments.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
@@ -15,7 +15,7 @@ from fedlm.simulations.reporting.report import write_report
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareCommand(Comparison):
+class CompareCommand:
     """Compare models over learning rates and seeds, and write a report.
 
     Each model is trained with every combination of learning rates and every seed. The combination with the lowest
@@ -32,6 +32,7 @@ class CompareCommand(Comparison):
     runs is not accounted.
     """
 
+    comparison: Comparison
     out: Path
     """Folder of the comparison."""
     workers: int | None = None
@@ -41,7 +42,7 @@ class CompareCommand(Comparison):
 def main(argv: list[str]) -> int:
     """Run `fedlm compare`."""
     command = read_options(CompareCommand, argv, "fedlm compare", PRESETS, "small")
-    comparison = settings_of(command, Comparison)
+    comparison = command.comparison
     with CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
         results = run_comparison(comparison, command.out, command.workers, progress.update)
     report = write_report(comparison, results, command.out, shlex.join(["fedlm", "compare", *argv]))

@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from rich.table import Column, Table
 
 from fedlm.commands.import_progress import ImportProgress
-from fedlm.commands.options import read_options, settings_of
+from fedlm.commands.options import read_options
 from fedlm.simulations.data.exports.base import ExportSettings
 from fedlm.simulations.data.exports.exporting import ExportSummary, export_store
 from fedlm.simulations.data.exports.registry import EXPORTS, describe_export
@@ -21,9 +21,10 @@ _INTERRUPTED = 130
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCommand(ExportSettings):
+class ExportCommand:
     """Write a token store in the form of another program."""
 
+    settings: ExportSettings
     directory: tyro.conf.Positional[Path]
     """Directory of the store."""
     format: _Format  # type: ignore[valid-type]
@@ -46,10 +47,11 @@ def main(argv: list[str]) -> int:
     """Run `fedlm data export`."""
     command = read_options(ExportCommand, argv, "fedlm data export")
     store = TokenStore.open(command.directory)
-    settings = settings_of(command, ExportSettings)
     try:
         with ImportProgress(Console(stderr=True)) as progress:
-            summary = export_store(store, command.format, command.out, settings, command.overwrite, progress.update)
+            summary = export_store(
+                store, command.format, command.out, command.settings, command.overwrite, progress.update
+            )
     except KeyboardInterrupt:
         print(f"\nfedlm: interrupted; {command.out} is as it was, the same command begins anew", file=sys.stderr)
         return _INTERRUPTED

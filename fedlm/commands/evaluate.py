@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     run = open_run(command.run, command.data)
     with EvaluationProgress(run.experiment.model, "clients" if command.personalize else "examples") as progress:
         if command.personalize:
-            training, rate = run.experiment.local_training(), command.client_learning_rate
+            training, rate = run.experiment.training.local_training(), command.client_learning_rate
             found = personalize(run.trained, training, command.split, rate, command.max_clients, progress.update)
         else:
             found = evaluate_split(run.trained, command.split, command.max_clients, progress.update)

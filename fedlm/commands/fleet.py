@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlm.clients.fleet.population import Population
-from fedlm.commands.options import read_options, settings_of
+from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, DataError
 
@@ -22,13 +22,14 @@ _TERMINAL_SECONDS, _PLAIN_SECONDS = 1.0, 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetCommand(Population):
+class FleetCommand:
     """Run many virtual clients of a server (`fedlm serve`), each over a connection of its own.
 
     They train on real text, but their devices are drawn from a population: these come and go with the day, drop out,
     and have slow links and processors. A client is called fleet0, fleet1, and so on.
     """
 
+    population: Population
     server: str
     """Host and port of the server."""
     transport: TransportName = "grpc"
@@ -52,7 +53,6 @@ class FleetCommand(Population):
     """Print the summary as one JSON object."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.clients < 1:
             raise ConfigurationError(f"clients is {self.clients}, but must be at least 1")
         if self.hour is not None and not 0 <= self.hour <= 24:
@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
     examples, read_vocabulary = _people(command)
     fleet = Fleet(
         command.clients,
-        settings_of(command, Population),
+        command.population,
         dial,
         examples,
         read_vocabulary,
@@ -111,7 +111,7 @@ async def _show(fleet: Any) -> None:
 def _clock(command: FleetCommand) -> Callable[[], float]:
     if command.hour is None:
         return time.time
-    ahead = command.hour / 24 * command.day_seconds - time.monotonic()
+    ahead = command.hour / 24 * command.population.day_seconds - time.monotonic()
     return lambda: time.monotonic() + ahead
 
 
@@ -171,7 +171,7 @@ class _Texts:
 def _people(command: FleetCommand) -> tuple[Callable[[int], Any], Any]:
     """Read whose text there is; returns what `fedlm.clients.fleet.fleet.Fleet` takes."""
     read, people, read_vocabulary = _stored(command.data) if command.data.is_dir() else _lines(command.data)
-    population = settings_of(command, Population)
+    population = command.population
     return lambda number: _Texts(read, number, people, population.examples_of(number)), read_vocabulary
 
 

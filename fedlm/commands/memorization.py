@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedlm.commands.options import read_options, set_up_devices, settings_of
+from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
@@ -17,7 +17,7 @@ from fedlm.simulations.evaluation.memorization.measuring import BASELINE, Memori
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemorizationCommand(MemorizationSettings):
+class MemorizationCommand:
     """Measure what a run's model, as its last checkpoint holds it, can be made to repeat.
 
     The model is shown the beginning of sequences that it was trained on and continues them greedily. A sequence counts
@@ -27,6 +27,7 @@ class MemorizationCommand(MemorizationSettings):
     et al. 2019).
     """
 
+    settings: MemorizationSettings
     checkpoint: Path
     """Folder of a run of `fedlm simulate` or `fedlm pretrain`."""
     data: Path | None = None
@@ -41,7 +42,6 @@ class MemorizationCommand(MemorizationSettings):
     """Draw the rates against --prefix into this PNG file."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.plot is not None and not self.plot.parent.is_dir():
             raise ConfigurationError(f"plot is {self.plot}, but there is no folder {self.plot.parent}; make it first")
 
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
             command.checkpoint,
             command.data,
             command.cache,
-            settings_of(command, MemorizationSettings),
+            command.settings,
             progress.update,
         )
     if command.plot is not None:

@@ -152,11 +152,6 @@ def _unchecked(command: type[_Command], defaults: Mapping[str, Any], record: Any
     return instance
 
 
-def settings_of(command: Any, kind: type[_Command]) -> _Command:
-    """Take from a command's options those of the dataclass `kind`, from which the command inherits."""
-    return kind(**{field.name: getattr(command, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
-
-
 def set_up_devices(devices: int | None) -> None:
     """Make JAX see so many devices, or all: one per CPU core, or the first accelerators. Call it before JAX is used.
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.options import read_options, settings_of
+from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
 from fedlm.commands.progress import StepProgress
 from fedlm.simulations.pretraining.settings import Pretraining
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainCommand(Pretraining, ProcessGroup):
+class PretrainCommand:
     """Train one model centrally, with DP-SGD, DP-Adam or DP-AdamW.
 
     Batches are drawn by Poisson sampling, the gradient of every unit (a sequence, or all sequences of a user) is
@@ -27,6 +27,8 @@ class PretrainCommand(Pretraining, ProcessGroup):
     `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
     """
 
+    pretraining: Pretraining
+    processes: ProcessGroup
     out: Path
     """Folder of the run."""
 
@@ -34,11 +36,11 @@ class PretrainCommand(Pretraining, ProcessGroup):
 def main(argv: list[str]) -> int:
     """Run `fedlm pretrain`."""
     command = read_options(PretrainCommand, argv, "fedlm pretrain")
-    join_processes(settings_of(command, ProcessGroup))
+    join_processes(command.processes)
     from fedlm.fl_core.processes import is_first
     from fedlm.simulations.pretraining.run import run_pretraining
 
-    settings = settings_of(command, Pretraining)
+    settings = command.pretraining
     if not is_first():
         run_pretraining(settings, command.out)
         return 0

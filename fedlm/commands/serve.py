@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedlm.commands.options import read_options, settings_of
+from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeCommand(Deployment):
+class ServeCommand:
     """Train one model with clients that dial in.
 
     Clients (`fedlm client`) hold their own text and train on it; the server selects some of them for each round, sends
@@ -31,6 +31,7 @@ class ServeCommand(Deployment):
     the process at once, and loses no release either.
     """
 
+    deployment: Deployment
     out: Path
     """Folder of the run."""
     vocabulary: Path
@@ -76,7 +77,7 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError(
             f"role is {command.role}, which needs a database that its processes share; give --database"
         )
-    if command.role != "all" and command.aggregation != "mean":
+    if command.role != "all" and command.deployment.aggregation != "mean":
         raise ConfigurationError("aggregation needs all reports in one process; leave it, or role, out")
     if command.role == "aggregator" and command.address.rsplit(":", 1)[-1] == "0":
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
@@ -119,7 +120,7 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
     listen, shared = TRANSPORTS[command.transport].listen, command.role == "aggregator"
-    options = ListenOptions(command.address, command.chunk_bytes, command.keys, shared)
+    options = ListenOptions(command.address, command.deployment.chunk_bytes, command.keys, shared)
     if command.insecure:
         if command.keys is not None or command.enrolment_address is not None:
             raise ConfigurationError("insecure does without keys and enrolment_address; leave it, or those, out")
@@ -176,10 +177,10 @@ def _task(command: ServeCommand) -> Any:
 
     path = command.vocabulary / TOKENIZER_FILE if command.vocabulary.is_dir() else command.vocabulary
     tokenizer = Tokenizer.load(path)
-    precision = resolve_precision(command.precision, jax.default_backend())
-    model = with_precision(create_model(command.model, tokenizer.vocabulary_size), precision)
+    precision = resolve_precision(command.deployment.training.precision, jax.default_backend())
+    model = with_precision(create_model(command.deployment.model, tokenizer.vocabulary_size), precision)
     return Task(
-        deployment=settings_of(command, Deployment),
+        deployment=command.deployment,
         model=model,
         vocabulary=path.read_bytes(),
         fingerprint=tokenizer.fingerprint,
@@ -200,8 +201,8 @@ def _score(command: ServeCommand, model: Any, precision: Any, fingerprint: str) 
         raise ConfigurationError(
             f"{command.heldout}: has another tokenizer than {command.vocabulary}; give a data set of the same one"
         )
-    data = StoredData(store.split("heldout"), command.length)
-    batches = list(device_batches(data, command.length, command.heldout_examples))
+    data = StoredData(store.split("heldout"), command.deployment.training.length)
+    batches = list(device_batches(data, command.deployment.training.length, command.heldout_examples))
 
     def score(params: Any) -> dict[str, Any]:
         with precision_scope(precision):

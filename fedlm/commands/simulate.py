@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.options import read_options, settings_of
+from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
 from fedlm.commands.progress import RoundProgress
 from fedlm.simulations.experiments.configuration import Experiment
@@ -14,7 +14,7 @@ from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateCommand(Experiment, ProcessGroup):
+class SimulateCommand:
     """Train one model in simulated cross-device rounds.
 
     Clients run plain SGD on their own examples, the server applies the mean of their updates. The run writes
@@ -28,6 +28,8 @@ class SimulateCommand(Experiment, ProcessGroup):
     same `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
     """
 
+    experiment: Experiment
+    processes: ProcessGroup
     out: Path
     """Folder of the run."""
     save_client_scores: bool = False
@@ -37,11 +39,11 @@ class SimulateCommand(Experiment, ProcessGroup):
 def main(argv: list[str]) -> int:
     """Run `fedlm simulate`."""
     command = read_options(SimulateCommand, argv, "fedlm simulate", SIMULATION_PRESETS)
-    join_processes(settings_of(command, ProcessGroup))
+    join_processes(command.processes)
     from fedlm.fl_core.processes import is_first
     from fedlm.simulations.experiments.experiment import run_experiment
 
-    experiment = settings_of(command, Experiment)
+    experiment = command.experiment
     if not is_first():
         run_experiment(experiment, command.out, save_client_scores=command.save_client_scores)
         return 0

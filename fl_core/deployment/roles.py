@@ -179,7 +179,7 @@ def agreement(task: Task) -> str:
     deployment, rules = task.deployment, task.deployment.aggregation_rules()
     described = {
         "protocol": PROTOCOL,
-        "program": MessageToDict(write_training_program(deployment.model, task.model, deployment)),
+        "program": MessageToDict(write_training_program(deployment.model, task.model, deployment.training)),
         "vocabulary": hashlib.sha256(task.vocabulary).hexdigest(),
         "download_encoding": deployment.download_encoding,
         "weighting": rules.weighting,

@@ -79,6 +79,11 @@ class _ClippingSettings:
 class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
     """Differential privacy of each client, and how it is paid for."""
 
+    @property
+    def is_private(self) -> bool:
+        """Whether noise is added at all."""
+        return self.privacy != "none"
+
     def check_privacy(self, sampler: str, clip_norm: float | None, weighting: str, audited: bool) -> None:
         """Refuse settings that break a guarantee, or do nothing.
 

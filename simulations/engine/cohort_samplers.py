@@ -1,8 +1,7 @@
-"""The registry of cohort samplers: from the settings of a run and its training clients to its sampler."""
+"""The registry of cohort samplers: from settings and training clients to the sampler of a run."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,33 +10,7 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation, Participat
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler, PoissonSampler, ShuffledEpochSampler
 from fedlm.simulations.data.cohort_files import CohortFile, read_availability, read_weights
 from fedlm.simulations.data.federated_data import StoredData
-
-
-class CohortSettings(Protocol):
-    """What says how cohorts are drawn; see `fedlm.simulations.experiments.configuration.Experiment`."""
-
-    @property
-    def cohort_sampler(self) -> str: ...
-    @property
-    def cohort_size(self) -> int: ...
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def min_separation(self) -> int: ...
-    @property
-    def max_participations(self) -> int | None: ...
-    @property
-    def availability_trace(self) -> Path | None: ...
-    @property
-    def availability_cycle_hours(self) -> float: ...
-    @property
-    def round_minutes(self) -> float: ...
-    @property
-    def cohort_weights(self) -> Path | None: ...
-    @property
-    def cohort_weight_exponent(self) -> float: ...
+from fedlm.simulations.engine.cohort_settings import CohortSettings
 
 
 class Cohorts(NamedTuple):
@@ -48,17 +21,29 @@ class Cohorts(NamedTuple):
     participation: Participation | None = None  # what it enforces, where privacy can be accounted for it
 
 
-def make_cohorts(settings: CohortSettings, train: StoredData) -> Cohorts:
-    """Make the sampler of a run. Returns the sampler, ready for every round of the run. Raises UserError where a file
-    is missing or damaged, or settings and clients do not fit."""
-    return SAMPLERS[settings.cohort_sampler](settings, train)
+def make_cohorts(settings: CohortSettings, train: StoredData, rounds: int, seed: int) -> Cohorts:
+    """Make the sampler of a run.
+
+    Args:
+      settings: how cohorts are drawn.
+      train: the training clients.
+      rounds: of the run, for all of which the sampler must have clients.
+      seed: the root seed.
+
+    Raises:
+      UserError: a file is missing or damaged, or settings and clients do not fit.
+    """
+    cohorts = SAMPLERS[settings.cohort_sampler](settings, train, seed)
+    if isinstance(cohorts.sampler, AvailabilitySampler | MinSeparationSampler):
+        cohorts.sampler.check_rounds(rounds)
+    return cohorts
 
 
-def _uniform(settings: CohortSettings, train: StoredData) -> Cohorts:
-    return Cohorts(UniformSampler(len(train.num_examples), settings.cohort_size, settings.seed), None)
+def _uniform(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
+    return Cohorts(UniformSampler(len(train.num_examples), settings.cohort_size, seed), None)
 
 
-def _weighted(settings: CohortSettings, train: StoredData) -> Cohorts:
+def _weighted(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
     file = None
     with np.errstate(divide="ignore"):
         if settings.cohort_weights is not None:
@@ -68,32 +53,28 @@ def _weighted(settings: CohortSettings, train: StoredData) -> Cohorts:
             # A client without examples has nothing to train on, whatever the exponent makes of 0.
             logs = settings.cohort_weight_exponent * np.log(np.maximum(train.num_examples, 1))
             log_weights = np.where(train.num_examples > 0, logs, -np.inf)
-    return Cohorts(WeightedSampler(log_weights, settings.cohort_size, settings.seed), file)
+    return Cohorts(WeightedSampler(log_weights, settings.cohort_size, seed), file)
 
 
-def _availability(settings: CohortSettings, train: StoredData) -> Cohorts:
+def _availability(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
     assert settings.availability_trace is not None
     hours = settings.availability_cycle_hours
     availability, file = read_availability(settings.availability_trace, _indices(train), hours)
-    sampler = AvailabilitySampler(availability, settings.round_minutes, settings.cohort_size, settings.seed)
-    sampler.check_rounds(settings.rounds)
-    return Cohorts(sampler, file)
+    return Cohorts(AvailabilitySampler(availability, settings.round_minutes, settings.cohort_size, seed), file)
 
 
-def _poisson(settings: CohortSettings, train: StoredData) -> Cohorts:
-    sampler = PoissonSampler(len(train.num_examples), settings.cohort_size, settings.seed)
+def _poisson(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
+    sampler = PoissonSampler(len(train.num_examples), settings.cohort_size, seed)
     return Cohorts(sampler, None, sampler.participation)
 
 
-def _min_separation(settings: CohortSettings, train: StoredData) -> Cohorts:
+def _min_separation(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
     bound = BoundedParticipation(settings.max_participations, settings.min_separation)
-    sampler = MinSeparationSampler(len(train.num_examples), settings.cohort_size, settings.seed, bound)
-    sampler.check_rounds(settings.rounds)
-    return Cohorts(sampler, None, bound)
+    return Cohorts(MinSeparationSampler(len(train.num_examples), settings.cohort_size, seed, bound), None, bound)
 
 
-def _shuffled_epochs(settings: CohortSettings, train: StoredData) -> Cohorts:
-    sampler = ShuffledEpochSampler(len(train.num_examples), settings.cohort_size, settings.seed)
+def _shuffled_epochs(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
+    sampler = ShuffledEpochSampler(len(train.num_examples), settings.cohort_size, seed)
     return Cohorts(sampler, None, sampler.participation)
 
 
@@ -101,7 +82,7 @@ def _indices(train: StoredData) -> dict[str, int]:
     return {name: index for index, name in enumerate(train.client_ids)}
 
 
-SAMPLERS: dict[str, Callable[[CohortSettings, StoredData], Cohorts]] = {
+SAMPLERS: dict[str, Callable[[CohortSettings, StoredData, int], Cohorts]] = {
     "uniform": _uniform,
     "availability": _availability,
     "weighted": _weighted,

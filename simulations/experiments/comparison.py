@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import CheckpointError, UserError
 from fedlm.fl_core.runs.metrics_log import read_rows
 from fedlm.simulations.data.cohort_files import fingerprint
@@ -25,8 +26,7 @@ from fedlm.simulations.experiments.configuration import (
     MAY_MOVE,
     Comparison,
     Experiment,
-    RoundSettings,
-    as_json,
+    RunSettings,
     with_defaults,
 )
 from fedlm.simulations.experiments.federated_models import create_federated_model
@@ -83,11 +83,11 @@ def _privacy_folder(comparison: Comparison, experiment: Experiment) -> Path:
     """Name the folder between model and learning rates, which there is only where several privacies are compared."""
     if not (comparison.mechanisms or comparison.epsilons):
         return Path()
-    if experiment.privacy == "none":
+    if not experiment.privacy.is_private:
         return Path("no_noise")
     if not comparison.epsilons:
-        return Path(experiment.privacy)
-    return Path(f"{experiment.privacy}_epsilon-{str(experiment.target_epsilon).removesuffix('.0')}")
+        return Path(experiment.privacy.privacy)
+    return Path(f"{experiment.privacy.privacy}_epsilon-{str(experiment.privacy.target_epsilon).removesuffix('.0')}")
 
 
 def run_comparison(
@@ -99,7 +99,7 @@ def run_comparison(
     for name in comparison.models:
         create_federated_model(name)
     TokenStore.open(comparison.data)
-    cohort_file = comparison.availability_trace or comparison.cohort_weights
+    cohort_file = comparison.cohorts.availability_trace or comparison.cohorts.cohort_weights
     digest = fingerprint(cohort_file) if cohort_file else None
     out.mkdir(parents=True, exist_ok=True)
     _claim(comparison, out, digest)
@@ -111,15 +111,17 @@ def run_comparison(
 def _claim(comparison: Comparison, out: Path, cohort_file: str | None) -> None:
     """Refuse a folder whose cells were run with other settings than this comparison's."""
     path = out / "comparison.json"
-    shared = [field.name for field in dataclasses.fields(RoundSettings) if field.name not in MAY_MOVE]
-    shared.append("cohort_file_sha256")
-    settings = as_json(comparison) | {"cohort_file_sha256": cohort_file}
+    settings = settings_as_json(comparison) | {"cohort_file_sha256": cohort_file}
+    may_grow = {field.name for field in dataclasses.fields(Comparison)} - {
+        field.name for field in dataclasses.fields(RunSettings)
+    }
+    shared = settings.keys() - may_grow - set(MAY_MOVE)
     if path.exists():
         try:
             before = with_defaults(json.loads(path.read_text(encoding="utf-8")))
         except (json.JSONDecodeError, TypeError) as error:
             raise CheckpointError(f"{path}: not the settings of a comparison ({error}); give another --out") from error
-        changed = [name for name in shared if before.get(name) != settings[name]]
+        changed = [name for name in settings if name in shared and before.get(name) != settings[name]]
         if changed:
             what = "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
             raise CheckpointError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.randomness import device_key
@@ -32,7 +33,7 @@ from fedlm.simulations.engine.cohort_samplers import Cohorts, make_cohorts
 from fedlm.simulations.engine.lane_count import choose_lanes
 from fedlm.simulations.evaluation.canaries import Canaries, WithCanaries, audit, draw_canaries
 from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, write_table
-from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, as_json, with_defaults
+from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, with_defaults
 from fedlm.simulations.experiments.federated_models import create_federated_model
 
 if TYPE_CHECKING:
@@ -98,12 +99,14 @@ def run_experiment(
         aggregation, terms = _privacy(prepared, folder)
         run = Run(folder, identity, experiment.rounds, experiment.checkpoint_every, find_divergence, terms)
         training = FederatedTraining(run, _optimization(experiment), _fresh_state(prepared), aggregation)
-        heldout = list(device_batches(prepared.heldout, experiment.length, experiment.heldout_examples))
+        heldout = list(
+            device_batches(prepared.heldout, experiment.training.length, experiment.evaluation.heldout_examples)
+        )
         rounds = training.rounds(
             _engine(prepared),
             _sampler(prepared, run.standing.draw_seed),
             lambda params: named_scores(evaluate(prepared.model, params, heldout), "heldout"),
-            experiment.evaluate_every,
+            experiment.evaluation.evaluate_every,
         )
         run.take(rounds, lambda row: observe(row, experiment.rounds))
         params = training.server.params
@@ -144,7 +147,7 @@ def _finish(
             **{name: sum(row[name] for row in rows) for name in ("clients_dropped", "bytes_down", "bytes_up")},
             "audit": _audit(prepared, params),
             "initial_parameters": prepared.initial.about() if prepared.initial else None,
-            "experiment": as_json(experiment),
+            "experiment": settings_as_json(experiment),
             "vocabulary_sha256": prepared.vocabulary,
             "cohort_file": file._asdict() if file else None,
         },
@@ -155,15 +158,15 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
     """Open an experiment's data and build its model, touching nothing on disk. Returns what `run_experiment` works
     with. Raises UserError where settings or data do not fit."""
     create_federated_model(experiment.model)
-    precision = resolve_precision(experiment.precision, jax.default_backend())
+    precision = resolve_precision(experiment.training.precision, jax.default_backend())
     store = TokenStore.open(experiment.data)
-    splits: dict[str, Any] = open_splits(store, ("train", "heldout", "test"), experiment.length)
+    splits: dict[str, Any] = open_splits(store, ("train", "heldout", "test"), experiment.training.length)
     canaries = None
-    if experiment.audit_canaries:
+    if experiment.audit.audit_canaries:
         canaries = draw_canaries(
-            experiment.audit_canaries,
-            experiment.audit_repeats,
-            experiment.length,
+            experiment.audit.audit_canaries,
+            experiment.audit.audit_repeats,
+            experiment.training.length,
             store.vocabulary_size,
             experiment.seed,
         )
@@ -175,10 +178,10 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
         **splits,
         vocabulary=store.fingerprint,
         contents=store.contents,
-        cohorts=make_cohorts(experiment, splits["train"]),
+        cohorts=make_cohorts(experiment.cohorts, splits["train"], experiment.rounds, experiment.seed),
         initial=None if experiment.init_from is None else read_parameters(experiment.init_from, store.fingerprint),
         canaries=canaries,
-        delta=experiment.delta or len(splits["train"].num_examples) ** -1.1,
+        delta=experiment.privacy.delta or len(splits["train"].num_examples) ** -1.1,
     )
 
 
@@ -188,7 +191,7 @@ def _identity(prepared: PreparedExperiment) -> RunIdentity:
     first = "set of first parameters"
     return RunIdentity(
         kind="experiment",
-        settings=as_json(experiment),
+        settings=settings_as_json(experiment),
         facts={
             "vocabulary": Fact(prepared.vocabulary, "vocabulary", ("vocabulary_sha256",)),
             "contents": Fact(prepared.contents, "content of data", since_ever=False),
@@ -207,7 +210,7 @@ def _privacy(
     prepared: PreparedExperiment, folder: RunFolder
 ) -> "tuple[PrivateAggregation | None, PrivacyTerms | None]":
     experiment = prepared.experiment
-    if experiment.privacy == "none":
+    if not experiment.privacy.is_private:
         return None, None
     # The libraries of privacy take a while to load.
     from fedlm.fl_core.runs.private_releases import PrivacyTerms, known_plan
@@ -216,7 +219,7 @@ def _privacy(
     aggregation = together(lambda: plan_private_rounds(prepared, known))
     # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
     plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
-    seed = experiment.seed if experiment.noise_seed == "experiment" else None
+    seed = experiment.seed if experiment.privacy.noise_seed == "experiment" else None
     return dataclasses.replace(aggregation, plan=plan), PrivacyTerms(plan, prepared.delta, seed)
 
 
@@ -226,9 +229,9 @@ def plan_private_rounds(prepared: PreparedExperiment, known: "PrivacyPlan | None
 
     experiment, participation = prepared.experiment, prepared.cohorts.participation
     assert participation is not None
-    assert experiment.update_clip_norm is not None
-    rounds, cohort, clip_norm = experiment.rounds, experiment.cohort_size, experiment.update_clip_norm
-    return plan_aggregation(experiment, rounds, cohort, clip_norm, participation, prepared.delta, known)
+    assert experiment.training.update_clip_norm is not None
+    rounds, cohort, clip_norm = experiment.rounds, experiment.cohorts.cohort_size, experiment.training.update_clip_norm
+    return plan_aggregation(experiment.privacy, rounds, cohort, clip_norm, participation, prepared.delta, known)
 
 
 def _sampler(prepared: PreparedExperiment, draw_seed: int | None) -> CohortSampler:
@@ -241,11 +244,11 @@ def _sampler(prepared: PreparedExperiment, draw_seed: int | None) -> CohortSampl
 
 def _optimization(experiment: Experiment) -> FederatedOptimization:
     return FederatedOptimization(
-        server=experiment.server_config(),
+        server=experiment.training.server_config(),
         server_learning_rate=experiment.server_learning_rate,
         client_learning_rate=experiment.client_learning_rate,
         seed=experiment.seed,
-        server_warmup_rounds=experiment.server_warmup_rounds,
+        server_warmup_rounds=experiment.training.server_warmup_rounds,
     )
 
 
@@ -256,8 +259,8 @@ def _audit(prepared: PreparedExperiment, params: Params) -> dict[str, Any] | Non
 
 
 def _score_test_clients(prepared: PreparedExperiment, params: Params) -> tuple[Scores, ClientSums]:
-    examples = prepared.experiment.test_examples
-    batches = device_batches(prepared.test, prepared.experiment.length, examples)
+    examples = prepared.experiment.evaluation.test_examples
+    batches = device_batches(prepared.test, prepared.experiment.training.length, examples)
     return evaluate_clients(prepared.model, params, batches, evaluation_owners(prepared.test, examples))
 
 
@@ -265,7 +268,7 @@ def _fresh_state(prepared: PreparedExperiment) -> ServerState:
     params = prepared.model.init(device_key(prepared.experiment.seed, "init"))
     if prepared.initial is not None:
         params = prepared.initial.fit(params)
-    return init_server(prepared.experiment.server_config(), params)
+    return init_server(prepared.experiment.training.server_config(), params)
 
 
 _TABLE = "test_clients.parquet"
@@ -281,11 +284,11 @@ def _engine(prepared: PreparedExperiment) -> CohortEngine:
     experiment = prepared.experiment
     work = ClientWork(
         model=prepared.model,
-        training=experiment.local_training(),
-        compressor=experiment.compressor(),
-        rules=experiment.aggregation_rules(),
+        training=experiment.training.local_training(),
+        compressor=experiment.training.compressor(),
+        rules=experiment.training.aggregation_rules(experiment.privacy.is_private),
     )
-    lanes = experiment.lanes_per_device or choose_lanes(parameter_count(prepared.model), experiment.cohort_size)
+    lanes = experiment.lanes_per_device or choose_lanes(parameter_count(prepared.model), experiment.cohorts.cohort_size)
     # The memory of devices, by which lanes are chosen, may differ a little between processes.
     lanes = gather(lanes)[0]
-    return CohortEngine(work, prepared.train, experiment.length, lanes_per_device=lanes)
+    return CohortEngine(work, prepared.train, experiment.training.length, lanes_per_device=lanes)

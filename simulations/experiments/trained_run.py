@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.simulations.evaluation.trained_models import TrainedModel, open_model, unknown_settings
-from fedlm.simulations.experiments.configuration import Experiment, as_json, experiment_of
+from fedlm.simulations.experiments.configuration import Experiment, experiment_of
 
 
 class TrainedRun(NamedTuple):
@@ -28,4 +29,4 @@ def open_run(directory: Path, data: Path | None = None) -> TrainedRun:
         experiment = experiment_of(trained.settings)
     except (TypeError, ConfigurationError) as error:
         raise unknown_settings(directory, error) from error
-    return TrainedRun(experiment, trained._replace(settings=as_json(experiment)))
+    return TrainedRun(experiment, trained._replace(settings=settings_as_json(experiment)))

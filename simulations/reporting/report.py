@@ -157,6 +157,7 @@ def render_page(
     labels = {group.privacy_key: entry.label for entry in models for group in entry.groups}
     return environment.get_template("report.html").render(
         comparison=comparison,
+        uploads=comparison.training.compression or f"{comparison.training.upload_bits}-bit",
         sentences=summary_sentences(comparison, results, models),
         privacy=privacy_marks(models),
         equal_privacy=privacy_rows(models),
@@ -181,7 +182,11 @@ def render_page(
 
 
 def _clipping(comparison: Comparison) -> str:
-    clipped = f"clipped to norm {comparison.update_clip_norm:g}" if comparison.update_clip_norm else "not clipped"
+    clipped = (
+        f"clipped to norm {comparison.training.update_clip_norm:g}"
+        if comparison.training.update_clip_norm
+        else "not clipped"
+    )
     return f"Updates of all runs are {clipped}, and all clients weigh the same, with noise or without."
 
 

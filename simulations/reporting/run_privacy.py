@@ -55,7 +55,8 @@ class RunPrivacy:
 
 def privacy_key(result: CellResult) -> PrivacyKey:
     """Find what a run's privacy is told apart by."""
-    return PrivacyKey(result.cell.experiment.privacy, result.cell.experiment.target_epsilon)
+    privacy = result.cell.experiment.privacy
+    return PrivacyKey(privacy.privacy, privacy.target_epsilon)
 
 
 def run_privacies(results: Sequence[CellResult]) -> dict[PrivacyKey, RunPrivacy]:
@@ -72,7 +73,7 @@ def _privacy_of(key: PrivacyKey, results: Sequence[CellResult]) -> RunPrivacy:
     ended = [result.summary for result in results if result.status != "failed"]
     noise = next((summary["noise_multiplier"] for summary in ended if summary.get("noise_multiplier")), None)
     guarantees = [summary.get("privacy_guarantee") for summary in ended]
-    if any(result.cell.experiment.noise_seed != "entropy" for result in results) or None in guarantees:
+    if any(result.cell.experiment.privacy.noise_seed != "entropy" for result in results) or None in guarantees:
         # What such a run says goes on with the epsilon that secret noise would have had.
         statements = {str(summary.get("privacy") or NOT_PRIVATE).split(". ")[0] for summary in ended}
         return RunPrivacy(*key, False, None, noise, tuple(sorted(statements)) or (NOT_PRIVATE,))

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.simulations.experiments.comparison import CellResult
-from fedlm.simulations.experiments.configuration import Comparison, as_json
+from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.costs import costs, parameters
 from fedlm.simulations.reporting.formatting import (
     DASH,
@@ -141,7 +142,7 @@ def setting_rows(comparison: Comparison) -> list[tuple[str, str]]:
             return ", ".join(map(say, value))
         return f"{value:g}" if isinstance(value, float) else DASH + " (not set)" if value is None else str(value)
 
-    return [(name, say(value)) for name, value in as_json(comparison).items() if value != []]
+    return [(name, say(value)) for name, value in settings_as_json(comparison).items() if value != []]
 
 
 def machine_rows(results: Sequence[CellResult]) -> list[tuple[str, str]]:
@@ -166,7 +167,7 @@ def results_csv(results: Sequence[CellResult], models: Sequence[ModelResult]) ->
     """Write all runs as CSV: a header and a line a run, in the order of `results`; what is missing is empty."""
     chosen = selected_results(models)
     text = io.StringIO()
-    private = any(result.cell.experiment.privacy != "none" for result in results)
+    private = any(result.cell.experiment.privacy.is_private for result in results)
     after_seed = CSV_COLUMNS.index("seed") + 1
     columns = CSV_COLUMNS[:after_seed] + PRIVACY_COLUMNS * private + CSV_COLUMNS[after_seed:]
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -194,7 +195,7 @@ def results_csv(results: Sequence[CellResult], models: Sequence[ModelResult]) ->
 def _privacy_columns(result: CellResult) -> dict[str, Any]:
     guarantee = result.summary.get("privacy_guarantee") or {}
     return {
-        "mechanism": result.cell.experiment.privacy,
+        "mechanism": result.cell.experiment.privacy.privacy,
         "noise_multiplier": result.summary.get("noise_multiplier"),
         **{name: guarantee.get(name) for name in ("epsilon", "delta", "rho")},
     }

@@ -36,7 +36,7 @@ class FakeServer:
         self.faults = {"check_in": [], "download": [], "upload": []}
         self.parameters = ServedArtifact(pack_parameters(PARAMS), "float32", 4096)
         self.vocabulary = ServedArtifact([b'{"kind": "numbers"}'], "tokenizer", 4096)
-        self.program = write_training_program(SETTINGS.model, small.task(SETTINGS).model, SETTINGS)
+        self.program = write_training_program(SETTINGS.model, small.task(SETTINGS).model, SETTINGS.training)
         for name, value in program.items():
             setattr(self.program, name, value)
         self.seconds = 10.0
@@ -112,7 +112,7 @@ def test_the_same_upload_is_sent_again_under_the_same_id(tmp_path):
     run(server, tmp_path)
     assert len(server.uploads) == 3
     assert len(set(server.uploads)) == 1
-    assert len(server.uploads[0][1]) == upload_bytes(SETTINGS.compressor(), PARAMS) == server.headers[0].size
+    assert len(server.uploads[0][1]) == upload_bytes(SETTINGS.training.compressor(), PARAMS) == server.headers[0].size
 
 
 def test_an_unreachable_server_is_tried_again_and_again(tmp_path):

@@ -15,6 +15,7 @@ import numpy as np
 from fedlm.clients.example_store import ExampleStore
 from fedlm.clients.network_client import Client
 from fedlm.clients.settings import ClientLimits
+from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.deployment.event_log import JsonLines, event
 from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate, serve
 from fedlm.fl_core.deployment.server.client_service import Task
@@ -80,7 +81,7 @@ BIGRAM = ModelEntry(bigram, BigramConfig())
 
 
 def deployment(**changes):
-    return Deployment(**SETTINGS | changes)
+    return compose(Deployment, **SETTINGS | changes)
 
 
 def examples_of(client):

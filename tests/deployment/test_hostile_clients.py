@@ -35,8 +35,8 @@ SETTINGS = small.deployment(
     selection_seconds=60.0,
 )
 PARAMS = jax.eval_shape(small.task(SETTINGS).model.init, jax.random.key(0))
-SIZE = upload_bytes(SETTINGS.compressor(), PARAMS)
-PLAN = b"FLU2" + plan_digest(SETTINGS.compressor().scheme, shapes_of(PARAMS))[:4]
+SIZE = upload_bytes(SETTINGS.training.compressor(), PARAMS)
+PLAN = b"FLU2" + plan_digest(SETTINGS.training.compressor().scheme, shapes_of(PARAMS))[:4]
 
 
 def content_of(smallest=-0.01, step=0.0001, plan=PLAN):

@@ -3,11 +3,11 @@
 import asyncio
 import base64
 import contextlib
-import dataclasses
 import ssl
 
 import pytest
 
+from fedlm.fl_core.composed_settings import with_changes
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
@@ -202,7 +202,7 @@ def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
         yield client_tls(eve)
 
     async def go():
-        what = small.task(dataclasses.replace(SETTINGS, rounds=1, cohort_size=1, minimum_reports=1))
+        what = small.task(with_changes(SETTINGS, rounds=1, cohort_size=1, minimum_reports=1))
         server = small.Server(what, tmp_path / "run", linger=2.0, keys=tmp_path / "keys", transport="http")
         async with asyncio.timeout(60), server:
             address = f"127.0.0.1:{server.port}"

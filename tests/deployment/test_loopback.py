@@ -31,15 +31,15 @@ from tests.deployment import small_deployment as small
 def simulate(settings, sampler, out):
     """The run as a simulation: the same round loop, noise and ledger with clients in this process."""
     model = small.task(settings).model
-    program = ClientProgram(model, settings.local_training(), settings.compressor())
+    program = ClientProgram(model, settings.training.local_training(), settings.training.compressor())
     runner = InProcessRunner(program, settings.aggregation_rules(), small.examples_of)
-    fresh = init_server(settings.server_config(), model.init(device_key(settings.seed, "init")))
+    fresh = init_server(settings.training.server_config(), model.init(device_key(settings.seed, "init")))
     aggregation = terms = None
     with RunFolder(out) as folder:
-        if settings.privacy != "none":
+        if settings.privacy.is_private:
             bound = settings.participation
-            clip, delta = settings.update_clip_norm, settings.delta
-            aggregation = plan_aggregation(settings, settings.rounds, settings.cohort_size, clip, bound, delta)
+            clip, delta = settings.training.update_clip_norm, settings.privacy.delta
+            aggregation = plan_aggregation(settings.privacy, settings.rounds, settings.cohort_size, clip, bound, delta)
             terms = PrivacyTerms(aggregation.plan, delta, settings.seed)
         run = Run(folder, RunIdentity("test", {}, {}), settings.rounds, 1, find_divergence, terms)
         training = FederatedTraining(run, settings.optimization(), fresh, aggregation)
@@ -75,7 +75,7 @@ def compare(settings, sampler, tmp_path, transport, tolerance):
     register_clients(tmp_path / "run")
     rows = asyncio.run(deploy(settings, sampler, tmp_path / "run", tmp_path, transport))
     params, expected = simulate(settings, sampler, tmp_path / "simulation")
-    found = jax.tree_util.tree_leaves(final_parameters(tmp_path / "run", settings.privacy != "none"))
+    found = jax.tree_util.tree_leaves(final_parameters(tmp_path / "run", settings.privacy.is_private))
     for a, b in zip(found, jax.tree_util.tree_leaves(params), strict=True):
         np.testing.assert_allclose(a, b, atol=tolerance)
     assert [row["clients"] for row in rows] == [settings.cohort_size] * settings.rounds
@@ -106,5 +106,5 @@ def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, co
     settings = small.deployment(compression=compression)
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
     # A difference in the last bit may move a value to the neighbouring code.
-    bits = settings.compressor().scheme.settings.get("bits")
+    bits = settings.training.compressor().scheme.settings.get("bits")
     compare(settings, sampler, tmp_path, transport, tolerance=0.05 / (2**bits - 1) if bits else 1e-5)

@@ -47,7 +47,7 @@ class Round:
 
     def compile(self):
         """Let no round of a test wait for the compiler."""
-        program = write_training_program(self.settings.model, small.task(self.settings).model, self.settings)
+        program = write_training_program(self.settings.model, small.task(self.settings).model, self.settings.training)
         self.report(messages.RoundConfiguration(program=program, learning_rate=1.0))
         self.sums.compile(self.plan(0), None)
 
@@ -189,7 +189,7 @@ def test_numbers_that_cannot_be_added_are_refused(tmp_path, value):
         header, _ = round_.report(hostile)
         update = jax.tree_util.tree_map(lambda leaf: np.full(leaf.size, value, np.float32), round_.params)
         leaves = jax.tree_util.tree_leaves(update)
-        content = pack_update(round_.settings.compressor(), leaves, round_.params)
+        content = pack_update(round_.settings.training.compressor(), leaves, round_.params)
         assert (await round_.send("hostile", header, content)).status == Status.INVALID
         assert (await round_.send("honest", *round_.report(honest))).status == Status.ACCEPTED
         collected = await round_.collecting

@@ -86,7 +86,7 @@ def test_no_text_and_no_ids_are_among_the_bytes_that_a_client_sends(tmp_path, bi
     for tokens in examples:
         assert not any(form in sent for form in forms(tokens)), tokens
     # The tap sees all that is sent, and beside the updates there is little.
-    updates = ROUNDS * PARTICIPANTS * upload_bytes(settings.compressor(), jax.eval_shape(what.model.init, KEY))
+    updates = ROUNDS * PARTICIPANTS * upload_bytes(settings.training.compressor(), jax.eval_shape(what.model.init, KEY))
     assert updates < len(sent) < updates + 20_000
 
 

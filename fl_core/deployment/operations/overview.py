@@ -123,7 +123,7 @@ def _budget(deployment: Deployment, training: DeployedTraining) -> "PrivacyBudge
         return None
     from fedlm.fl_core.deployment.operations.privacy_budget import PrivacyBudget
 
-    return PrivacyBudget(training.ledger, deployment.noise_seed != "experiment")
+    return PrivacyBudget(training.ledger, deployment.privacy.noise_seed != "experiment")
 
 
 def curves(rows: list[dict[str, Any]]) -> dict[str, list[list[float]]]:

@@ -78,13 +78,17 @@ class ClientService:
     @classmethod
     def make(cls, task: Task, state: SqlState, out: Path) -> "ClientService":
         """Make the parts in a folder for uploads and downloads."""
-        deployment, rules, compressor = task.deployment, task.deployment.round_rules(), task.deployment.compressor()
+        deployment, rules, compressor = (
+            task.deployment,
+            task.deployment.round_rules(),
+            task.deployment.training.compressor(),
+        )
         # What clients download, and uploads that memory has no room for.
         folder = out / _TRANSFERS_FOLDER
         folder.mkdir(exist_ok=True)
         like = jax.eval_shape(task.model.init, jax.random.key(0))
         downloads = ModelDownloads(deployment.download_encoding, deployment.chunk_bytes, folder)
-        program = write_training_program(deployment.model, task.model, deployment)
+        program = write_training_program(deployment.model, task.model, deployment.training)
         vocabulary = ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, folder)
         buffers = UploadBuffers(download_bytes(like), folder)
         round_bytes = download_bytes(like) + upload_bytes(compressor, like) + len(task.vocabulary)
@@ -93,7 +97,9 @@ class ClientService:
             rules=rules,
             registry=ClientRegistry(state, deployment.participation, deployment.saved_every),
             offer=Offer(program, vocabulary),
-            receiver=Receiver(like, compressor, deployment.local_training(), deployment.length, buffers),
+            receiver=Receiver(
+                like, compressor, deployment.training.local_training(), deployment.training.length, buffers
+            ),
             pacing=PaceSteering(rules.to_select, deployment.check_in_seconds),
             limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
             sums=RoundSums(

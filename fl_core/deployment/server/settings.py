@@ -1,10 +1,7 @@
 """The settings of a deployment. The command line's options and help are made from this dataclass."""
 
-import dataclasses
 import math
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
 from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding
@@ -12,12 +9,13 @@ from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, Robu
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.round_loop import FederatedOptimization
 from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deployment(TrainingSettings):
+class Deployment:
     """One model trained by clients that dial in."""
 
     model: str
@@ -67,8 +65,10 @@ class Deployment(TrainingSettings):
     """Save a checkpoint every so many rounds, and after the last. With privacy every round is saved, since every model
     leaves the server."""
 
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_learning_rates("client_learning_rate", self.client_learning_rate)
         check_learning_rates("server_learning_rate", self.server_learning_rate)
         check_seeds("seed", self.seed)
@@ -88,8 +88,9 @@ class Deployment(TrainingSettings):
             raise ConfigurationError(f"chunk_bytes is {self.chunk_bytes}, but must lie between 4096 and 4194304")
         _ = self.participation
         self._check_aggregation()
-        self.check_privacy("min_separation", self.update_clip_norm, self.weighting, audited=False)
-        if self.privacy != "none" and self.delta is None:
+        training = self.training
+        self.privacy.check_privacy("min_separation", training.update_clip_norm, training.weighting, audited=False)
+        if self.privacy.is_private and self.privacy.delta is None:
             raise ConfigurationError(
                 "privacy needs delta in a deployment, since it is not known how many clients there will be; give one "
                 "well below 1 / the number of clients"
@@ -101,11 +102,12 @@ class Deployment(TrainingSettings):
             raise ConfigurationError(f"trimmed_part does nothing with the aggregation {rule.name}; leave it out")
         if rule.name == "mean":
             return
-        if self.privacy != "none":
+        if self.privacy.is_private:
             raise ConfigurationError(
-                f"aggregation is {rule.name}, but privacy is {self.privacy}, whose guarantee is for sums; leave one out"
+                f"aggregation is {rule.name}, but privacy is {self.privacy.privacy}, whose guarantee is for sums; "
+                "leave one out"
             )
-        if self.weighting == "examples":
+        if self.training.weighting == "examples":
             raise ConfigurationError(
                 f"weighting is examples, but with the aggregation {rule.name} all clients count the same, since "
                 "nothing bounds what one says that it has; give weighting uniform, or leave it out"
@@ -116,7 +118,7 @@ class Deployment(TrainingSettings):
         return RobustRule(self.aggregation, self.trimmed_part)
 
     def aggregation_rules(self) -> AggregationRules:
-        rules = super().aggregation_rules()
+        rules = self.training.aggregation_rules(self.privacy.is_private)
         return rules if self.aggregation == "mean" else AggregationRules("uniform", rules.clip_norm)
 
     @property
@@ -142,22 +144,17 @@ class Deployment(TrainingSettings):
     @property
     def saved_every(self) -> int:
         """Rounds after which the server saves them; with privacy each of them, before its model is released."""
-        return self.checkpoint_every if self.privacy == "none" else 1
+        return 1 if self.privacy.is_private else self.checkpoint_every
 
     def optimization(self) -> FederatedOptimization:
         """What the round loop needs."""
         return FederatedOptimization(
-            server=self.server_config(),
+            server=self.training.server_config(),
             server_learning_rate=self.server_learning_rate,
             client_learning_rate=self.client_learning_rate,
             seed=self.seed,
-            server_warmup_rounds=self.server_warmup_rounds,
+            server_warmup_rounds=self.training.server_warmup_rounds,
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Make a JSON-able dictionary of the settings."""
-        plain = dataclasses.asdict(self).items()
-        return {name: str(value) if isinstance(value, Path) else value for name, value in plain}
 
 
 MAY_CHANGE = (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.cohorts import CohortSampler, WhoeverChecksIn
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
@@ -63,7 +64,7 @@ class DeployedTraining:
         name = _run_name(folder.directory)
         self._identity = RunIdentity(
             kind="experiment",
-            settings=deployment.as_json(),
+            settings=settings_as_json(deployment),
             facts={"vocabulary": Fact(vocabulary, "vocabulary")},
             may_change=MAY_CHANGE,
             unchecked={"run": name},
@@ -72,7 +73,7 @@ class DeployedTraining:
         aggregation, terms = _privacy(deployment, folder)
         steps, save_every = deployment.rounds, deployment.saved_every
         self._run = Run(folder, self._identity, steps, save_every, find_divergence, terms)
-        fresh = init_server(deployment.server_config(), model.init(device_key(deployment.seed, "init")))
+        fresh = init_server(deployment.training.server_config(), model.init(device_key(deployment.seed, "init")))
         self._training = FederatedTraining(self._run, deployment.optimization(), fresh, aggregation)
         self._agree_with_state(self._training.rounds_done)
 
@@ -130,18 +131,18 @@ class DeployedTraining:
 
 
 def _privacy(deployment: Deployment, folder: RunFolder) -> "tuple[PrivateAggregation | None, PrivacyTerms | None]":
-    if deployment.privacy == "none":
+    if not deployment.privacy.is_private:
         return None, None
     from fedlm.fl_core.privacy.private_plan import plan_aggregation
     from fedlm.fl_core.runs.private_releases import PrivacyTerms, known_plan
 
-    clip_norm, delta = deployment.update_clip_norm, deployment.delta
+    clip_norm, delta = deployment.training.update_clip_norm, deployment.privacy.delta
     assert clip_norm is not None
     assert delta is not None
     cohort, bound = deployment.cohort_size, deployment.participation
     known = known_plan(folder)
-    aggregation = plan_aggregation(deployment, deployment.rounds, cohort, clip_norm, bound, delta, known)
-    seed = deployment.seed if deployment.noise_seed == "experiment" else None
+    aggregation = plan_aggregation(deployment.privacy, deployment.rounds, cohort, clip_norm, bound, delta, known)
+    seed = deployment.seed if deployment.privacy.noise_seed == "experiment" else None
     return aggregation, PrivacyTerms(aggregation.plan, delta, seed, repeatable=False)
 
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -37,13 +38,17 @@ def settings(small_store, **changes):
         "test_examples": 20,
         "client_max_batches": 2,
     }
-    return Experiment(data=small_store, model="cifg_tiny", checkpoint_every=1, **few | changes)
+    return compose(Experiment, data=small_store, model="cifg_tiny", checkpoint_every=1, **few | changes)
+
+
+def cohorts_of(experiment, train):
+    return make_cohorts(experiment.cohorts, train, experiment.rounds, experiment.seed)
 
 
 def test_clients_weigh_their_examples_to_a_power(small_store, train):
     for exponent in (1.0, 0.5, -2.0):
         changes = {"cohort_sampler": "weighted", "cohort_weight_exponent": exponent}
-        sampler = make_cohorts(settings(small_store, **changes), train).sampler
+        sampler = cohorts_of(settings(small_store, **changes), train).sampler
         np.testing.assert_allclose(np.exp(sampler.log_weights), train.num_examples.astype(float) ** exponent, rtol=1e-9)
 
 
@@ -55,18 +60,18 @@ class WithoutText:
 def test_clients_without_examples_have_no_weight(small_store):
     for exponent in (1.0, 0.0, -1.0):
         changes = {"cohort_sampler": "weighted", "cohort_weight_exponent": exponent, "cohort_size": 2}
-        sampler = make_cohorts(settings(small_store, **changes), WithoutText()).sampler
+        sampler = cohorts_of(settings(small_store, **changes), WithoutText()).sampler
         assert all(set(sampler.sample(number).tolist()) == {0, 2} for number in range(20))
 
 
 def test_weights_may_come_from_a_file(small_store, train, tmp_path):
     path = tmp_path / "weights.csv"
     path.write_text("client_id,weight\n" + "".join(f"{name},2\n" for name in train.client_ids[10:15]))
-    cohorts = make_cohorts(settings(small_store, cohort_sampler="weighted", cohort_weights=path), train)
+    cohorts = cohorts_of(settings(small_store, cohort_sampler="weighted", cohort_weights=path), train)
     assert sorted(cohorts.sampler.sample(0).tolist()) == [10, 11, 12, 13, 14]
     assert cohorts.file.clients == 5
     with pytest.raises(ConfigurationError, match=r"cohort_size is 6.*above 0, 5"):
-        make_cohorts(settings(small_store, cohort_sampler="weighted", cohort_weights=path, cohort_size=6), train)
+        cohorts_of(settings(small_store, cohort_sampler="weighted", cohort_weights=path, cohort_size=6), train)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +131,9 @@ def test_a_comparison_notices_a_changed_file(small_store, train, tmp_path, monke
     monkeypatch.setattr(comparison, "read_result", lambda cell, failure: None)
     path = tmp_path / "weights.csv"
     path.write_text(f"client_id,weight\n{train.client_ids[0]},2\n")
-    settings = Comparison(data=small_store, models=("cifg_tiny",), cohort_sampler="weighted", cohort_weights=path)
+    settings = compose(
+        Comparison, data=small_store, models=("cifg_tiny",), cohort_sampler="weighted", cohort_weights=path
+    )
     for _ in range(2):
         comparison.run_comparison(settings, tmp_path / "out", 1)
     path.write_text(f"client_id,weight\n{train.client_ids[1]},2\n")

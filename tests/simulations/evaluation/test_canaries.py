@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.federated_data import StoredData
@@ -110,7 +111,7 @@ def summary_of(small_store, out, **changes):
         "lanes_per_device": 1,
         "weighting": "uniform",
     }
-    return run_experiment(Experiment(**settings | changes), out)
+    return run_experiment(compose(Experiment, **settings | changes), out)
 
 
 def test_a_run_without_noise_is_caught_and_one_with_noise_keeps_its_promise(small_store, tmp_path):

@@ -1,6 +1,5 @@
 """A run is opened again, its clients are scored, and each goes on training on its own text."""
 
-import dataclasses
 import json
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fedlm.fl_core.composed_settings import compose, with_changes
 from fedlm.fl_core.errors import CheckpointError, DataError
 from fedlm.fl_core.scores import ClientSums, evaluate
 from fedlm.models.losses import ExampleSums
@@ -21,7 +21,8 @@ from fedlm.simulations.experiments.trained_run import open_run
 
 @pytest.fixture(scope="module")
 def settings(small_store):
-    return Experiment(
+    return compose(
+        Experiment,
         data=small_store,
         model="cifg_tiny",
         rounds=2,
@@ -115,7 +116,7 @@ def test_without_a_step_nothing_changes(run):
 
 def test_training_follows_the_settings_of_the_run(run):
     """One local step of at most one example changes less than the epoch of the run's settings."""
-    short = run._replace(experiment=dataclasses.replace(run.experiment, client_max_batches=1, client_batch_size=1))
+    short = run._replace(experiment=with_changes(run.experiment, client_max_batches=1, client_batch_size=1))
     whole, little = (personalized(one, "train", None, 8).columns for one in (run, short))
     change = [np.abs(columns["personalized_loss"] - columns["loss"]).mean() for columns in (whole, little)]
     assert 0 < change[1] < change[0]
@@ -153,13 +154,13 @@ def test_a_table_of_clients_goes_with_its_summary(settings, tmp_path):
     second = run_experiment(settings, out, save_client_scores=True)
     assert pq.read_table(out / "test_clients.parquet").num_rows == first["test_clients"]["tokens"]["count"]
     assert second == first
-    run_experiment(dataclasses.replace(settings, rounds=3), out)
+    run_experiment(with_changes(settings, rounds=3), out)
     assert not (out / "test_clients.parquet").exists()
 
 
 def test_a_cap_on_test_examples_holds_for_clients_too(settings, tmp_path):
     out = tmp_path / "run"
-    summary = run_experiment(dataclasses.replace(settings, rounds=1, test_examples=25), out, save_client_scores=True)
+    summary = run_experiment(with_changes(settings, rounds=1, test_examples=25), out, save_client_scores=True)
     table = pq.read_table(out / "test_clients.parquet")
     assert sum(table["examples"].to_pylist()) == 25
     assert table.num_rows == summary["test_clients"]["tokens"]["count"]

@@ -4,19 +4,21 @@ from pathlib import Path
 
 import pytest
 
+from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.experiments.comparison import list_cells
-from fedlm.simulations.experiments.configuration import Comparison, as_json
+from fedlm.simulations.experiments.configuration import Comparison
 
 PRIVATE = {"cohort_sampler": "min_separation", "min_separation": 3, "update_clip_norm": 0.5}
 
 
 def compare(**settings):
-    return Comparison(**{"data": Path("corpus"), "models": ("a", "b"), "seeds": (0,)} | PRIVATE | settings)
+    return compose(Comparison, **{"data": Path("corpus"), "models": ("a", "b"), "seeds": (0,)} | PRIVATE | settings)
 
 
 def privacies(comparison):
-    return [(cell.privacy, cell.target_epsilon) for cell in comparison.experiments() if cell.model == "a"]
+    of_a = [one.privacy for one in comparison.experiments() if one.model == "a"]
+    return [(privacy.privacy, privacy.target_epsilon) for privacy in of_a]
 
 
 def test_mechanisms_and_epsilons_are_crossed_and_no_noise_is_run_once():
@@ -30,10 +32,12 @@ def test_mechanisms_and_epsilons_are_crossed_and_no_noise_is_run_once():
 
 def test_runs_without_noise_differ_in_nothing_but_the_noise():
     private, noiseless = compare(privacy="gaussian", epsilons=(5, math.inf), models=("a",), delta=1e-6).experiments()
-    assert noiseless.aggregation_rules() == private.aggregation_rules()
-    differing = {name for name, value in as_json(private).items() if as_json(noiseless)[name] != value}
+    assert noiseless.training.aggregation_rules(False) == private.training.aggregation_rules(True)
+    differing = {
+        name for name, value in settings_as_json(private).items() if settings_as_json(noiseless)[name] != value
+    }
     assert differing == {"privacy", "target_epsilon", "delta", "weighting"}
-    assert (noiseless.weighting, noiseless.delta) == ("uniform", None)
+    assert (noiseless.training.weighting, noiseless.privacy.delta) == ("uniform", None)
 
 
 def test_one_of_mechanisms_and_epsilons_is_enough():
@@ -46,8 +50,8 @@ def test_a_setting_of_one_mechanism_goes_to_its_runs_alone():
     tree, blt, banded = compare(
         mechanisms=("tree", "blt", "banded"), epsilons=(5,), tree_restart_every=10, bands=2, models=("a",)
     ).experiments()
-    assert (tree.tree_restart_every, blt.tree_restart_every, banded.tree_restart_every) == (10, None, None)
-    assert (tree.bands, blt.bands, banded.bands) == (None, None, 2)
+    assert tuple(one.privacy.tree_restart_every for one in (tree, blt, banded)) == (10, None, None)
+    assert tuple(one.privacy.bands for one in (tree, blt, banded)) == (None, None, 2)
 
 
 def test_folders_of_cells_are_unique_and_those_of_one_privacy_are_where_they_were():
@@ -63,7 +67,7 @@ def test_folders_of_cells_are_unique_and_those_of_one_privacy_are_where_they_wer
 
 
 def test_the_record_of_settings_is_json_that_others_read_too():
-    record = json.dumps(as_json(compare(privacy="tree", epsilons=(5, math.inf))), allow_nan=False)
+    record = json.dumps(settings_as_json(compare(privacy="tree", epsilons=(5, math.inf))), allow_nan=False)
     assert json.loads(record)["epsilons"] == [5, "inf"]
 
 

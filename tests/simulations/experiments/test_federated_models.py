@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.experiments.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
@@ -17,13 +18,15 @@ def test_causal_models_are_built():
 
 
 def test_a_simulation_of_a_masked_model_is_refused():
-    experiment = Experiment(model="bert_tiny", data=NOWHERE, client_learning_rate=0.5, server_learning_rate=0.1)
+    experiment = compose(
+        Experiment, model="bert_tiny", data=NOWHERE, client_learning_rate=0.5, server_learning_rate=0.1
+    )
     with pytest.raises(ConfigurationError, match=MESSAGE):
         prepare(experiment)
 
 
 def test_a_comparison_with_a_masked_model_is_refused_and_writes_nothing(tmp_path):
-    comparison = Comparison(models=("cifg_tiny", "bert_tiny"), data=NOWHERE)
+    comparison = compose(Comparison, models=("cifg_tiny", "bert_tiny"), data=NOWHERE)
     with pytest.raises(ConfigurationError, match=MESSAGE):
         run_comparison(comparison, tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms import blt
@@ -83,7 +84,7 @@ def test_each_mechanism_ends_with_a_statement(settings, mechanism, tmp_path):
     settings |= {"privacy": mechanism, **special.get(mechanism, {})}
     if settings["cohort_sampler"] != "min_separation":
         del settings["min_separation"], settings["max_participations"]
-    summary = run_experiment(Experiment(**settings), tmp_path)
+    summary = run_experiment(compose(Experiment, **settings), tmp_path)
     adjacency = "add-or-remove" if settings["cohort_sampler"] == "poisson" else "zero-out"
     guarantee = summary["privacy_guarantee"]
     assert guarantee["unit"].startswith("client")
@@ -109,7 +110,7 @@ def test_each_mechanism_ends_with_a_statement(settings, mechanism, tmp_path):
 
 def test_the_target_epsilon_and_the_delta_of_the_clients_are_kept(settings, tmp_path):
     settings |= {"noise_multiplier": None, "target_epsilon": 3.0, "rounds": 2}
-    guarantee = run_experiment(Experiment(**settings), tmp_path)["privacy_guarantee"]
+    guarantee = run_experiment(compose(Experiment, **settings), tmp_path)["privacy_guarantee"]
     assert guarantee["epsilon"] <= 3
     assert guarantee["epsilon"] == pytest.approx(3, rel=1e-4)
     clients = len(TokenStore.open(settings["data"]).split("train").client_ids)
@@ -117,7 +118,7 @@ def test_the_target_epsilon_and_the_delta_of_the_clients_are_kept(settings, tmp_
 
 
 def test_repeatable_noise_repeats_and_is_not_private(settings, tmp_path):
-    experiment = Experiment(**settings, noise_seed="experiment")
+    experiment = compose(Experiment, **settings, noise_seed="experiment")
     whole = run_experiment(experiment, tmp_path / "whole")
     assert whole["privacy"].startswith("NOT PRIVATE")
     assert whole["privacy_guarantee"] is None
@@ -127,13 +128,13 @@ def test_repeatable_noise_repeats_and_is_not_private(settings, tmp_path):
     resumed = run_experiment(experiment, tmp_path / "stopped")
     assert resumed["parameters_sha256"] == whole["parameters_sha256"]
     assert without_times(rows_of(tmp_path / "stopped")) == without_times(rows_of(tmp_path / "whole"))
-    other_seed = run_experiment(Experiment(**settings, noise_seed="experiment", seed=1), tmp_path / "other")
+    other_seed = run_experiment(compose(Experiment, **settings, noise_seed="experiment", seed=1), tmp_path / "other")
     assert other_seed["parameters_sha256"] != whole["parameters_sha256"]
 
 
 @pytest.mark.parametrize("rounds", [2, 4])
 def test_repeatable_noise_repeats_although_a_checkpoint_was_lost(settings, rounds, tmp_path, monkeypatch):
-    experiment = Experiment(**settings | {"privacy": "blt"}, noise_seed="experiment")
+    experiment = compose(Experiment, **settings | {"privacy": "blt"}, noise_seed="experiment")
     whole = run_experiment(experiment, tmp_path / "whole")
     real = RunFolder.save
 
@@ -156,7 +157,7 @@ def test_repeatable_noise_repeats_although_a_checkpoint_was_lost(settings, round
 def test_secret_noise_differs_and_its_secret_is_nowhere_else(settings, tmp_path):
     digests = set()
     for name in ("one", "two"):
-        digests.add(run_experiment(Experiment(**settings), tmp_path / name)["parameters_sha256"])
+        digests.add(run_experiment(compose(Experiment, **settings), tmp_path / name)["parameters_sha256"])
         (secret_file,) = (tmp_path / name / "privacy").glob("noise-secret-*")
         secret = secret_file.read_bytes()
         assert len(secret) == 32
@@ -180,7 +181,7 @@ def test_nothing_is_shown_before_it_is_in_the_ledger(settings, tmp_path):
         assert (tmp_path / "checkpoints" / str(ledger.last_release.rounds)).exists()
         seen.append((row["round"], ledger.last_release.rounds))
 
-    run_experiment(Experiment(**settings), tmp_path, observe)
+    run_experiment(compose(Experiment, **settings), tmp_path, observe)
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 6), (4, 6), (5, 6), (6, 7)]
 
 
@@ -188,10 +189,10 @@ def test_nothing_is_shown_before_it_is_in_the_ledger(settings, tmp_path):
     "changes", [{"noise_multiplier": 2.0}, {"rounds": 8}, {"delta": 1e-3}, {"privacy": "gaussian"}]
 )
 def test_a_begun_run_keeps_its_plan(settings, changes, tmp_path):
-    run_experiment(Experiment(**settings | {"rounds": 4}), tmp_path)
+    run_experiment(compose(Experiment, **settings | {"rounds": 4}), tmp_path)
     before = (tmp_path / "privacy" / "ledger.jsonl").read_bytes()
     with pytest.raises(CheckpointError, match=r"rounds was 4 and is now 8|other settings"):
-        run_experiment(Experiment(**settings | {"rounds": 4} | changes), tmp_path)
+        run_experiment(compose(Experiment, **settings | {"rounds": 4} | changes), tmp_path)
     assert (tmp_path / "privacy" / "ledger.jsonl").read_bytes() == before
 
 
@@ -203,18 +204,18 @@ def test_noise_does_not_become_secret_later(settings, tmp_path, monkeypatch):
 
     monkeypatch.setattr(RunFolder, "open_log", stop)
     with pytest.raises(StopError):
-        run_experiment(Experiment(**settings, noise_seed="experiment"), tmp_path)
+        run_experiment(compose(Experiment, **settings, noise_seed="experiment"), tmp_path)
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="noise_seed was experiment and is now entropy"):
-        run_experiment(Experiment(**settings), tmp_path)
+        run_experiment(compose(Experiment, **settings), tmp_path)
 
 
 def test_a_ledger_that_was_removed_is_missed(settings, tmp_path):
-    run_experiment(Experiment(**settings), tmp_path)
+    run_experiment(compose(Experiment, **settings), tmp_path)
     (tmp_path / "summary.json").unlink()
     (tmp_path / "privacy" / "ledger.jsonl").unlink()
     with pytest.raises(LedgerError, match="there is no ledger"):
-        run_experiment(Experiment(**settings), tmp_path)
+        run_experiment(compose(Experiment, **settings), tmp_path)
 
 
 def test_who_is_sampled_does_not_follow_from_the_seed(settings, tmp_path):
@@ -223,23 +224,23 @@ def test_who_is_sampled_does_not_follow_from_the_seed(settings, tmp_path):
     del settings["min_separation"], settings["max_participations"]
     cohorts = []
     for name in ("one", "other"):
-        run_experiment(Experiment(**settings), tmp_path / name)
+        run_experiment(compose(Experiment, **settings), tmp_path / name)
         cohorts.append([row["cohort"] for row in rows_of(tmp_path / name)])
     assert cohorts[0] != cohorts[1]
 
 
 def test_a_run_without_privacy_does_not_enter_the_folder_of_a_private_one(settings, tmp_path):
     with pytest.raises(StopError):
-        run_experiment(Experiment(**settings | {"checkpoint_every": 1}), tmp_path, stop_at(0))
+        run_experiment(compose(Experiment, **settings | {"checkpoint_every": 1}), tmp_path, stop_at(0))
     public = {"privacy": "none", "noise_multiplier": None}
     with pytest.raises(CheckpointError, match="holds a private run"):
-        run_experiment(Experiment(**settings | public), tmp_path)
+        run_experiment(compose(Experiment, **settings | public), tmp_path)
 
 
 def test_an_empty_cohort_still_releases_noise(settings, tmp_path):
     settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "cohort_size": 1, "seed": 1}
     del settings["min_separation"], settings["max_participations"]
-    run_experiment(Experiment(**settings, noise_seed="experiment"), tmp_path)
+    run_experiment(compose(Experiment, **settings, noise_seed="experiment"), tmp_path)
     empty = [row for row in rows_of(tmp_path) if row["cohort"] == 0]
     assert empty, "choose another seed: every cohort had somebody"
     for row in empty:
@@ -294,7 +295,7 @@ def test_an_empty_cohort_still_releases_noise(settings, tmp_path):
 )
 def test_settings_that_break_a_guarantee_or_do_nothing_are_refused(settings, changes, message):
     with pytest.raises(ConfigurationError, match=message):
-        Experiment(**settings | changes)
+        compose(Experiment, **settings | changes)
 
 
 @pytest.mark.parametrize(
@@ -314,21 +315,21 @@ def test_settings_that_break_a_guarantee_or_do_nothing_are_refused(settings, cha
 )
 def test_plans_without_a_sound_analysis_are_refused_before_a_round_runs(settings, changes, message, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
-        run_experiment(Experiment(**settings | changes), tmp_path / "out")
+        run_experiment(compose(Experiment, **settings | changes), tmp_path / "out")
     assert not list((tmp_path / "out").rglob("*.jsonl"))
 
 
 def test_a_run_begins_with_the_parameters_of_another(settings, tmp_path):
     public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 2}
-    first = run_experiment(Experiment(**public), tmp_path / "first")
+    first = run_experiment(compose(Experiment, **public), tmp_path / "first")
     # A learning rate this small moves no float32 parameter of ordinary size.
     still = settings | {"rounds": 1, "server_learning_rate": 1e-30, "init_from": tmp_path / "first"}
-    second = run_experiment(Experiment(**still), tmp_path / "second")
+    second = run_experiment(compose(Experiment, **still), tmp_path / "second")
     assert second["parameters_sha256"] == first["parameters_sha256"]
     about = second["initial_parameters"]
     assert (about["folder"], about["rounds"], about["privacy"]) == (str(tmp_path / "first"), 2, "NOT PRIVATE")
     assert "NOT PRIVATE" not in second["privacy"]
-    third = run_experiment(Experiment(**still | {"init_from": tmp_path / "second"}), tmp_path / "third")
+    third = run_experiment(compose(Experiment, **still | {"init_from": tmp_path / "second"}), tmp_path / "third")
     assert third["parameters_sha256"] == first["parameters_sha256"]
     assert third["initial_parameters"]["privacy"] == second["privacy"]
 
@@ -336,14 +337,14 @@ def test_a_run_begins_with_the_parameters_of_another(settings, tmp_path):
 def test_parameters_of_something_else_are_refused(settings, tmp_path):
     public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 1}
     with pytest.raises(CheckpointError, match="not the folder of a run"):
-        run_experiment(Experiment(**public, init_from=tmp_path / "nothing"), tmp_path / "out")
+        run_experiment(compose(Experiment, **public, init_from=tmp_path / "nothing"), tmp_path / "out")
     (tmp_path / "begun" / "checkpoints").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
-        run_experiment(Experiment(**public, init_from=tmp_path / "begun"), tmp_path / "out")
-    run_experiment(Experiment(**public), tmp_path / "run")
+        run_experiment(compose(Experiment, **public, init_from=tmp_path / "begun"), tmp_path / "out")
+    run_experiment(compose(Experiment, **public), tmp_path / "run")
     with pytest.raises(CheckpointError, match="parameters of another model"):
         run_experiment(
-            Experiment(**public | {"model": "transformer_tiny"}, init_from=tmp_path / "run"), tmp_path / "out"
+            compose(Experiment, **public | {"model": "transformer_tiny"}, init_from=tmp_path / "run"), tmp_path / "out"
         )
 
 
@@ -353,11 +354,11 @@ def test_parameters_of_another_vocabulary_are_refused(settings, tmp_path):
     from fedlm.simulations.data.sources.in_memory import InMemoryText
 
     public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 1}
-    run_experiment(Experiment(**public), tmp_path / "run")
+    run_experiment(compose(Experiment, **public), tmp_path / "run")
     rng = np.random.default_rng(0)
     texts = [ClientText(f"{n}", [" ".join(rng.choice(list("uvwxyz"), 5)) for _ in range(3)]) for n in range(60)]
     import_text("other", InMemoryText(texts), tmp_path / "other", ImportSettings(vocabulary_size=40), workers=1)
     with pytest.raises(CheckpointError, match="trained on another vocabulary"):
         run_experiment(
-            Experiment(**public | {"data": tmp_path / "other"}, init_from=tmp_path / "run"), tmp_path / "out"
+            compose(Experiment, **public | {"data": tmp_path / "other"}, init_from=tmp_path / "run"), tmp_path / "out"
         )

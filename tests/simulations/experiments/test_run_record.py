@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.metrics_log import MetricsLog, finite_or_none, read_rows
@@ -16,7 +17,6 @@ from fedlm.simulations.experiments.configuration import (
     MAY_MOVE,
     Comparison,
     Experiment,
-    as_json,
     experiment_of,
     with_defaults,
 )
@@ -73,7 +73,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
 
 
 def identity_of(folder, vocabulary="abc", **changes):
-    settings = as_json(Experiment(data=folder, model="cifg_tiny", **changes))
+    settings = settings_as_json(compose(Experiment, data=folder, model="cifg_tiny", **changes))
     facts = {"vocabulary": Fact(vocabulary, "vocabulary", ("vocabulary_sha256",))}
     return RunIdentity("experiment", settings, facts, MAY_MOVE, ("rounds",), with_defaults)
 
@@ -159,8 +159,10 @@ def test_chosen_clients_are_those_of_the_whole():
 
 
 def test_settings_of_an_earlier_version_are_completed_and_read_back():
-    experiment = Experiment(data=Path("x"), model="cifg_tiny", cohort_sampler="weighted", cohort_weights=Path("y"))
-    record = json.loads(json.dumps(as_json(experiment)))
+    experiment = compose(
+        Experiment, data=Path("x"), model="cifg_tiny", cohort_sampler="weighted", cohort_weights=Path("y")
+    )
+    record = json.loads(json.dumps(settings_as_json(experiment)))
     assert experiment_of(record) == experiment
     del record["client_cap_order"], record["round_minutes"], record["compression"]
     assert experiment_of(record) == experiment
@@ -169,7 +171,8 @@ def test_settings_of_an_earlier_version_are_completed_and_read_back():
 
 
 def test_a_comparison_has_a_cell_for_every_combination():
-    comparison = Comparison(
+    comparison = compose(
+        Comparison,
         data=".",
         models=("a", "b"),
         client_learning_rates=(0.1, 1),
@@ -184,7 +187,7 @@ def test_a_comparison_has_a_cell_for_every_combination():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_comparisons(name):
-    Comparison(data=".", **PRESETS[name]).experiments()
+    compose(Comparison, data=".", **PRESETS[name]).experiments()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +202,7 @@ def test_presets_are_comparisons(name):
 def test_impossible_settings_are_refused_by_name(name, value):
     short = name.removeprefix("client_").removeprefix("server_").removeprefix("update_")
     with pytest.raises(ConfigurationError, match=short):
-        Experiment(data=".", model="cifg_tiny", **{name: value})
+        compose(Experiment, data=".", model="cifg_tiny", **{name: value})
 
 
 def test_a_cpu_core_has_one_lane():

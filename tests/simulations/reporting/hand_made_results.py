@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedlm.fl_core.composed_settings import compose, with_changes
 from fedlm.simulations.experiments.comparison import Cell, CellResult
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 
@@ -21,7 +22,7 @@ def make_comparison(models: Sequence[str], **changes: Any) -> Comparison:
         "server_learning_rates": (0.01,),
         "seeds": (0, 1),
     }
-    return Comparison(**settings | changes)
+    return compose(Comparison, **settings | changes)
 
 
 def make_result(
@@ -36,8 +37,13 @@ def make_result(
     **summary: Any,
 ) -> CellResult:
     """A run whose held-out perplexity is `curve`, a value a round, and at last exp(loss) where that is not given."""
-    experiment = Experiment(
-        data=Path("corpus"), model=model, client_learning_rate=client, server_learning_rate=server, seed=seed
+    experiment = compose(
+        Experiment,
+        data=Path("corpus"),
+        model=model,
+        client_learning_rate=client,
+        server_learning_rate=server,
+        seed=seed,
     )
     if perplexity is None and loss is not None:
         perplexity = math.exp(loss)
@@ -78,7 +84,7 @@ def make_private_result(
     result = make_result(**settings)
     if math.isinf(epsilon):
         return result
-    experiment = dataclasses.replace(
+    experiment = with_changes(
         result.cell.experiment,
         privacy=mechanism,
         target_epsilon=epsilon,

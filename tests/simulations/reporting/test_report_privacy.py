@@ -160,7 +160,7 @@ def test_no_epsilon_is_shown_of_runs_whose_noise_can_be_computed_again(tmp_path)
 def test_a_run_without_a_finite_epsilon_says_so():
     result = make_private_result()
     result.summary["privacy_guarantee"]["epsilon"] = None
-    object.__setattr__(result.cell.experiment, "target_epsilon", None)
+    object.__setattr__(result.cell.experiment.privacy, "target_epsilon", None)
     (entry,) = model_results([result])
     assert (entry.privacy.words, entry.label) == ("tree, no finite epsilon", "")
 
@@ -168,7 +168,7 @@ def test_a_run_without_a_finite_epsilon_says_so():
 def test_without_a_target_the_epsilon_is_the_largest_that_a_run_states():
     results = [make_private_result(epsilon=epsilon, seed=seed) for seed, epsilon in enumerate((4.0, 6.0))]
     for result in results:
-        object.__setattr__(result.cell.experiment, "target_epsilon", None)
+        object.__setattr__(result.cell.experiment.privacy, "target_epsilon", None)
     (entry,) = model_results(results)
     assert entry.privacy.epsilon == 6.0
 

@@ -22,7 +22,7 @@ SHAPES = jax.eval_shape(MODEL.init, jax.random.key(0))
 
 def written(**changes):
     settings = small.deployment(**changes)
-    program = write_training_program(settings.model, MODEL, settings)
+    program = write_training_program(settings.model, MODEL, settings.training)
     return settings, messages.TrainingProgram.FromString(program.SerializeToString())
 
 
@@ -31,7 +31,7 @@ def written(**changes):
 def test_a_compression_is_read_as_it_was_written(name, rotation):
     if not rotation or name in ROTATED:
         settings, program = written(compression=name, upload_rotation=rotation)
-        assert read_compressor(program, MODEL) == settings.compressor()
+        assert read_compressor(program, MODEL) == settings.training.compressor()
 
 
 def test_local_training_is_read_as_it_was_written():
@@ -46,7 +46,7 @@ def test_local_training_is_read_as_it_was_written():
     }
     for changes in ({}, every):
         settings, program = written(**changes)
-        assert read_local_training(program) == settings.local_training()
+        assert read_local_training(program) == settings.training.local_training()
     without_defaults = {field.name for field, _ in written(**every)[1].ListFields()}
     assert without_defaults == set(messages.TrainingProgram.DESCRIPTOR.fields_by_name)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedlm.fl_core.aggregation import AggregationRules, mean_delta
+from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.compression.compressors import compress_update
 from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
@@ -116,9 +117,9 @@ PRIVATE = {"privacy": "tree", "noise_multiplier": 1.0, "update_clip_norm": 1.0, 
 )
 def test_settings_that_contradict_each_other_are_refused(settings, why):
     with pytest.raises(ConfigurationError, match=why):
-        Deployment(model="cifg_tiny", **settings)
+        compose(Deployment, model="cifg_tiny", **settings)
 
 
 def test_all_clients_count_the_same():
-    assert Deployment(model="cifg_tiny").aggregation_rules().weighting == "examples"
-    assert Deployment(model="cifg_tiny", aggregation="median").aggregation_rules().weighting == "uniform"
+    assert compose(Deployment, model="cifg_tiny").aggregation_rules().weighting == "examples"
+    assert compose(Deployment, model="cifg_tiny", aggregation="median").aggregation_rules().weighting == "uniform"
