@@ -34,10 +34,7 @@ class CallMetrics:
         self.downloads = Counter("fedlm_downloads", "Downloads, by how they ended.", ["end"], registry=registry)
         self.reports = Counter("fedlm_reports", "Reports of clients, by answer.", ["answer"], registry=registry)
         self.report_seconds = Histogram(
-            "fedlm_report_seconds",
-            "Time from a report's first byte to its answer.",
-            buckets=_SLOW,
-            registry=registry,
+            "fedlm_report_seconds", "Time from a report's first byte to its answer.", buckets=_SLOW, registry=registry
         )
         self.bytes = Counter(
             "fedlm_transferred_bytes",

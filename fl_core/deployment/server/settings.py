@@ -129,11 +129,7 @@ class Deployment:
     def round_rules(self) -> RoundRules:
         """When a round is over, and when it counts."""
         return RoundRules(
-            self.cohort_size,
-            self.fewest_reports,
-            self.over_selection,
-            self.selection_seconds,
-            self.reporting_seconds,
+            self.cohort_size, self.fewest_reports, self.over_selection, self.selection_seconds, self.reporting_seconds
         )
 
     @property

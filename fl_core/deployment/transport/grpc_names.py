@@ -15,11 +15,7 @@ def flow_options() -> list[tuple[str, int]]:
     Left alone, gRPC measures the connection and lets its buffers grow with it: on a fast one, to megabytes for each of
     a server's clients.
     """
-    return [
-        ("grpc.http2.bdp_probe", 0),
-        ("grpc.http2.lookahead_bytes", _WINDOW),
-        ("grpc.http2.max_frame_size", _FRAME),
-    ]
+    return [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", _WINDOW), ("grpc.http2.max_frame_size", _FRAME)]
 
 
 def message_limits(chunk_bytes: int) -> list[tuple[str, int]]:

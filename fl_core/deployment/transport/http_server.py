@@ -32,13 +32,7 @@ from fedlm.fl_core.deployment.transport.http_connections import (
     ServedCall,
     ServedConnection,
 )
-from fedlm.fl_core.deployment.transport.http_names import (
-    ARTIFACTS,
-    CHECK_IN,
-    CHUNK_BYTES,
-    FIRST_CHUNK,
-    UPLOAD,
-)
+from fedlm.fl_core.deployment.transport.http_names import ARTIFACTS, CHECK_IN, CHUNK_BYTES, FIRST_CHUNK, UPLOAD
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.errors import ConfigurationError
 
