@@ -3,15 +3,15 @@
 Clients never talk to it; it and the aggregators meet in the database, see `shared_rounds`.
 """
 
+import functools
 import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
-from fedlm.fl_core.aggregation import CohortAggregate, add_aggregates, empty_aggregate
+from fedlm.fl_core.aggregation import add_aggregates, empty_aggregate
 from fedlm.fl_core.deployment.aggregators.partial_sums import unpack_aggregate
-from fedlm.fl_core.deployment.aggregators.shared_records import PartialSum, Phase, SharedRound, Tally
+from fedlm.fl_core.deployment.aggregators.shared_records import Phase, SharedRound, Tally
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_parameters
@@ -28,13 +28,6 @@ _ADVANCED_EVERY = 1.0
 _DELIVERY_SECONDS = 60.0
 LEASE_SECONDS = 5.0
 """How long an aggregator may be silent before its reports count as lost."""
-
-
-class _Merged(NamedTuple):
-    aggregate: CohortAggregate
-    steps: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
 
 
 class SharedCohortRunner:
@@ -101,7 +94,7 @@ class SharedCohortRunner:
         event(f"round_{record.outcome}", **record._asdict())
         if shortfall:
             return None
-        return CohortResult(merged.aggregate, merged.steps, merged.bytes_down, merged.bytes_up, selected)
+        return merged._replace(asked=selected)
 
     def _open(self, token: str, plan: RoundPlan, clip_norm: float | None, content: bytes) -> None:
         bound = self._deployment.participation
@@ -200,24 +193,22 @@ class SharedCohortRunner:
                     self._lose(name, "it did not deliver its sum")
             time.sleep(_POLL_SECONDS / 2)
 
-    def _merge(self, token: str, params: Params) -> _Merged:
-        merged = _Merged(empty_aggregate(params))
+    def _merge(self, token: str, params: Params) -> CohortResult:
+        merged = CohortResult(empty_aggregate(params), 0, 0, 0)
         for partial in with_retries(lambda: self._shared.partial_sums(token)):
             try:
-                aggregate = self._fetch(partial, params)
+                content = with_retries(functools.partial(self._shared.fetch, partial.content))
+                aggregate = unpack_aggregate(content, params, partial.reports)
             except (WireError, StateError) as error:
                 self._lose(partial.aggregator, str(error))
                 continue
-            merged = _Merged(
+            merged = CohortResult(
                 add_aggregates(merged.aggregate, aggregate),
                 merged.steps + partial.steps,
                 merged.bytes_down + partial.bytes_down,
                 merged.bytes_up + partial.bytes_up,
             )
         return merged
-
-    def _fetch(self, partial: PartialSum, params: Params) -> CohortAggregate:
-        return unpack_aggregate(with_retries(lambda: self._shared.fetch(partial.content)), params, partial.reports)
 
 
 class _Watch:
