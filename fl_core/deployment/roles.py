@@ -40,17 +40,13 @@ _GRACE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where a process of the server is reached.
+    """Where a process of the server is reached."""
 
-    Attributes:
-      clients: makes what carries clients' calls to handlers; None where no client calls.
-      operators: makes what shows operators the server, without an overview the metrics alone; None where nobody looks.
-      linger: seconds for which clients are still told that the run is over.
-    """
-
+    # makes what carries clients' calls to handlers; None where no client calls
     clients: Callable[[Handlers], Listener] | None = None
+    # makes what shows operators the server, without an overview the metrics alone; None where nobody looks
     operators: Callable[[Overview | None, CallMetrics], Listener] | None = None
-    linger: float = 0.0
+    linger: float = 0.0  # seconds for which clients are still told that the run is over
 
     @contextlib.asynccontextmanager
     async def listening(self, handlers: Handlers | None, overview: Overview | None) -> AsyncIterator[None]:

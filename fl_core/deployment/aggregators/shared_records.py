@@ -7,63 +7,39 @@ Claim = Literal["taken", "mine", "elsewhere", "answered", "late"]
 
 
 class SharedRound(NamedTuple):
-    """An attempt at a round, as aggregators need to know it.
+    """An attempt at a round, as aggregators need to know it."""
 
-    Attributes:
-      token: that names it, in hex.
-      round_number: counted from 0.
-      clip_norm: of this round, in place of the rules'; None for theirs.
-      goal: reports that it waits for.
-      min_separation: see `fedlm.fl_core.privacy.participation.BoundedParticipation`.
-      max_participations: see there.
-      agreement: digest of the settings that coordinator and aggregators must have in common.
-      parameters: digest of the model's bytes, see `SharedRounds.fetch`.
-      phase: whether clients are selected, reports are taken, or neither.
-      seconds_left: until no report is taken any more, when this was last written.
-    """
-
-    token: str
-    round_number: int
+    token: str  # that names it, in hex
+    round_number: int  # counted from 0
     seed: int
     learning_rate: float
-    clip_norm: float | None
-    goal: int
+    clip_norm: float | None  # of this round, in place of the rules'; None for theirs
+    goal: int  # reports that it waits for
     to_select: int
-    min_separation: int
-    max_participations: int | None
-    agreement: str
-    parameters: str
-    phase: Phase
-    seconds_left: float
+    min_separation: int  # see `fedlm.fl_core.privacy.participation.BoundedParticipation`
+    max_participations: int | None  # see there
+    agreement: str  # digest of the settings that coordinator and aggregators must have in common
+    parameters: str  # digest of the model's bytes, see `SharedRounds.fetch`
+    phase: Phase  # whether clients are selected, reports are taken, or neither
+    seconds_left: float  # until no report is taken any more, when this was last written
 
 
 class Tally(NamedTuple):
-    """How a round stands.
+    """How a round stands."""
 
-    Attributes:
-      phase: see `SharedRound.phase`.
-      states: how many of the selected clients are in each state.
-      claims: by aggregator, how many reports it may add or has added.
-      beats: by aggregator that is not lost, a count that grows while it lives.
-    """
-
-    phase: Phase
-    states: dict[str, int]
-    claims: dict[str, int]
+    phase: Phase  # see `SharedRound.phase`
+    states: dict[str, int]  # how many of the selected clients are in each state
+    claims: dict[str, int]  # by aggregator, how many reports it may add or has added
     delivered: set[str]
-    beats: dict[str, int]
+    beats: dict[str, int]  # by aggregator that is not lost, a count that grows while it lives
 
 
 class PartialSum(NamedTuple):
-    """What an aggregator has added up.
-
-    Attributes:
-      content: digest of the sum's bytes, see `SharedRounds.fetch`.
-    """
+    """What an aggregator has added up."""
 
     token: str
     aggregator: str
-    content: str
+    content: str  # digest of the sum's bytes, see `SharedRounds.fetch`
     reports: int
     steps: int
     bytes_down: int

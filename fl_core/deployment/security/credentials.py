@@ -27,17 +27,11 @@ REVOKED_FOLDER = "revoked"
 
 @dataclass(frozen=True)
 class Credentials:
-    """One side's own certificate and key, and the authority that it believes.
+    """One side's own certificate and key, and the authority that it believes."""
 
-    Attributes:
-      authority: certificate, in PEM.
-      certificate: its own, in PEM.
-      key: its own, in PEM.
-    """
-
-    authority: bytes
-    certificate: bytes
-    key: bytes
+    authority: bytes  # certificate, in PEM
+    certificate: bytes  # its own, in PEM
+    key: bytes  # its own, in PEM
     name: str
 
     def for_server(self) -> grpc.ServerCredentials:

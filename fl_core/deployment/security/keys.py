@@ -44,16 +44,11 @@ _LONGEST_TOKEN, _LONGEST_REQUEST = 128, 8192
 
 
 class Issued(NamedTuple):
-    """A client's certificate.
-
-    Attributes:
-      ends: when it is valid no more.
-      revoked: whether the client is let in no more.
-    """
+    """A client's certificate."""
 
     name: str
-    ends: datetime.datetime
-    revoked: bool
+    ends: datetime.datetime  # when it is valid no more
+    revoked: bool  # whether the client is let in no more
 
 
 class Authority:

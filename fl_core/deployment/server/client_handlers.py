@@ -26,17 +26,11 @@ _LONGEST_VERSION = 64
 
 
 class CheckedIn(NamedTuple):
-    """What a check-in came to.
+    """What a check-in came to."""
 
-    Attributes:
-      number: of the client in this run.
-      selected_for: the round that it takes part in; None where it is not needed now.
-      rest: rounds in which it may not take part; None where it never may again.
-    """
-
-    number: int
-    selected_for: RoundCollection | None
-    rest: int | None = 0
+    number: int  # of the client in this run
+    selected_for: RoundCollection | None  # the round that it takes part in; None where it is not needed now
+    rest: int | None = 0  # rounds in which it may not take part; None where it never may again
 
 
 class Rounds(Protocol):

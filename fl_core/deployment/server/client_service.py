@@ -29,31 +29,22 @@ _TRANSFERS_FOLDER = "transfers"
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained.
-
-    Attributes:
-      score: see `fedlm.fl_core.runs.federated_training.Score`.
-      sampler: names the cohorts, for runs that repeat a simulation.
-    """
+    """What is trained."""
 
     deployment: Deployment
     model: Model
     vocabulary: bytes
     fingerprint: str
-    score: Score | None = None
-    sampler: CohortSampler | None = None
+    score: Score | None = None  # see `fedlm.fl_core.runs.federated_training.Score`
+    sampler: CohortSampler | None = None  # names the cohorts, for runs that repeat a simulation
 
 
 @dataclass(frozen=True)
 class ModelDownloads:
-    """How models are offered for download.
-
-    Attributes:
-      chunk_bytes: of the chunks of its download.
-    """
+    """How models are offered for download."""
 
     encoding: DownloadEncoding
-    chunk_bytes: int
+    chunk_bytes: int  # of the chunks of its download
     folder: Path
 
     def offer(self, content: Iterable[Buffer]) -> ServedArtifact:

@@ -11,21 +11,13 @@ class DrainedError(Exception):
 
 @dataclass(frozen=True)
 class RoundRules:
-    """When a round is over, and when it counts.
+    """When a round is over, and when it counts."""
 
-    Attributes:
-      goal: reports that it waits for.
-      minimum: reports without which it is abandoned.
-      over_selection: clients selected for each report waited for.
-      selection_seconds: how long it takes clients in at most, from the first one on.
-      reporting_seconds: how long it waits for reports after that.
-    """
-
-    goal: int
-    minimum: int
-    over_selection: float
-    selection_seconds: float
-    reporting_seconds: float
+    goal: int  # reports that it waits for
+    minimum: int  # reports without which it is abandoned
+    over_selection: float  # clients selected for each report waited for
+    selection_seconds: float  # how long it takes clients in at most, from the first one on
+    reporting_seconds: float  # how long it waits for reports after that
 
     @property
     def to_select(self) -> int:
@@ -54,33 +46,20 @@ class RoundRules:
 
 
 class RoundProgress(NamedTuple):
-    """How far an attempt at a round is, in numbers.
+    """How far an attempt at a round is, in numbers."""
 
-    Attributes:
-      round_number: of the round, counted from 0.
-      selecting: whether clients are still taken in.
-      seconds: since it was opened, or, once a client is selected, since the first was.
-      seconds_left: until reports are refused at the latest; None while it waits for its first client.
-      goal: reports waited for.
-      minimum: reports without which it does not count.
-      checked_in: clients that have checked in meanwhile.
-      selected: clients of these that were selected.
-      reported: clients of these whose reports count.
-      dropped: selected clients whose reports do not, or will not, count.
-    """
-
-    round_number: int
+    round_number: int  # of the round, counted from 0
     open: bool
-    selecting: bool
-    seconds: float
-    seconds_left: float | None
-    goal: int
-    minimum: int
+    selecting: bool  # whether clients are still taken in
+    seconds: float  # since it was opened, or, once a client is selected, since the first was
+    seconds_left: float | None  # until reports are refused at the latest; None while it waits for its first client
+    goal: int  # reports waited for
+    minimum: int  # reports without which it does not count
     wanted: int
-    checked_in: int
-    selected: int
-    reported: int
-    dropped: int
+    checked_in: int  # clients that have checked in meanwhile
+    selected: int  # clients of these that were selected
+    reported: int  # clients of these whose reports count
+    dropped: int  # selected clients whose reports do not, or will not, count
     bytes_down: int
     bytes_up: int
 

@@ -16,74 +16,47 @@ class StateError(UserError):
 
 
 class ClientRecord(NamedTuple):
-    """A client that has checked in before.
+    """A client that has checked in before."""
 
-    Attributes:
-      number: of the client in this run, counted from 0; its random streams follow from it.
-      identity: its name, or that of its certificate.
-      last_round: the last round that it took part in; None where it has in none.
-      participations: how many rounds it took part in.
-    """
-
-    number: int
-    identity: str
-    last_round: int | None
-    participations: int
+    number: int  # of the client in this run, counted from 0; its random streams follow from it
+    identity: str  # its name, or that of its certificate
+    last_round: int | None  # the last round that it took part in; None where it has in none
+    participations: int  # how many rounds it took part in
 
 
 class SeenClient(NamedTuple):
-    """Check-ins of a client that are not in the state yet.
+    """Check-ins of a client that are not in the state yet."""
 
-    Attributes:
-      number: of the client in this run.
-      identity: its name, or that of its certificate.
-      last_seen: seconds since 1970 of the last.
-    """
-
-    number: int
-    identity: str
+    number: int  # of the client in this run
+    identity: str  # its name, or that of its certificate
     version: str
     check_ins: int
-    last_seen: float
+    last_seen: float  # seconds since 1970 of the last
 
 
 class AttemptRecord(NamedTuple):
-    """One attempt at a round, once it is over.
+    """One attempt at a round, once it is over."""
 
-    Attributes:
-      token: that named it, in hex.
-      round_number: of the round, counted from 0.
-      reason: why it was abandoned; empty where it was not.
-      started: seconds since 1970.
-      refused: reports that were not.
-      declined: selected clients that answered without an update.
-      lost: reports that were accepted, but lost with the process that had added them up.
-    """
-
-    token: str
-    round_number: int
+    token: str  # that named it, in hex
+    round_number: int  # of the round, counted from 0
     outcome: Outcome
-    reason: str
-    started: float
+    reason: str  # why it was abandoned; empty where it was not
+    started: float  # seconds since 1970
     seconds: float
     selected: int
     reported: int
-    refused: int
-    declined: int
+    refused: int  # reports that were not
+    declined: int  # selected clients that answered without an update
     bytes_down: int
     bytes_up: int
-    lost: int = 0
+    lost: int = 0  # reports that were accepted, but lost with the process that had added them up
 
 
 class Totals(NamedTuple):
-    """Sums over all attempts that are over.
-
-    Attributes:
-      abandoned: attempts that do not.
-    """
+    """Sums over all attempts that are over."""
 
     finished: int
-    abandoned: int
+    abandoned: int  # attempts that do not
     selected: int
     reported: int
     bytes_down: int
@@ -91,13 +64,8 @@ class Totals(NamedTuple):
 
 
 class ReleaseRecord(NamedTuple):
-    """A model that was made durable.
+    """A model that was made durable."""
 
-    Attributes:
-      rounds: how many rounds it has seen.
-      released: seconds since 1970.
-    """
-
-    rounds: int
+    rounds: int  # how many rounds it has seen
     digest: str
-    released: float
+    released: float  # seconds since 1970

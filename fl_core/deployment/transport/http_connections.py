@@ -39,22 +39,15 @@ class BadRequestError(Exception):
 
 
 class Head(NamedTuple):
-    """What precedes a request's body.
-
-    Attributes:
-      fields: by lower-case name; of those that were given twice, the last.
-      waits: whether the client sends the body only when it is told to.
-      close: whether it wants no other answer on this connection.
-      begun: what has arrived of the body.
-    """
+    """What precedes a request's body."""
 
     method: str
     target: str
-    fields: dict[str, str]
+    fields: dict[str, str]  # by lower-case name; of those that were given twice, the last
     length: int
-    waits: bool
-    close: bool
-    begun: bytes
+    waits: bool  # whether the client sends the body only when it is told to
+    close: bool  # whether it wants no other answer on this connection
+    begun: bytes  # what has arrived of the body
 
 
 class ServedConnection(asyncio.BufferedProtocol):

@@ -5,19 +5,15 @@ from typing import NamedTuple, Protocol
 
 
 class ListenOptions(NamedTuple):
-    """Where a server listens to clients, and to whom.
+    """Where a server listens to clients, and to whom."""
 
-    Attributes:
-      address: host and port; port 0 takes a free one.
-      chunk_bytes: of the largest chunk in either direction; where messages hold chunks, longer ones are refused unread.
-      keys: folder of the server's credentials and the list of revoked clients, for mutual TLS: a client is who its
-        certificate says. Plain text where None, for loopback alone: a client is who it says.
-      share_port: whether other processes may listen on the same port; the operating system spreads connections.
-    """
-
-    address: str
+    address: str  # host and port; port 0 takes a free one
+    # of the largest chunk in either direction; where messages hold chunks, longer ones are refused unread
     chunk_bytes: int
+    # folder of the server's credentials and the list of revoked clients, for mutual TLS: a client is who its
+    # certificate says. Plain text where None, for loopback alone: a client is who it says.
     keys: Path | None = None
+    # whether other processes may listen on the same port; the operating system spreads connections
     share_port: bool = False
 
 

@@ -18,14 +18,10 @@ Dial = Callable[[str], Channel]
 
 
 class Transport(NamedTuple):
-    """A way in which calls travel.
+    """A way in which calls travel."""
 
-    Attributes:
-      listen: from handlers to the server's end.
-      dial: from a server's address and the folder of a client's credentials (None for plain text) to its end.
-    """
-
-    listen: Callable[[Handlers, ListenOptions], Listener]
+    listen: Callable[[Handlers, ListenOptions], Listener]  # from handlers to the server's end
+    # from a server's address and the folder of a client's credentials (None for plain text) to its end
     dial: Callable[[str, Path | None], Dial]
 
 

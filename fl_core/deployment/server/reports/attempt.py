@@ -14,51 +14,33 @@ from fedlm.fl_core.round_loop import RoundPlan
 
 @dataclass
 class Participant:
-    """A selected client.
+    """A selected client."""
 
-    Attributes:
-      receipt: the answer to its last upload, once there is one.
-      receiving: the task that receives its upload now.
-      adding: the task that adds its report, once that is whole; nothing cancels it.
-    """
-
-    receipt: messages.UploadReply | None = None
+    receipt: messages.UploadReply | None = None  # the answer to its last upload, once there is one
     upload_id: bytes = b""
-    receiving: asyncio.Task | None = None
-    adding: asyncio.Task | None = None
+    receiving: asyncio.Task | None = None  # the task that receives its upload now
+    adding: asyncio.Task | None = None  # the task that adds its report, once that is whole; nothing cancels it
     bytes_down: int = 0
 
 
 @dataclass
 class Attempt:
-    """What an attempt at a round has collected; it changes in the event loop's thread alone, but for `sum`.
-
-    Attributes:
-      sum: of the reports so far; of one worker thread alone.
-      opened: when it was opened, then when its first client was selected, by the loop's clock.
-      deadline: when reports are refused, by the loop's clock.
-      token: its name, which nobody can guess.
-      accepted: numbers of the clients whose reports count.
-      declined: selected clients that answered without an update.
-      refused: reports that were refused for good.
-      steps: local steps behind the accepted reports.
-      closed: whether reports are refused from now on.
-    """
+    """What an attempt at a round has collected; it changes in the event loop's thread alone, but for `sum`."""
 
     plan: RoundPlan
     parameters: ServedArtifact
-    sum: StreamingSum
-    opened: float
-    deadline: float = math.inf
-    token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    sum: StreamingSum  # of the reports so far; of one worker thread alone
+    opened: float  # when it was opened, then when its first client was selected, by the loop's clock
+    deadline: float = math.inf  # when reports are refused, by the loop's clock
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(16))  # its name, which nobody can guess
     participants: dict[int, Participant] = field(default_factory=dict)
-    accepted: list[int] = field(default_factory=list)
-    declined: int = 0
-    refused: int = 0
+    accepted: list[int] = field(default_factory=list)  # numbers of the clients whose reports count
+    declined: int = 0  # selected clients that answered without an update
+    refused: int = 0  # reports that were refused for good
     bytes_down: int = 0
     bytes_up: int = 0
-    steps: int = 0
-    closed: bool = False
+    steps: int = 0  # local steps behind the accepted reports
+    closed: bool = False  # whether reports are refused from now on
 
 
 class RoundCollection(Protocol):

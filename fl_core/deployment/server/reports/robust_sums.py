@@ -32,15 +32,10 @@ _BLOCK_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class RobustRule:
-    """How updates become one.
+    """How updates become one."""
 
-    Attributes:
-      name: the mean is that of `StreamingSum`, and needs nothing of this module.
-      trimmed_part: of the updates, that `trimmed_mean` leaves out at each end; their number is rounded up.
-    """
-
-    name: RobustName = "mean"
-    trimmed_part: float = 0.1
+    name: RobustName = "mean"  # the mean is that of `StreamingSum`, and needs nothing of this module
+    trimmed_part: float = 0.1  # of the updates, that `trimmed_mean` leaves out at each end; their number is rounded up
 
     def __post_init__(self) -> None:
         if self.name not in get_args(RobustName):

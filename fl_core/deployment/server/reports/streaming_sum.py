@@ -21,30 +21,20 @@ from fedlm.models.base import Params
 
 
 class Report(NamedTuple):
-    """A client's report, whole but not trusted.
-
-    Attributes:
-      num_examples: how many examples the client says that it trains on.
-      training: what it says of its training.
-    """
+    """A client's report, whole but not trusted."""
 
     client: int
     content: Buffer
-    num_examples: int
-    training: TrainingSums
+    num_examples: int  # how many examples the client says that it trains on
+    training: TrainingSums  # what it says of its training
 
 
 class SumSettings(NamedTuple):
-    """How the reports of a run are read and added up.
+    """How the reports of a run are read and added up."""
 
-    Attributes:
-      like: arrays, or shapes, of the model's structure.
-      rules: how they are screened, clipped and weighed.
-    """
-
-    like: Params
+    like: Params  # arrays, or shapes, of the model's structure
     compressor: Compressor
-    rules: AggregationRules
+    rules: AggregationRules  # how they are screened, clipped and weighed
 
 
 class StreamingSum:
