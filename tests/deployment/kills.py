@@ -220,7 +220,7 @@ def check(out, url, settings, models):
     releases = [record["rounds"] for record in ledger.records if record["kind"] == "release"]
     assert releases == sorted(set(releases))
     assert {rounds for (rounds,) in rows_of(url, "select rounds from releases")} <= set(releases)
-    assert ledger.spent().epsilon <= account(ledger.plan, settings.delta).epsilon * (1 + 1e-6)
+    assert ledger.spent().epsilon <= account(ledger.plan, settings.privacy.delta).epsilon * (1 + 1e-6)
 
     took_part = defaultdict(list)
     for number, client in rows_of(url, "select round_number, client from participations order by round_number"):

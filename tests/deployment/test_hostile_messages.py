@@ -129,7 +129,8 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
         total = round_.rounds.collecting.attempt.sum.aggregate
         assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(total))
         assert int(total.weight) == int(total.clients - total.dropped) == len(accepted) + 1
-        assert float(global_norm(total.delta)) <= (len(accepted) + 1) * round_.settings.update_clip_norm * 1.001
+        clip_norm = round_.settings.training.update_clip_norm
+        assert float(global_norm(total.delta)) <= (len(accepted) + 1) * clip_norm * 1.001
         assert accepted, "the fuzzing does not reach the sum"
 
     in_round(tmp_path, scenario, **PRIVATE, **PATIENT, compression=compression, upload_bits=None)
