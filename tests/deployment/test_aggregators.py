@@ -25,7 +25,7 @@ from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
 from tests.deployment import small_deployment as small
 from tests.deployment.kills import rows_of
-from tests.deployment.test_loopback import final_parameters, simulate
+from tests.deployment.plain_loop import final_parameters, simulate
 
 
 def register_clients(url):

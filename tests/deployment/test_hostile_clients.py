@@ -2,62 +2,25 @@
 
 import asyncio
 import contextlib
-import secrets
-import struct
 import time
-import zlib
 
 import grpc
 import jax
 import numpy as np
 import pytest
 
-from fedlm.fl_core.compression.compressors import shapes_of
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.protocol.update_bytes import plan_digest, upload_bytes
 from fedlm.fl_core.deployment.security.credentials import CLIENT, SERVER, Credentials, read_credentials
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.grpc_client import GrpcChannel
 from fedlm.fl_core.deployment.transport.grpc_names import CHECK_IN, DOWNLOAD, SERVICE, UPLOAD
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from tests.deployment import small_deployment as small
+from tests.deployment.uploads import HONEST, SETTINGS, SIZE, content_of, header_of, parts_of
 
 Status, Code = messages.UploadReply.Status, grpc.StatusCode
-HONEST = 4
 READY = messages.CheckInRequest(protocol=PROTOCOL).SerializeToString()
-SETTINGS = small.deployment(
-    **small.PRIVACY | {"min_separation": 1},
-    rounds=2,
-    cohort_size=HONEST,
-    minimum_reports=HONEST,
-    over_selection=10.0,
-    selection_seconds=60.0,
-)
-PARAMS = jax.eval_shape(small.task(SETTINGS).model.init, jax.random.key(0))
-SIZE = upload_bytes(SETTINGS.training.compressor(), PARAMS)
-PLAN = b"FLU2" + plan_digest(SETTINGS.training.compressor().scheme, shapes_of(PARAMS))[:4]
-
-
-def content_of(smallest=-0.01, step=0.0001, plan=PLAN):
-    """An upload of 8 bits: for each tensor its smallest value, its step and a byte for each value."""
-    tensors = [
-        struct.pack("<ff", smallest, step) + np.random.default_rng(0).bytes(leaf.size)
-        for leaf in jax.tree_util.tree_leaves(PARAMS)
-    ]
-    body = plan + b"".join(tensors)
-    return body + struct.pack("<I", zlib.crc32(body))
-
-
-def header_of(configuration, **changes):
-    honest = {"attempt": configuration.attempt, "upload_id": secrets.token_bytes(16), "outcome": "TRAINED"}
-    honest |= {"size": SIZE, "num_examples": 5, "loss": 30.0, "tokens": 20.0, "gradient_norm": 1.0}
-    return messages.UploadHeader(**honest | changes)
-
-
-def parts_of(header, content=b"", step=1 << 15):
-    pieces = [messages.UploadPart(data=content[at : at + step]) for at in range(0, len(content), step)]
-    return [part.SerializeToString() for part in (messages.UploadPart(header=header), *pieces)]
 
 
 class Attacker:

@@ -18,7 +18,7 @@ from fedlm.fl_core.deployment.transport import http_connections
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.http_names import UPLOAD_HEADER
 from tests.deployment import small_deployment as small
-from tests.deployment.test_hostile_clients import SETTINGS, SIZE, content_of, header_of, parts_of
+from tests.deployment.uploads import SETTINGS, SIZE, content_of, header_of, parts_of
 
 Status = messages.UploadReply.Status
 READY = messages.CheckInRequest(protocol=PROTOCOL)

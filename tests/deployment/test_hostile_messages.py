@@ -22,7 +22,7 @@ from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_updat
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
 from fedlm.fl_core.local_sgd import TrainingSums, global_norm
 from tests.deployment import small_deployment as small
-from tests.deployment.test_reports import in_round
+from tests.deployment.open_round import in_round
 
 Status = messages.UploadReply.Status
 PRIVATE = small.PRIVACY | {"cohort_size": 1000, "minimum_reports": 1, "over_selection": 50.0}

@@ -7,45 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.clients.local_training import ClientProgram
 from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.compression.registry import COMPRESSIONS
 from fedlm.fl_core.deployment.state.state import SeenClient
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
-from fedlm.fl_core.privacy.private_plan import plan_aggregation
-from fedlm.fl_core.randomness import device_key
-from fedlm.fl_core.runs.checkpoints import Checkpoints
-from fedlm.fl_core.runs.driver import Run
-from fedlm.fl_core.runs.federated_training import FederatedTraining
-from fedlm.fl_core.runs.identity import RunIdentity
-from fedlm.fl_core.runs.private_releases import PrivacyTerms
-from fedlm.fl_core.runs.round_rows import find_divergence
-from fedlm.fl_core.runs.run_folder import RunFolder
-from fedlm.fl_core.server_optimizers import init_server
-from tests.clients.in_process import InProcessRunner
 from tests.deployment import small_deployment as small
-
-
-def simulate(settings, sampler, out):
-    """The run as a simulation: the same round loop, noise and ledger with clients in this process."""
-    model = small.task(settings).model
-    program = ClientProgram(model, settings.training.local_training(), settings.training.compressor())
-    runner = InProcessRunner(program, settings.aggregation_rules(), small.examples_of)
-    fresh = init_server(settings.training.server_config(), model.init(device_key(settings.seed, "init")))
-    aggregation = terms = None
-    with RunFolder(out) as folder:
-        if settings.privacy.is_private:
-            bound = settings.participation
-            clip, delta = settings.training.update_clip_norm, settings.privacy.delta
-            aggregation = plan_aggregation(settings.privacy, settings.rounds, settings.cohort_size, clip, bound, delta)
-            terms = PrivacyTerms(aggregation.plan, delta, settings.seed)
-        run = Run(folder, RunIdentity("test", {}, {}), settings.rounds, 1, find_divergence, terms)
-        training = FederatedTraining(run, settings.optimization(), fresh, aggregation)
-        rows = []
-        run.take(training.rounds(runner, sampler), rows.append)
-        return training.server.params, rows[-1]
+from tests.deployment.plain_loop import final_parameters, simulate
 
 
 def register_clients(out):
@@ -63,12 +32,6 @@ async def deploy(settings, sampler, out, folder, transport):
         async with small.running(clients):
             assert await server.over
     return server.rows
-
-
-def final_parameters(out, private):
-    with Checkpoints(out / "checkpoints") as checkpoints:
-        arrays = checkpoints.restore_arrays(checkpoints.latest_round())
-    return (arrays["server"] if private else arrays)["params"]
 
 
 def compare(settings, sampler, tmp_path, transport, tolerance):

@@ -1,0 +1,103 @@
+"""One attempt at a round of a new deployment, for tests that send reports to it."""
+
+import asyncio
+import contextlib
+
+import jax
+import numpy as np
+
+from fedlm.clients.local_training import train_locally
+from fedlm.clients.server_instructions import plan_of, program_of
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fl_core.deployment.protocol.training_program import write_training_program
+from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters
+from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
+from fedlm.fl_core.deployment.server.client_service import ClientService
+from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
+from fedlm.fl_core.deployment.server.training import DeployedTraining
+from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.runs.run_folder import RunFolder
+from tests.deployment import small_deployment as small
+
+Status = messages.UploadReply.Status
+DEFAULTS = {
+    "cohort_size": 2,
+    "minimum_reports": 1,
+    "over_selection": 2.0,
+    "selection_seconds": 0.5,
+    "reporting_seconds": 0.5,
+    "upload_bits": 8,
+}
+
+
+class Round:
+    """One attempt at a round, and the clients that talk to it."""
+
+    def __init__(self, service, settings, params):
+        self.rounds, self.state, self.settings, self.params = LocalRounds(service), service.state, settings, params
+        self.handlers, self.sums, self.downloads = service.handlers(self.rounds), service.sums, service.downloads
+        self.collecting = None
+
+    def compile(self):
+        """Let no round of a test wait for the compiler."""
+        program = write_training_program(self.settings.model, small.task(self.settings).model, self.settings.training)
+        self.report(messages.RoundConfiguration(program=program, learning_rate=1.0))
+        self.sums.compile(self.plan(0), None)
+
+    def plan(self, number):
+        return RoundPlan(number, np.zeros(0, np.int64), self.settings.seed, self.settings.client_learning_rate)
+
+    async def open(self, number=0):
+        plan, parameters = self.plan(number), self.downloads.offer(pack_parameters(self.params))
+        collecting = self.rounds.collect(plan, parameters, self.sums.new(plan, None))
+        self.collecting = asyncio.create_task(collecting)
+        await asyncio.sleep(0)
+        return self
+
+    async def check_in(self, name):
+        request = messages.CheckInRequest(protocol=PROTOCOL, client_version="test")
+        return await self.handlers.check_in(name, request)
+
+    async def select(self, name):
+        reply = await self.check_in(name)
+        assert reply.WhichOneof("answer") == "selected", reply
+        return reply.selected
+
+    def report(self, configuration, client=3):
+        """The header and the bytes of an honest upload."""
+        program = program_of(configuration.program, small.IMPATIENT)
+        plan = plan_of(configuration)
+        report = train_locally(program, self.params, small.examples_of(client), plan, configuration.client_index)
+        header = messages.UploadHeader(attempt=configuration.attempt, upload_id=b"1", outcome="TRAINED")
+        header.size, header.num_examples = len(report.upload), report.num_examples
+        header.loss, header.tokens, header.gradient_norm = map(float, report.training)
+        return header, report.upload
+
+    async def send(self, name, header, content=b"", chunk=100_000, pause=0.0):
+        async def parts():
+            if header is not None:
+                yield messages.UploadPart(header=header)
+            for start in range(0, len(content), chunk):
+                await asyncio.sleep(pause)
+                yield messages.UploadPart(data=content[start : start + chunk])
+
+        return await self.handlers.upload(name, UploadInParts(parts()))
+
+
+def in_round(tmp_path, scenario, **changes):
+    """Run a scenario with an open round of a new deployment."""
+
+    async def go():
+        settings = small.deployment(**DEFAULTS | changes)
+        out = tmp_path / "run"
+        with RunFolder(out) as folder, contextlib.closing(SqlState(sqlite_url(out / "state.db"))) as state:
+            what = small.task(settings)
+            training = DeployedTraining(settings, what.model, "numbers", folder, state)
+            round_ = Round(ClientService.make(what, state, out), settings, jax.device_get(training.params))
+            round_.compile()
+            async with asyncio.timeout(30):
+                await scenario(await round_.open())
+
+    asyncio.run(go())
