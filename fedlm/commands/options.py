@@ -134,14 +134,14 @@ def _fit(value: Any, kind: Any) -> Any:
 def _unchecked(command: type[_Command], defaults: Mapping[str, Any], record: Any = None) -> _Command:
     """Make an instance for tyro to take defaults from: those given, else those of `record`, else those of the class.
 
-    It is not checked, and what has no default is missing in it.
+    It is not checked, nothing in it is derived from anything else, and what has no default is missing in it.
     """
     instance, kinds = object.__new__(command), typing.get_type_hints(command)
     for field in dataclasses.fields(command):  # type: ignore[arg-type]
         value: Any = field.default
         if record is not None:
             value = getattr(record, field.name)
-        elif field.default_factory is not dataclasses.MISSING:
+        elif field.default_factory not in (dataclasses.MISSING, kinds[field.name]):
             value = field.default_factory()
         missing = value is dataclasses.MISSING
         if dataclasses.is_dataclass(kinds[field.name]):

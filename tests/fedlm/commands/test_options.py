@@ -25,6 +25,20 @@ class Noise:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Travel:
+    """Settings of which one follows from another that is not given."""
+
+    scheme: str | None = None
+    """How things travel."""
+    bits: int | None = None
+    """Bits a value, 8 where no scheme is given either."""
+
+    def __post_init__(self) -> None:
+        if self.scheme is None and self.bits is None:
+            object.__setattr__(self, "bits", 8)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Local:
     """A record that has a record of its own, and a field that must be given."""
 
@@ -32,6 +46,8 @@ class Local:
     """Learning rate."""
     noise: Noise = field(default_factory=lambda: Noise(multiplier=2.0))
     """How much noise."""
+    travel: Travel = field(default_factory=Travel)
+    """How it travels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +104,12 @@ def test_line_over_file_over_preset(file):
 
 def test_a_record_within_keeps_its_own_defaults():
     assert read("--model", "m", "--rate", "1").local.noise == Noise(multiplier=2.0)
+
+
+def test_what_a_record_derives_is_no_default_of_an_option():
+    given = ["--model", "m", "--rate", "1"]
+    assert read(*given).local.travel == Travel(bits=8)
+    assert read(*given, "--scheme", "factors").local.travel == Travel(scheme="factors")
 
 
 def test_the_last_preset_counts_and_a_command_may_have_a_default(file):
