@@ -227,17 +227,16 @@ def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
 
 def _simulation(command: SimulateStatementCommand) -> dict[str, Any]:
     from fedlm.fl_core.privacy.accounting import account
-    from fedlm.simulations.experiments.experiment import plan_private_rounds, prepare
+    from fedlm.simulations.experiments.preparation import prepare
 
-    experiment = command.experiment
-    if not experiment.privacy.is_private:
+    privacy = prepare(command.experiment).privacy
+    if privacy is None:
         raise ConfigurationError(
             "privacy is none: such a run promises nothing; give --privacy, or a preset that has it"
         )
-    prepared = prepare(experiment)
-    aggregation = plan_private_rounds(prepared)
-    statement = account(aggregation.plan, prepared.delta).as_json()
-    if experiment.privacy.noise_seed == "experiment":
+    aggregation = privacy.plan()
+    statement = account(aggregation.plan, privacy.delta).as_json()
+    if privacy.noise_seed is not None:
         statement |= _NOT_PRIVATE
     return statement | {"clip_norm": aggregation.clip_norm, "plan": aggregation.plan.as_json()}
 

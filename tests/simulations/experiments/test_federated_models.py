@@ -6,8 +6,8 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.experiments.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
-from fedlm.simulations.experiments.experiment import prepare
 from fedlm.simulations.experiments.federated_models import create_federated_model
+from fedlm.simulations.experiments.preparation import prepare
 
 NOWHERE = Path("nowhere")
 MESSAGE = "'bert_tiny' has the masked objective.*next token.*fedlm models"

@@ -1,0 +1,198 @@
+"""From the settings of an experiment to the values that its run works with; nothing after it reads settings."""
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.privacy.participation import Participation
+from fedlm.fl_core.privacy.settings import PrivacySettings
+from fedlm.fl_core.randomness import device_key
+from fedlm.fl_core.round_loop import FederatedOptimization
+from fedlm.fl_core.runs.identity import Fact, RunIdentity
+from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
+from fedlm.fl_core.server_optimizers import ServerState, init_server
+from fedlm.models.base import Model
+from fedlm.models.precision import Precision, resolve_precision, with_precision
+from fedlm.simulations.data.federated_data import StoredData, open_splits
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.engine.cohort_engine import ClientWork
+from fedlm.simulations.engine.cohort_samplers import Cohorts, make_cohorts
+from fedlm.simulations.evaluation.canaries import Canaries, WithCanaries, draw_canaries
+from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, with_defaults
+from fedlm.simulations.experiments.federated_models import create_federated_model
+
+if TYPE_CHECKING:
+    # A run without privacy need not load the libraries of privacy.
+    from fedlm.fl_core.privacy.plan import PrivacyPlan
+    from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
+
+
+class Training(NamedTuple):
+    """What a round of simulated training is made of."""
+
+    work: ClientWork
+    clients: StoredData | WithCanaries
+    cohorts: Cohorts
+    cohort_size: int
+    length: int  # target tokens of a sequence
+    optimization: FederatedOptimization
+    lanes_per_device: int | None  # chosen by the devices' memory where None
+
+
+class Scoring(NamedTuple):
+    """What a run is scored on, and when."""
+
+    heldout: StoredData
+    heldout_examples: int
+    every: int  # rounds from one score on the held-out clients to the next
+    test: StoredData
+    test_examples: int | None
+    canaries: Canaries | None  # made-up clients, some of which are training clients, where the run is audited
+
+
+class Privacy(NamedTuple):
+    """What a run with noise promises, and how."""
+
+    settings: PrivacySettings
+    rounds: int
+    cohort_size: int
+    clip_norm: float
+    participation: Participation
+    delta: float
+    noise_seed: int | None  # None for noise that nobody can compute again
+
+    def plan(self, known: "PrivacyPlan | None" = None) -> "PrivateAggregation":
+        """Work out what happens to the sums of rounds; `known` is the plan of the run that goes on."""
+        from fedlm.fl_core.privacy.private_plan import plan_aggregation
+
+        return plan_aggregation(
+            self.settings, self.rounds, self.cohort_size, self.clip_norm, self.participation, self.delta, known
+        )
+
+
+class PreparedExperiment(NamedTuple):
+    """An experiment whose settings and data have been found to fit."""
+
+    identity: RunIdentity
+    rounds: int
+    save_every: int
+    precision: Precision
+    training: Training
+    scoring: Scoring
+    privacy: Privacy | None
+    delta: float  # at which an audit's lower bound on epsilon, and the epsilon of a private run, are stated
+    initial: InitialParameters | None  # of an earlier run to begin with, where the settings name one
+
+    @property
+    def model(self) -> Model:
+        """With the data's vocabulary, in the policy's precision."""
+        return self.training.work.model
+
+    def fresh_state(self) -> ServerState:
+        """Make the server's state before the first round."""
+        optimization = self.training.optimization
+        params = self.model.init(device_key(optimization.seed, "init"))
+        return init_server(optimization.server, self.initial.fit(params) if self.initial else params)
+
+
+def prepare(experiment: Experiment) -> PreparedExperiment:
+    """Open an experiment's data and build its model, touching nothing on disk.
+
+    Raises:
+      UserError: settings or data do not fit.
+    """
+    create_federated_model(experiment.model)
+    settings, private = experiment.training, experiment.privacy.is_private
+    precision = resolve_precision(settings.precision, jax.default_backend())
+    store = TokenStore.open(experiment.data)
+    splits: dict[str, Any] = open_splits(store, ("train", "heldout", "test"), settings.length)
+    canaries = _canaries(experiment, store.vocabulary_size)
+    train: Any = splits["train"] if canaries is None else WithCanaries(splits["train"], canaries)
+    cohorts = make_cohorts(experiment.cohorts, train, experiment.rounds, experiment.seed)
+    delta = experiment.privacy.delta or len(train.num_examples) ** -1.1
+    initial = None if experiment.init_from is None else read_parameters(experiment.init_from, store.fingerprint)
+    return PreparedExperiment(
+        identity=_identity(experiment, store, cohorts, initial),
+        rounds=experiment.rounds,
+        save_every=experiment.checkpoint_every,
+        precision=precision,
+        training=Training(
+            ClientWork(
+                model=_model(experiment.model, store.vocabulary_size, precision),
+                training=settings.local_training(),
+                compressor=settings.compressor(),
+                rules=settings.aggregation_rules(private),
+            ),
+            train,
+            cohorts,
+            experiment.cohorts.cohort_size,
+            settings.length,
+            FederatedOptimization(
+                server=settings.server_config(),
+                server_learning_rate=experiment.server_learning_rate,
+                client_learning_rate=experiment.client_learning_rate,
+                seed=experiment.seed,
+                server_warmup_rounds=settings.server_warmup_rounds,
+            ),
+            experiment.lanes_per_device,
+        ),
+        scoring=Scoring(
+            splits["heldout"],
+            experiment.evaluation.heldout_examples,
+            experiment.evaluation.evaluate_every,
+            splits["test"],
+            experiment.evaluation.test_examples,
+            canaries,
+        ),
+        privacy=_privacy(experiment, cohorts, delta) if private else None,
+        delta=delta,
+        initial=initial,
+    )
+
+
+def _canaries(experiment: Experiment, vocabulary_size: int) -> Canaries | None:
+    number, repeats = experiment.audit.audit_canaries, experiment.audit.audit_repeats
+    if not number:
+        return None
+    return draw_canaries(number, repeats, experiment.training.length, vocabulary_size, experiment.seed)
+
+
+def _privacy(experiment: Experiment, cohorts: Cohorts, delta: float) -> Privacy:
+    clip_norm = experiment.training.update_clip_norm
+    assert cohorts.participation is not None
+    assert clip_norm is not None
+    seed = experiment.seed if experiment.privacy.noise_seed == "experiment" else None
+    cohort_size = experiment.cohorts.cohort_size
+    return Privacy(experiment.privacy, experiment.rounds, cohort_size, clip_norm, cohorts.participation, delta, seed)
+
+
+def _identity(
+    experiment: Experiment, store: TokenStore, cohorts: Cohorts, initial: InitialParameters | None
+) -> RunIdentity:
+    drawn_by = "content of the file that cohorts are drawn by"
+    first = "set of first parameters"
+    return RunIdentity(
+        kind="experiment",
+        settings=settings_as_json(experiment),
+        facts={
+            "vocabulary": Fact(store.fingerprint, "vocabulary", ("vocabulary_sha256",)),
+            "contents": Fact(store.contents, "content of data", since_ever=False),
+            "cohort_file_sha256": Fact(
+                cohorts.file.sha256 if cohorts.file else None, drawn_by, ("cohort_file", "sha256")
+            ),
+            "initial_parameters_sha256": Fact(
+                initial.sha256 if initial else None, first, ("initial_parameters", "parameters_sha256")
+            ),
+        },
+        paths=MAY_MOVE,
+        may_change=("rounds",),
+        complete=with_defaults,
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _model(name: str, vocabulary_size: int, precision: Precision) -> Model:
+    # The same object for the same model lets the next experiment of a comparison reuse compiled programs.
+    return with_precision(create_federated_model(name, vocabulary_size), precision)
