@@ -76,6 +76,8 @@ def _run(command: str, argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("\nfedlm: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return _INTERRUPTED
+    except (MemoryError, OverflowError) as error:
+        return _complain(prog, f"a number is too large, or too small, for this machine ({error}); give another")
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _complain(prog, f"the disk is full ({error}); make room, and give the command again")

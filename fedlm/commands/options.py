@@ -77,7 +77,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets as deep
         raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
 
 
@@ -124,7 +124,7 @@ def _fit(value: Any, kind: Any) -> Any:
             raise TypeError(f"must be one of {', '.join(map(str, parts))}")
         return parts[parts.index(value)]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(str(value))  # infinite where it is too large, as 1e400 is
     wanted = str if kind is Path else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"must be {_MUST_BE.get(kind, 'a string')}")

@@ -30,6 +30,7 @@ from fedlm.fl_core.privacy.participation import (
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
+_MOST_LOSS = 1e6  # epsilon, or rho, that noise is found for
 
 _RELATIONS = {
     "add_or_remove": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -190,8 +191,8 @@ def calibrate(
     if (epsilon is None) == (rho is None):
         raise ConfigurationError("give either epsilon or rho to calibrate the noise to")
     target = epsilon if rho is None else rho
-    if target is None or not (target > 0 and math.isfinite(target)):
-        raise ConfigurationError(f"the target is {target}, but must be positive and finite")
+    if target is None or not 0 < target <= _MOST_LOSS:
+        raise ConfigurationError(f"the target is {target}, but must be positive and finite, {_MOST_LOSS:g} at most")
     check_delta(delta)
     plan = with_noise(1.0)
     if not isinstance(plan.participation, PoissonParticipation):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from fedlm.fl_core.privacy.participation import (
 
 CLIENT = "client: all examples of one client, in all rounds"
 Adjacency = Literal["add_or_remove", "zero_out"]
+_LEAST_NOISE, _MOST_NOISE = 1e-6, 1e9  # between which float32 holds the noise, and epsilon can be computed
 LEDGER_FILE = "ledger.jsonl"
 
 
@@ -40,8 +40,11 @@ class PrivacyPlan(NoisePlan):
             raise ConfigurationError(f"mechanism is {self.mechanism!r}, but must be one of {tuple(MECHANISMS)}")
         mechanism = MECHANISMS[self.mechanism]
         mechanism.check_rounds(self.rounds)
-        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
-            raise ConfigurationError(f"noise_multiplier is {self.noise_multiplier}, but must be positive and finite")
+        if not _LEAST_NOISE <= self.noise_multiplier <= _MOST_NOISE:
+            raise ConfigurationError(
+                f"noise_multiplier is {self.noise_multiplier}, but must be positive and finite, between "
+                f"{_LEAST_NOISE:g} and {_MOST_NOISE:g}"
+            )
         sampled = isinstance(self.participation, PoissonParticipation)
         if sampled and not mechanism.independent_rounds:
             raise ConfigurationError(

@@ -56,6 +56,18 @@ def test_a_place_that_is_no_folder_is_one_line(tmp_path, capsys):
     assert said == f"fedlm keys: {tmp_path / 'file'}: File exists; give another place, or make way there\n"
 
 
+@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 38.0 GiB"), OverflowError("int too large")])
+def test_a_number_too_large_is_one_line(error, monkeypatch, capsys):
+    def run(argv):
+        raise error
+
+    monkeypatch.setattr("fedlm.commands.models.main", run)
+    assert main(["models"]) == 2
+    assert capsys.readouterr().err == (
+        f"fedlm models: a number is too large, or too small, for this machine ({error}); give another\n"
+    )
+
+
 def test_a_vocabulary_without_tokens_is_refused(capsys):
     assert main(["models", "--vocabulary-size", "0"]) == 2
     assert "vocabulary_size is 0, but must be at least 1" in capsys.readouterr().err

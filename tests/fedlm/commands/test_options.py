@@ -145,6 +145,7 @@ def test_help_shows_what_file_and_preset_set(file, capsys):
         ("multiplier = inf", float("inf")),
         ("limit = 'None'", None),
         ("limit = 3", 3.0),
+        ("limit = 1" + 400 * "0", float("inf")),
         ("seeds = []", ()),
         ("seeds = 5", (5,)),
         ("sampler = 'weighted'", "weighted"),
@@ -224,7 +225,7 @@ def test_a_flag_without_its_value_is_refused(flag):
         read("--model", "m", flag)
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"bands = 1" + 5000 * b"0", b"seeds = " + 5000 * b"["])
 def test_a_file_that_cannot_be_read_is_named(content, tmp_path):
     path = tmp_path / "run.toml"
     if content is None:
