@@ -63,7 +63,11 @@ class UniformQuantization:
         return QuantizedTensor(codes.astype(jnp.uint16 if self.bits == 16 else jnp.uint8), minimum, step)
 
     def decompress(self, key: jax.Array, compressed: QuantizedTensor, shape: Shape) -> jax.Array:
-        values = compressed.minimum + jnp.asarray(compressed.codes, jnp.float32) * compressed.step
+        # No honest step is negative, so that the maximum changes no number, but it keeps product and sum from being one
+        # operation that rounds once, in some programs and not in others. A client can choose numbers that are nothing
+        # but that rounding, and what measures an update must see the very numbers that what adds it up sees.
+        above = jnp.maximum(jnp.asarray(compressed.codes, jnp.float32) * compressed.step, 0.0)
+        values = compressed.minimum + above
         _, rotation_key = jax.random.split(key)
         return (rotate_back(rotation_key, values, math.prod(shape)) if self.rotation else values).reshape(shape)
 

@@ -1,0 +1,42 @@
+"""What a report may add to the sum, whatever its numbers are."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedlm.fl_core.aggregation import AggregationRules
+from fedlm.fl_core.compression.quantization import QuantizedTensor, UniformQuantization
+from fedlm.fl_core.compression.rotation import rotated_size
+from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
+from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
+from fedlm.fl_core.local_sgd import TrainingSums, global_norm
+
+CLIP_NORM = 0.5
+SHAPES = [(4096,), (256, 64), (768,), (64, 300), (50, 3), ()]
+NOTHING, STEP = np.float32(0.0), np.float32(1.2345e12)
+
+
+def sum_of(compressor, tensors):
+    like = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES]
+    total = StreamingSum(SumSettings(like, compressor, AggregationRules("uniform", CLIP_NORM)), jax.random.key(0))
+    total.add(Report(0, pack_update(compressor, tensors, like), 1, TrainingSums(1.0, 1.0, 1.0)))
+    return total.finish()
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+@pytest.mark.parametrize("rotation", [False, True])
+def test_numbers_that_cancel_but_for_their_rounding_are_clipped_as_they_are_added(bits, rotation):
+    """The length that they are clipped by is computed apart from the sum, and must be that of the very same numbers."""
+    compressor, code = UniformQuantization(bits, rotation), 2**bits - 1
+    for place, _ in enumerate(SHAPES):
+        tensors = []
+        for other, shape in enumerate(SHAPES):
+            step = STEP if other == place else NOTHING
+            size = rotated_size(math.prod(shape)) if rotation else math.prod(shape)
+            codes = np.full(size, code, np.uint16 if bits == 16 else np.uint8)
+            tensors.append(QuantizedTensor(codes, np.float32(-(np.float32(code) * step)), step))
+        aggregate = sum_of(compressor, tensors)
+        assert float(global_norm(aggregate.delta)) <= CLIP_NORM * 1.0001, f"in tensor {place}"
