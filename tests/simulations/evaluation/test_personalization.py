@@ -46,7 +46,7 @@ def run(finished):
 
 
 def personalized(run, *others):
-    return personalize(run.trained, run.experiment.local_training(), *others)
+    return personalize(run.trained, run.experiment.training.local_training(), *others)
 
 
 def test_a_run_opens_with_its_settings_and_last_parameters(finished, run, settings):
