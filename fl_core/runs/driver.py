@@ -20,7 +20,7 @@ from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, RunIdentity
-from fedlm.fl_core.runs.metrics_log import finite_row
+from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_row, read_rows
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS, NOT_PRIVATE, Divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Params
@@ -115,9 +115,14 @@ class Run:
         from fedlm.fl_core.runs.private_releases import PrivateReleases
 
         self._releases = releases = PrivateReleases(self._privacy, folder, like)
-        if releases.ledger.records and not latest:
+        if not latest:
             # No checkpoint says yet whose run this is; whether its noise is secret must not change all the same.
-            self._identity.check(releases.ledger.about, folder.directory)
+            if releases.ledger.records:
+                self._identity.check(releases.ledger.about, folder.directory)
+            elif read_rows(folder.directory / METRICS_FILE):
+                raise CheckpointError(
+                    f"{folder.directory}: holds a run that is not private, and this one is; give another --out"
+                )
         found, state = releases.resume(about)
         standing = Standing(
             found.checkpoint, found.next_round, found.end, found.first, found.secret.hex(), releases.draw_seed()

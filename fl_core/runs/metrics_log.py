@@ -13,6 +13,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from fedlm.fl_core.atomic_files import append_whole, disk_errors, write_atomically
 
+METRICS_FILE = "metrics.jsonl"
 _FLUSHED_EVERY = 30.0
 
 
@@ -23,7 +24,7 @@ class MetricsLog:
         """Open the record, forgetting rows of rounds from the first on that will be run again. Raises DiskError where
         it cannot be written."""
         self._counter = counter
-        self._path = directory / "metrics.jsonl"
+        self._path = directory / METRICS_FILE
         self.rows = [row for row in read_rows(self._path) if row[counter] < first_round]
         write_atomically(self._path, "".join(_line(row) for row in self.rows))
         self._events_folder = directory / "tensorboard"

@@ -19,7 +19,7 @@ from typing import Any
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import CheckpointError, UserError
-from fedlm.fl_core.runs.metrics_log import read_rows
+from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.configuration import (
@@ -209,7 +209,7 @@ def _run_cell(cell: Cell) -> str | None:
 def read_result(cell: Cell, failure: str | None = None) -> CellResult:
     """Read what a cell that `run_cells` was given left in its folder. Raises CheckpointError where its files are
     damaged."""
-    rows = read_rows(cell.directory / "metrics.jsonl")
+    rows = read_rows(cell.directory / METRICS_FILE)
     if failure is not None:
         return CellResult(cell, {"status": "failed", "error": failure}, rows)
     path = cell.directory / "summary.json"

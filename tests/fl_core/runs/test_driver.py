@@ -114,9 +114,11 @@ def test_a_run_that_diverged_is_over(tmp_path):
 def test_folders_of_other_runs_are_refused(tmp_path):
     begin_and_stop(tmp_path / "open", 4)
     begin_and_stop(tmp_path / "private", 4, privacy=TERMS)
+    begin_and_stop(tmp_path / "no checkpoint", 1)
     for out, others, message in (
         ("private", {}, "holds a private run"),
         ("open", {"privacy": TERMS}, "there is no ledger"),
+        ("no checkpoint", {"privacy": TERMS}, "holds a run that is not private"),
         ("open", {"kind": "other"}, "a run of another kind"),
         ("private", {"privacy": TERMS._replace(delta=1e-4)}, "another privacy plan"),
     ):
