@@ -45,7 +45,7 @@ class RunIdentity:
         """Refuse to go on with another run, given what `about` said when the run in the folder was begun. Raises
         CheckpointError where they differ in what may not change."""
         if self.kind not in found:
-            raise CheckpointError(f"{directory}: holds a run of another kind; give another --out")
+            raise _of_another_kind(directory)
         old, new = self.complete(found[self.kind]), self.settings
         changed = [name for name in new if name not in self.paths + self.may_change and old.get(name) != new[name]]
         if changed:
@@ -69,6 +69,8 @@ class RunIdentity:
             return None
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
+            if self.kind not in summary and "status" in summary:
+                raise _of_another_kind(directory)
             old, new = self.complete(summary[self.kind]), self.settings
             free = {*self.paths, *self.may_change} - {length}
             same = all(old.get(name) == value for name, value in new.items() if name not in free)
@@ -98,6 +100,10 @@ class RunIdentity:
                     f"{name} is {first[name]} in process 0 and {found.get(name)} there" for name in different
                 )
                 raise ConfigurationError(f"process {process} differs from process 0: {what}. Start all with the same")
+
+
+def _of_another_kind(directory: Path) -> CheckpointError:
+    return CheckpointError(f"{directory}: holds a run of another kind; give another --out")
 
 
 def _in_summary(summary: dict[str, Any], fact: Fact) -> Any:

@@ -76,6 +76,11 @@ def _settings(directory: Path, about: dict[str, Any]) -> tuple[str, dict[str, An
     try:
         command = "pretrain" if "pretraining" in about else "simulate"
         settings = about["pretraining"] if command == "pretrain" else about["experiment"]
+        if "data" not in settings and "minimum_reports" in settings:
+            raise CheckpointError(
+                f"{directory}: a run of `fedlm serve`, whose text is on its clients' devices; give one of "
+                "`fedlm simulate` or `fedlm pretrain`"
+            )
         return command, settings | {
             name: settings[name] for name in (_OF_PRETRAINING if command == "pretrain" else _OF_ANY_RUN)
         }

@@ -7,8 +7,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedlm.fl_core.composed_settings import compose, with_changes
+from fedlm.fl_core.composed_settings import compose, settings_as_json, with_changes
+from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import CheckpointError, DataError
+from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.scores import ClientSums, evaluate
 from fedlm.models.losses import ExampleSums
 from fedlm.simulations.data.federated_data import InMemoryData, evaluation_batches
@@ -173,6 +175,14 @@ def test_a_folder_without_a_checkpoint_is_named(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(CheckpointError, match="has no checkpoint; give the folder of a run"):
         open_run(tmp_path)
+
+
+def test_a_run_of_a_server_is_named(small_store, tmp_path):
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        settings = settings_as_json(compose(Deployment, model="cifg_tiny", cohort_size=2))
+        checkpoints.save(1, {"params": {}}, {"experiment": settings, "vocabulary": "abc"})
+    with pytest.raises(CheckpointError, match="a run of `fedlm serve`"):
+        open_run(tmp_path, small_store)
 
 
 def test_data_of_another_vocabulary_is_refused(finished, small_store, tmp_path):

@@ -88,9 +88,15 @@ def test_only_the_summary_of_the_same_settings_counts(tmp_path):
     assert finished_summary(tmp_path) is not None
     assert finished_summary(tmp_path, seed=1) is None
     assert finished_summary(tmp_path, rounds=101) is None, "there are rounds left to run"
-    write_atomically(tmp_path / "summary.json", "[1")
-    with pytest.raises(CheckpointError, match="not a summary"):
-        finished_summary(tmp_path)
+    for text, message in (
+        ("[1", "not a summary"),
+        ("{}", "not a summary"),
+        ("3", "not a summary"),
+        ('{"pretraining": {}, "status": "finished"}', "holds a run of another kind"),
+    ):
+        write_atomically(tmp_path / "summary.json", text)
+        with pytest.raises(CheckpointError, match=message):
+            finished_summary(tmp_path)
 
 
 def test_the_summary_of_another_vocabulary_does_not_count(tmp_path):
