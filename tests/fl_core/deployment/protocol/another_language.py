@@ -18,7 +18,9 @@ PLANS = {
     **{f"uniform{bits}": (2, 1, {"bits": bits, "rotation": 0}) for bits in (2, 4, 8, 16)},
     **{f"uniform{bits}_rotated": (2, 1, {"bits": bits, "rotation": 1}) for bits in (2, 8)},
     **{f"powersgd{rank}": (3, 1, {"rank": rank}) for rank in (1, 2)},
+    "uniform2_blocks": (2, 1, {"bits": 2, "rotation": 1}),
 }
+OTHER_SHAPES = {"uniform2_blocks": [(1030,)]}
 
 
 def float32(value):
@@ -29,17 +31,17 @@ def floats(values):
     return struct.pack(f"<{len(values)}f", *values)
 
 
-def tensors():
+def tensors(shapes):
     """Some numbers, each tensor a list in row-major order."""
-    return [[(37 * (i + 5 * place) % 101 - 50) / 64 for i in range(math.prod(s))] for place, s in enumerate(SHAPES)]
+    return [[(37 * (i + 5 * place) % 101 - 50) / 64 for i in range(math.prod(s))] for place, s in enumerate(shapes)]
 
 
-def plan_bytes(scheme, version, settings):
+def plan_bytes(scheme, version, settings, shapes):
     out = struct.pack("<III", scheme, version, len(settings))
     for name in sorted(settings, key=str.encode):
         out += struct.pack("<I", len(name.encode())) + name.encode() + struct.pack("<I", settings[name])
-    out += struct.pack("<I", len(SHAPES))
-    for shape in SHAPES:
+    out += struct.pack("<I", len(shapes))
+    for shape in shapes:
         out += struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", dimension) for dimension in shape)
     return out
 
@@ -109,27 +111,28 @@ def factored(values, shape, rank):
     return floats([x for row in (*left, *right) for x in row]), meant
 
 
-def upload(scheme, version, settings):
+def upload(scheme, version, settings, shapes):
     """The bytes of an upload, and the tensors that they stand for."""
     parts = []
-    for place, (values, shape) in enumerate(zip(tensors(), SHAPES, strict=True)):
+    for place, (values, shape) in enumerate(zip(tensors(shapes), shapes, strict=True)):
         if scheme == 1:
             parts.append((floats(values), values))
         elif scheme == 2:
             parts.append(quantized(values, place, settings["bits"], settings["rotation"]))
         else:
             parts.append(factored(values, shape, settings["rank"]))
-    body = b"FLU2" + hashlib.sha256(plan_bytes(scheme, version, settings)).digest()[:4]
+    body = b"FLU2" + hashlib.sha256(plan_bytes(scheme, version, settings, shapes)).digest()[:4]
     body += b"".join(packed for packed, _ in parts)
     return body + struct.pack("<I", zlib.crc32(body)), [meant for _, meant in parts]
 
 
 def upload_vector(name):
     scheme, version, settings = PLANS[name]
-    plan = plan_bytes(scheme, version, settings)
-    message, meant = upload(scheme, version, settings)
+    shapes = OTHER_SHAPES.get(name, SHAPES)
+    plan = plan_bytes(scheme, version, settings, shapes)
+    message, meant = upload(scheme, version, settings, shapes)
     return {
-        "plan": {"scheme": scheme, "version": version, "settings": settings, "tensors": [list(s) for s in SHAPES]},
+        "plan": {"scheme": scheme, "version": version, "settings": settings, "tensors": [list(s) for s in shapes]},
         "plan_bytes": plan.hex(),
         "plan_digest": hashlib.sha256(plan).hexdigest(),
         **STREAM,
