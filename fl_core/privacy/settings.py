@@ -143,10 +143,8 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
     def with_mechanism(self, mechanism: PrivacyName, epsilon: float | None) -> "PrivacySettings":
         """Take another mechanism, and leave out the settings of mechanisms that this is not.
 
-        The epsilon is to be reached in place of what these settings ask for; infinite for no noise; None to keep that.
+        The epsilon is to be reached in place of what these settings ask for; None to keep that.
         """
-        if epsilon is not None and math.isinf(epsilon):
-            return PrivacySettings()
         others = set(_names_of(*MECHANISMS)) - set(_names_of(mechanism))
         kept = {name: getattr(self, name) for name in PrivacySettings.__dataclass_fields__ if name not in others}
         target = {} if epsilon is None else {"target_epsilon": epsilon}

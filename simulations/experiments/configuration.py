@@ -146,7 +146,9 @@ class Comparison(RunSettings):
             for mechanism in mechanisms
             for epsilon in (levels if self.epsilons else [None])
         ]
-        return grid + [PrivacySettings()] * (math.inf in self.epsilons)
+        # An audit states its bound at delta, whether there is noise or not.
+        noiseless = PrivacySettings(delta=self.privacy.delta if self.audit.audit_canaries else None)
+        return grid + [noiseless] * (math.inf in self.epsilons)
 
     def _of_runs(self, privacy: PrivacySettings) -> dict[str, Any]:
         """Collect what all runs of one privacy have in common."""

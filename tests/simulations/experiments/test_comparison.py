@@ -40,6 +40,11 @@ def test_runs_without_noise_differ_in_nothing_but_the_noise():
     assert (noiseless.training.weighting, noiseless.privacy.delta) == ("uniform", None)
 
 
+def test_audits_are_at_the_same_delta_with_noise_and_without():
+    audited = compare(privacy="gaussian", epsilons=(5, math.inf), delta=1e-6, audit_canaries=2).experiments()
+    assert {experiment.privacy.delta for experiment in audited} == {1e-6}
+
+
 def test_one_of_mechanisms_and_epsilons_is_enough():
     assert privacies(compare(privacy="tree", epsilons=(5,))) == [("tree", 5)]
     assert privacies(compare(mechanisms=("tree", "blt"), target_epsilon=3.0)) == [("tree", 3.0), ("blt", 3.0)]
