@@ -8,7 +8,7 @@ from fedlm.fl_core.errors import ConfigurationError
 def host_and_port(address: str) -> tuple[str, int]:
     """Take an address apart; the host of IPv6 loses its brackets; raises `ValueError` where the port is no number."""
     host, _, port = address.rpartition(":")
-    if not port.isdigit():
+    if not port.isdigit() or int(port) >= 2**16:
         raise ValueError(f"{port!r} is no port")
     return host.strip("[]"), int(port)
 

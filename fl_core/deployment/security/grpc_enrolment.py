@@ -8,6 +8,7 @@ from typing import NoReturn
 import grpc
 from google.protobuf.message import DecodeError
 
+from fedlm.fl_core.deployment.addresses import host_and_port
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.certificates import KeysError
@@ -50,8 +51,9 @@ class EnrolmentServer:
 
     async def start(self) -> None:
         try:
+            host_and_port(self._address)
             self.port = self._server.add_secure_port(self._address, self._credentials)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise ConfigurationError(
                 f"cannot listen on {self._address} for enrolment ({error}); is another server running there?"
             ) from error

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from fedlm.fl_core.deployment.addresses import host_and_port
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import (
     MalformedError,
@@ -81,11 +82,12 @@ class GrpcServer:
 
     async def start(self) -> None:
         try:
+            host_and_port(self._address)  # gRPC listens on another port where there is none of this number
             if self._credentials is None:
                 self.port = self._server.add_insecure_port(self._address)
             else:
                 self.port = self._server.add_secure_port(self._address, self._credentials)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise ConfigurationError(
                 f"cannot listen on {self._address} ({error}); is another server running there?"
             ) from error

@@ -184,3 +184,13 @@ def test_connections_of_http_are_used_again():
 def test_mistakes_of_http_clients(server, name):
     with pytest.raises(ConfigurationError):
         HttpChannel(server, name)
+
+
+@every_transport
+def test_a_port_that_there_is_not_is_refused(transport):
+    async def refuse():
+        with pytest.raises(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:99999 \('99999' is no port\)"):
+            async with connected(transport, Handlers(), 99999):
+                pass
+
+    asyncio.run(refuse())
