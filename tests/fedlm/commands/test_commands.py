@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from fedlm.commands import models
 from fedlm.commands.cli import COMMANDS, main
 from fedlm.commands.progress import bytes_text, describe_round, time_text
 from fedlm.simulations.experiments.presets import PRESETS, SIMULATION_PRESETS
@@ -61,7 +62,7 @@ def test_a_number_too_large_is_one_line(error, monkeypatch, capsys):
     def run(argv):
         raise error
 
-    monkeypatch.setattr("fedlm.commands.models.main", run)
+    monkeypatch.setattr(models, "main", run)
     assert main(["models"]) == 2
     assert capsys.readouterr().err == (
         f"fedlm models: a number is too large, or too small, for this machine ({error}); give another\n"
