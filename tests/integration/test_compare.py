@@ -58,6 +58,7 @@ def test_the_results_are_a_table_and_a_page(compared):
     assert "NOT PRIVATE" in page
 
 
+@pytest.mark.long
 def test_going_on_runs_only_the_cells_that_are_left(compared, small_store):
     out, _ = compared
     kept = next(out.glob("cells/cifg_tiny/client-0.5*/seed-1/summary.json"))

@@ -36,6 +36,7 @@ def summaries(out):
     return {path.parts[-4]: json.loads(path.read_text()) for path in out.glob("cells/si_cifg_tiny/*/*/*/summary.json")}
 
 
+@pytest.mark.long
 def test_every_mechanism_keeps_its_epsilon_and_no_noise_has_none(compared):
     by_folder = summaries(compared)
     assert set(by_folder) == {"tree_epsilon-1000", "banded_epsilon-1000", "no_noise"}
@@ -47,6 +48,7 @@ def test_every_mechanism_keeps_its_epsilon_and_no_noise_has_none(compared):
     assert by_folder["no_noise"]["experiment"]["weighting"] == "uniform"
 
 
+@pytest.mark.long
 def test_the_report_compares_at_equal_privacy(compared):
     page = (compared / "report.html").read_text()
     assert "epsilon 1000" in page

@@ -69,6 +69,7 @@ def test_says_what_it_promises_and_what_not(whole, capsys):
     assert summary["units"]["unit"] == "example"
 
 
+@pytest.mark.long
 def test_killed_and_resumed_gives_the_same_parameters(small_store, whole, tmp_path):
     process = start(small_store, tmp_path)
     while not (tmp_path / "checkpoints" / "2").exists() and process.poll() is None:
@@ -113,6 +114,7 @@ def test_a_private_run_that_is_killed_spends_no_more_than_planned(small_store, t
     assert spent.epsilon == pytest.approx(summary["privacy_guarantee"]["epsilon"])
 
 
+@pytest.mark.long
 def test_a_private_run_says_what_it_spent_and_starts_a_simulation(small_store, tmp_path, fedlm_here):
     private = {"noise_seed": None, "delta": 1e-4}
     done = fedlm_here("pretrain", *options(small_store, tmp_path / "private", steps=2, **private))

@@ -155,6 +155,7 @@ def test_when_a_process_is_killed_the_other_ends_and_the_run_can_be_resumed(smal
     assert_same_run(out, tmp_path / "one")
 
 
+@pytest.mark.long
 def test_processes_with_other_settings_or_data_all_end_with_a_message(small_store, tmp_path):
     other = tmp_path / "other"
     other.mkdir()

@@ -77,6 +77,7 @@ def test_jax_privacy_is_also_timed_at_its_ends():
     assert names == [2, 4, 1, 8]
 
 
+@pytest.mark.long
 def test_the_command_measures_and_draws(monkeypatch, tmp_path):
     words = (
         "--models transformer_tiny --shapes 2x4 --microbatches 1 --passes 1 --vocabulary 32 --kinds plain bookkeeping"

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from benchmarks.deployment.check_ins import measure_idle, plot
 from benchmarks.deployment.rounds import measure
 from benchmarks.deployment.rounds import plot as plot_rounds
@@ -10,6 +12,7 @@ from benchmarks.deployment.shapes import Shape, sizes_of
 SHAPE = Shape("tiny", 2_000, 4, 3)
 
 
+@pytest.mark.long
 def test_rounds_are_timed_against_two_other_servers():
     found = measure(SHAPE, passes=1)
     down, up = sizes_of(SHAPE)

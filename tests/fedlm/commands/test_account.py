@@ -236,6 +236,7 @@ def test_a_damaged_ledger_is_named(run, damage, message, capsys):
     assert said.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["picture.png", "deep/picture.svg"])
 def test_a_picture_is_made(name, tmp_path, capsys):
     out = tmp_path / name

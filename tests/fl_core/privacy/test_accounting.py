@@ -78,7 +78,7 @@ def test_poisson_sampling_is_what_dp_accounting_says(rounds, probability, noise)
     [
         dp_accounting.GaussianDpEvent(2.0),
         dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)),
-        dp_accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.01, 20, 1.0),
+        pytest.param(dp_accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.01, 20, 1.0), marks=pytest.mark.long),
     ],
     ids=["gaussian", "poisson", "truncated"],
 )
@@ -162,6 +162,7 @@ def errors_of(name, rounds, options=None):
     return np.sqrt(MECHANISMS[name].prefix_variance(plan) * sensitivity_squared(plan, [(0, rounds)]))
 
 
+@pytest.mark.long
 def test_optimized_matrices_are_better_than_a_tree():
     """Figures of the BLT for n = 1000, one participation, as published."""
     blt = errors_of("blt", 1000)

@@ -114,6 +114,7 @@ def summary_of(small_store, out, **changes):
     return run_experiment(compose(Experiment, **settings | changes), out)
 
 
+@pytest.mark.long
 def test_a_run_without_noise_is_caught_and_one_with_noise_keeps_its_promise(small_store, tmp_path):
     caught = summary_of(small_store, tmp_path / "bare")
     assert caught["audit"]["auc"] > 0.95, caught["audit"]
