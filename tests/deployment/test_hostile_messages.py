@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedlm.fl_core.aggregation import AggregationRules
@@ -105,6 +105,7 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
                     continue
 
         @given(headers(configuration.attempt, len(content)), contents(content), st.booleans())
+        @example(header, content, True)
         @settings(max_examples=60, deadline=None)
         def upload(sent, body, honestly_declared):
             name = f"uploader{next(numbers)}"
