@@ -29,7 +29,7 @@ def compose(kind: type[_Settings], **values: Any) -> _Settings:
       TypeError: a value has the name of no field, or one without default is missing.
       ConfigurationError: a value is out of range.
     """
-    if unknown := values.keys() - _names(kind):
+    if unknown := values.keys() - value_types(kind).keys():
         raise TypeError(f"{kind.__name__} has no setting {', '.join(sorted(unknown))}")
     return _composed(kind, values)
 
@@ -80,9 +80,10 @@ def _fields(kind: type) -> dict[str, type | None]:
     return {name: kinds[name] if dataclasses.is_dataclass(kinds[name]) else None for name in names}
 
 
-def _names(kind: type) -> set[str]:
-    """The names of all values."""
-    records = _fields(kind)
-    return {name for name, record in records.items() if record is None}.union(
-        *(_names(record) for record in records.values() if record is not None)
-    )
+def value_types(kind: type) -> dict[str, Any]:
+    """From the names of a record's values, and of those of the records within it, to their types."""
+    types: dict[str, Any] = {}
+    hints = typing.get_type_hints(kind)
+    for name, record in _fields(kind).items():
+        types |= {name: hints[name]} if record is None else value_types(record)
+    return types

@@ -9,6 +9,7 @@ from fedlm.fl_core.compression.compressors import Compressor
 from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionName, UploadBits, make_compressor
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
+from fedlm.fl_core.round_loop import FederatedOptimization
 from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, ServerOptimizerName
 from fedlm.models.precision import Precision
 
@@ -118,6 +119,18 @@ class TrainingSettings:
             beta1=self.server_beta1,
             beta2=self.server_beta2,
             epsilon=self.server_epsilon,
+        )
+
+    def optimization(
+        self, server_learning_rate: float, client_learning_rate: float, seed: int
+    ) -> FederatedOptimization:
+        """Collect what the round loop needs."""
+        return FederatedOptimization(
+            server=self.server_config(),
+            server_learning_rate=server_learning_rate,
+            client_learning_rate=client_learning_rate,
+            seed=seed,
+            server_warmup_rounds=self.server_warmup_rounds,
         )
 
 

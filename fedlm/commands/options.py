@@ -6,12 +6,13 @@ import sys
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tyro
 
+from fedlm.fl_core.composed_settings import value_types
 from fedlm.fl_core.errors import ConfigurationError
 
 _Command = TypeVar("_Command")
@@ -81,18 +82,8 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
 
 
-def _options(command: type) -> Iterator[tuple[str, Any]]:
-    """Names and types of a command's options, those of the dataclasses within it among them."""
-    kinds = typing.get_type_hints(command)
-    for field in dataclasses.fields(command):
-        if dataclasses.is_dataclass(kinds[field.name]):
-            yield from _options(kinds[field.name])
-        else:
-            yield field.name, kinds[field.name]
-
-
 def _fitting(settings: Mapping[str, Any], command: type, source: str) -> dict[str, Any]:
-    kinds = dict(_options(command))
+    kinds = value_types(command)
     if unknown := sorted(settings.keys() - kinds.keys()):
         raise ConfigurationError(
             f"{source}: sets {', '.join(unknown)}, which is no option of this command; --help lists them"

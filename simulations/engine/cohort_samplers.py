@@ -33,17 +33,14 @@ def make_cohorts(settings: CohortSettings, train: StoredData, rounds: int, seed:
     Raises:
       UserError: a file is missing or damaged, or settings and clients do not fit.
     """
-    cohorts = SAMPLERS[settings.cohort_sampler](settings, train, seed)
-    if isinstance(cohorts.sampler, AvailabilitySampler | MinSeparationSampler):
-        cohorts.sampler.check_rounds(rounds)
-    return cohorts
+    return SAMPLERS[settings.cohort_sampler](settings, train, rounds, seed)
 
 
-def _uniform(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
+def _uniform(settings: CohortSettings, train: StoredData, rounds: int, seed: int) -> Cohorts:
     return Cohorts(UniformSampler(len(train.num_examples), settings.cohort_size, seed), None)
 
 
-def _weighted(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
+def _weighted(settings: CohortSettings, train: StoredData, rounds: int, seed: int) -> Cohorts:
     file = None
     with np.errstate(divide="ignore"):
         if settings.cohort_weights is not None:
@@ -56,24 +53,28 @@ def _weighted(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts
     return Cohorts(WeightedSampler(log_weights, settings.cohort_size, seed), file)
 
 
-def _availability(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
+def _availability(settings: CohortSettings, train: StoredData, rounds: int, seed: int) -> Cohorts:
     assert settings.availability_trace is not None
     hours = settings.availability_cycle_hours
     availability, file = read_availability(settings.availability_trace, _indices(train), hours)
-    return Cohorts(AvailabilitySampler(availability, settings.round_minutes, settings.cohort_size, seed), file)
+    sampler = AvailabilitySampler(availability, settings.round_minutes, settings.cohort_size, seed)
+    sampler.check_rounds(rounds)
+    return Cohorts(sampler, file)
 
 
-def _poisson(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
+def _poisson(settings: CohortSettings, train: StoredData, rounds: int, seed: int) -> Cohorts:
     sampler = PoissonSampler(len(train.num_examples), settings.cohort_size, seed)
     return Cohorts(sampler, None, sampler.participation)
 
 
-def _min_separation(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
+def _min_separation(settings: CohortSettings, train: StoredData, rounds: int, seed: int) -> Cohorts:
     bound = BoundedParticipation(settings.max_participations, settings.min_separation)
-    return Cohorts(MinSeparationSampler(len(train.num_examples), settings.cohort_size, seed, bound), None, bound)
+    sampler = MinSeparationSampler(len(train.num_examples), settings.cohort_size, seed, bound)
+    sampler.check_rounds(rounds)
+    return Cohorts(sampler, None, bound)
 
 
-def _shuffled_epochs(settings: CohortSettings, train: StoredData, seed: int) -> Cohorts:
+def _shuffled_epochs(settings: CohortSettings, train: StoredData, rounds: int, seed: int) -> Cohorts:
     sampler = ShuffledEpochSampler(len(train.num_examples), settings.cohort_size, seed)
     return Cohorts(sampler, None, sampler.participation)
 
@@ -82,7 +83,7 @@ def _indices(train: StoredData) -> dict[str, int]:
     return {name: index for index, name in enumerate(train.client_ids)}
 
 
-SAMPLERS: dict[str, Callable[[CohortSettings, StoredData, int], Cohorts]] = {
+SAMPLERS: dict[str, Callable[[CohortSettings, StoredData, int, int], Cohorts]] = {
     "uniform": _uniform,
     "availability": _availability,
     "weighted": _weighted,

@@ -129,13 +129,7 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
             cohorts,
             experiment.cohorts.cohort_size,
             settings.length,
-            FederatedOptimization(
-                server=settings.server_config(),
-                server_learning_rate=experiment.server_learning_rate,
-                client_learning_rate=experiment.client_learning_rate,
-                seed=experiment.seed,
-                server_warmup_rounds=settings.server_warmup_rounds,
-            ),
+            settings.optimization(experiment.server_learning_rate, experiment.client_learning_rate, experiment.seed),
             experiment.lanes_per_device,
         ),
         scoring=Scoring(

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.clipping.methods import Clipping, method_for
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
@@ -57,7 +58,7 @@ def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
         settings.seed,
         settings.cache or settings.data / "cache",
     )
-    if canaries := canaries_of(settings.as_json(), store.vocabulary_size):
+    if canaries := canaries_of(settings_as_json(settings), store.vocabulary_size):
         units = with_canaries(units, canaries)
     if settings.batch_size > units.count:
         raise ConfigurationError(f"batch_size is {settings.batch_size}, but there are only {units.count} units")

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import jax
 
 from fedlm.fl_core.aggregation import norm_quantiles
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.noise_source import noise_key
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
@@ -97,7 +98,7 @@ def _identity(prepared: PreparedPretraining) -> RunIdentity:
     initial = prepared.initial
     return RunIdentity(
         kind="pretraining",
-        settings=prepared.settings.as_json(),
+        settings=settings_as_json(prepared.settings),
         facts={
             "vocabulary": Fact(prepared.vocabulary, "vocabulary", ("vocabulary_sha256",)),
             "contents": Fact(prepared.contents, "content of data"),
@@ -253,7 +254,7 @@ class _Training:
                 "clipping_method": prepared.clipping.method if prepared.clipping else None,
                 "units": prepared.units.describe(),
                 "initial_parameters": prepared.initial.about() if prepared.initial else None,
-                "pretraining": settings.as_json(),
+                "pretraining": settings_as_json(settings),
                 "vocabulary_sha256": prepared.vocabulary,
             },
         )

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fedlm.fl_core.clipping.clip_functions import ClipName
 from fedlm.fl_core.clipping.methods import Clipping, MethodName
@@ -163,12 +163,6 @@ class Pretraining:
             raise ConfigurationError(f"{targets[0]} is {value}, but must be positive and finite")
         if self.truncated_batch_size is not None and self.sampling == "poisson":
             raise ConfigurationError("truncated_batch_size does nothing with the sampling poisson; leave it out")
-
-    def as_json(self) -> dict[str, Any]:
-        """Make a JSON-able dictionary of the settings, in which paths are strings."""
-        values = dataclasses.asdict(self)
-        values["canary_repeats"] = list(self.canary_repeats)
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def _at_least_1(name: str, value: int) -> None:

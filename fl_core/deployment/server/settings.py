@@ -144,13 +144,7 @@ class Deployment:
 
     def optimization(self) -> FederatedOptimization:
         """What the round loop needs."""
-        return FederatedOptimization(
-            server=self.training.server_config(),
-            server_learning_rate=self.server_learning_rate,
-            client_learning_rate=self.client_learning_rate,
-            seed=self.seed,
-            server_warmup_rounds=self.training.server_warmup_rounds,
-        )
+        return self.training.optimization(self.server_learning_rate, self.client_learning_rate, self.seed)
 
 
 MAY_CHANGE = (
