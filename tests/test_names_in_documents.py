@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OF_A_READER = {"my_models.py"}
 
 
@@ -15,7 +15,7 @@ def definition(module: Path, name: str) -> bool:
     return found.is_file() and bool(re.search(rf"^(class |def )?{name}\b", found.read_text("utf-8"), re.MULTILINE))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_a_document_names_is_there(document):
     text = document.read_text(encoding="utf-8")
     files = {*re.findall(r"[\w/]+\.py\b", text)} - OF_A_READER
