@@ -11,7 +11,7 @@ import numpy as np
 from fedlm.fl_core.aggregation import CohortAggregate, MeanUpdate, WeightedMean
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.randomness import device_key, host_rng
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, ServerState, init_server, server_step
+from fedlm.fl_core.server_optimizers import ServerOptimizer, ServerState, init_server, server_step
 from fedlm.models.base import Params
 
 
@@ -96,7 +96,7 @@ class RoundResult(NamedTuple):
 class FederatedOptimization:
     """The algorithm's settings that the round loop needs."""
 
-    server: ServerOptimizerConfig
+    server: ServerOptimizer
     server_learning_rate: float
     client_learning_rate: float
     seed: int
@@ -153,5 +153,5 @@ def run_rounds(
 
 # Means are as large as models: their memory is used again for what is made of them.
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _step(config: ServerOptimizerConfig, state: ServerState, mean: Params, learning_rate: jax.Array) -> ServerState:
-    return server_step(config, state, mean, learning_rate)
+def _step(server: ServerOptimizer, state: ServerState, mean: Params, learning_rate: jax.Array) -> ServerState:
+    return server_step(server, state, mean, learning_rate)

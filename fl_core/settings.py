@@ -10,7 +10,7 @@ from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionN
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
 from fedlm.fl_core.round_loop import FederatedOptimization
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, ServerOptimizerName
+from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, ServerOptimizerName, check_server_rate
 from fedlm.models.precision import Precision
 
 
@@ -40,7 +40,8 @@ class TrainingSettings:
     google-research/federated; FedJAX fills that one up too). Else each epoch ends with its own partly filled batch."""
 
     server_optimizer: ServerOptimizerName = "fedadam"
-    """How the server applies the mean update (Reddi et al. 2021)."""
+    """How the server applies the mean update (Reddi et al. 2021); or module:NAME, an optax optimizer of your own, or a
+    function that makes one of server-learning-rate."""
     server_momentum: float = 0.9
     """Momentum of fedavgm."""
     server_beta1: float = 0.9
@@ -124,9 +125,12 @@ class TrainingSettings:
     def optimization(
         self, server_learning_rate: float, client_learning_rate: float, seed: int
     ) -> FederatedOptimization:
-        """Collect what the round loop needs."""
+        """Collect what the round loop needs. Raises ConfigurationError where a server optimizer of one's own cannot be
+        imported, or brings a learning rate beside these."""
+        server = self.server_config()
+        check_server_rate(server, server_learning_rate, self.server_warmup_rounds)
         return FederatedOptimization(
-            server=self.server_config(),
+            server=server,
             server_learning_rate=server_learning_rate,
             client_learning_rate=client_learning_rate,
             seed=seed,

@@ -2,13 +2,13 @@
 
 import dataclasses
 import difflib
-import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedlm.models.base import Model
 from fedlm.models.bert import BertConfig, bert
 from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
 
 _CIFG_6M = CifgConfig(vocabulary_size=30_000, embedding=96, hidden=670, tied=False)
@@ -73,7 +73,7 @@ MODELS: dict[str, ModelEntry] = {
 }
 
 
-class UnknownModelError(ValueError):
+class UnknownModelError(UnknownNameError):
     """No model has the name that was asked for."""
 
 
@@ -87,7 +87,7 @@ def create_model(name: str, vocabulary_size: int | None = None) -> Model:
     Raises:
       UnknownModelError: there is no such model; the message names the closest ones.
     """
-    build, config = _imported_entry(name) if ":" in name else _registered_entry(name)
+    build, config = _imported_entry(name) if is_imported_name(name) else _registered_entry(name)
     if vocabulary_size is not None:
         config = dataclasses.replace(config, vocabulary_size=vocabulary_size)
     return build(name, config)
@@ -101,17 +101,7 @@ def _registered_entry(name: str) -> ModelEntry:
 
 
 def _imported_entry(name: str) -> ModelEntry:
-    module, _, attribute = name.partition(":")
-    try:
-        entry = getattr(importlib.import_module(module), attribute, None)
-    except (ImportError, ValueError) as error:  # ValueError: the module's name is empty
-        raise UnknownModelError(
-            f"model {name!r}: the module {module!r} cannot be imported ({error}); is its folder in PYTHONPATH?"
-        ) from error
-    if not isinstance(entry, ModelEntry):
-        found = "nothing" if entry is None else type(entry).__name__
-        raise UnknownModelError(f"model {name!r}: found {found} as {attribute!r} in {module!r}, expected a ModelEntry")
-    return entry
+    return import_named(name, "model", "a ModelEntry", lambda found: isinstance(found, ModelEntry), UnknownModelError)
 
 
 def standard_twin(name: str) -> str | None:

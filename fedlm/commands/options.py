@@ -1,5 +1,6 @@
 """What sub-commands share in reading their options."""
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -103,7 +104,11 @@ def _fit(value: Any, kind: Any) -> Any:
     if origin in (Union, types.UnionType):
         if value is None or value == "None":
             return None
-        return _fit(value, next(part for part in parts if part is not types.NoneType))
+        *first, last = (part for part in parts if part is not types.NoneType)
+        for part in first:
+            with contextlib.suppress(TypeError):
+                return _fit(value, part)
+        return _fit(value, last)
     if origin is tuple:
         values = value if isinstance(value, list | tuple) else [value]
         try:

@@ -9,6 +9,7 @@ from typing import Any
 from fedlm.fl_core.composed_settings import compose, default_settings
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
+from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 
@@ -93,7 +94,7 @@ class Experiment(RunSettings):
     """Name of the model; `fedlm models` lists them."""
     client_learning_rate: float = 0.5
     """Learning rate of the clients' SGD."""
-    server_learning_rate: float = 0.01
+    server_learning_rate: float = DEFAULT_SERVER_RATE
     """Learning rate of the server optimizer."""
     seed: int = 0
     """Root seed of initialisation, cohorts, shuffling and rounding."""

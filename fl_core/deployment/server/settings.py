@@ -11,6 +11,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.round_loop import FederatedOptimization
+from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
 
 
@@ -24,7 +25,7 @@ class Deployment:
     """Rounds to run."""
     client_learning_rate: float = 0.5
     """Learning rate of the clients' SGD."""
-    server_learning_rate: float = 0.01
+    server_learning_rate: float = DEFAULT_SERVER_RATE
     """Learning rate of the server optimizer."""
     seed: int = 0
     """Root seed of initialisation, and of the clients' shuffling and rounding. Who is selected does not follow from
