@@ -19,6 +19,7 @@ import scipy.optimize
 from dp_accounting import pld, rdp
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.composition import Event, GaussianEvent
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
@@ -110,6 +111,25 @@ def account(plan: PrivacyPlan, delta: float, generations: Generations | None = N
         sensitivity=math.sqrt(squared),
         **common,
     )
+
+
+def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list[Event]:
+    """Describe what the rounds of some generations have released, to be composed with other runs' releases.
+
+    The whole plan's where there are no generations; empty where nothing was released.
+    """
+    generations = [(0, plan.rounds)] if generations is None else list(generations)
+    rounds = sum(end - first for first, end in generations)
+    sampling = plan.participation
+    if not rounds:
+        return []
+    if isinstance(sampling, TruncatedPoissonParticipation):
+        truncation = (sampling.population, sampling.most)
+        return [GaussianEvent(plan.noise_multiplier, rounds, sampling.sampling_probability, *truncation)]
+    if isinstance(sampling, PoissonParticipation):
+        return [GaussianEvent(plan.noise_multiplier, rounds, sampling.sampling_probability)]
+    squared = sensitivity_squared(plan, generations)
+    return [GaussianEvent(plan.noise_multiplier / math.sqrt(squared))] if squared else []
 
 
 def sensitivity_squared(plan: PrivacyPlan, generations: Generations) -> float:
