@@ -48,7 +48,7 @@ class Dropout(NamedTuple):
 
 @dataclass(frozen=True)
 class Population:
-    """Settings of a population."""
+    """The population that devices are drawn from."""
 
     seed: int = 0
     """Another seed makes other devices."""

@@ -151,7 +151,8 @@ def _state(kind: str, argv: list[str]) -> int:
     presets = SIMULATION_PRESETS if kind == "simulate" else None
     mechanism = MECHANISMS.get(kind.replace("-", "_"))
     options = _command_of(mechanism) if mechanism else _COMMANDS[kind]
-    command: Any = read_options(options, argv, f"fedlm account {kind}", presets)
+    essentials = _ESSENTIALS if kind == "simulate" else ()
+    command: Any = read_options(options, argv, f"fedlm account {kind}", presets, essentials=essentials)
     if kind == "plot":
         return _plot(command)
     statement = _federated(mechanism, command) if mechanism else _STATEMENTS[kind](command)
@@ -288,6 +289,10 @@ _EXAMPLES = """For example:
 
   fedlm account tree --rounds 3000 --max-participations 5 --min-separation 400 \\
       --noise-multiplier 7 --delta 1e-10"""
+_ESSENTIALS = (
+    *("json", "model", "data", "rounds", "cohort_size", "cohort_sampler", "min_separation", "max_participations"),
+    *("update_clip_norm", "privacy", "noise_multiplier", "target_epsilon", "target_rho", "delta"),
+)
 _NOT_PRIVATE = {"epsilon": None, "rho": None, "not_private": "the noise follows from the experiment's seed"}
 _MARGIN = 25
 _SHOWN = (

@@ -22,9 +22,6 @@ class CompareCommand:
     mean held-out loss is selected; its scores on the test clients are the model's result. Writes report.html,
     results.csv and plots into its folder. Stopped at any time, the same command goes on where it was.
 
-    `--preset NAME` sets many options at once (small, paper-table2, paper-table3; small where none is given);
-    `--config FILE` reads options from a TOML file. The command line wins over the file, the file over the preset.
-
     `--mechanisms` and `--epsilons` compare at equal privacy: every model is trained with every mechanism at every
     epsilon, rates are selected for each by itself, and the report draws test perplexity against epsilon. `inf` among
     the epsilons adds runs without noise. Such a comparison needs `--update-clip-norm` and a `--cohort-sampler` that
@@ -39,9 +36,17 @@ class CompareCommand:
     """Cells run at the same time: one per CPU core, or per accelerator, where it is not given."""
 
 
+_ESSENTIALS = (
+    *("out", "workers", "models", "data", "rounds", "seeds", "client_learning_rates", "server_learning_rates"),
+    *("mechanisms", "epsilons", "init_from", "cohort_size", "cohort_sampler", "length", "client_batch_size"),
+    *("client_epochs", "server_optimizer", "update_clip_norm", "privacy", "noise_multiplier", "target_epsilon"),
+    *("delta", "evaluate_every"),
+)
+
+
 def main(argv: list[str]) -> int:
     """Run `fedlm compare`."""
-    command = read_options(CompareCommand, argv, "fedlm compare", PRESETS, "small")
+    command = read_options(CompareCommand, argv, "fedlm compare", PRESETS, "small", _ESSENTIALS)
     comparison = command.comparison
     with CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
         results = run_comparison(comparison, command.out, command.workers, progress.update)

@@ -61,9 +61,15 @@ class FleetCommand:
             raise ConfigurationError(f"seconds is {self.seconds}, but must be positive")
 
 
+_ESSENTIALS = (
+    *("server", "transport", "data", "clients", "keys", "insecure", "seconds", "hour", "json", "availability"),
+    *("dropout", "seed"),
+)
+
+
 def main(argv: list[str]) -> int:
     """Run `fedlm fleet`."""
-    command = read_options(FleetCommand, argv, "fedlm fleet")
+    command = read_options(FleetCommand, argv, "fedlm fleet", essentials=_ESSENTIALS)
     from fedlm.clients.fleet.fleet import Fleet
     from fedlm.clients.settings import ClientLimits
 

@@ -7,16 +7,19 @@ import sys
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tyro
 
+from fedlm.commands.described_options import Option, documentation, option_groups
+from fedlm.commands.option_help import HELP, HELP_ALL, print_help
 from fedlm.fl_core.composed_settings import value_types
 from fedlm.fl_core.errors import ConfigurationError
 
 _Command = TypeVar("_Command")
+_EVERYWHERE = ("preset", "config", "help_all")
 _MUST_BE: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
@@ -26,11 +29,13 @@ def read_options(
     prog: str,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     default_preset: str | None = None,
+    essentials: Sequence[str] = (),
 ) -> _Command:
     """Read a command's options from the line, the TOML file that `--config` names and the preset that `--preset` names.
 
-    The line wins over the file, and the file over the preset; `--help` shows what file and preset set as defaults. The
+    The line wins over the file, and the file over the preset; help shows what file and preset set as defaults. The
     fields of a dataclass within the command are options like the command's own, and lie beside these in a file.
+    `--help` explains what is essential and names the others, `--help-all` explains all.
 
     Args:
       command: the dataclass of the options.
@@ -38,6 +43,7 @@ def read_options(
       prog: the command, as it is typed.
       presets: from names to settings; such a command's file may name a preset too. None: `--preset` is no option.
       default_preset: the preset where none is named; None for no preset.
+      essentials: names of the options that `--help` explains; all where there are none.
 
     Raises:
       ConfigurationError: the file or the preset is missing, or sets what is no option or does not fit one.
@@ -54,8 +60,28 @@ def read_options(
         if preset is not None:
             defaults = _fitting(presets[preset], command, f"preset {preset}")
     defaults |= _fitting(settings, command, str(file))
+    with_defaults = _unchecked(command, defaults)
+    if {*HELP, HELP_ALL} & {*argv}:
+        groups = option_groups(with_defaults)
+        groups[1].options.extend(_of_every_command(presets, default_preset, bool(essentials)))
+        briefly = essentials and HELP_ALL not in argv
+        print_help(prog, documentation(command), groups, [*essentials, *_EVERYWHERE] if briefly else None)
+        raise SystemExit(0)
     flat = (tyro.conf.OmitArgPrefixes,)
-    return tyro.cli(command, args=argv, prog=prog, default=_unchecked(command, defaults), config=flat)
+    return tyro.cli(command, args=argv, prog=prog, default=with_defaults, config=flat)
+
+
+def _of_every_command(
+    presets: Mapping[str, Mapping[str, Any]] | None, default_preset: str | None, has_more: bool
+) -> list[Option]:
+    """List the options that are read before those of the command's dataclass."""
+    preset = f"Settings to begin with: {', '.join(presets or ())}. The file and the line win over it."
+    found = [Option("preset", "NAME", preset, default_preset)] if presets is not None else []
+    file = "TOML file of options, such as `seed = 1`. The line wins over it."
+    found.append(Option("config", "FILE", file))
+    if has_more:
+        found.append(Option("help_all", "", "Explain all options."))
+    return found
 
 
 def _take_option(argv: list[str], flag: str) -> tuple[str | None, list[str]]:

@@ -21,7 +21,6 @@ class PretrainCommand:
     summary.json into its folder; stopped at any time, the same command goes on where it was. What every checkpoint
     spends is in its ledger, and `fedlm account ledger OUT` states it. `--privacy none` trains without clipping and
     noise, and its summary says NOT PRIVATE. `fedlm simulate --init-from OUT` begins with the parameters.
-    `--config FILE` reads options from a TOML file; the command line wins over it.
 
     Several processes, on one machine or on many, train together when each is started with the same options, the same
     `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
@@ -33,9 +32,16 @@ class PretrainCommand:
     """Folder of the run."""
 
 
+_ESSENTIALS = (
+    *("out", "model", "data", "init_from", "steps", "batch_size", "length", "unit", "privacy", "epsilon"),
+    *("noise_multiplier", "delta", "clip_norm", "optimizer", "learning_rate", "schedule", "seed", "evaluate_every"),
+    *("checkpoint_every", "devices"),
+)
+
+
 def main(argv: list[str]) -> int:
     """Run `fedlm pretrain`."""
-    command = read_options(PretrainCommand, argv, "fedlm pretrain")
+    command = read_options(PretrainCommand, argv, "fedlm pretrain", essentials=_ESSENTIALS)
     join_processes(command.processes)
     from fedlm.fl_core.processes import is_first
     from fedlm.simulations.pretraining.run import run_pretraining

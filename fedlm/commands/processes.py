@@ -17,7 +17,7 @@ _JOINING_SECONDS, _LEAVING_SECONDS = 300, 10
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessGroup:
-    """Which processes run a command together, this one alone where no field of theirs is given, and with what."""
+    """The processes and devices that run a command together."""
 
     coordinator: str | None = None
     """HOST:PORT at which process 0 waits for the others; or auto, where JAX finds out by itself which processes there

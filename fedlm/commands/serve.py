@@ -26,9 +26,9 @@ class ServeCommand:
 
     Clients (`fedlm client`) hold their own text and train on it; the server selects some of them for each round, sends
     them the model, and applies the mean of their updates. Rounds, noise, ledger and checkpoints are those of `fedlm
-    simulate`; stopped at any time, the same command goes on where it was, and clients carry on. `--config FILE` reads
-    options from a TOML file. SIGTERM, or Ctrl-C, lets the round that is under way end and be saved; a second one ends
-    the process at once, and loses no release either.
+    simulate`; stopped at any time, the same command goes on where it was, and clients carry on. SIGTERM, or Ctrl-C,
+    lets the round that is under way end and be saved; a second one ends the process at once, and loses no release
+    either.
     """
 
     deployment: Deployment
@@ -68,9 +68,17 @@ class ServeCommand:
     """How long clients are still told that the run is over, before the server ends."""
 
 
+_ESSENTIALS = (
+    *("out", "vocabulary", "heldout", "address", "keys", "insecure", "operator_address", "model", "rounds"),
+    *("client_learning_rate", "server_learning_rate", "seed", "cohort_size", "reporting_seconds", "min_separation"),
+    *("max_participations", "length", "client_batch_size", "client_epochs", "server_optimizer", "update_clip_norm"),
+    *("privacy", "noise_multiplier", "target_epsilon", "delta"),
+)
+
+
 def main(argv: list[str]) -> int:
     """Run `fedlm serve`."""
-    command = read_options(ServeCommand, argv, "fedlm serve")
+    command = read_options(ServeCommand, argv, "fedlm serve", essentials=_ESSENTIALS)
     from fedlm.fl_core.deployment.event_log import JsonLines
 
     if command.role != "all" and command.database is None:

@@ -19,10 +19,8 @@ class SimulateCommand:
 
     Clients run plain SGD on their own examples, the server applies the mean of their updates. The run writes
     metrics.jsonl, TensorBoard events, checkpoints and summary.json into its folder; stopped at any time, the same
-    command goes on where it was. `--preset NAME` sets many options at once (small-private, paper-table4); `--config
-    FILE` reads options from a TOML file (`client_learning_rate = 0.5`). The command line wins over the file, the file
-    over the preset. With `--privacy` the models that the run releases are differentially private, and `fedlm account
-    ledger OUT` states what it has spent; without it they are NOT PRIVATE.
+    command goes on where it was. With `--privacy` the models that the run releases are differentially private, and
+    `fedlm account ledger OUT` states what it has spent; without it they are NOT PRIVATE.
 
     Several processes, on one machine or on many, simulate together when each is started with the same options, the
     same `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
@@ -36,9 +34,16 @@ class SimulateCommand:
     """Write test_clients.parquet into the folder too: the scores of each test client."""
 
 
+_ESSENTIALS = (
+    *("out", "model", "data", "rounds", "seed", "client_learning_rate", "server_learning_rate", "init_from"),
+    *("cohort_size", "cohort_sampler", "length", "client_batch_size", "client_epochs", "server_optimizer"),
+    *("update_clip_norm", "privacy", "noise_multiplier", "target_epsilon", "delta", "evaluate_every", "devices"),
+)
+
+
 def main(argv: list[str]) -> int:
     """Run `fedlm simulate`."""
-    command = read_options(SimulateCommand, argv, "fedlm simulate", SIMULATION_PRESETS)
+    command = read_options(SimulateCommand, argv, "fedlm simulate", SIMULATION_PRESETS, essentials=_ESSENTIALS)
     join_processes(command.processes)
     from fedlm.fl_core.processes import is_first
     from fedlm.simulations.experiments.experiment import run_experiment

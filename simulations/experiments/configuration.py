@@ -52,7 +52,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What one simulation and a whole comparison have in common."""
+    """The data, rounds and checkpoints of a run."""
 
     data: Path
     """Folder of the federated data set, as `fedlm data import` writes it."""
@@ -108,7 +108,7 @@ class Experiment(RunSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(RunSettings):
-    """Several models, each trained with every combination of learning rates, privacy and seeds."""
+    """Several models, each trained with all combinations of rates, privacy and seeds."""
 
     models: tuple[str, ...]
     """Names of the models to compare; `fedlm models` lists them."""

@@ -20,8 +20,8 @@ _OF_PRIVACY = ("epsilon", "noise_multiplier", "delta", "truncated_batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretraining:
-    """Central training of one model, with DP-SGD, DP-Adam or DP-AdamW."""
+class _Model:
+    """The model, its data, and what a batch is made of."""
 
     model: str
     """Name of the model; `fedlm models` lists them. BERTs learn to predict masked words, all others the next token."""
@@ -46,6 +46,11 @@ class Pretraining:
     of its own, cut or padded."""
     sequences_per_unit: int = 1
     """K, sequences of a user at most; only with the unit user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Privacy:
+    """Differential privacy of each unit, and how gradients are clipped."""
 
     privacy: Literal["dpsgd", "none"] = "dpsgd"
     """dpsgd: clip the gradient of every unit and add noise to their sum. none: neither; the run is NOT PRIVATE."""
@@ -74,6 +79,11 @@ class Pretraining:
     """entropy: noise and batches nobody can draw again; the ledger's folder keeps their secret. experiment: they follow
     from the seed, for runs that must be repeatable; such a run is NOT PRIVATE, and says so."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class _Optimization:
+    """The optimizer and its learning rate."""
+
     optimizer: OptimizerName = "adam"
     """What the (noised) mean gradient goes to."""
     learning_rate: float = 1e-3
@@ -93,6 +103,11 @@ class Pretraining:
     weight_decay: float = 0.01
     """Of adamw."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class _Computation:
+    """How the devices compute."""
+
     microbatch_size: int | None = None
     """Units that a device takes at once; 4 on a CPU and 32 elsewhere where it is not given. Memory grows with it, the
     result does not depend on it."""
@@ -103,11 +118,21 @@ class Pretraining:
     """Precision of the model's arithmetic; parameters are float32 always. auto: float32 on a CPU, tf32 on a GPU,
     bfloat16 on a TPU."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class _Canaries:
+    """Canaries, by which memorisation is measured."""
+
     canaries: int = 0
     """Plant so many random sequences into the training data, for each of canary-repeats; `fedlm memorization` then says
     how well the model knows them."""
     canary_repeats: tuple[int, ...] = (1, 4, 16)
     """How many times a canary stands in the data, each time as a unit of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining(_Canaries, _Computation, _Optimization, _Privacy, _Model):
+    """Central training of one model: its seed, scores and checkpoints."""
 
     seed: int = 0
     """Root seed of initialisation, masks, canaries and, without privacy, batches."""

@@ -16,7 +16,7 @@ from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deployment:
+class _Model:
     """One model trained by clients that dial in."""
 
     model: str
@@ -30,6 +30,11 @@ class Deployment:
     seed: int = 0
     """Root seed of initialisation, and of the clients' shuffling and rounding. Who is selected does not follow from
     it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Selection:
+    """Who takes part in a round, and how long it waits for them."""
 
     cohort_size: int = 100
     """Reports that a round waits for."""
@@ -54,12 +59,24 @@ class Deployment:
     and with the mean, update-clip-norm bounds what one client can do."""
     trimmed_part: float = 0.1
     """Part of the updates that trimmed_mean leaves out at each end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Travel:
+    """How clients and server talk."""
+
     check_in_seconds: float = 10.0
     """How soon a client that is not needed now is asked back at the earliest."""
     download_encoding: DownloadEncoding = "float32"
     """How the model travels to clients: float32, or bfloat16 for half the bytes and rounded parameters."""
     chunk_bytes: int = 1 << 19
     """Bytes of a chunk of a download."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment(_Travel, _Selection, _Model):
+    """One model trained by clients that dial in: when it is scored and saved."""
+
     evaluate_every: int = 10
     """Score the held-out clients every so many rounds and after the last, where there are any."""
     checkpoint_every: int = 10

@@ -1,10 +1,12 @@
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 from fedlm.commands import models
+from fedlm.commands.account import KINDS
 from fedlm.commands.cli import COMMANDS, main
 from fedlm.commands.progress import bytes_text, describe_round, time_text
 from fedlm.simulations.experiments.presets import PRESETS, SIMULATION_PRESETS
@@ -42,6 +44,36 @@ def test_every_command_explains_itself(command, capsys):
         status = stop.code
     assert status == 0
     assert "fedlm" in capsys.readouterr().out
+
+
+def helps():
+    """The words of every command that explains options."""
+    yield from ([command] for command in COMMANDS if command not in ("data", "keys", "account"))
+    yield from (["data", *words] for words in (["describe"], ["sample"], ["export"], ["import", "jsonl"]))
+    yield from (["account", kind] for kind in KINDS)
+    yield from (["keys", action] for action in ("ca", "token", "enrol"))
+
+
+def help_of(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", list(helps()), ids=" ".join)
+def test_help_is_short_and_help_all_explains_every_option(words, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    brief, whole = (help_of([*words, option], capsys) for option in ("--help", "--help-all"))
+    assert max(map(len, f"{brief}{whole}".splitlines())) <= 80
+    assert len(brief.splitlines()) <= 120
+    explained, in_brief = (set(re.findall(r"^  (--[\w\[\]-]+)", text, re.MULTILINE)) for text in (whole, brief))
+    blocks = re.findall(r"^  also (.*\n(?:       --.*\n)*)", brief, re.MULTILINE)
+    named = {flag for block in blocks for flag in block.split()}
+    assert explained == in_brief | named
+    assert not in_brief & named
+    for option in re.findall(r"^  --.*\n(?:   .*\n)*", whole, re.MULTILINE):
+        assert option.strip()[-1] in ".)", f"nothing explains {option}"
 
 
 def test_unknown_commands_are_refused(capsys):

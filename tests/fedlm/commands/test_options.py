@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
+import tyro
+from typing_extensions import Doc
 
+from fedlm.commands.described_options import Option, option_groups
 from fedlm.commands.options import read_options
 from fedlm.fl_core.errors import ConfigurationError
 
@@ -136,6 +139,76 @@ def test_help_shows_what_file_and_preset_set(file, capsys):
     for value in ("(default: tiny)", "(default: 11 12)", "(default: 0.1)", "(default: runs)"):
         assert value in shown
     assert "(required)" not in shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bands(Noise):
+    """How many diagonals there are."""
+
+    widest: int = 8
+    """The most diagonals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Plan something."""
+
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """What to read, e.g. a file. It is read twice."""
+    rate: float
+    """The rate."""
+    bands: Bands
+    """What the matrix is like."""
+    local: Travel = field(default_factory=Travel)
+    kind: Annotated[Literal["a", "b"], Doc("A kind.")] = "a"
+    fast: bool = True
+    """Be fast."""
+
+
+def test_options_are_described_in_the_groups_of_their_records():
+    plan = object.__new__(Plan)
+    values = {"paths": tyro.MISSING, "rate": 0.5, "bands": Bands(), "local": Travel(bits=2), "kind": "b", "fast": True}
+    for name, value in values.items():
+        object.__setattr__(plan, name, value)
+    groups = {group.title: group.options for group in option_groups(plan)}
+    assert {title: [option.name for option in options] for title, options in groups.items()} == {
+        "arguments": ["paths"],
+        "options": ["rate", "kind", "fast"],
+        "Settings that several commands share": ["multiplier", "bands"],
+        "What the matrix is like": ["widest"],
+        "Settings of which one follows from another that is not given": ["scheme", "bits"],
+    }
+    (paths,), (rate, kind, fast) = groups["arguments"], groups["options"]
+    assert (paths.flag, paths.values, paths.required) == ("PATHS", "PATH...", True)
+    assert (paths.text, paths.summary) == ("What to read, e.g. a file. It is read twice.",) * 2
+    assert (rate.flag, rate.values, rate.default) == ("--rate", "FLOAT", 0.5)
+    assert (kind.flag, kind.values, kind.text, kind.default) == ("--kind", "{a, b}", "A kind.", "b")
+    assert (fast.flag, fast.values) == ("--[no-]fast", "")
+
+
+def test_the_summary_of_an_option_leaves_out_long_sentences():
+    long = (
+        "It is told at length what else there is to know of it, and when, and why, and by whom, and where it was found."
+    )
+    assert Option("x", "INT", f"Short, so to say .. here (Yin et al. 2018). {long} {long}").summary == (
+        "Short, so to say .. here (Yin et al. 2018)."
+    )
+    assert Option("x", "INT", "How to draw. uniform: all alike.").summary == "How to draw."
+    assert Option("x", "INT", "No full stop").summary == "No full stop"
+
+
+def test_essentials_are_explained_and_the_others_named(capsys):
+    def explained(*words):
+        with pytest.raises(SystemExit):
+            read_options(Train, list(words), "train", PRESETS, essentials=("model", "rate"))
+        return capsys.readouterr().out
+
+    brief, whole = explained("--help", "--preset", "small"), explained("--help-all")
+    assert "Name of the model. (default: tiny)" in brief
+    assert "also --multiplier --bands" in brief
+    assert "Diagonals of the matrix." not in brief
+    assert "Diagonals of the matrix." in whole
+    assert "also" not in whole
 
 
 @pytest.mark.parametrize(
