@@ -2,8 +2,10 @@
 
 import errno
 import importlib
+import importlib.metadata
 import logging
 import os
+import platform
 import sys
 import traceback
 from functools import partial
@@ -45,6 +47,9 @@ def main(argv: list[str] | None = None) -> int:
       interrupted.
     """
     argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] in (["--version"], ["-V"]):
+        print(_versions())
+        return 0
     purpose = "Language models trained on text that belongs to people: federated, simulated or central."
     choices = {name: (text, partial(_run, name)) for name, text in COMMANDS.items()}
     try:
@@ -54,6 +59,12 @@ def main(argv: list[str] | None = None) -> int:
     if status:
         leave_processes(status, with_others=status == _USAGE_ERROR)
     return status
+
+
+def _versions() -> str:
+    """Say in a line which fedlm this is, and what it runs on."""
+    ours, jax = (importlib.metadata.version(name) for name in ("fedlm", "jax"))
+    return f"fedlm {ours}, Python {platform.python_version()}, jax {jax}, {platform.platform()}"
 
 
 def _run(command: str, argv: list[str]) -> int:

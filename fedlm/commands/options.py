@@ -13,12 +13,15 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tyro
 
+from fedlm.commands.command_tree import note_if_looking
 from fedlm.commands.described_options import Option, documentation, option_groups
 from fedlm.commands.option_help import HELP, HELP_ALL, print_help
+from fedlm.commands.suggestions import meant_options
 from fedlm.fl_core.composed_settings import value_types
 from fedlm.fl_core.errors import ConfigurationError
 
 _Command = TypeVar("_Command")
+_DASHES = "-\N{EN DASH}\N{EM DASH}"  # the last two come along with text that is copied
 _EVERYWHERE = ("preset", "config", "help_all")
 _MUST_BE: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -48,6 +51,7 @@ def read_options(
     Raises:
       ConfigurationError: the file or the preset is missing, or sets what is no option or does not fit one.
     """
+    note_if_looking(prog, command)
     file, argv = _take_option(argv, "--config")
     settings = {} if file is None else _read_file(Path(file))
     defaults: dict[str, Any] = {}
@@ -67,6 +71,7 @@ def read_options(
         briefly = essentials and HELP_ALL not in argv
         print_help(prog, documentation(command), groups, [*essentials, *_EVERYWHERE] if briefly else None)
         raise SystemExit(0)
+    _refuse_unknown(argv, command)
     flat = (tyro.conf.OmitArgPrefixes,)
     return tyro.cli(command, args=argv, prog=prog, default=with_defaults, config=flat)
 
@@ -82,6 +87,30 @@ def _of_every_command(
     if has_more:
         found.append(Option("help_all", "", "Explain all options."))
     return found
+
+
+def _refuse_unknown(argv: list[str], command: type) -> None:
+    """Refuse what looks like an option and is none of the command's, and say what may have been meant."""
+    kinds = value_types(command)
+    known = {*kinds, *(f"no_{name}" for name, kind in kinds.items() if kind is bool)}
+    unknown = {}
+    for word in argv:
+        flag = word.partition("=")[0]
+        name = flag.lstrip(_DASHES).replace("-", "_")
+        an_option = word.startswith(tuple(_DASHES)) and name[:1].isalpha() and not _is_number(word)
+        if an_option and not (flag.startswith("--") and name in known):
+            unknown[flag] = name
+    if unknown:
+        hint = meant_options(list(unknown.values()), kinds)
+        raise ConfigurationError(f"there is no option {', '.join(unknown)}; {hint}")
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _take_option(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
@@ -112,9 +141,9 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _fitting(settings: Mapping[str, Any], command: type, source: str) -> dict[str, Any]:
     kinds = value_types(command)
     if unknown := sorted(settings.keys() - kinds.keys()):
-        raise ConfigurationError(
-            f"{source}: sets {', '.join(unknown)}, which is no option of this command; --help lists them"
-        )
+        tables = [name for name in unknown if isinstance(settings[name], dict)]
+        hint = "settings are in no table" if tables else meant_options(unknown, kinds, "")
+        raise ConfigurationError(f"{source}: sets {', '.join(unknown)}, which is no option of this command; {hint}")
     fitting = {}
     for name, value in settings.items():
         try:

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import re
 import subprocess
@@ -8,6 +9,7 @@ import pytest
 from fedlm.commands import models
 from fedlm.commands.account import KINDS
 from fedlm.commands.cli import COMMANDS, main
+from fedlm.commands.command_tree import find_commands
 from fedlm.commands.progress import bytes_text, describe_round, time_text
 from fedlm.simulations.experiments.presets import PRESETS, SIMULATION_PRESETS
 
@@ -80,6 +82,36 @@ def test_unknown_commands_are_refused(capsys):
     assert main(["simulat"]) == 2
     assert "unknown command 'simulat'" in capsys.readouterr().err
     assert main([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["simulat"], "`fedlm simulate`"),
+        (["import"], "`fedlm data import`"),
+        (["jsonl"], "`fedlm data import jsonl`"),
+        (["data", "simulate"], "`fedlm simulate` or `fedlm account simulate`"),
+        (["keys", "clint"], "`fedlm keys client`"),
+        (["data", "import", "json"], "`fedlm data import jsonl`"),
+    ],
+)
+def test_an_unknown_sub_command_is_told_what_may_be_meant(words, meant, capsys):
+    assert main(words) == 2
+    assert f"{words[-1]!r}; did you mean {meant}? Or choose from " in capsys.readouterr().err
+
+
+def test_every_command_is_found_with_its_options(capsys):
+    found = find_commands()
+    assert {prog.split()[1] for prog in found} == set(COMMANDS)
+    assert {"fedlm data import jsonl", "fedlm keys enrol", "fedlm account simulate"} <= set(found)
+    assert all(dataclasses.is_dataclass(command) for command in found.values())
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_the_version_is_told_in_a_line(word, capsys):
+    assert main([word]) == 0
+    assert re.fullmatch(r"fedlm \S+, Python 3\.\d+\.\d+, jax \S+, \S+\n", capsys.readouterr().out)
 
 
 def test_a_place_that_is_no_folder_is_one_line(tmp_path, capsys):

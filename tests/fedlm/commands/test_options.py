@@ -10,6 +10,7 @@ from typing_extensions import Doc
 
 from fedlm.commands.described_options import Option, option_groups
 from fedlm.commands.options import read_options
+from fedlm.commands.suggestions import closest
 from fedlm.fl_core.errors import ConfigurationError
 
 
@@ -255,8 +256,10 @@ def test_a_file_holds_what_the_line_would(line, expected, file):
         ("sampler = 'all'", "sampler is 'all', but must be one of uniform, weighted"),
         ("sampler = ['uniform']", "must be one of uniform, weighted"),
         ("[rate]\nvalue = 1", "rate is {'value': 1}, but must be a number"),
-        ("[local]\nrate = 0.1", "sets local, which is no option of this command"),
-        ("lokal = 1\nraet = 2", "sets lokal, raet, which is no option of this command; --help lists them"),
+        ("[local]\nrate = 0.1", "sets local, which is no option of this command; settings are in no table"),
+        ("bnads = 1", r"sets bnads, which is no option of this command; did you mean bands\?"),
+        ("lokal = 1\nraet = 2", r"sets lokal, raet, which is no option of this command; did you mean rate by raet\?"),
+        ("workers = 1", "sets workers, .*; workers is an option of `fedlm data import`, `fedlm compare`"),
         ("rate = ", "not a TOML file"),
     ],
 )
@@ -288,8 +291,50 @@ def test_a_file_may_not_name_another_preset(preset, file):
 def test_a_command_without_presets_knows_none(file, capsys):
     with pytest.raises(ConfigurationError, match="sets preset, which is no option"):
         read_options(Train, ["--config", file("preset = 'small'")], "train")
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigurationError, match="there is no option --preset"):
         read_options(Train, ["--preset", "small", "--model", "m", "--rate", "1"], "train")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--bnads", "3"], r"there is no option --bnads; did you mean --bands\?"),
+        (["--multi-plier=3"], r"there is no option --multi-plier; did you mean --multiplier\?"),
+        (["--no-rotat"], r"--no-rotat; did you mean --rotate\?"),
+        (["--no-bands"], r"--no-bands; did you mean --bands\?"),
+        (["-model", "m"], r"there is no option -model; did you mean --model\?"),
+        (["-s", "3"], r"there is no option -s; did you mean --seeds or --sampler or --scheme\?"),
+        (["\N{EN DASH}model", "m"], r"did you mean --model\?"),
+        (["--xyz"], "there is no option --xyz; --help-all lists all options"),
+        (["--split", "test"], "no option --split; --split is an option of `fedlm data import`, .*, `fedlm evaluate`"),
+        (["--bnads", "3", "--raet", "2"], r"--bnads, --raet; did you mean --bands by --bnads\? did you mean --rate by"),
+    ],
+)
+def test_an_unknown_option_is_named_with_what_may_be_meant(words, message):
+    with pytest.raises(ConfigurationError, match=message):
+        read("--model", "m", "--rate", "1", *words)
+
+
+def test_what_only_looks_like_an_option_is_read():
+    found = read("--model", "m", "--rate", "-1e3", "--limit", "-inf", "--no_rotate", "--bands", "-3", "--out", "-")
+    assert (found.local.rate, found.limit, found.local.noise.bands) == (-1000, float("-inf"), -3)
+    assert found.out == Path("-")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("rounds", ["rounds"]),
+        ("round", ["rounds", "round_minutes"]),
+        ("lr", ["client_learning_rate", "server_learning_rate"]),
+        ("learning-rate", ["client_learning_rate", "server_learning_rate"]),
+        ("epsilon", ["target_epsilon"]),
+        ("xyz", []),
+    ],
+)
+def test_names_that_may_be_meant(name, found):
+    names = ("rounds", "round_minutes", "client_learning_rate", "server_learning_rate", "target_epsilon", "seed")
+    assert closest(name, names) == found
 
 
 @pytest.mark.parametrize("flag", ["--config", "--preset"])
