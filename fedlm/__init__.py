@@ -1,1 +1,101 @@
-"""Language models trained on text that belongs to people: federated, simulated or central."""
+"""Language models trained on text that belongs to people: federated, simulated or central.
+
+What a program needs is here by name, and is loaded when it is first used, so that `import fedlm` costs nothing.
+
+Example:
+  >>> import fedlm
+  >>> "simulate" in dir(fedlm)
+  True
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedlm.fl_core.aggregation import CohortAggregate as CohortAggregate
+    from fedlm.fl_core.cohorts import CohortSampler as CohortSampler
+    from fedlm.fl_core.composed_settings import compose as compose
+    from fedlm.fl_core.composed_settings import with_changes as with_changes
+    from fedlm.fl_core.errors import CheckpointError as CheckpointError
+    from fedlm.fl_core.errors import ConfigurationError as ConfigurationError
+    from fedlm.fl_core.errors import DataError as DataError
+    from fedlm.fl_core.errors import UserError as UserError
+    from fedlm.fl_core.privacy.accounting import Guarantee as Guarantee
+    from fedlm.fl_core.privacy.accounting import account as account
+    from fedlm.fl_core.privacy.plan import PrivacyPlan as PrivacyPlan
+    from fedlm.fl_core.round_loop import RoundPlan as RoundPlan
+    from fedlm.fl_core.scores import Scores as Scores
+    from fedlm.fl_core.scores import evaluate as evaluate
+    from fedlm.fl_core.server_optimizers import SERVER_OPTIMIZERS as SERVER_OPTIMIZERS
+    from fedlm.models.base import Batch as Batch
+    from fedlm.models.base import Model as Model
+    from fedlm.models.base import language_model as language_model
+    from fedlm.models.base import parameter_count as parameter_count
+    from fedlm.models.losses import ExampleSums as ExampleSums
+    from fedlm.models.registry import MODELS as MODELS
+    from fedlm.models.registry import ModelEntry as ModelEntry
+    from fedlm.models.registry import create_model as create_model
+    from fedlm.simulations.data.importing import ImportSettings as ImportSettings
+    from fedlm.simulations.data.importing import import_text as import_text
+    from fedlm.simulations.data.in_memory import DataInMemory as DataInMemory
+    from fedlm.simulations.data.sources.registry import SOURCES as SOURCES
+    from fedlm.simulations.data.store.token_store import TokenStore as TokenStore
+    from fedlm.simulations.evaluation.trained_models import TrainedModel as TrainedModel
+    from fedlm.simulations.evaluation.trained_models import open_model as open_model
+    from fedlm.simulations.experiments.callbacks import Callback as Callback
+    from fedlm.simulations.experiments.callbacks import EarlyStopping as EarlyStopping
+    from fedlm.simulations.experiments.callbacks import MlflowCallback as MlflowCallback
+    from fedlm.simulations.experiments.callbacks import WandbCallback as WandbCallback
+    from fedlm.simulations.experiments.comparison import run_comparison as run_comparison
+    from fedlm.simulations.experiments.configuration import Comparison as Comparison
+    from fedlm.simulations.experiments.configuration import Experiment as Experiment
+    from fedlm.simulations.experiments.experiment import FinishedRound as FinishedRound
+    from fedlm.simulations.experiments.experiment import FinishedRun as FinishedRun
+    from fedlm.simulations.experiments.experiment import run_experiment as run_experiment
+    from fedlm.simulations.experiments.own_parts import named as named
+    from fedlm.simulations.experiments.simulating import simulate as simulate
+    from fedlm.simulations.reporting.report import write_report as write_report
+
+_HOMES = {
+    "fl_core.aggregation": ("CohortAggregate",),
+    "fl_core.cohorts": ("CohortSampler",),
+    "fl_core.composed_settings": ("compose", "with_changes"),
+    "fl_core.errors": ("CheckpointError", "ConfigurationError", "DataError", "UserError"),
+    "fl_core.privacy.accounting": ("Guarantee", "account"),
+    "fl_core.privacy.plan": ("PrivacyPlan",),
+    "fl_core.round_loop": ("RoundPlan",),
+    "fl_core.scores": ("Scores", "evaluate"),
+    "fl_core.server_optimizers": ("SERVER_OPTIMIZERS",),
+    "models.base": ("Batch", "Model", "language_model", "parameter_count"),
+    "models.losses": ("ExampleSums",),
+    "models.registry": ("MODELS", "ModelEntry", "create_model"),
+    "simulations.data.importing": ("ImportSettings", "import_text"),
+    "simulations.data.in_memory": ("DataInMemory",),
+    "simulations.data.sources.registry": ("SOURCES",),
+    "simulations.data.store.token_store": ("TokenStore",),
+    "simulations.evaluation.trained_models": ("TrainedModel", "open_model"),
+    "simulations.experiments.callbacks": ("Callback", "EarlyStopping", "MlflowCallback", "WandbCallback"),
+    "simulations.experiments.comparison": ("run_comparison",),
+    "simulations.experiments.configuration": ("Comparison", "Experiment"),
+    "simulations.experiments.experiment": ("FinishedRound", "FinishedRun", "run_experiment"),
+    "simulations.experiments.own_parts": ("named",),
+    "simulations.experiments.simulating": ("simulate",),
+    "simulations.reporting.report": ("write_report",),
+}
+"""From modules to the names that come from them; type checkers read the imports above."""
+
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = list(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'fedlm' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"fedlm.{_HOME_OF[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

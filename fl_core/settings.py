@@ -10,7 +10,12 @@ from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionN
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
 from fedlm.fl_core.round_loop import FederatedOptimization
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, ServerOptimizerName, check_server_rate
+from fedlm.fl_core.server_optimizers import (
+    OwnServerOptimizer,
+    ServerOptimizerConfig,
+    ServerOptimizerName,
+    check_server_rate,
+)
 from fedlm.models.precision import Precision
 
 
@@ -123,11 +128,16 @@ class TrainingSettings:
         )
 
     def optimization(
-        self, server_learning_rate: float, client_learning_rate: float, seed: int
+        self,
+        server_learning_rate: float,
+        client_learning_rate: float,
+        seed: int,
+        own_optimizer: OwnServerOptimizer | None = None,
     ) -> FederatedOptimization:
-        """Collect what the round loop needs. Raises ConfigurationError where a server optimizer of one's own cannot be
-        imported, or brings a learning rate beside these."""
-        server = self.server_config()
+        """Collect what the round loop needs, with an optimizer in place of the named one where it is given. Raises
+        ConfigurationError where a server optimizer of one's own cannot be imported, or brings a learning rate beside
+        these."""
+        server = own_optimizer or self.server_config()
         check_server_rate(server, server_learning_rate, self.server_warmup_rounds)
         return FederatedOptimization(
             server=server,

@@ -9,6 +9,7 @@ import jax
 
 from fedlm.fl_core.aggregation import WeightedMean
 from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.processes import from_first
 from fedlm.fl_core.round_loop import Averaging, CohortRunner, FederatedOptimization, run_rounds
 from fedlm.fl_core.runs.driver import Run, Step
@@ -98,7 +99,10 @@ class FederatedTraining:
             if score is not None and (
                 self.rounds_done % evaluate_every == 0 or self.rounds_done == self.run.standing.end
             ):
-                row |= score(result.state.params)
+                scores = score(result.state.params)
+                if taken := row.keys() & scores.keys():
+                    raise ConfigurationError(f"scores have the names of other metrics: {', '.join(sorted(taken))}")
+                row |= scores
             began, row["seconds"] = time.monotonic(), time.monotonic() - began
             state = functools.partial(self._checkpoint, result.mean.state)
             yield Step(self.rounds_done, row | result.mean.metrics, state)

@@ -1,17 +1,16 @@
 """What the cohort engine needs of a federated data set: in memory, or in a store on disk."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedlm.fl_core.client_examples import padded_sequences
 from fedlm.fl_core.errors import DataError
 from fedlm.models.base import Batch
 from fedlm.models.special_tokens import PAD_ID
-from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
 
 CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
 
@@ -52,10 +51,44 @@ class ChosenClients:
         return self._data.sequences(int(self._clients[client]), rows)
 
 
-class StoredData:
-    """One split of a store on disk, cut to a sequence length."""
+class Split(Protocol):
+    """The clients of one split, on disk or in memory, numbered from 0; `num_examples` is int64 [clients]."""
 
-    def __init__(self, split: ClientSplit, length: int):
+    @property
+    def num_examples(self) -> np.ndarray: ...
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The names of all clients, by index."""
+
+    def sequences(self, client: int, length: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """Return examples of a client as `FederatedData.sequences` does, cut or padded to `length + 1`."""
+
+
+class DataSet(Protocol):
+    """A federated data set, whatever holds it: a `TokenStore` on disk, or a `DataInMemory`."""
+
+    path: Path  # for messages
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the vocabulary."""
+
+    @property
+    def contents(self) -> str:
+        """A fingerprint of what the data set holds."""
+
+    def split(self, name: str) -> Split:
+        """Return train, heldout or test."""
+
+
+class StoredData:
+    """One split of a data set, cut to a sequence length."""
+
+    def __init__(self, split: Split, length: int):
         self._split, self._length = split, length
         self.num_examples = split.num_examples
 
@@ -65,11 +98,11 @@ class StoredData:
         return self._split.client_ids
 
     def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
-        return padded_sequences(self._split.client(client), self._length, rows)
+        return self._split.sequences(client, self._length, rows)
 
 
-def open_splits(store: TokenStore, names: Iterable[str], length: int) -> dict[str, StoredData]:
-    """Open splits of a store by name, each of which must have examples, or DataError is raised."""
+def open_splits(store: DataSet, names: Iterable[str], length: int) -> dict[str, StoredData]:
+    """Open splits of a data set by name, each of which must have examples, or DataError is raised."""
     splits = {name: StoredData(store.split(name), length) for name in names}
     for name, split in splits.items():
         if not split.num_examples.sum():

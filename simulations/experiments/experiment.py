@@ -1,21 +1,30 @@
 """One experiment from beginning to end: resume, rounds, scores, checkpoints, summary."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
 
 from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.processes import gather, is_first, together
-from fedlm.fl_core.runs.driver import Run
+from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
+from fedlm.fl_core.runs.initial_parameters import fit_parameters, stored_parameters
+from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_or_none, read_rows
 from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
 from fedlm.fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
-from fedlm.models.base import Params, parameter_count
+from fedlm.models.base import Batch, Model, Params, parameter_count
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.data.federated_data import device_batches, evaluation_owners
 from fedlm.simulations.engine.cohort_engine import CohortEngine
@@ -31,6 +40,49 @@ if TYPE_CHECKING:
 
 Observer = Callable[[dict[str, Any], int], None]
 """Called with the metrics row of each round and the number of rounds in all."""
+
+
+class FinishedRound(NamedTuple):
+    """A round of which everything may be seen.
+
+    Attributes:
+      row: its metrics, as the run records them.
+      rounds: how many there are in all.
+      params: the model's parameters after it, which nothing may write to. None where they may not be seen: with privacy
+        they may be once they are released, with the last of the rounds of a checkpoint.
+    """
+
+    row: Mapping[str, Any]
+    rounds: int
+    params: Params | None
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that has ended.
+
+    Attributes:
+      summary: what `summary.json` says: scores, privacy, settings, the machine.
+      rows: the metrics of its rounds.
+      model: what it trained.
+      read_params: gives the last parameters.
+    """
+
+    summary: dict[str, Any]
+    rows: list[dict[str, Any]]
+    model: Model
+    read_params: Callable[[], Params]
+
+    @functools.cached_property
+    def params(self) -> Params:
+        """The last parameters."""
+        return self.read_params()
+
+    @property
+    def privacy(self) -> str:
+        """What is stated of its privacy: epsilon and delta with unit, adjacency and assumptions, or NOT PRIVATE."""
+        return self.summary["privacy"]
+
 
 _TABLE = "test_clients.parquet"
 
@@ -63,10 +115,33 @@ def run_experiment(
       UserError: settings, data or an earlier run in `out` do not fit, or processes differ in them.
     """
     prepared = together(lambda: prepare(experiment))
+
+    def see(finished: FinishedRound) -> None:
+        observe(dict(finished.row), finished.rounds)
+
+    return run_prepared(prepared, out, see, save_client_scores).summary
+
+
+def run_prepared(
+    prepared: PreparedExperiment,
+    out: Path,
+    see: Callable[[FinishedRound], bool | None] = lambda finished: None,
+    save_client_scores: bool = False,
+    may_stop: bool = False,
+) -> FinishedRun:
+    """Run an experiment that has been found to fit; see `run_experiment`.
+
+    Args:
+      prepared: the experiment.
+      out: folder of the run; made where absent.
+      see: called with each round in the first process, once it may be seen.
+      save_client_scores: write `test_clients.parquet` too, a row a test client.
+      may_stop: end the run after a round for which `see` returns True.
+    """
     prepared.identity.check_same_in_all_processes(prepared.precision)
     finished = gather(together(lambda: _finished(prepared, out, save_client_scores)))[0]
     if finished is not None:
-        return finished
+        return _found(prepared, out, finished)
     with precision_scope(prepared.precision), RunFolder(out) as folder:
         aggregation, terms = (None, None) if prepared.privacy is None else _privacy(prepared.privacy, folder)
         run = Run(folder, prepared.identity, prepared.rounds, prepared.save_every, find_divergence, terms)
@@ -76,10 +151,19 @@ def run_experiment(
         rounds = state.rounds(
             _engine(training),
             _sampler(training.cohorts.sampler, run.standing.draw_seed),
-            lambda params: named_scores(evaluate(prepared.model, params, heldout), "heldout"),
+            functools.partial(_scores, prepared, heldout),
             scoring.every,
         )
-        run.take(rounds, lambda row: observe(row, prepared.rounds))
+        stops = _Stops(may_stop)
+
+        def observe(row: dict[str, Any]) -> None:
+            # With privacy several rows are shown at once, and the model that was released is that of the last.
+            params = _copied(state.server.params) if row["round"] == state.rounds_done - 1 else None
+            stops.asked |= bool(see(FinishedRound(row, prepared.rounds, params)))
+
+        run.take(stops.until(rounds), observe)
+        if stops.stopped:
+            run.save(state.rounds_done, state.server)
         params = state.server.params
         batches = device_batches(scoring.test, training.length, scoring.test_examples)
         owners = evaluation_owners(scoring.test, scoring.test_examples)
@@ -87,7 +171,55 @@ def run_experiment(
         if is_first():
             table = client_columns(clients, scoring.test.client_ids) if save_client_scores else None
             _write_table(out / _TABLE, table)
-        return _finish(run, prepared, params, test, clients)
+        summary = _finish(run, prepared, params, test, clients, stops.stopped)
+        return FinishedRun(summary, list(folder.rows), prepared.model, lambda: params)
+
+
+class _Stops:
+    """Ends an iteration where somebody asked for it, in all processes alike."""
+
+    def __init__(self, may_stop: bool):
+        self._may_stop, self.asked, self.stopped = may_stop, False, False
+
+    def until(self, steps: Iterator[Step]) -> Iterator[Step]:
+        for step in steps:
+            yield step
+            # The next step needs the memory.
+            del step
+            if self._may_stop and gather(self.asked)[0]:
+                self.stopped = True
+                return
+
+
+def _scores(prepared: PreparedExperiment, heldout: list[Batch], params: Params) -> dict[str, Any]:
+    scores = named_scores(evaluate(prepared.model, params, heldout), "heldout")
+    if prepared.evaluation is None:
+        return scores
+    own = prepared.evaluation(prepared.model, _copied(params))
+    try:
+        numbers = {str(name): finite_or_none(float(value)) for name, value in dict(own).items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"evaluation gave {own!r}, but must give numbers by name ({error})") from error
+    if taken := numbers.keys() & scores.keys():
+        raise ConfigurationError(f"evaluation gave {', '.join(sorted(taken))}, which is there already; name it else")
+    return scores | numbers
+
+
+def _copied(params: Params) -> Params:
+    """Make containers of one's own around the same arrays, which nothing can write to."""
+    return jax.tree_util.tree_map(lambda leaf: leaf, params)
+
+
+def _found(prepared: PreparedExperiment, out: Path, summary: dict[str, Any]) -> FinishedRun:
+    """Make what is to be known of a run that had ended before."""
+
+    def read_params() -> Params:
+        with Checkpoints(out / "checkpoints") as checkpoints:
+            arrays = stored_parameters(checkpoints, checkpoints.latest_round())
+        like = jax.eval_shape(prepared.model.init, jax.random.key(0))
+        return jax.tree_util.tree_map(jnp.asarray, fit_parameters(arrays, like, out))
+
+    return FinishedRun(summary, read_rows(out / METRICS_FILE), prepared.model, read_params)
 
 
 def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool) -> dict[str, Any] | None:
@@ -130,7 +262,7 @@ def _write_table(path: Path, table: dict[str, Any] | None) -> None:
 
 
 def _finish(
-    run: Run, prepared: PreparedExperiment, params: Params, test: Scores, clients: ClientSums
+    run: Run, prepared: PreparedExperiment, params: Params, test: Scores, clients: ClientSums, stopped: bool
 ) -> dict[str, Any]:
     rows, model, identity, file = run.folder.rows, prepared.model, prepared.identity, prepared.training.cohorts.file
     heldout = next((row["heldout_loss"] for row in reversed(rows) if "heldout_loss" in row), None)
@@ -139,6 +271,7 @@ def _finish(
     return run.finish(
         params,
         {
+            **({"stopped_by_callback": True} if stopped else {}),
             "diverged_at_round": run.divergence.round_number if run.divergence else None,
             **describe_training(model, prepared.precision, rows, test),
             "test_clients": describe_clients(clients),

@@ -15,13 +15,14 @@ from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parame
 from fedlm.fl_core.server_optimizers import ServerState, init_server
 from fedlm.models.base import Model
 from fedlm.models.precision import Precision, resolve_precision, with_precision
-from fedlm.simulations.data.federated_data import StoredData, open_splits
+from fedlm.simulations.data.federated_data import DataSet, StoredData, open_splits
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.engine.cohort_engine import ClientWork
 from fedlm.simulations.engine.cohort_samplers import Cohorts, make_cohorts
 from fedlm.simulations.evaluation.canaries import Canaries, WithCanaries, draw_canaries
 from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, with_defaults
 from fedlm.simulations.experiments.federated_models import create_federated_model
+from fedlm.simulations.experiments.own_parts import CheckedSampler, Evaluation, OwnModel, OwnParts, build_model
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
@@ -84,6 +85,7 @@ class PreparedExperiment(NamedTuple):
     privacy: Privacy | None
     delta: float  # at which an audit's lower bound on epsilon, and the epsilon of a private run, are stated
     initial: InitialParameters | None  # of an earlier run to begin with, where the settings name one
+    evaluation: Evaluation | None  # a program's own scores of parameters, beside those on the held-out clients
 
     @property
     def model(self) -> Model:
@@ -97,30 +99,39 @@ class PreparedExperiment(NamedTuple):
         return init_server(optimization.server, self.initial.fit(params) if self.initial else params)
 
 
-def prepare(experiment: Experiment) -> PreparedExperiment:
-    """Open an experiment's data and build its model, touching nothing on disk.
+def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExperiment:  # noqa: B008
+    """Open an experiment's data and build its model, touching nothing on disk; what a program brings by object takes
+    the place of what settings name.
 
     Raises:
-      UserError: settings or data do not fit.
+      UserError: settings, data or objects do not fit.
     """
-    create_federated_model(experiment.model)
+    if own.model is None:
+        create_federated_model(experiment.model)
     settings, private = experiment.training, experiment.privacy.is_private
+    if private:
+        own.check_private()
     precision = resolve_precision(settings.precision, jax.default_backend())
-    store = TokenStore.open(experiment.data)
+    store = own.data or TokenStore.open(experiment.data)
     splits: dict[str, Any] = open_splits(store, ("train", "heldout", "test"), settings.length)
     canaries = _canaries(experiment, store.vocabulary_size)
     train: Any = splits["train"] if canaries is None else WithCanaries(splits["train"], canaries)
     cohorts = make_cohorts(experiment.cohorts, train, experiment.rounds, experiment.seed)
+    if own.cohort_sampler is not None:
+        cohorts = Cohorts(CheckedSampler(own.cohort_sampler, len(train.num_examples)), None)
+    optimization = settings.optimization(
+        experiment.server_learning_rate, experiment.client_learning_rate, experiment.seed, own.server_optimizer
+    )
     delta = experiment.privacy.delta or len(train.num_examples) ** -1.1
     initial = None if experiment.init_from is None else read_parameters(experiment.init_from, store.fingerprint)
     return PreparedExperiment(
-        identity=_identity(experiment, store, cohorts, initial),
+        identity=_identity(settings_as_json(experiment) | dict(own.labels), store, cohorts, initial),
         rounds=experiment.rounds,
         save_every=experiment.checkpoint_every,
         precision=precision,
         training=Training(
             ClientWork(
-                model=_model(experiment.model, store.vocabulary_size, precision),
+                model=_model(own.model or experiment.model, store.vocabulary_size, precision),
                 training=settings.local_training(),
                 compressor=settings.compressor(),
                 rules=settings.aggregation_rules(private),
@@ -129,7 +140,7 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
             cohorts,
             experiment.cohorts.cohort_size,
             settings.length,
-            settings.optimization(experiment.server_learning_rate, experiment.client_learning_rate, experiment.seed),
+            optimization,
             experiment.lanes_per_device,
         ),
         scoring=Scoring(
@@ -143,6 +154,7 @@ def prepare(experiment: Experiment) -> PreparedExperiment:
         privacy=_privacy(experiment, cohorts, delta) if private else None,
         delta=delta,
         initial=initial,
+        evaluation=own.evaluation,
     )
 
 
@@ -163,13 +175,13 @@ def _privacy(experiment: Experiment, cohorts: Cohorts, delta: float) -> Privacy:
 
 
 def _identity(
-    experiment: Experiment, store: TokenStore, cohorts: Cohorts, initial: InitialParameters | None
+    settings: dict[str, Any], store: DataSet, cohorts: Cohorts, initial: InitialParameters | None
 ) -> RunIdentity:
     drawn_by = "content of the file that cohorts are drawn by"
     first = "set of first parameters"
     return RunIdentity(
         kind="experiment",
-        settings=settings_as_json(experiment),
+        settings=settings,
         facts={
             "vocabulary": Fact(store.fingerprint, "vocabulary", ("vocabulary_sha256",)),
             "contents": Fact(store.contents, "content of data", since_ever=False),
@@ -187,6 +199,8 @@ def _identity(
 
 
 @functools.lru_cache(maxsize=32)
-def _model(name: str, vocabulary_size: int, precision: Precision) -> Model:
+def _model(model: str | OwnModel, vocabulary_size: int, precision: Precision) -> Model:
     # The same object for the same model lets the next experiment of a comparison reuse compiled programs.
-    return with_precision(create_federated_model(name, vocabulary_size), precision)
+    if isinstance(model, str):
+        return with_precision(create_federated_model(model, vocabulary_size), precision)
+    return with_precision(build_model(model, vocabulary_size), precision)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedlm.fl_core.client_examples import ClientExamples
+from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
@@ -162,6 +162,10 @@ class ClientSplit:
         first, last = columns.client_offsets[row : row + 2].tolist()
         offsets = columns.example_offsets[first : last + 1]
         return ClientExamples(columns.values[offsets[0] : offsets[-1]], offsets)
+
+    def sequences(self, index: int, length: int, rows: NDArray[np.integer] | None = None) -> NDArray[np.int32]:
+        """Return a client's examples as `padded_sequences` makes them."""
+        return padded_sequences(self.client(index), length, rows)
 
     def batch_lengths(self, batch: int) -> NDArray[np.int32]:
         """Return int32 `[examples]`: the tokens of every example of one record batch."""

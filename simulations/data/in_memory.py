@@ -1,0 +1,299 @@
+"""A federated data set that a program holds in memory, in place of a store on disk.
+
+The same text gives the same vocabulary, the same splits and the same order of clients as `fedlm data import` gives
+them, so that a run on it ends with the same bits.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.models.special_tokens import EOS_ID
+from fedlm.simulations.data.grouping import client_digest
+from fedlm.simulations.data.splits import SPLITS, split_of
+from fedlm.simulations.data.store.format import token_dtype
+from fedlm.simulations.data.vocabulary.given_vocabulary import given_tokenizer
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
+from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
+
+
+class TokensInMemory:
+    """The clients of one split with their token sequences, without BOS and EOS."""
+
+    def __init__(self, clients: Mapping[str, ClientExamples]):
+        self.client_ids = list(clients)
+        self._clients = list(clients.values())
+        self.num_examples = np.array([client.num_examples for client in self._clients], np.int64)
+
+    def client(self, index: int) -> ClientExamples:
+        """Return a client's examples."""
+        return self._clients[index]
+
+    def sequences(self, client: int, length: int, rows: np.ndarray | None = None) -> np.ndarray:
+        return padded_sequences(self._clients[client], length, rows)
+
+    def digest(self) -> list[Any]:
+        """Make a JSON-able fingerprint of every client."""
+        return [
+            (name, client.lengths.tolist(), hashlib.sha256(client.values.tobytes()).hexdigest())
+            for name, client in zip(self.client_ids, self._clients, strict=True)
+        ]
+
+
+class RowsInMemory:
+    """The clients of one split with rows, int32 [examples, width] each, that models read as they are."""
+
+    def __init__(self, clients: Mapping[str, NDArray[np.int32]]):
+        self.client_ids = list(clients)
+        self._clients = list(clients.values())
+        self.num_examples = np.array([len(client) for client in self._clients], np.int64)
+
+    def sequences(self, client: int, length: int, rows: np.ndarray | None = None) -> np.ndarray:
+        found = self._clients[client]
+        if found.shape[1] != length + 1:
+            raise ConfigurationError(
+                f"length is {length}, but the rows of the data are {found.shape[1]} wide; give length "
+                f"{found.shape[1] - 1}, for a row is length + 1 wide"
+            )
+        return found if rows is None else found[rows]
+
+    def digest(self) -> list[Any]:
+        """Make a JSON-able fingerprint of every client."""
+        return [
+            (name, client.shape, hashlib.sha256(client.tobytes()).hexdigest())
+            for name, client in zip(self.client_ids, self._clients, strict=True)
+        ]
+
+
+class DataInMemory:
+    """A federated data set in memory, made of texts, of token ids, or of rows of a model of your own.
+
+    Clients are in one split each, 80 % train, 10 % heldout, 10 % test, by the hash of their ids, as when text is
+    imported; or in those that are given.
+
+    Attributes:
+      vocabulary_size: token ids that there are, the four special ones included.
+      fingerprint: of the vocabulary; a run goes on, and parameters are taken over, with the same only.
+      contents: a fingerprint of all the data.
+      tokenizer: that made the tokens; None where there was no text.
+      row_length: the `length` that rows ask for; None where sequences are cut or padded to any.
+
+    Example:
+      >>> texts = {f"user {n}": ["the cat sat", "a dog ran to the cat"] for n in range(30)}
+      >>> data = DataInMemory.from_texts(texts, vocabulary_size=40)
+      >>> [len(data.split(name).client_ids) for name in ("train", "heldout", "test")]
+      [25, 3, 2]
+      >>> tokens = {"ann": [[4, 5, 6], [6, 4]], "bob": [[5, 5]]}
+      >>> data = DataInMemory.from_tokens(tokens, vocabulary_size=7, heldout=tokens, test=tokens)
+      >>> data.split("train").num_examples.tolist()
+      [1, 2]
+    """
+
+    path = Path("data in memory")
+
+    def __init__(
+        self,
+        splits: Mapping[str, TokensInMemory | RowsInMemory],
+        vocabulary_size: int,
+        fingerprint: str,
+        tokenizer: Tokenizer | None = None,
+        row_length: int | None = None,
+    ):
+        """Use `from_texts`, `from_tokens` or `from_rows`."""
+        self._splits = dict(splits)
+        self.vocabulary_size, self.fingerprint = vocabulary_size, fingerprint
+        self.tokenizer, self.row_length = tokenizer, row_length
+        record = json.dumps([fingerprint, {name: split.digest() for name, split in splits.items()}])
+        self.contents = hashlib.sha256(record.encode()).hexdigest()
+
+    @classmethod
+    def from_texts(
+        cls,
+        clients: Mapping[str, Sequence[str]],
+        *,
+        heldout: Mapping[str, Sequence[str]] | None = None,
+        test: Mapping[str, Sequence[str]] | None = None,
+        vocabulary: Tokenizer | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Self:
+        """Make a data set of texts, each of which is an example (a sentence, say).
+
+        Args:
+          clients: from a client's id to its texts.
+          heldout: clients to score on between rounds; with `test`, all `clients` are trained on.
+          test: clients to score on at the end.
+          vocabulary: a tokenizer, that of a store or of another data set say; one is trained on the train split else.
+          seed: of the split by client, where `heldout` and `test` are not given.
+          **settings: of the tokenizer to train, fields of `TokenizerSettings`: `vocabulary_size`, `tokenizer`
+            ("wordpiece" or "words"), `lowercase`, or `vocabulary` in a file.
+
+        Raises:
+          DataError: a client has no list of texts, or a split is empty.
+        """
+        splits = _in_splits(clients, heldout, test, seed)
+        for texts in splits.values():
+            for client, found in texts.items():
+                _check_texts(client, found)
+        tokenizer = vocabulary or _tokenizer(splits["train"], TokenizerSettings(**settings))
+        tokens = {name: TokensInMemory(_without_empty(_encoded(texts, tokenizer))) for name, texts in splits.items()}
+        return cls(_checked(tokens), tokenizer.vocabulary_size, tokenizer.fingerprint, tokenizer)
+
+    @classmethod
+    def from_tokens(
+        cls,
+        clients: Mapping[str, Sequence[ArrayLike]],
+        vocabulary_size: int,
+        *,
+        heldout: Mapping[str, Sequence[ArrayLike]] | None = None,
+        test: Mapping[str, Sequence[ArrayLike]] | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """Make a data set of token ids.
+
+        Args:
+          clients: from a client's id to its examples, int [tokens] each, without BOS and EOS. Ids 0 to 3 are those of
+            PAD, BOS, EOS and an unknown word (`fedlm.models.special_tokens`), of which only the last may occur.
+          vocabulary_size: ids that there are, these four included.
+          heldout: as for `from_texts`, and so are `test` and `seed`.
+
+        Raises:
+          DataError: an id is out of range, or a split is empty.
+        """
+        splits = {
+            name: TokensInMemory(
+                _without_empty({client: _ragged(client, rows, vocabulary_size) for client, rows in found.items()})
+            )
+            for name, found in _in_splits(clients, heldout, test, seed).items()
+        }
+        return cls(_checked(splits), vocabulary_size, _made_up_fingerprint("tokens", vocabulary_size))
+
+    @classmethod
+    def from_rows(
+        cls,
+        clients: Mapping[str, ArrayLike],
+        vocabulary_size: int,
+        *,
+        heldout: Mapping[str, ArrayLike] | None = None,
+        test: Mapping[str, ArrayLike] | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """Make a data set for a model of your own, which need not be one of language: it finds in `Batch.tokens` these
+        very rows (pixels and a label, say), and its `loss` says what they mean.
+
+        Args:
+          clients: from a client's id to int32 [examples, width]; the width is the same for all.
+          vocabulary_size: what the model is to be built with; a run that ends above the loss of a uniform guess among
+            so many counts as diverged, so for a classifier it is the number of classes.
+          heldout: as for `from_texts`, and so are `test` and `seed`.
+
+        Raises:
+          DataError: rows are not such arrays, or a split is empty.
+        """
+        arrays = {
+            name: {client: _rows(client, rows) for client, rows in found.items()}
+            for name, found in _in_splits(clients, heldout, test, seed).items()
+        }
+        widths = {array.shape[1] for found in arrays.values() for array in found.values()}
+        if len(widths) > 1:
+            raise DataError(f"rows are {', '.join(map(str, sorted(widths)))} wide, expected the same width for all")
+        splits = {name: RowsInMemory(found) for name, found in arrays.items()}
+        fingerprint = _made_up_fingerprint("rows", vocabulary_size)
+        return cls(_checked(splits), vocabulary_size, fingerprint, row_length=widths.pop() - 1 if widths else None)
+
+    def split(self, name: str) -> TokensInMemory | RowsInMemory:
+        """Return train, heldout or test."""
+        return self._splits[name]
+
+
+def _in_splits(clients: Any, heldout: Any, test: Any, seed: int) -> dict[str, dict[str, Any]]:
+    """Sort clients into splits, and each split's clients as an import does."""
+    if (heldout is None) != (test is None):
+        raise DataError(
+            "heldout and test: found one of the two, expected both (or none, to split clients by their ids)"
+        )
+    splits: dict[str, dict[str, Any]] = {name: {} for name in SPLITS}
+    for found in (clients, heldout or {}, test or {}):
+        if odd := [client for client in found if not isinstance(client, str)]:
+            raise DataError(f"client {odd[0]!r}: found a {type(odd[0]).__name__} as id, expected a str")
+    given = {"train": clients, "heldout": heldout or {}, "test": test or {}}
+    for name, found in given.items():
+        for client in sorted(found, key=client_digest):
+            splits[name if heldout is not None else split_of(client, seed)][client] = found[client]
+    return splits
+
+
+def _check_texts(client: str, texts: Any) -> None:
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        what = "one text" if isinstance(texts, str) else "other things than texts"
+        raise DataError(f"client {client!r}: found {what}, expected a list of texts")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"client {client!r}: found text that is not Unicode ({error.reason})") from error
+
+
+def _checked(splits: dict[str, Any]) -> dict[str, Any]:
+    for name, split in splits.items():
+        if not split.num_examples.sum():
+            raise DataError(
+                f"split {name}: has no example; give more clients, or heldout= and test= with clients of their own"
+            )
+    return splits
+
+
+def _tokenizer(texts: Mapping[str, Sequence[str]], settings: TokenizerSettings) -> Tokenizer:
+    given = given_tokenizer(settings)
+    return given or Tokenizer.train(
+        count_words((text for found in texts.values() for text in found), settings), settings
+    )
+
+
+def _encoded(texts: Mapping[str, Sequence[str]], tokenizer: Tokenizer) -> dict[str, ClientExamples]:
+    encoded = iter(tokenizer.encode_batch([text for found in texts.values() for text in found]))
+    dtype = token_dtype(tokenizer.vocabulary_size)
+    return {
+        client: ClientExamples.from_sequences([row for row in (next(encoded) for _ in found) if len(row)], dtype)
+        for client, found in texts.items()
+    }
+
+
+def _without_empty(clients: Mapping[str, ClientExamples]) -> dict[str, ClientExamples]:
+    return {client: examples for client, examples in clients.items() if examples.num_examples}
+
+
+def _ragged(client: str, rows: Sequence[ArrayLike], vocabulary_size: int) -> ClientExamples:
+    arrays = [np.asarray(row) for row in rows]
+    for array in arrays:
+        if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
+            raise DataError(
+                f"client {client!r}: found an example of shape {array.shape} and dtype {array.dtype}, expected int "
+                "[tokens]"
+            )
+        if array.size and not (array.min() > EOS_ID and array.max() < vocabulary_size):
+            raise DataError(
+                f"client {client!r}: found token ids from {array.min()} to {array.max()}, expected {EOS_ID + 1} to "
+                f"{vocabulary_size - 1}: 0 to {EOS_ID} are those of PAD, BOS and EOS, which are put in later"
+            )
+    return ClientExamples.from_sequences([array for array in arrays if array.size], token_dtype(vocabulary_size))
+
+
+def _rows(client: str, rows: ArrayLike) -> NDArray[np.int32]:
+    array = np.asarray(rows)
+    if array.ndim != 2 or array.shape[1] < 2 or not np.issubdtype(array.dtype, np.integer):
+        raise DataError(
+            f"client {client!r}: found shape {array.shape} and dtype {array.dtype}, expected int32 [examples, width] "
+            "with a width of at least 2"
+        )
+    return np.ascontiguousarray(array, np.int32)
+
+
+def _made_up_fingerprint(kind: str, vocabulary_size: int) -> str:
+    return hashlib.sha256(f"{kind} of a vocabulary of {vocabulary_size}".encode()).hexdigest()

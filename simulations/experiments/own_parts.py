@@ -1,0 +1,150 @@
+"""What a program brings by object where settings name something: a model, data, an optimizer, a sampler.
+
+An object cannot be compared with that of an earlier process. So a run that is to go on later needs names for its
+objects, which stand for them in its record; what is behind a name is the program's own affair.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.server_optimizers import OwnServerOptimizer
+from fedlm.models.base import Model, Params
+from fedlm.models.registry import ModelEntry
+from fedlm.simulations.data.federated_data import DataSet
+
+_Object = TypeVar("_Object")
+
+OwnModel: TypeAlias = Model | ModelEntry | Callable[[int], Model]
+"""A model, or how to build one for a size of the vocabulary."""
+
+Evaluation: TypeAlias = Callable[[Model, Params], Mapping[str, float]]
+"""From a model and parameters to numbers by name, which go into the round's row."""
+
+_ANONYMOUS = "own()"
+
+
+class Named(NamedTuple, Generic[_Object]):
+    """An object with a name that stands for it in a run's record.
+
+    Example:
+      >>> Named("clipped adam", object()).name
+      'clipped adam'
+    """
+
+    name: str
+    object: _Object
+
+
+def named(name: str, object: _Object) -> Named[_Object]:
+    """Give an object a name, by which a run that goes on later knows it. Raises ConfigurationError where the name is
+    empty or has parentheses.
+
+    Example:
+      >>> import optax
+      >>> named("sgd with momentum", optax.sgd(0.5, momentum=0.9)).name
+      'sgd with momentum'
+    """
+    if not name.strip() or set(name) & set("()"):
+        raise ConfigurationError(f"the name of an object is {name!r}, but must be of some letters, without parentheses")
+    return Named(name, object)
+
+
+class OwnParts(NamedTuple):
+    """What a program brings by object; what it does not bring is None, and settings say what it is."""
+
+    model: OwnModel | None = None
+    data: DataSet | None = None
+    server_optimizer: OwnServerOptimizer | None = None
+    cohort_sampler: CohortSampler | None = None
+    evaluation: Evaluation | None = None
+    labels: Mapping[str, str] = {}
+
+    def check_can_go_on(self, out: Path) -> None:
+        """Refuse a folder in which a run was begun, where nothing tells whether its objects were these. Raises
+        CheckpointError."""
+        nameless = [name for name, label in self.labels.items() if label == _ANONYMOUS and name != "data"]
+        if nameless and any((out / begun).exists() for begun in ("checkpoints", "metrics.jsonl", "summary.json")):
+            raise CheckpointError(
+                f"{out}: holds a run already, and whether its {', '.join(nameless)} was this object cannot be told; "
+                "give the object a name, as in fedlm.named('mine', ...), in every run that is to go on, or another out"
+            )
+
+    def check_private(self) -> None:
+        """Refuse what a guarantee does not cover. Raises ConfigurationError."""
+        if self.cohort_sampler is not None:
+            raise ConfigurationError(
+                "cohort_sampler is an object, whose cohorts nothing holds to a bound on how often a client takes part, "
+                "so that no epsilon could be stated; name the sampler poisson, min_separation or shuffled_epochs"
+            )
+        if self.evaluation is not None:
+            raise ConfigurationError(
+                "evaluation would see the models of a private run before their release; give a callback, which is "
+                "called with the parameters of released models"
+            )
+
+
+def take_object(setting: str, given: Any, labels: dict[str, str]) -> Any:
+    """Find the object that is given for a setting, and note its label; None where a name of the registry, or of a
+    module, is given."""
+    if isinstance(given, str | Path):
+        return None
+    is_named = isinstance(given, Named)
+    labels[setting] = f"own({given.name})" if is_named else _ANONYMOUS
+    return given.object if is_named else given
+
+
+def is_label(value: Any) -> bool:
+    """Say whether a recorded setting stands for an object that a program brought."""
+    return isinstance(value, str) and value.startswith("own(") and value.endswith(")")
+
+
+def build_model(model: OwnModel, vocabulary_size: int) -> Model:
+    """Make a run's model of what a program brought. Raises ConfigurationError where it is none, or does not fit."""
+    if isinstance(model, ModelEntry):
+        built: Any = model.build("own", dataclasses.replace(model.config, vocabulary_size=vocabulary_size))
+    else:
+        built = model if isinstance(model, Model) or not callable(model) else model(vocabulary_size)
+    if not isinstance(built, Model):
+        raise ConfigurationError(
+            f"model is a {type(built).__name__}, but must be a Model, a ModelEntry, a function that makes a Model of "
+            "the size of the vocabulary, or a name"
+        )
+    if built.vocabulary_size != vocabulary_size:
+        raise ConfigurationError(
+            f"model has a vocabulary of {built.vocabulary_size}, but the data's has {vocabulary_size}; build it with "
+            "that, or give a function that makes a Model of the size of the vocabulary"
+        )
+    if built.objective != "causal":
+        raise ConfigurationError(
+            f"model has the {built.objective} objective, and federated runs train models to predict the next token"
+        )
+    return built
+
+
+class CheckedSampler:
+    """A sampler of one's own, whose cohorts are looked at before they are used."""
+
+    def __init__(self, sampler: CohortSampler, num_clients: int):
+        """Refuse what is no sampler."""
+        if not callable(getattr(sampler, "sample", None)):
+            raise ConfigurationError(
+                f"cohort_sampler is a {type(sampler).__name__}, but must have a method sample(round_number), or be a "
+                "name"
+            )
+        self._sampler, self._num_clients = sampler, num_clients
+
+    def sample(self, round_number: int) -> np.ndarray:
+        found = np.asarray(self._sampler.sample(round_number))
+        fits = found.ndim == 1 and len(found) and np.issubdtype(found.dtype, np.integer)
+        if not fits or len(np.unique(found)) < len(found) or not 0 <= found.min() <= found.max() < self._num_clients:
+            raise ConfigurationError(
+                f"cohort_sampler gave {np.array2string(found, threshold=10)} for round {round_number}, but must give "
+                f"distinct indices of clients, int [cohort], from 0 to {self._num_clients - 1}"
+            )
+        return found.astype(np.int64)

@@ -1,0 +1,161 @@
+"""One call that runs a federated experiment of a program's own: settings by name, parts by name or by object."""
+
+import difflib
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.composed_settings import compose, value_types
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.processes import together
+from fedlm.fl_core.server_optimizers import OptaxOptimizer, OwnServerOptimizer
+from fedlm.simulations.data.in_memory import DataInMemory
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.experiments.callbacks import Callback
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.experiment import FinishedRound, FinishedRun, run_prepared
+from fedlm.simulations.experiments.own_parts import Evaluation, Named, OwnModel, OwnParts, take_object
+from fedlm.simulations.experiments.preparation import prepare
+
+
+def simulate(
+    *,
+    model: str | OwnModel | Named[Any],
+    data: str | Path | TokenStore | DataInMemory,
+    out: str | Path | None = None,
+    server_optimizer: str | OptaxOptimizer | Named[Any] = "fedadam",
+    cohort_sampler: str | CohortSampler | Named[Any] = "uniform",
+    evaluation: Evaluation | None = None,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
+) -> FinishedRun:
+    """Train one model in simulated federated rounds, or go on with a run that was begun in `out`.
+
+    It is what `fedlm simulate` does, with the same settings by the same names and, for the same settings, the same
+    bits; but what the command line has to name may be given by object here.
+
+    Args:
+      model: a name (`fedlm models` lists them; `module:NAME` for a `ModelEntry` of your own), a `Model` with the data's
+        vocabulary, a `ModelEntry`, or a function that makes a `Model` of the size of the vocabulary.
+      data: folder of a data set, a `TokenStore`, or a `DataInMemory`.
+      out: folder of the run, in which it goes on where it was when it is called again; None for one that is removed.
+      server_optimizer: a name (`module:NAME` for one of your own), an optax optimizer, which brings its own learning
+        rate, or a function that makes one of `server_learning_rate`, as `optax.adam` is.
+      cohort_sampler: a name, or an object whose `sample(round_number)` gives the indices of a round's clients, without
+        privacy only.
+      evaluation: maps model and parameters to numbers for the rows of rounds that are scored; without privacy only.
+      callbacks: see every round; see `Callback`.
+      **settings: the other fields of `Experiment`, and of the records in it, by name: `rounds`, `cohort_size`,
+        `client_learning_rate`, `length`, `privacy`, `seed`, ...
+
+    An object without a name is known to this call alone: `named("mine", object)` gives one, without which a run with it
+    does not go on. The name is what is compared then, not the object.
+
+    Raises:
+      UserError: settings, data, objects or an earlier run in `out` do not fit.
+
+    Example:
+      >>> from fedlm import DataInMemory, ModelEntry, simulate
+      >>> from fedlm.models.cifg import CifgConfig, cifg
+      >>> texts = {f"user {n}": ["the cat sat", "a dog ran to the cat"] for n in range(30)}
+      >>> run = simulate(
+      ...     model=ModelEntry(cifg, CifgConfig(embedding=4, hidden=4)),
+      ...     data=DataInMemory.from_texts(texts, vocabulary_size=40),
+      ...     rounds=2,
+      ...     cohort_size=3,
+      ...     length=6,
+      ... )
+      >>> len(run.rows), run.summary["status"], run.privacy
+      (2, 'finished', 'NOT PRIVATE')
+    """
+    labels: dict[str, str] = {}
+    data = data.path if isinstance(data, TokenStore) else data
+    brought = {"model": model, "data": data, "server_optimizer": server_optimizer, "cohort_sampler": cohort_sampler}
+    objects = {name: take_object(name, given, labels) for name, given in brought.items()}
+    optimizer = objects["server_optimizer"]
+    own = OwnParts(
+        model=objects["model"],
+        data=objects["data"],
+        server_optimizer=None if optimizer is None else OwnServerOptimizer(optimizer),
+        cohort_sampler=objects["cohort_sampler"],
+        evaluation=evaluation,
+        labels=labels,
+    )
+    if settings.get("privacy", "none") != "none":
+        own.check_private()
+    experiment = _experiment(
+        {name: given for name, given in brought.items() if name not in labels}, labels, settings, own
+    )
+    may_stop = any(callback.may_stop for callback in callbacks)
+    if may_stop and experiment.privacy.is_private:
+        raise ConfigurationError(
+            "a callback may stop the run, but epsilon is accounted for a number of rounds that does not depend on what "
+            "they gave; give the rounds that you want, and no such callback"
+        )
+    with ExitStack() as stack:
+        if out is None:
+            out = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedlm-"))
+        else:
+            own.check_can_go_on(Path(out))
+        return _run(experiment, own, Path(out), callbacks, may_stop)
+
+
+def _experiment(named: dict[str, Any], labels: dict[str, str], settings: dict[str, Any], own: OwnParts) -> Experiment:
+    known = value_types(Experiment)
+    for name in sorted(settings.keys() - known.keys()):
+        close = difflib.get_close_matches(name, known) or sorted(known)
+        raise ConfigurationError(f"no setting has the name {name}; did you mean {', '.join(close)}?")
+    if isinstance(own.data, DataInMemory) and own.data.row_length is not None:
+        settings = {"length": own.data.row_length, **settings}
+    # What an object stands for is not read from the settings, whose checks know names only.
+    stand_ins = {name: labels[name] for name in ("model", "data") if name in labels}
+    values = settings | named | stand_ins
+    return compose(Experiment, **values | {"data": Path(values["data"])})
+
+
+def _run(
+    experiment: Experiment, own: OwnParts, out: Path, callbacks: Sequence[Callback], may_stop: bool
+) -> FinishedRun:
+    prepared = together(lambda: prepare(experiment, own))
+    watching = _Watching(callbacks, prepared.identity.settings)
+    try:
+        run = run_prepared(prepared, out, watching.see, may_stop=may_stop)
+    except BaseException as error:
+        watching.fail(error)
+        raise
+    watching.end(run.summary)
+    return run
+
+
+class _Watching:
+    """Calls callbacks: none of them before there is a round to see."""
+
+    def __init__(self, callbacks: Sequence[Callback], settings: dict[str, Any]):
+        self._callbacks, self._settings, self._begun = callbacks, settings, False
+
+    def see(self, finished: FinishedRound) -> bool:
+        if not self._begun:
+            self._begun = True
+            for callback in self._callbacks:
+                callback.on_begin(self._settings)
+        stops = False
+        for callback in self._callbacks:
+            asked = callback.on_round(finished)
+            if asked and not callback.may_stop:
+                raise ConfigurationError(
+                    f"{type(callback).__name__}.on_round gave {asked!r}, which ends the run, but only a callback with "
+                    "may_stop = True in its class may; set it, or return nothing"
+                )
+            stops |= bool(asked)
+        return stops
+
+    def fail(self, error: BaseException) -> None:
+        for callback in self._callbacks if self._begun else ():
+            callback.on_failure(error)
+
+    def end(self, summary: dict[str, Any]) -> None:
+        for callback in self._callbacks if self._begun else ():
+            callback.on_end(summary)
