@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.compression.compressors import Compressor, compress_update
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, train_client
 from fedlm.fl_core.round_loop import RoundPlan
-from fedlm.models.base import Model, Params
+from fedlm.models.base import Model
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class ClientReport(NamedTuple):
 
 def train_locally(
     program: ClientProgram,
-    params: Params,
+    server: Broadcast,
     sequences: np.ndarray,
     plan: RoundPlan,
     client: int,
     before_step: Callable[[], None] | None = None,
 ) -> ClientReport | None:
-    """Train from the server's parameters on a client's examples, int32 [examples, length + 1].
+    """Train from what the server sent on a client's examples, int32 [examples, length + 1].
 
     Returns:
       The report; None where the client has no example, or its update is not finite (quantizing one would poison it).
@@ -54,8 +55,8 @@ def train_locally(
     if len(sequences) == 0:
         return None
     training, rng = program.training, plan.shuffling(client)
-    local, sums = train_client(program.model, params, sequences, training, rng, plan.learning_rate, before_step)
-    delta = jax.tree_util.tree_map(jnp.subtract, params, local)
+    local, sums = train_client(program.model, server, sequences, training, rng, plan.learning_rate, before_step)
+    delta = training.algorithm.finish(server, local)
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree_util.tree_leaves(delta)):
         return None
     compressed = _compress(program.compressor, jax.random.fold_in(plan.upload_key(), client), delta)

@@ -19,6 +19,8 @@ from fedlm.clients.example_store import Examples
 from fedlm.clients.local_training import ClientProgram, ClientReport, train_locally
 from fedlm.clients.server_instructions import Encode, ReadVocabulary, encode, plan_of, program_of
 from fedlm.clients.settings import ClientLimits, Conditions
+from fedlm.fl_core.client_algorithms.interface import sent_by_server
+from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly
 from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
@@ -130,7 +132,12 @@ class Client:
         if not self._conditions.met():
             return self._limits.recheck_seconds
         try:
-            request = messages.CheckInRequest(protocol=PROTOCOL, client_version=VERSION, models=self._limits.models)
+            request = messages.CheckInRequest(
+                protocol=PROTOCOL,
+                client_version=VERSION,
+                models=self._limits.models,
+                algorithms=self._limits.algorithms or CLIENT_ALGORITHMS,
+            )
             reply = await channel.check_in(request)
             _check_protocol(reply)
             self._failures = 0
@@ -202,8 +209,9 @@ class Client:
         work = self._prepare(configuration)
         if not len(work.sequences):
             raise _EndedError(_Outcome.NO_EXAMPLES)
-        like = jax.eval_shape(work.runs.model.init, jax.random.key(0))
-        params = unpack_parameters(content, configuration.parameters.encoding, like)
+        model, algorithm = work.runs.model, work.runs.training.algorithm
+        like = sent_by_server(algorithm, jax.eval_shape(model.init, jax.random.key(0)))
+        server = unpack_parameters(content, configuration.parameters.encoding, like)
         deadline = min(deadline, time.monotonic() + self._limits.max_training_seconds)
 
         def before_step() -> None:
@@ -215,7 +223,7 @@ class Client:
         precision = resolve_precision(configuration.program.precision, jax.default_backend())  # type: ignore[arg-type]
         with precision_scope(precision):
             client = configuration.client_index
-            return train_locally(work.runs, params, work.sequences, plan_of(configuration), client, before_step)
+            return train_locally(work.runs, server, work.sequences, plan_of(configuration), client, before_step)
 
     def _prepare(self, configuration: messages.RoundConfiguration) -> _Warm:
         program, vocabulary = configuration.program, configuration.vocabulary.digest

@@ -12,7 +12,7 @@ from fedlm.clients.local_training import ClientProgram
 from fedlm.clients.settings import ClientLimits
 from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.training_program import read_compressor, read_local_training
+from fedlm.fl_core.deployment.protocol.training_program import algorithm_name, read_compressor, read_local_training
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.models.base import Model
@@ -30,16 +30,20 @@ def program_of(message: messages.TrainingProgram, limits: ClientLimits) -> Clien
     """Make what the client runs, within its limits; the same model for the same message, which compiles nothing twice.
 
     Raises:
-      ConfigurationError: the client does not allow the model or have the compression, or a setting is out of range.
+      ConfigurationError: the client does not allow, or have, the model, the algorithm or the compression, or a setting
+        is out of range.
       UnknownModelError: there is no such model.
       WireError: the server's model of that name is another one.
     """
     if message.model not in limits.models and (limits.models or ":" in message.model):
         raise ConfigurationError(f"the server asks for the model {message.model!r}, which this client does not allow")
+    name = algorithm_name(message)
+    if name not in limits.algorithms and (limits.algorithms or ":" in name):
+        raise ConfigurationError(f"the server asks for the client algorithm {name!r}, which this client does not allow")
     training = read_local_training(message)
     training = dataclasses.replace(training, max_batches=min(training.max_batches, limits.max_batches))
     model = _model(message.model, message.vocabulary_size, message.precision)
-    return ClientProgram(model, training, read_compressor(message, model))
+    return ClientProgram(model, training, read_compressor(message, model, training.algorithm))
 
 
 def plan_of(configuration: messages.RoundConfiguration) -> RoundPlan:

@@ -32,6 +32,8 @@ class ClientLimits:
     Attributes:
       models: names of the models that it trains; any registered one where empty. One of your own, `module:entry`, must
         be named here.
+      algorithms: names of the client algorithms that it trains with; any registered one where empty. One of your own,
+        `module:NAME`, must be named here.
       max_batches: local steps in a round, whatever the server asks for.
       max_training_seconds: of a round's training.
       largest_download: bytes.
@@ -43,6 +45,7 @@ class ClientLimits:
     """
 
     models: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ()
     max_batches: int = 10_000
     max_training_seconds: float = 3600.0
     largest_download: int = 1 << 30
@@ -53,5 +56,5 @@ class ClientLimits:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if name not in ("models", "keep_model") and not getattr(self, name) > 0:
+            if name not in ("models", "algorithms", "keep_model") and not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be positive")

@@ -46,7 +46,8 @@ class CohortAggregate(NamedTuple):
     """Sums over clients; every field but `delta` and `norm_counts` is a float32 scalar.
 
     Attributes:
-      delta: weighted sum of the decompressed, clipped deltas `server_params - local_params`.
+      delta: weighted sum of the decompressed, clipped updates: of deltas `server_params - local_params`, or of what
+        else the client algorithm sends, as a whole.
       weight: sum of the weights in `delta`.
       clients: how many updates arrived.
       dropped: how many of them were not finite and so count for nothing else.
@@ -68,10 +69,10 @@ class CohortAggregate(NamedTuple):
     examples: jax.Array
 
 
-def empty_aggregate(params: Params) -> CohortAggregate:
-    """Make the aggregate of no client: zeros, with `delta` of the structure of `params`."""
+def empty_aggregate(like: Params) -> CohortAggregate:
+    """Make the aggregate of no client: zeros, with `delta` of the structure of an update's arrays or shapes."""
     zero = jnp.zeros(())
-    delta = jax.tree_util.tree_map(jnp.zeros_like, params)
+    delta = jax.tree_util.tree_map(jnp.zeros_like, like)
     return CohortAggregate(delta, zero, zero, zero, zero, zero, jnp.zeros(NORM_BINS), TrainingSums.zero(), zero)
 
 

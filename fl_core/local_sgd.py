@@ -1,4 +1,4 @@
-"""What a client does with its text: plain SGD from the server's parameters over its own batches."""
+"""What a client does with its text: local steps from the server's parameters over its own batches."""
 
 import functools
 import math
@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalGradient, LocalState
+from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.base import Batch, Model, Params, batch_loss, weigh_examples
 from fedlm.models.special_tokens import PAD_ID
@@ -41,6 +43,7 @@ class LocalTraining:
       cap_order: which examples those are, see `CapOrder`.
       batches_across_epochs: cut the epochs, laid end to end, into batches, so that only the last batch may be partly
         filled; else each epoch ends with a batch of its own that may be.
+      algorithm: what a client does with its gradients.
     """
 
     batch_size: int = 10
@@ -50,6 +53,7 @@ class LocalTraining:
     max_examples: int | None = None
     cap_order: CapOrder = "shuffle_then_cap"
     batches_across_epochs: bool = False
+    algorithm: ClientAlgorithm = PLAIN_SGD
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "max_batches", "max_examples"):
@@ -124,6 +128,34 @@ def batch_rows(num_examples: int, training: LocalTraining, rng: np.random.Genera
     return filled[:wanted].reshape(steps, training.batch_size)
 
 
+def local_gradient(
+    model: Model, params: Params, batch: Batch, gradient_clip: float | None
+) -> tuple[LocalGradient, TrainingSums]:
+    """Differentiate the mean loss of a local step's batch.
+
+    Args:
+      model: the model.
+      params: where.
+      batch: the examples; the gradient of a batch without any is zero.
+      gradient_clip: largest global norm of the gradient, or None.
+
+    Returns:
+      The gradient, and the sums of this step; its loss is that before the step.
+    """
+    (_, sums), gradient = jax.value_and_grad(lambda p: batch_loss(model, p, batch), has_aux=True)(params)
+    # A step that waits for the norm waits for all uses of the old parameters too, and so can be taken in place. Where
+    # nothing made it wait, the compiler would copy all parameters at every step: the norm costs less.
+    norm, largest = global_norm(gradient), math.inf if gradient_clip is None else gradient_clip
+    scale = jnp.minimum(1.0, largest / jnp.maximum(norm, 1e-30))
+    weighted = weigh_examples(sums, batch)
+    tokens = jnp.sum(weighted.tokens)
+
+    def at(others: Params) -> LocalGradient:
+        return local_gradient(model, others, batch, gradient_clip)[0]
+
+    return LocalGradient(gradient, scale, norm, tokens, at), TrainingSums(jnp.sum(weighted.loss), tokens, norm)
+
+
 def local_step(
     model: Model, params: Params, batch: Batch, learning_rate: jax.typing.ArrayLike, gradient_clip: float | None
 ) -> tuple[Params, TrainingSums]:
@@ -139,54 +171,71 @@ def local_step(
     Returns:
       The stepped parameters, and the sums of this step; its loss is that before the step.
     """
-    (_, sums), gradient = jax.value_and_grad(lambda p: batch_loss(model, p, batch), has_aux=True)(params)
-    # A step that waits for the norm waits for all uses of the old parameters too, and so can be taken in place. Where
-    # nothing made it wait, the compiler would copy all parameters at every step: the norm costs less.
-    norm, largest = global_norm(gradient), math.inf if gradient_clip is None else gradient_clip
-    step_size = learning_rate * jnp.minimum(1.0, largest / jnp.maximum(norm, 1e-30))
-    stepped = jax.tree_util.tree_map(lambda p, g: p - step_size * g, params, gradient)
-    weighted = weigh_examples(sums, batch)
-    return stepped, TrainingSums(jnp.sum(weighted.loss), jnp.sum(weighted.tokens), norm)
+    gradient, sums = local_gradient(model, params, batch, gradient_clip)
+    return gradient.descend(params, learning_rate), sums
+
+
+def algorithm_step(
+    model: Model,
+    algorithm: ClientAlgorithm,
+    server: Broadcast,
+    local: LocalState,
+    batch: Batch,
+    learning_rate: jax.typing.ArrayLike,
+    gradient_clip: float | None,
+) -> tuple[LocalState, TrainingSums]:
+    """Take one local step of an algorithm, given what the server sent; otherwise as `local_step`."""
+    gradient, sums = local_gradient(model, local.params, batch, gradient_clip)
+    return algorithm.step(server, local, gradient, learning_rate), sums
 
 
 def train_client(
     model: Model,
-    params: Params,
+    server: Broadcast,
     sequences: np.ndarray,
     training: LocalTraining,
     rng: np.random.Generator,
     learning_rate: float,
     before_step: Callable[[], None] | None = None,
-) -> tuple[Params, TrainingSums]:
+) -> tuple[LocalState, TrainingSums]:
     """Train on one client's examples, int32 [examples, length + 1], step by step.
 
     Args:
       model: the model.
-      params: what to begin with.
+      server: what the server sent.
       sequences: the examples.
-      training: batch size, epochs and caps.
+      training: algorithm, batch size, epochs and caps.
       rng: the stream that shuffles.
       learning_rate: of the steps.
       before_step: called before each step; training ends with what it raises.
 
     Returns:
-      The trained parameters, and the sums over all steps.
+      The client's state after the last step, and the sums over all steps.
     """
-    sums = TrainingSums.zero()
+    local, sums = training.algorithm.init(server), TrainingSums.zero()
     for rows in batch_rows(len(sequences), training, rng):
         if before_step is not None:
             before_step()
         batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))
-        params, sums = _step(model, params, sums, batch, learning_rate, training.gradient_clip)
-    return params, sums
+        local, sums = _step(
+            model, training.algorithm, server, local, sums, batch, learning_rate, training.gradient_clip
+        )
+    return local, sums
 
 
-@functools.partial(jax.jit, static_argnames=("model", "gradient_clip"))
+@functools.partial(jax.jit, static_argnames=("model", "algorithm", "gradient_clip"))
 def _step(
-    model: Model, params: Params, sums: TrainingSums, batch: Batch, learning_rate: float, gradient_clip: float | None
-) -> tuple[Params, TrainingSums]:
-    params, step = local_step(model, params, batch, learning_rate, gradient_clip)
-    return params, jax.tree_util.tree_map(jnp.add, sums, step)
+    model: Model,
+    algorithm: ClientAlgorithm,
+    server: Broadcast,
+    local: LocalState,
+    sums: TrainingSums,
+    batch: Batch,
+    learning_rate: float,
+    gradient_clip: float | None,
+) -> tuple[LocalState, TrainingSums]:
+    local, step = algorithm_step(model, algorithm, server, local, batch, learning_rate, gradient_clip)
+    return local, jax.tree_util.tree_map(jnp.add, sums, step)
 
 
 def global_norm(tree: Params) -> jax.Array:

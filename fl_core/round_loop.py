@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.aggregation import CohortAggregate, MeanUpdate, WeightedMean
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
+from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.randomness import device_key, host_rng
 from fedlm.fl_core.server_optimizers import ServerOptimizer, ServerState, init_server, server_step
@@ -47,12 +49,13 @@ class CohortResult(NamedTuple):
 class CohortRunner(Protocol):
     """Runs local training on a cohort: a simulation's engine, or real clients over the network."""
 
-    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         """Train a cohort from the server's parameters.
 
         Args:
           params: the server's; the runner must not change or donate them.
           clip_norm: of this round, where it moves from round to round; that of the runner's rules where None.
+          memory: what the client algorithm remembers, which clients are sent with the parameters.
 
         Returns:
           The aggregate, whose `delta` the caller uses up, and what it cost.
@@ -101,6 +104,11 @@ class FederatedOptimization:
     client_learning_rate: float
     seed: int
     server_warmup_rounds: int = 0  # rounds over which the server's rate grows, in equal steps, to its full size
+    algorithm: ClientAlgorithm = PLAIN_SGD  # that of the runner's clients
+
+    def first_state(self, params: Params) -> ServerState:
+        """Make the state before round 0 from the model's first parameters."""
+        return init_server(self.server, params)._replace(algorithm=self.algorithm.init_server(params))
 
     def server_rate(self, round_number: int) -> float:
         """Compute the server optimizer's learning rate in a round."""
@@ -135,15 +143,16 @@ def run_rounds(
         following = next(plans, None)
         if following is not None:
             runner.announce(following)
-        cohort = runner.run(state.params, plan, averaging.clip_norm(averaging_state))
+        cohort = runner.run(state.params, plan, averaging.clip_norm(averaging_state), state.algorithm)
         mean = averaging.next(averaging_state, cohort.aggregate, plan.round_number)
         cohort = cohort._replace(aggregate=cohort.aggregate._replace(delta={}))
         averaging_state = mean.state
         if mean.delta is not None:
-            state = _step(optimization.server, state, mean.delta, optimization.server_rate(plan.round_number))
+            rate = optimization.server_rate(plan.round_number)
+            state = _step(optimization.server, optimization.algorithm, state, mean.delta, rate)
             mean = mean._replace(delta=None)
         if mean.restart:
-            state = init_server(optimization.server, state.params)
+            state = init_server(optimization.server, state.params)._replace(algorithm=state.algorithm)
         asked = len(plan.clients) if cohort.asked is None else cohort.asked
         yield RoundResult(plan.round_number, state, cohort, asked, mean)
         # The next round needs the memory.
@@ -152,6 +161,9 @@ def run_rounds(
 
 
 # Means are as large as models: their memory is used again for what is made of them.
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _step(server: ServerOptimizer, state: ServerState, mean: Params, learning_rate: jax.Array) -> ServerState:
-    return server_step(server, state, mean, learning_rate)
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _step(
+    server: ServerOptimizer, algorithm: ClientAlgorithm, state: ServerState, mean: Any, learning_rate: jax.Array
+) -> ServerState:
+    pseudo_gradient, memory = algorithm.update_server(state.algorithm, mean)
+    return server_step(server, state, pseudo_gradient, learning_rate)._replace(algorithm=memory)

@@ -149,10 +149,11 @@ def check_server_rate(server: ServerOptimizer, learning_rate: float, warmup_roun
 
 
 class ServerState(NamedTuple):
-    """The parameters, and the server optimizer's state, between rounds."""
+    """The parameters, the server optimizer's state, and what the client algorithm remembers, between rounds."""
 
     params: Params
     optimizer: Any
+    algorithm: Any = ()
 
 
 def init_server(server: ServerOptimizer, params: Params) -> ServerState:

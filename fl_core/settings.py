@@ -1,10 +1,11 @@
 """The settings of federated training that a simulation and a deployment have in common."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fedlm.fl_core.aggregation import AggregationRules, Weighting
+from fedlm.fl_core.client_algorithms.settings import ClientAlgorithmSettings
 from fedlm.fl_core.compression.compressors import Compressor
 from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionName, UploadBits, make_compressor
 from fedlm.fl_core.errors import ConfigurationError
@@ -43,6 +44,8 @@ class TrainingSettings:
     client_batches_across_epochs: bool = False
     """Cut a client's epochs, laid end to end, into batches, so that only the very last may be partly filled (as
     google-research/federated; FedJAX fills that one up too). Else each epoch ends with its own partly filled batch."""
+
+    algorithm: ClientAlgorithmSettings = field(default_factory=ClientAlgorithmSettings)
 
     server_optimizer: ServerOptimizerName = "fedadam"
     """How the server applies the mean update (Reddi et al. 2021); or module:NAME, an optax optimizer of your own, or a
@@ -110,6 +113,7 @@ class TrainingSettings:
             max_examples=self.client_max_examples,
             cap_order=self.client_cap_order,
             batches_across_epochs=self.client_batches_across_epochs,
+            algorithm=self.algorithm.make(),
         )
 
     def aggregation_rules(self, private: bool) -> AggregationRules:
@@ -145,6 +149,7 @@ class TrainingSettings:
             client_learning_rate=client_learning_rate,
             seed=seed,
             server_warmup_rounds=self.server_warmup_rounds,
+            algorithm=self.algorithm.make(),
         )
 
 

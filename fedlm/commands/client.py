@@ -39,6 +39,8 @@ class ClientCommand:
     """Forget examples that were added longer ago than this."""
     models: tuple[str, ...] = ()
     """Names of the models to train; any registered one where none is given."""
+    client_algorithms: tuple[str, ...] = ()
+    """Names of the client algorithms to train with; any registered one where none is given."""
 
 
 def main(argv: list[str]) -> int:
@@ -57,7 +59,7 @@ def main(argv: list[str]) -> int:
         lambda: dial(name),
         store,
         _read_vocabulary,
-        limits=ClientLimits(models=command.models),
+        limits=ClientLimits(models=command.models, algorithms=command.client_algorithms),
         notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
     )
     client.run()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from fedlm.fl_core.aggregation import WeightedMean
+from fedlm.fl_core.client_algorithms.interface import check_private
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.processes import from_first
@@ -28,8 +29,21 @@ Score = Callable[[Params], dict[str, Any]]
 class PrivateCheckpoint(NamedTuple):
     """What a checkpoint of a private run holds."""
 
-    server: ServerState
+    server: Any  # the `ServerState`, without the client algorithm's memory where that is nothing
     privacy: "PrivacyState"  # what is durable of the noise and the clip norm
+
+
+class _Plain(NamedTuple):
+    """What a checkpoint holds of a `ServerState` whose client algorithm remembers nothing."""
+
+    params: Params
+    optimizer: Any
+
+
+def _stored(server: ServerState) -> Any:
+    # Checkpoints have names of fields; that of nothing would be one more than in those of earlier versions.
+    remembers = jax.tree_util.tree_leaves(server.algorithm)
+    return server if remembers else _Plain(server.params, server.optimizer)
 
 
 class FederatedTraining:
@@ -53,7 +67,7 @@ class FederatedTraining:
         if aggregation is None:
             self._averaging: Averaging = WeightedMean()
             self._averaging_state: Any = None
-            self.server: ServerState = from_first(run.resume(fresh))
+            self.server = ServerState(*from_first(run.resume(_stored(fresh))))
         else:
             self._resume_privately(fresh, aggregation)
         self.rounds_done = run.standing.first
@@ -61,15 +75,16 @@ class FederatedTraining:
     def _resume_privately(self, fresh: ServerState, aggregation: "PrivateAggregation") -> None:
         from fedlm.fl_core.privacy.private_rounds import PrivateRounds
 
+        check_private(self._optimization.algorithm, fresh.params)
         # Which secret and which rounds does not matter for shapes.
         shapes = PrivateRounds(aggregation, bytes(32), fresh.params)
-        found = self.run.resume(PrivateCheckpoint(fresh, shapes.durable(shapes.init())))
+        found = self.run.resume(PrivateCheckpoint(_stored(fresh), shapes.durable(shapes.init())))
         standing, durable = self.run.standing, found.privacy
         assert standing.noise_from is not None
         secret = bytes.fromhex(standing.secret)
         private = PrivateRounds(aggregation, secret, fresh.params, standing.noise_from, standing.end)
         self._private = self._averaging = private
-        self.server = from_first(found.server)
+        self.server = ServerState(*from_first(found.server))
         if not standing.checkpoint:
             self._averaging_state = private.init()
             return
@@ -104,11 +119,12 @@ class FederatedTraining:
                     raise ConfigurationError(f"scores have the names of other metrics: {', '.join(sorted(taken))}")
                 row |= scores
             began, row["seconds"] = time.monotonic(), time.monotonic() - began
-            state = functools.partial(self._checkpoint, result.mean.state)
+            state = functools.partial(self.checkpoint, result.mean.state)
             yield Step(self.rounds_done, row | result.mean.metrics, state)
             del result, state
 
-    def _checkpoint(self, averaging_state: Any) -> Any:
+    def checkpoint(self, averaging_state: Any = None) -> Any:
+        """Make what a checkpoint holds; with privacy, after the round that left this state of what makes means."""
         if self._private is None:
-            return self.server
-        return PrivateCheckpoint(self.server, self._private.durable(averaging_state))
+            return _stored(self.server)
+        return PrivateCheckpoint(_stored(self.server), self._private.durable(averaging_state))

@@ -20,9 +20,10 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
+from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalState, sent_by_client
 from fedlm.fl_core.compression.compressors import Compressor, compress_update, decompress_update
 from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
-from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, local_step
+from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, algorithm_step
 from fedlm.fl_core.processes import lost_processes
 from fedlm.fl_core.round_loop import CohortResult, RoundPlan
 from fedlm.models.base import Batch, Model, Params
@@ -54,7 +55,7 @@ class RoundSetting(NamedTuple):
 
 
 class _LaneState(NamedTuple):
-    params: Params
+    local: LocalState
     sums: TrainingSums
 
 
@@ -96,13 +97,13 @@ class CohortEngine:
         chunks = lane_chunks(self._data, plan, self._work.training, self._shape, self._own)
         return Prefetched(chunks, self._thread, CHUNKS_AHEAD)
 
-    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         setting = RoundSetting(plan.learning_rate, clip_norm, plan.upload_key())
-        params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
-        state = _empty_state(params, self._shape, self._mesh)
+        server = jax.device_put(Broadcast(params, memory), NamedSharding(self._mesh, PartitionSpec()))
+        state = _empty_state(self._work.training.algorithm, server, self._shape, self._mesh)
         for chunk in self._chunks(plan):
             on_devices = jax.make_array_from_process_local_data(self._by_device, chunk)
-            state = _run_chunk(self._work, self._mesh, params, setting, state, on_devices)
+            state = _run_chunk(self._work, self._mesh, server, setting, state, on_devices)
         following, self._announced = self._announced, None
         self._prepared = None if following is None else (following, self._chunks(following))
         steps = self._work.training.count_steps(self._data.num_examples[plan.clients])
@@ -113,8 +114,8 @@ class CohortEngine:
         return CohortResult(
             aggregate=aggregate,
             steps=int(steps.sum()),
-            bytes_down=len(plan.clients) * download_bytes(params),
-            bytes_up=int(aggregate.clients - aggregate.dropped) * upload_bytes(self._work.compressor, params),
+            bytes_down=len(plan.clients) * download_bytes(server),
+            bytes_up=int(aggregate.clients - aggregate.dropped) * upload_bytes(self._work.compressor, aggregate.delta),
         )
 
     @staticmethod
@@ -126,8 +127,10 @@ class CohortEngine:
         return _run_chunk._cache_size()  # type: ignore[attr-defined]
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "mesh"))
-def _empty_state(params: Params, shape: LaneShape, mesh: Mesh) -> tuple[_LaneState, CohortAggregate]:
+@functools.partial(jax.jit, static_argnames=("algorithm", "shape", "mesh"))
+def _empty_state(
+    algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh
+) -> tuple[_LaneState, CohortAggregate]:
     def zeros(tree: Any, *leading: int) -> Any:
         def one(leaf: jax.Array) -> jax.Array:
             full = jnp.zeros((*leading, *leaf.shape), leaf.dtype)
@@ -135,8 +138,8 @@ def _empty_state(params: Params, shape: LaneShape, mesh: Mesh) -> tuple[_LaneSta
 
         return jax.tree_util.tree_map(one, tree)
 
-    aggregate = empty_aggregate(params)
-    lanes = _LaneState(params, aggregate.training)
+    aggregate = empty_aggregate(sent_by_client(algorithm, server.params))
+    lanes = _LaneState(jax.eval_shape(algorithm.init, server), aggregate.training)
     return zeros(lanes, shape.devices, shape.lanes), zeros(aggregate, shape.devices)
 
 
@@ -167,7 +170,7 @@ def _add_in_order(devices: int, aggregate: CohortAggregate) -> CohortAggregate:
 def _run_chunk(
     work: ClientWork,
     mesh: Mesh,
-    params: Params,
+    server: Broadcast,
     setting: RoundSetting,
     state: tuple[_LaneState, CohortAggregate],
     chunk: LaneChunk,
@@ -179,25 +182,30 @@ def _run_chunk(
         in_specs=(everywhere, everywhere, by_device, by_device),
         out_specs=by_device,
         check_vma=False,
-    )(params, setting, state, chunk)
+    )(server, setting, state, chunk)
 
 
 def _run_device_chunk(
-    work: ClientWork, params: Params, setting: RoundSetting, state: tuple[_LaneState, CohortAggregate], chunk: LaneChunk
+    work: ClientWork,
+    server: Broadcast,
+    setting: RoundSetting,
+    state: tuple[_LaneState, CohortAggregate],
+    chunk: LaneChunk,
 ) -> tuple[_LaneState, CohortAggregate]:
     state, chunk = jax.tree_util.tree_map(lambda leaf: leaf[0], (state, chunk))
-    over_lanes = _over_lanes(chunk.first.shape[1])
+    algorithm, over_lanes = work.training.algorithm, _over_lanes(chunk.first.shape[1])
     num_steps, steps = chunk.num_steps, chunk._replace(num_steps=chunk.first)
 
     def train(lane: _LaneState, inputs: LaneChunk) -> _LaneState:
-        fresh = _LaneState(params, TrainingSums.zero())
+        fresh = _LaneState(algorithm.init(server), TrainingSums.zero())
         lane = jax.lax.cond(inputs.first, lambda: fresh, lambda: lane)
         batch = Batch(jnp.asarray(inputs.tokens), jnp.asarray(inputs.weight))
-        stepped, sums = local_step(work.model, lane.params, batch, setting.learning_rate, work.training.gradient_clip)
+        clip = work.training.gradient_clip
+        stepped, sums = algorithm_step(work.model, algorithm, server, lane.local, batch, setting.learning_rate, clip)
         return _LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.sums, sums))
 
     def report(lane: _LaneState, inputs: LaneChunk) -> CohortAggregate:
-        delta = jax.tree_util.tree_map(jnp.subtract, params, lane.params)
+        delta = algorithm.finish(server, lane.local)
         key = jax.random.fold_in(setting.upload_key, inputs.client)
         compressed = compress_update(work.compressor, key, delta)
         received = decompress_update(work.compressor, key, compressed, delta)

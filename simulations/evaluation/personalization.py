@@ -9,6 +9,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from fedlm.fl_core.client_algorithms.interface import Broadcast
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import LocalTraining, train_client
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.scores import ClientSums, example_sums, scores_from_totals, scores_of_each
@@ -49,6 +51,11 @@ def personalize(
     """Train the run's model on each client of a split alone, and score what that does to it. Clients with a single
     example, which cannot be cut in two, are left out; at most so many take part, at random but always the same. Raises
     DataError where the split has no client with two examples."""
+    if jax.tree_util.tree_leaves(training.algorithm.init_server(run.params)):
+        raise ConfigurationError(
+            f"the client algorithm {type(training.algorithm).__name__} needs what the server remembers from round to "
+            "round, which there is nothing of for a client alone"
+        )
     rate = run.settings["client_learning_rate"] if client_learning_rate is None else client_learning_rate
     data = run.split(split)
     clients = choose_clients(data, split, _FEWEST_EXAMPLES, max_clients)
@@ -84,8 +91,8 @@ def _gain(
 ) -> _Gain:
     first, second = np.split(sequences, [len(sequences) // 2])
     rng = host_rng(run.settings["seed"], "personalize", client)
-    trained, _ = train_client(run.model, params, first, training, rng, rate)
-    before, after = (_total(run, these, second) for these in (params, trained))
+    trained, _ = train_client(run.model, Broadcast(params), first, training, rng, rate)
+    before, after = (_total(run, these, second) for these in (params, trained.params))
     return _Gain(before, after, len(first), len(second))
 
 

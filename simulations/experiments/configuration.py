@@ -80,6 +80,7 @@ class RunSettings:
                 self.training.weighting,
                 self.audit.audit_canaries > 0,
             )
+            self.training.algorithm.check_privacy(privacy.is_private)
 
     def compared_privacy(self) -> list[PrivacySettings]:
         """List the privacy of all runs that these settings lead to."""

@@ -12,7 +12,7 @@ from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.round_loop import FederatedOptimization
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
-from fedlm.fl_core.server_optimizers import ServerState, init_server
+from fedlm.fl_core.server_optimizers import ServerState
 from fedlm.models.base import Model
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.simulations.data.federated_data import DataSet, StoredData, open_splits
@@ -96,7 +96,7 @@ class PreparedExperiment(NamedTuple):
         """Make the server's state before the first round."""
         optimization = self.training.optimization
         params = self.model.init(device_key(optimization.seed, "init"))
-        return init_server(optimization.server, self.initial.fit(params) if self.initial else params)
+        return optimization.first_state(self.initial.fit(params) if self.initial else params)
 
 
 def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExperiment:  # noqa: B008

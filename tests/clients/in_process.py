@@ -5,6 +5,7 @@ engine is held to.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 
 from fedlm.clients.local_training import ClientProgram, ClientReport, train_locally
 from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
+from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client
 from fedlm.fl_core.compression.compressors import decompress_update
 from fedlm.fl_core.deployment.protocol.update_bytes import check_update, download_bytes, unpack_update
 from fedlm.fl_core.local_sgd import TrainingSums
@@ -29,32 +31,33 @@ class InProcessRunner:
     def announce(self, plan: RoundPlan) -> None:
         """There is nothing to make ready."""
 
-    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
-        aggregate = empty_aggregate(params)
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
+        server, like = Broadcast(params, memory), sent_by_client(self._program.training.algorithm, params)
+        aggregate = empty_aggregate(like)
         steps = bytes_up = 0
         for client in map(int, plan.clients):
             sequences = self._examples_of(client)
-            report = train_locally(self._program, params, sequences, plan, client)
+            report = train_locally(self._program, server, sequences, plan, client)
             if report is not None:
-                aggregate = add_aggregates(aggregate, self._receive(report, params, plan, client, clip_norm))
+                aggregate = add_aggregates(aggregate, self._receive(report, like, plan, client, clip_norm))
                 bytes_up += len(report.upload)
             elif len(sequences):
-                aggregate = add_aggregates(aggregate, _refused(params))
+                aggregate = add_aggregates(aggregate, _refused(like))
             steps += int(self._program.training.count_steps(len(sequences)))
-        return CohortResult(aggregate, steps, len(plan.clients) * download_bytes(params), bytes_up)
+        return CohortResult(aggregate, steps, len(plan.clients) * download_bytes(server), bytes_up)
 
     def _receive(
-        self, report: ClientReport, params: Params, plan: RoundPlan, client: int, clip_norm: float | None
+        self, report: ClientReport, like: Any, plan: RoundPlan, client: int, clip_norm: float | None
     ) -> CohortAggregate:
         compressor = self._program.compressor
-        check_update(compressor, report.upload, params)
-        compressed = unpack_update(compressor, jnp.asarray(np.frombuffer(report.upload, np.uint8)), params)
+        check_update(compressor, report.upload, like)
+        compressed = unpack_update(compressor, jnp.asarray(np.frombuffer(report.upload, np.uint8)), like)
         key = jax.random.fold_in(plan.upload_key(), client)
-        delta = decompress_update(compressor, key, compressed, params)
+        delta = decompress_update(compressor, key, compressed, like)
         sums = TrainingSums(*map(jnp.asarray, report.training))
         return contribution(delta, jnp.asarray(report.num_examples, jnp.float32), sums, self._rules, clip_norm)
 
 
-def _refused(params: Params) -> CohortAggregate:
+def _refused(like: Any) -> CohortAggregate:
     one = jnp.ones(())
-    return empty_aggregate(params)._replace(clients=one, dropped=one)
+    return empty_aggregate(like)._replace(clients=one, dropped=one)

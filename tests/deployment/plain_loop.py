@@ -10,7 +10,6 @@ from fedlm.fl_core.runs.identity import RunIdentity
 from fedlm.fl_core.runs.private_releases import PrivacyTerms
 from fedlm.fl_core.runs.round_rows import find_divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
-from fedlm.fl_core.server_optimizers import init_server
 from tests.clients.in_process import InProcessRunner
 from tests.deployment import small_deployment as small
 
@@ -20,7 +19,7 @@ def simulate(settings, sampler, out):
     model = small.task(settings).model
     program = ClientProgram(model, settings.training.local_training(), settings.training.compressor())
     runner = InProcessRunner(program, settings.aggregation_rules(), small.examples_of)
-    fresh = init_server(settings.training.server_config(), model.init(device_key(settings.seed, "init")))
+    fresh = settings.optimization().first_state(model.init(device_key(settings.seed, "init")))
     aggregation = terms = None
     with RunFolder(out) as folder:
         if settings.privacy.is_private:

@@ -1,12 +1,14 @@
 """A deployment on loopback comes to what the plain loop over clients comes to."""
 
 import asyncio
+import dataclasses
 import json
 
 import jax
 import numpy as np
 import pytest
 
+from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.compression.registry import COMPRESSIONS
 from fedlm.fl_core.deployment.state.state import SeenClient
@@ -15,6 +17,8 @@ from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters, simulate
+
+OWN_ALGORITHM = "tests.support.own_algorithms:REMEMBERING"
 
 
 def register_clients(out):
@@ -27,8 +31,13 @@ def register_clients(out):
 
 async def deploy(settings, sampler, out, folder, transport):
     server = small.Server(small.task(settings, sampler), out, transport=transport)
+    algorithm = settings.training.algorithm.client_algorithm
+    limits = dataclasses.replace(small.IMPATIENT, algorithms=(algorithm,))
     async with asyncio.timeout(60), server:
-        clients = [small.make_client(server.port, folder, one, transport=transport) for one in range(small.CLIENTS)]
+        clients = [
+            small.make_client(server.port, folder, one, transport=transport, limits=limits)
+            for one in range(small.CLIENTS)
+        ]
         async with small.running(clients):
             assert await server.over
     return server.rows
@@ -71,3 +80,10 @@ def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, co
     # A difference in the last bit may move a value to the neighbouring code.
     bits = settings.training.compressor().scheme.settings.get("bits")
     compare(settings, sampler, tmp_path, transport, tolerance=0.05 / (2**bits - 1) if bits else 1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in CLIENT_ALGORITHMS if name != "sgd"] + [OWN_ALGORITHM])
+def test_a_deployment_of_every_client_algorithm_equals_its_simulation(tmp_path, name):
+    settings = small.deployment(client_algorithm=name, upload_bits=32)
+    sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
+    compare(settings, sampler, tmp_path, "grpc", tolerance=1e-5)

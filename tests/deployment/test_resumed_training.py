@@ -31,7 +31,7 @@ class RandomSums:
     def announce(self, plan):
         pass
 
-    def run(self, params, plan, clip_norm=None):
+    def run(self, params, plan, clip_norm=None, memory=()):
         if not self.left:
             raise DrainedError
         self.left -= 1

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import LocalTraining, batch_rows, gather_batch, global_norm, local_step, train_client
 from fedlm.models.base import Batch, batch_loss
@@ -133,13 +134,13 @@ def test_a_cap_without_an_effect_is_refused():
 def test_training_a_client_takes_its_steps_one_after_another():
     training = LocalTraining(batch_size=2, epochs=2)
     params, sequences = MODEL.init(jax.random.key(0)), np.asarray(a_batch(5).tokens)
-    trained, losses = train_client(MODEL, params, sequences, training, np.random.default_rng(3), 0.2)
+    trained, losses = train_client(MODEL, Broadcast(params), sequences, training, np.random.default_rng(3), 0.2)
     by_hand, tokens = params, 0.0
     for rows in batch_rows(5, training, np.random.default_rng(3)):
         batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))
         by_hand, step = local_step(MODEL, by_hand, batch, 0.2, None)
         tokens += float(step.tokens)
-    for found, expected in zip(*map(jax.tree_util.tree_leaves, (trained, by_hand)), strict=True):
+    for found, expected in zip(*map(jax.tree_util.tree_leaves, (trained.params, by_hand)), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
     assert float(losses.tokens) == tokens == 2 * 5 * 6
 

@@ -17,7 +17,7 @@ class OneCohort:
     def announce(self, plan):
         pass
 
-    def run(self, params, plan, clip_norm=None):
+    def run(self, params, plan, clip_norm=None, memory=()):
         aggregate = empty_aggregate(params)._replace(delta=jnp.ones(2), weight=jnp.ones(()))
         return CohortResult(aggregate, 1, 0, 0)
 

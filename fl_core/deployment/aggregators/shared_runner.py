@@ -8,8 +8,10 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from fedlm.fl_core.aggregation import add_aggregates, empty_aggregate
+from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client
 from fedlm.fl_core.deployment.aggregators.partial_sums import unpack_aggregate
 from fedlm.fl_core.deployment.aggregators.shared_records import Phase, SharedRound, Tally
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
@@ -51,23 +53,24 @@ class SharedCohortRunner:
     def announce(self, plan: RoundPlan) -> None:
         pass
 
-    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         """Run a round until an attempt counts; raises `DrainedError` where the server is going down."""
         if len(plan.clients):
             raise ConfigurationError("rounds with aggregators cannot name their clients; whoever checks in takes part")
-        content = b"".join(pack_parameters(params, self._deployment.download_encoding))
-        while (result := self._attempt(params, plan, clip_norm, content)) is None:
+        content = b"".join(pack_parameters(Broadcast(params, memory), self._deployment.download_encoding))
+        like = sent_by_client(self._deployment.training.algorithm.make(), params)
+        while (result := self._attempt(like, plan, clip_norm, content)) is None:
             pass
         return result
 
-    def _attempt(self, params: Params, plan: RoundPlan, clip_norm: float | None, content: bytes) -> CohortResult | None:
+    def _attempt(self, like: Any, plan: RoundPlan, clip_norm: float | None, content: bytes) -> CohortResult | None:
         token = secrets.token_hex(16)
         self._open(token, plan, clip_norm, content)
         event("round_opened", round=plan.round_number, attempt=token)
         first = self._until_over(token, plan.round_number)
         with_retries(lambda: self._shared.advance(token, "closed", 0.0))
         self._until_delivered(token)
-        merged = self._merge(token, params)
+        merged = self._merge(token, like)
         participants = with_retries(lambda: self._shared.claimed(token))
         states = with_retries(lambda: self._shared.tally(token)).states
         selected = sum(states.values())
@@ -193,12 +196,12 @@ class SharedCohortRunner:
                     self._lose(name, "it did not deliver its sum")
             time.sleep(_POLL_SECONDS / 2)
 
-    def _merge(self, token: str, params: Params) -> CohortResult:
-        merged = CohortResult(empty_aggregate(params), 0, 0, 0)
+    def _merge(self, token: str, like: Any) -> CohortResult:
+        merged = CohortResult(empty_aggregate(like), 0, 0, 0)
         for partial in with_retries(lambda: self._shared.partial_sums(token)):
             try:
                 content = with_retries(functools.partial(self._shared.fetch, partial.content))
-                aggregate = unpack_aggregate(content, params, partial.reports)
+                aggregate = unpack_aggregate(content, like, partial.reports)
             except (WireError, StateError) as error:
                 self._lose(partial.aggregator, str(error))
                 continue

@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("protocol", "client_version", "models")
+    __slots__ = ("protocol", "client_version", "models", "algorithms")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHMS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     client_version: str
     models: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
+    algorithms: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CheckInReply(_message.Message):
     __slots__ = ("selected", "come_back", "protocols")
@@ -62,7 +64,7 @@ class RoundConfiguration(_message.Message):
     def __init__(self, attempt: _Optional[bytes] = ..., round_number: _Optional[int] = ..., client_index: _Optional[int] = ..., seed: _Optional[int] = ..., learning_rate: _Optional[float] = ..., program: _Optional[_Union[TrainingProgram, _Mapping]] = ..., parameters: _Optional[_Union[Artifact, _Mapping]] = ..., vocabulary: _Optional[_Union[Artifact, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class TrainingProgram(_message.Message):
-    __slots__ = ("model", "vocabulary_size", "length", "precision", "batch_size", "epochs", "max_batches", "gradient_clip", "max_examples", "cap_order", "batches_across_epochs", "upload")
+    __slots__ = ("model", "vocabulary_size", "length", "precision", "batch_size", "epochs", "max_batches", "gradient_clip", "max_examples", "cap_order", "batches_across_epochs", "upload", "algorithm")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +77,7 @@ class TrainingProgram(_message.Message):
     CAP_ORDER_FIELD_NUMBER: _ClassVar[int]
     BATCHES_ACROSS_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocabulary_size: int
     length: int
@@ -87,7 +90,23 @@ class TrainingProgram(_message.Message):
     cap_order: str
     batches_across_epochs: bool
     upload: UploadPlan
-    def __init__(self, model: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., length: _Optional[int] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., max_batches: _Optional[int] = ..., gradient_clip: _Optional[float] = ..., max_examples: _Optional[int] = ..., cap_order: _Optional[str] = ..., batches_across_epochs: _Optional[bool] = ..., upload: _Optional[_Union[UploadPlan, _Mapping]] = ...) -> None: ...
+    algorithm: ClientAlgorithm
+    def __init__(self, model: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., length: _Optional[int] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., max_batches: _Optional[int] = ..., gradient_clip: _Optional[float] = ..., max_examples: _Optional[int] = ..., cap_order: _Optional[str] = ..., batches_across_epochs: _Optional[bool] = ..., upload: _Optional[_Union[UploadPlan, _Mapping]] = ..., algorithm: _Optional[_Union[ClientAlgorithm, _Mapping]] = ...) -> None: ...
+
+class ClientAlgorithm(_message.Message):
+    __slots__ = ("name", "constants")
+    class ConstantsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONSTANTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    constants: _containers.ScalarMap[str, float]
+    def __init__(self, name: _Optional[str] = ..., constants: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class UploadPlan(_message.Message):
     __slots__ = ("scheme", "version", "settings", "tensors")

@@ -5,6 +5,9 @@ from typing import Any
 
 import jax
 
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, sent_by_client
+from fedlm.fl_core.client_algorithms.registry import SGD, make_algorithm
+from fedlm.fl_core.client_algorithms.settings import ClientAlgorithmSettings
 from fedlm.fl_core.compression.compressors import Compressor, Scheme, shapes_of
 from fedlm.fl_core.compression.registry import compressor_of
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
@@ -14,6 +17,8 @@ from fedlm.fl_core.settings import TrainingSettings
 from fedlm.models.base import Model
 
 _FIELDS = messages.TrainingProgram.DESCRIPTOR.fields_by_name
+_PLAIN = [field.name for field in dataclasses.fields(LocalTraining) if field.name != "algorithm"]
+"""The fields of local training that the message has as they are."""
 
 
 def write_training_program(name: str, model: Model, settings: TrainingSettings) -> messages.TrainingProgram:
@@ -23,24 +28,37 @@ def write_training_program(name: str, model: Model, settings: TrainingSettings) 
         vocabulary_size=model.vocabulary_size,
         length=settings.length,
         precision=settings.precision,
-        upload=_write_upload_plan(settings.compressor(), model),
-        **dataclasses.asdict(settings.local_training()),
+        upload=_write_upload_plan(settings.compressor(), model, settings.algorithm.make()),
+        algorithm=_write_algorithm(settings.algorithm),
+        **{name: getattr(settings.local_training(), name) for name in _PLAIN},
     )
 
 
+def _write_algorithm(settings: ClientAlgorithmSettings) -> messages.ClientAlgorithm | None:
+    # Clients that know of no algorithms train with SGD.
+    if settings.client_algorithm == SGD:
+        return None
+    return messages.ClientAlgorithm(name=settings.client_algorithm, constants=settings.constants())
+
+
 def read_local_training(program: messages.TrainingProgram) -> LocalTraining:
-    """Take local SGD out of a message that is not trusted.
+    """Take local training out of a message that is not trusted, but for the name of an algorithm of one's own, whose
+    module is imported.
 
     Raises:
-      ConfigurationError: a setting is out of range.
+      ConfigurationError: this software does not have the algorithm, or a setting is out of range.
     """
-    names = [field.name for field in dataclasses.fields(LocalTraining)]
-    absent = {name for name in names if _FIELDS[name].has_presence and not program.HasField(name)}
-    given: dict[str, Any] = {name: getattr(program, name) for name in names if name not in absent}
-    return LocalTraining(**given)
+    absent = {name for name in _PLAIN if _FIELDS[name].has_presence and not program.HasField(name)}
+    given: dict[str, Any] = {name: getattr(program, name) for name in _PLAIN if name not in absent}
+    return LocalTraining(**given, algorithm=make_algorithm(algorithm_name(program), program.algorithm.constants))
 
 
-def read_compressor(program: messages.TrainingProgram, model: Model) -> Compressor:
+def algorithm_name(program: messages.TrainingProgram) -> str:
+    """Say what the client algorithm is called."""
+    return program.algorithm.name if program.HasField("algorithm") else SGD
+
+
+def read_compressor(program: messages.TrainingProgram, model: Model, algorithm: ClientAlgorithm) -> Compressor:
     """Take the way that updates travel out of a message that is not trusted.
 
     Raises:
@@ -49,13 +67,13 @@ def read_compressor(program: messages.TrainingProgram, model: Model) -> Compress
     """
     plan = program.upload
     compressor = compressor_of(Scheme(plan.scheme, plan.version, dict(plan.settings)))
-    if plan != _write_upload_plan(compressor, model):
+    if plan != _write_upload_plan(compressor, model, algorithm):
         raise WireError(f"its model {program.model} has other tensors than this software's; it is of another version")
     return compressor
 
 
-def _write_upload_plan(compressor: Compressor, model: Model) -> messages.UploadPlan:
-    shapes = shapes_of(jax.eval_shape(model.init, jax.random.key(0)))
+def _write_upload_plan(compressor: Compressor, model: Model, algorithm: ClientAlgorithm) -> messages.UploadPlan:
+    shapes = shapes_of(sent_by_client(algorithm, jax.eval_shape(model.init, jax.random.key(0))))
     return messages.UploadPlan(
         scheme=compressor.scheme.number,
         version=compressor.scheme.version,

@@ -8,11 +8,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, Protocol
 
+from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact, ServedChunk
 from fedlm.fl_core.deployment.protocol.errors import UnknownArtifactError
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Upload
+from fedlm.fl_core.deployment.protocol.training_program import algorithm_name
 from fedlm.fl_core.deployment.protocol.uploads import CountedUpload
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter
@@ -83,7 +85,7 @@ class ClientHandlers:
         if reason := self._ineligible(request):
             warn("check_in_refused", client=peer, reason=reason)
             reply = self._come_back(reason)
-            reply.come_back.done = request.protocol != PROTOCOL
+            reply.come_back.done = request.protocol != PROTOCOL or not self._has_algorithm(request)
             return reply
         try:
             checked_in = await self.rounds.check_in(peer, _cleaned(request.client_version))
@@ -104,7 +106,14 @@ class ClientHandlers:
             return f"the client speaks version {request.protocol} of the protocol, but the server speaks {PROTOCOL}"
         if request.models and self._offer.program.model not in request.models:
             return f"the client cannot train the model {self._offer.program.model}"
+        if not self._has_algorithm(request):
+            name = algorithm_name(self._offer.program)
+            return f"the client does not have the client algorithm {name}, which this run trains with"
         return ""
+
+    def _has_algorithm(self, request: messages.CheckInRequest) -> bool:
+        # Clients that name none know of no other than SGD.
+        return algorithm_name(self._offer.program) in (request.algorithms or (SGD,))
 
     def _come_back(self, reason: str, rest: int = 0) -> messages.CheckInReply:
         wait = self._pacing.wait(self.rounds.population(), rest)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 
+from fedlm.fl_core.client_algorithms.interface import sent_by_client, sent_by_server
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.deployment.protocol.artifacts import Buffer, ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
@@ -78,23 +79,25 @@ class ClientService:
         folder = out / _TRANSFERS_FOLDER
         folder.mkdir(exist_ok=True)
         like = jax.eval_shape(task.model.init, jax.random.key(0))
+        algorithm = deployment.training.algorithm.make()
+        download, update = sent_by_server(algorithm, like), sent_by_client(algorithm, like)
         downloads = ModelDownloads(deployment.download_encoding, deployment.chunk_bytes, folder)
         program = write_training_program(deployment.model, task.model, deployment.training)
         vocabulary = ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, folder)
         buffers = UploadBuffers(download_bytes(like), folder)
-        round_bytes = download_bytes(like) + upload_bytes(compressor, like) + len(task.vocabulary)
+        round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)
         return cls(
             state=state,
             rules=rules,
             registry=ClientRegistry(state, deployment.participation, deployment.saved_every),
             offer=Offer(program, vocabulary),
             receiver=Receiver(
-                like, compressor, deployment.training.local_training(), deployment.training.length, buffers
+                update, compressor, deployment.training.local_training(), deployment.training.length, buffers
             ),
             pacing=PaceSteering(rules.to_select, deployment.check_in_seconds),
             limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
             sums=RoundSums(
-                SumSettings(like, compressor, deployment.aggregation_rules()),
+                SumSettings(update, compressor, deployment.aggregation_rules()),
                 deployment.robust_rule(),
                 deployment.cohort_size,
                 folder,

@@ -1,7 +1,9 @@
 """A `CohortRunner` whose clients dial in: what the round loop of a deployment trains with."""
 
 import asyncio
+from typing import Any
 
+from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters
 from fedlm.fl_core.deployment.server.client_service import ClientService
 from fedlm.fl_core.deployment.server.freed_memory import trim_heap
@@ -21,10 +23,10 @@ class NetworkCohortRunner:
     def announce(self, plan: RoundPlan) -> None:
         pass
 
-    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None) -> CohortResult:
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         """Run a round until an attempt counts; raises `DrainedError` where the server is going down."""
         self._sums.compile(plan, clip_norm)
-        parameters = self._downloads.offer(pack_parameters(params, self._downloads.encoding))
+        parameters = self._downloads.offer(pack_parameters(Broadcast(params, memory), self._downloads.encoding))
         try:
             while True:
                 attempt = self._rounds.collect(plan, parameters, self._sums.new(plan, clip_norm))

@@ -108,6 +108,7 @@ class Deployment(_Travel, _Selection, _Model):
         self._check_aggregation()
         training = self.training
         self.privacy.check_privacy("min_separation", training.update_clip_norm, training.weighting, audited=False)
+        training.algorithm.check_privacy(self.privacy.is_private)
         if self.privacy.is_private and self.privacy.delta is None:
             raise ConfigurationError(
                 "privacy needs delta in a deployment, since it is not known how many clients there will be; give one "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.cohorts import CohortSampler, WhoeverChecksIn
-from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.composed_settings import default_settings, settings_as_json
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
@@ -24,7 +24,6 @@ from fedlm.fl_core.runs.federated_training import FederatedTraining, Score
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.round_rows import find_divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
-from fedlm.fl_core.server_optimizers import init_server
 from fedlm.models.base import Model, Params
 
 if TYPE_CHECKING:
@@ -67,14 +66,16 @@ class DeployedTraining:
             settings=settings_as_json(deployment),
             facts={"vocabulary": Fact(vocabulary, "vocabulary")},
             may_change=MAY_CHANGE,
+            complete=lambda record: default_settings(Deployment) | record,
             unchecked={"run": name},
         )
         state.claim(name)
         aggregation, terms = _privacy(deployment, folder)
         steps, save_every = deployment.rounds, deployment.saved_every
         self._run = Run(folder, self._identity, steps, save_every, find_divergence, terms)
-        fresh = init_server(deployment.training.server_config(), model.init(device_key(deployment.seed, "init")))
-        self._training = FederatedTraining(self._run, deployment.optimization(), fresh, aggregation)
+        optimization = deployment.optimization()
+        fresh = optimization.first_state(model.init(device_key(deployment.seed, "init")))
+        self._training = FederatedTraining(self._run, optimization, fresh, aggregation)
         self._agree_with_state(self._training.rounds_done)
 
     @property
@@ -123,7 +124,7 @@ class DeployedTraining:
         except DrainedError:
             # With privacy every round is saved already.
             if self.ledger is None and training.rounds_done:
-                self._run.save(training.rounds_done, training.server)
+                self._run.save(training.rounds_done, training.checkpoint())
         over = self._run.divergence is not None or training.rounds_done >= self._run.standing.end
         if over:
             self._run.finish(self.params, self._identity.about())

@@ -40,7 +40,7 @@ class RandomSums:
     def announce(self, plan):
         pass
 
-    def run(self, params, plan, clip_norm=None):
+    def run(self, params, plan, clip_norm=None, memory=()):
         total = self.rng.integers(-8, 9, WIDTH).astype(np.float32)
         self.sums[plan.round_number] = total.tolist()
         aggregate = empty_aggregate(params)._replace(delta={"x": jnp.asarray(total)}, clients=jnp.asarray(10.0))

@@ -1,8 +1,13 @@
 """What the server says of a run is what the client reads of it, and what it cannot do it refuses."""
 
+from dataclasses import fields
+
 import jax
 import pytest
 
+from fedlm.clients.server_instructions import program_of
+from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
+from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
 from fedlm.fl_core.compression.compressors import Scheme, shapes_of
 from fedlm.fl_core.compression.registry import COMPRESSIONS, ROTATED
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
@@ -31,7 +36,7 @@ def written(**changes):
 def test_a_compression_is_read_as_it_was_written(name, rotation):
     if not rotation or name in ROTATED:
         settings, program = written(compression=name, upload_rotation=rotation)
-        assert read_compressor(program, MODEL) == settings.training.compressor()
+        assert read_compressor(program, MODEL, PLAIN_SGD) == settings.training.compressor()
 
 
 def test_local_training_is_read_as_it_was_written():
@@ -48,7 +53,41 @@ def test_local_training_is_read_as_it_was_written():
         settings, program = written(**changes)
         assert read_local_training(program) == settings.training.local_training()
     without_defaults = {field.name for field, _ in written(**every)[1].ListFields()}
-    assert without_defaults == set(messages.TrainingProgram.DESCRIPTOR.fields_by_name)
+    assert without_defaults == set(messages.TrainingProgram.DESCRIPTOR.fields_by_name) - {"algorithm"}
+
+
+@pytest.mark.parametrize("name", CLIENT_ALGORITHMS)
+def test_a_client_algorithm_is_read_as_it_was_written(name):
+    constants = {f"{name}_{field.name}": field.default / 2 for field in fields(CLIENT_ALGORITHMS[name])}
+    settings, program = written(client_algorithm=name, **constants)
+    read = read_local_training(program)
+    assert read == settings.training.local_training()
+    assert (read.algorithm == CLIENT_ALGORITHMS[name]()) == (not constants)
+    assert read_compressor(program, MODEL, read.algorithm) == settings.training.compressor()
+    # Clients of earlier versions know of none, and train with SGD.
+    assert program.HasField("algorithm") == (name != "sgd")
+
+
+def test_an_algorithm_that_a_client_does_not_have_is_refused():
+    _, program = written()
+    for algorithm, told in (
+        (messages.ClientAlgorithm(name="newer"), "client_algorithm is 'newer', but must be one of"),
+        (
+            messages.ClientAlgorithm(name="sgd", constants={"mu": 1.0}),
+            r"sgd has the constants \[\], but \['mu'\] are given",
+        ),
+    ):
+        program.algorithm.CopyFrom(algorithm)
+        with pytest.raises(ConfigurationError, match=told):
+            read_local_training(program)
+
+
+def test_a_client_imports_no_module_because_a_server_says_so():
+    _, program = written()
+    program.model = "tests.deployment.small_deployment:BIGRAM"
+    program.algorithm.name = "tests.support.own_algorithms:REMEMBERING"
+    with pytest.raises(ConfigurationError, match="REMEMBERING', which this client does not allow"):
+        program_of(program, small.IMPATIENT)
 
 
 def test_what_a_client_does_not_have_is_refused():
@@ -60,7 +99,7 @@ def test_what_a_client_does_not_have_is_refused():
             else:
                 setattr(program.upload, name, value)
         with pytest.raises(ConfigurationError, match="there is no compression of scheme"):
-            read_compressor(program, MODEL)
+            read_compressor(program, MODEL, PLAIN_SGD)
 
 
 def test_a_model_of_other_tensors_is_refused():
@@ -68,7 +107,7 @@ def test_a_model_of_other_tensors_is_refused():
         _, program = written()
         change(program.upload.tensors)
         with pytest.raises(WireError, match="has other tensors than this software's"):
-            read_compressor(program, MODEL)
+            read_compressor(program, MODEL, PLAIN_SGD)
 
 
 def test_all_of_a_plan_is_in_its_digest():
@@ -103,5 +142,6 @@ def test_coordinator_and_aggregators_agree_where_all_that_matters_is_the_same():
     different = [
         {}, {"compression": "uniform4"}, {"update_clip_norm": 1.0}, {"download_encoding": "bfloat16"},
         {"weighting": "uniform"}, {"client_gradient_clip": 1.0}, {"length": 7},
+        {"client_algorithm": "tests.support.own_algorithms:REMEMBERING"},
     ]  # fmt: skip
     assert len({of(**changes) for changes in different}) == len(different)

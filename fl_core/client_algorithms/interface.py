@@ -1,0 +1,133 @@
+"""What a client algorithm is: pure functions that a client calls at its beginning, at each local step and at its end.
+
+All are traced by JAX. A simulation calls them within its compiled lanes, a deployment on the clients' devices. A client
+keeps nothing from round to round; what an algorithm remembers lies on the server, and travels to clients with the
+parameters.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.base import Params
+
+
+class Broadcast(NamedTuple):
+    """What the server sends to every client of a round."""
+
+    params: Params
+    memory: Any = ()  # the algorithm's, on the server: a pytree of float32 arrays
+
+
+class LocalState(NamedTuple):
+    """Where one client stands in its local training."""
+
+    params: Params
+    memory: Any = ()  # the algorithm's, on this client in this round: a pytree of arrays
+
+
+class LocalGradient(NamedTuple):
+    """The gradient of the mean loss over the targets of one local step's batch."""
+
+    unclipped: Params
+    scale: jax.Array  # float32 scalar that clipping multiplies it by, 1 where it is not clipped
+    norm: jax.Array  # float32 scalar, the global norm of `unclipped`
+    tokens: jax.Array  # float32 scalar, the targets that the loss is a mean of
+    at: Callable[[Params], "LocalGradient"]  # the same batch's gradient at other parameters
+
+    def clipped(self) -> Params:
+        """Make the gradient as local steps follow it."""
+        return jax.tree_util.tree_map(lambda g: self.scale * g, self.unclipped)
+
+    def descend(self, params: Params, learning_rate: jax.typing.ArrayLike) -> Params:
+        """Take a step of SGD from parameters."""
+        step_size = learning_rate * self.scale
+        return jax.tree_util.tree_map(lambda p, g: p - step_size * g, params, self.unclipped)
+
+
+@dataclass(frozen=True)
+class ClientAlgorithm(ABC):
+    """How clients train from the server's parameters, and what becomes of what they send.
+
+    One of your own is a frozen dataclass with a `step`; its fields are its constants. Two of the same type with equal
+    constants are the same, so that nothing is compiled twice for them. What is not overridden is that of SGD.
+
+    Attributes:
+      help: what it is, for the help of `--client-algorithm`.
+    """
+
+    help: ClassVar[str] = ""
+
+    def init(self, server: Broadcast) -> LocalState:
+        """Make a client's state before its first step."""
+        return LocalState(server.params)
+
+    @abstractmethod
+    def step(
+        self, server: Broadcast, local: LocalState, gradient: LocalGradient, learning_rate: jax.typing.ArrayLike
+    ) -> LocalState:
+        """Take a local step.
+
+        Args:
+          server: what the server sent.
+          local: the client's state.
+          gradient: of the step's batch at `local.params`.
+          learning_rate: of the clients, a scalar.
+        """
+
+    def finish(self, server: Broadcast, local: LocalState) -> Any:
+        """Make what the client sends after its last step: a pytree of float32 arrays, of which the server gets the
+        weighted mean over clients."""
+        return jax.tree_util.tree_map(jnp.subtract, server.params, local.params)
+
+    def init_server(self, params: Params) -> Any:
+        """Make what the server remembers before the first round: a pytree of float32 arrays."""
+        return ()
+
+    def update_server(self, memory: Any, mean: Any) -> tuple[Params, Any]:
+        """Take in a round's mean of what clients sent.
+
+        Args:
+          memory: what the server remembers.
+          mean: of what `finish` made, of the same structure.
+
+        Returns:
+          The pseudo-gradient that the server optimizer steps with, and what the server remembers from now on.
+        """
+        return mean, memory
+
+
+def sent_by_server(algorithm: ClientAlgorithm, params: Params) -> Broadcast:
+    """Say of which shapes is what the server sends; `params` are arrays or shapes, the result is shapes."""
+    return jax.eval_shape(lambda p: Broadcast(p, algorithm.init_server(p)), params)
+
+
+def sent_by_client(algorithm: ClientAlgorithm, params: Params) -> Any:
+    """Say of which shapes is what a client sends; `params` are arrays or shapes, the result is shapes."""
+
+    def trained(server: Broadcast) -> Any:
+        return algorithm.finish(server, algorithm.init(server))
+
+    return jax.eval_shape(trained, sent_by_server(algorithm, params))
+
+
+def check_private(algorithm: ClientAlgorithm, params: Params) -> None:
+    """Refuse an algorithm whose clients send anything beside the delta of parameters, which noise is made for.
+
+    Raises:
+      ConfigurationError: they do.
+    """
+    sent, delta = (
+        [leaf.shape for leaf in jax.tree_util.tree_leaves(tree)] for tree in (sent_by_client(algorithm, params), params)
+    )
+    if sent != delta:
+        raise ConfigurationError(
+            f"with the client algorithm {type(algorithm).__name__} a client sends more than its update, and the "
+            "clipping and noise of privacy are made for the update alone; take another client algorithm, or leave "
+            "privacy out"
+        )

@@ -1,0 +1,52 @@
+"""The client algorithms by name, which is that of their file: a new one is a file and a line."""
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
+
+_FILES = ("sgd",)
+SGD = "sgd"
+"""The name of what clients do that know of no other algorithm."""
+
+CLIENT_ALGORITHMS: dict[str, type[ClientAlgorithm]] = {
+    file: importlib.import_module(f"{__package__}.{file}").ALGORITHM for file in _FILES
+}
+
+
+def make_algorithm(name: str, constants: Mapping[str, float] | None = None) -> ClientAlgorithm:
+    """Choose how clients train.
+
+    Args:
+      name: a key of `CLIENT_ALGORITHMS`, or `module:NAME` for a `ClientAlgorithm` of your own, with its constants in
+        it, in a module that Python finds.
+      constants: of a registered one, all of them by name; its own where None.
+
+    Raises:
+      ConfigurationError: there is no such algorithm, it has other constants, or one is out of range.
+    """
+    if is_imported_name(name):
+        return _imported(name)
+    if name not in CLIENT_ALGORITHMS:
+        raise ConfigurationError(
+            f"client_algorithm is {name!r}, but must be one of {', '.join(CLIENT_ALGORITHMS)}, or `module:NAME`"
+        )
+    kind = CLIENT_ALGORITHMS[name]
+    known = {field.name for field in dataclasses.fields(kind)}
+    if constants is not None and constants.keys() != known:
+        raise ConfigurationError(
+            f"the client algorithm {name} has the constants {sorted(known)}, but {sorted(constants)} are given"
+        )
+    return kind(**(constants or {}))
+
+
+def _imported(name: str) -> ClientAlgorithm:
+    try:
+        return import_named(
+            name, "client_algorithm", "a ClientAlgorithm object", lambda found: isinstance(found, ClientAlgorithm)
+        )
+    except UnknownNameError as error:
+        raise ConfigurationError(str(error)) from error

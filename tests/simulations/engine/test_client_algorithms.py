@@ -1,0 +1,149 @@
+"""What every client algorithm must do, in the engine as in the plain loop; registered ones and others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedlm.clients.local_training import ClientProgram
+from fedlm.fl_core.client_algorithms.interface import check_private, sent_by_client, sent_by_server
+from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, make_algorithm
+from fedlm.fl_core.cohorts import UniformSampler
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.round_loop import run_rounds
+from fedlm.simulations.data.federated_data import InMemoryData
+from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
+from tests.clients.in_process import InProcessRunner
+from tests.deployment import small_deployment as small
+from tests.deployment.plain_loop import simulate
+from tests.support.own_algorithms import REMEMBERING
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+OWN = "tests.support.own_algorithms:REMEMBERING"
+NAMES = (*CLIENT_ALGORITHMS, OWN)
+MODEL = small.task(small.deployment()).model
+DATA = InMemoryData([small.examples_of(client) for client in range(small.CLIENTS)])
+SAMPLER = UniformSampler(small.CLIENTS, 8, 5)
+
+
+def settings_of(name, **changes):
+    return small.deployment(client_algorithm=name, upload_bits=32, server_optimizer="fedavgm", **changes)
+
+
+def work_of(settings):
+    training = settings.training
+    return ClientWork(MODEL, training.local_training(), training.compressor(), settings.aggregation_rules())
+
+
+def engine_of(settings, devices=1, lanes=1):
+    return CohortEngine(work_of(settings), DATA, small.LENGTH, jax.devices()[:devices], lanes, steps_per_chunk=5)
+
+
+def loop_of(settings):
+    work = work_of(settings)
+    program = ClientProgram(work.model, work.training, work.compressor)
+    return InProcessRunner(program, work.rules, DATA.sequences)
+
+
+def after_rounds(settings, runner, rounds=3):
+    """The server's state after rounds, and what the last cohort cost."""
+    optimization = settings.optimization()
+    state = optimization.first_state(MODEL.init(jax.random.key(0)))
+    for result in run_rounds(state, range(rounds), runner, SAMPLER, optimization):
+        state, cohort = result.state, result.cohort
+    return state, cohort
+
+
+def assert_close(found, expected):
+    for a, b in zip(*map(jax.tree_util.tree_leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_engine_does_what_the_plain_loop_does_with_any_devices_and_lanes(name):
+    settings = settings_of(name, client_gradient_clip=0.5)
+    expected, cost = after_rounds(settings, loop_of(settings))
+    for devices, lanes in ((1, 1), (2, 3)):
+        found, cohort = after_rounds(settings, engine_of(settings, devices, lanes))
+        assert_close(found, expected)
+        assert cohort[1:] == cost[1:]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_is_resumed_ends_with_the_same_bits(tmp_path, name):
+    whole, _ = simulate(settings_of(name, rounds=4), SAMPLER, tmp_path / "whole")
+    simulate(settings_of(name, rounds=2), SAMPLER, tmp_path / "halves")
+    halves, _ = simulate(settings_of(name, rounds=4), SAMPLER, tmp_path / "halves")
+    jax.tree_util.tree_map(np.testing.assert_array_equal, whole, halves)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_travels_is_finite_float32_numbers(name):
+    algorithm, params = make_algorithm(name), MODEL.init(jax.random.key(0))
+    for tree in (sent_by_server(algorithm, params), sent_by_client(algorithm, params)):
+        assert {leaf.dtype for leaf in jax.tree_util.tree_leaves(tree)} == {np.dtype(np.float32)}
+    memory = algorithm.init_server(params)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree_util.tree_leaves(memory))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_algorithms_with_equal_constants_are_the_same_so_that_nothing_is_compiled_twice(name):
+    assert make_algorithm(name) == make_algorithm(name)
+    assert hash(make_algorithm(name)) == hash(make_algorithm(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_privacy_is_refused_exactly_where_a_client_sends_more_than_its_delta(name):
+    algorithm, params = make_algorithm(name), MODEL.init(jax.random.key(0))
+    delta = jax.tree_util.tree_structure(params)
+    if jax.tree_util.tree_structure(sent_by_client(algorithm, params)) == delta:
+        check_private(algorithm, params)
+        small.deployment(**small.PRIVACY, client_algorithm=name)
+    else:
+        with pytest.raises(ConfigurationError, match="a client sends more than its update"):
+            small.deployment(**small.PRIVACY, client_algorithm=name)
+
+
+def test_a_private_run_of_a_script_is_refused_too(tmp_path, monkeypatch):
+    """Settings would refuse it; a run that is put together without them does as well."""
+    monkeypatch.setattr("fedlm.fl_core.client_algorithms.settings.ClientAlgorithmSettings.check_privacy", lambda *_: 0)
+    settings = small.deployment(**small.PRIVACY, client_algorithm=OWN)
+    with pytest.raises(ConfigurationError, match="Remembering a client sends more than its update"):
+        simulate(settings, SAMPLER, tmp_path / "run")
+
+
+def test_what_the_server_remembers_is_what_clients_sent():
+    settings = settings_of(OWN, weighting="uniform")
+    state, cohort = after_rounds(settings, engine_of(settings), rounds=1)
+    clients = SAMPLER.sample(0)
+    steps = settings.training.local_training().count_steps(DATA.num_examples[clients])
+    np.testing.assert_allclose(state.algorithm["steps"], [steps.mean()] * 2, rtol=1e-6)
+    assert cohort.bytes_down == 8 * 4 * (2 * 2 * small.VOCABULARY * 32 + 2)
+
+
+def test_a_checkpoint_of_another_algorithm_is_not_gone_on_with(tmp_path):
+    simulate(settings_of(OWN, rounds=1), SAMPLER, tmp_path / "run")
+    with pytest.raises(CheckpointError):
+        simulate(settings_of("sgd", rounds=2), SAMPLER, tmp_path / "run")
+
+
+def test_an_object_is_an_algorithm_without_being_registered():
+    settings = settings_of("sgd")
+    work = work_of(settings)
+    assert make_algorithm(OWN) is REMEMBERING
+    assert work.training != settings_of(OWN).training.local_training()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("sdg", "client_algorithm is 'sdg', but must be one of sgd"),
+        ("no.such.module:IT", "the module 'no.such.module' cannot be imported"),
+        ("tests.support.own_algorithms:NOTHING", "'tests.support.own_algorithms' has no 'NOTHING'"),
+        ("tests.support.own_algorithms:NOT_ONE", "found ABCMeta as 'NOT_ONE'"),
+    ],
+)
+def test_a_name_of_no_algorithm_is_refused(name, told):
+    with pytest.raises(ConfigurationError, match=told):
+        small.deployment(client_algorithm=name)
