@@ -8,7 +8,10 @@ from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 
-_FILES = ("sgd",)
+_FILES = (
+    "sgd",
+    "fedprox",
+)
 SGD = "sgd"
 """The name of what clients do that know of no other algorithm."""
 

@@ -61,8 +61,16 @@ def sgd(client):
     return (client.x - y,)
 
 
+def fedprox(client, mu):
+    y = client.x
+    for batch in client.batches:
+        y = y - client.eta * (client.gradient(y, batch) + mu * (y - client.x))
+    return (client.x - y,)
+
+
 EQUATIONS = {
     "sgd": Equations(sgd, {}),
+    "fedprox": Equations(fedprox, {"mu": 0.1}),
 }
 
 
@@ -111,3 +119,14 @@ def test_an_algorithm_follows_its_equations(name):
             np.testing.assert_allclose(ravel_pytree(a)[0], b, atol=2e-6)
     if name != "sgd":
         assert np.abs(x - reference(EQUATIONS["sgd"])[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("clip", [None, 0.2])
+def test_fedprox_without_its_pull_is_sgd_bit_for_bit(clip):
+    def parameters(**changes):
+        settings = small.deployment(upload_bits=32, client_gradient_clip=clip, **changes)
+        return after_rounds(settings, engine_of(settings, lanes=2), ROUNDS)[0].params
+
+    pairs = zip(parameters(client_algorithm="fedprox", fedprox_mu=0.0).items(), parameters().items(), strict=True)
+    for (_, found), (_, expected) in pairs:
+        np.testing.assert_array_equal(found, expected)
