@@ -11,6 +11,7 @@ from fedlm.models.imported_names import UnknownNameError, import_named, is_impor
 _FILES = (
     "sgd",
     "fedprox",
+    "mime_lite",
 )
 SGD = "sgd"
 """The name of what clients do that know of no other algorithm."""

@@ -68,9 +68,23 @@ def fedprox(client, mu):
     return (client.x - y,)
 
 
+def mime_lite(client, momentum):
+    y = client.x
+    for batch in client.batches:
+        y = y - client.eta * ((1 - momentum) * client.gradient(y, batch) + momentum * client.memory)
+    tokens = [client.tokens(batch) for batch in client.batches]
+    gradients = [client.gradient(client.x, batch) for batch in client.batches]
+    return client.x - y, np.average(gradients, axis=0, weights=tokens)
+
+
+def mime_lite_server(memory, means, constants):
+    return (1 - constants["momentum"]) * means[1] + constants["momentum"] * memory
+
+
 EQUATIONS = {
     "sgd": Equations(sgd, {}),
     "fedprox": Equations(fedprox, {"mu": 0.1}),
+    "mime_lite": Equations(mime_lite, {"momentum": 0.6}, np.zeros_like, mime_lite_server),
 }
 
 
@@ -112,11 +126,11 @@ def test_an_algorithm_follows_its_equations(name):
     assert equations.constants.keys() == {field.name for field in fields(CLIENT_ALGORITHMS[name])}
     (x, memory), (found, remembered) = reference(equations), trained(name, equations.constants)
     # Small beside what a round changes.
-    assert np.abs(x - np.asarray(START)).max() > 0.05
+    assert np.abs(x - np.asarray(START)).max() > 0.03
     np.testing.assert_allclose(found, x, atol=2e-6)
     if memory is not None:
-        for a, b in zip(remembered, memory, strict=True):
-            np.testing.assert_allclose(ravel_pytree(a)[0], b, atol=2e-6)
+        assert np.abs(memory).max() > 1e-3
+        np.testing.assert_allclose(ravel_pytree(remembered)[0], memory, atol=2e-6)
     if name != "sgd":
         assert np.abs(x - reference(EQUATIONS["sgd"])[0]).max() > 1e-3
 
