@@ -19,6 +19,12 @@ SGD = "sgd"
 CLIENT_ALGORITHMS: dict[str, type[ClientAlgorithm]] = {
     file: importlib.import_module(f"{__package__}.{file}").ALGORITHM for file in _FILES
 }
+"""What clients do, by name.
+
+Example:
+  >>> CLIENT_ALGORITHMS["sgd"].help
+  'plain SGD (FedAvg)'
+"""
 
 
 def make_algorithm(name: str, constants: Mapping[str, float] | None = None) -> ClientAlgorithm:

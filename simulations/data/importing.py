@@ -59,7 +59,12 @@ _LAYOUT = 1  # of the hidden folder; one of another release is not gone on with
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSettings(TokenizerSettings):
-    """How text becomes a token store, whatever its source."""
+    """How text becomes a token store, whatever its source.
+
+    Example:
+      >>> ImportSettings(vocabulary_size=1000, min_examples=5).lowercase
+      True
+    """
 
     tokenizer_sentences: int = 2_000_000
     """Train the tokenizer on about so many sentences at most: those of some of the train split's clients."""
@@ -120,6 +125,16 @@ def import_text(
     The source's name is kept in the store's header. Without a number of workers there is one for each CPU core. Raises
     DataError where the source cannot be read or has no text, a worker was killed, or `out` may not be written;
     ConfigurationError where another process imports into `out`.
+
+    Example:
+      >>> import tempfile
+      >>> from fedlm.simulations.data.client_text import ClientText
+      >>> from fedlm.simulations.data.sources.in_memory import InMemoryText
+      >>> source = InMemoryText([ClientText(f"user {n}", ["the cat sat", "a dog ran"]) for n in range(30)])
+      >>> folder = Path(tempfile.mkdtemp()) / "store"
+      >>> done = import_text("made up", source, folder, ImportSettings(vocabulary_size=40), workers=1)
+      >>> done.header.splits["train"].clients
+      22
     """
     settings = settings or ImportSettings()
     if workers is not None and workers < 1:

@@ -89,7 +89,13 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(RunSettings):
-    """One model trained once."""
+    """One model trained once.
+
+    Example:
+      >>> experiment = compose(Experiment, model="cifg_tiny", data=Path("runs/stdlib"), rounds=20, length=16)
+      >>> experiment.rounds, experiment.training.length, experiment.privacy.is_private
+      (20, 16, False)
+    """
 
     model: str
     """Name of the model; `fedlm models` lists them."""
@@ -109,7 +115,14 @@ class Experiment(RunSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(RunSettings):
-    """Several models, each trained with all combinations of rates, privacy and seeds."""
+    """Several models, each trained with all combinations of rates, privacy and seeds.
+
+    Example:
+      >>> rates = {"client_learning_rates": (0.1, 0.5), "seeds": (0, 1, 2)}
+      >>> comparison = compose(Comparison, models=("cifg_tiny", "si_cifg_tiny"), data=Path("runs/stdlib"), **rates)
+      >>> len(comparison.experiments())
+      12
+    """
 
     models: tuple[str, ...]
     """Names of the models to compare; `fedlm models` lists them."""

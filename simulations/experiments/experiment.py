@@ -50,6 +50,11 @@ class FinishedRound(NamedTuple):
       rounds: how many there are in all.
       params: the model's parameters after it, which nothing may write to. None where they may not be seen: with privacy
         they may be once they are released, with the last of the rounds of a checkpoint.
+
+    Example:
+      >>> finished = FinishedRound(row={"round": 0, "train_loss": 3.2}, rounds=10, params=None)
+      >>> finished.row["train_loss"]
+      3.2
     """
 
     row: Mapping[str, Any]
@@ -66,6 +71,13 @@ class FinishedRun:
       rows: the metrics of its rounds.
       model: what it trained.
       read_params: gives the last parameters.
+
+    Example:
+      >>> import fedlm
+      >>> model = fedlm.create_model("cifg_tiny", vocabulary_size=50)
+      >>> run = FinishedRun({"privacy": "NOT PRIVATE"}, [], model, lambda: {"bias": jnp.zeros(50)})
+      >>> run.privacy, run.params["bias"].shape
+      ('NOT PRIVATE', (50,))
     """
 
     summary: dict[str, Any]
@@ -113,6 +125,12 @@ def run_experiment(
 
     Raises:
       UserError: settings, data or an earlier run in `out` do not fit, or processes differ in them.
+
+    Example:
+      >>> import fedlm
+      >>> experiment = fedlm.compose(Experiment, model="cifg_tiny", data=Path("runs/stdlib"), rounds=20)
+      >>> run_experiment(experiment, Path("runs/cifg"))["test_perplexity"]  # doctest: +SKIP
+      57.1
     """
     prepared = together(lambda: prepare(experiment))
 
@@ -163,7 +181,7 @@ def run_prepared(
 
         run.take(stops.until(rounds), observe)
         if stops.stopped:
-            run.save(state.rounds_done, state.server)
+            run.save(state.rounds_done, state.checkpoint())
         params = state.server.params
         batches = device_batches(scoring.test, training.length, scoring.test_examples)
         owners = evaluation_owners(scoring.test, scoring.test_examples)

@@ -1,10 +1,12 @@
 """From the settings of an experiment to the values that its run works with; nothing after it reads settings."""
 
+import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
+from fedlm.fl_core.client_algorithms.interface import check_private
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.settings import PrivacySettings
@@ -122,6 +124,13 @@ def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExper
     optimization = settings.optimization(
         experiment.server_learning_rate, experiment.client_learning_rate, experiment.seed, own.server_optimizer
     )
+    model = _model(own.model or experiment.model, store.vocabulary_size, precision)
+    local = settings.local_training()
+    if own.client_algorithm is not None:
+        local = dataclasses.replace(local, algorithm=own.client_algorithm)
+        optimization = dataclasses.replace(optimization, algorithm=own.client_algorithm)
+        if private:
+            check_private(own.client_algorithm, jax.eval_shape(model.init, jax.random.key(0)))
     delta = experiment.privacy.delta or len(train.num_examples) ** -1.1
     initial = None if experiment.init_from is None else read_parameters(experiment.init_from, store.fingerprint)
     return PreparedExperiment(
@@ -131,8 +140,8 @@ def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExper
         precision=precision,
         training=Training(
             ClientWork(
-                model=_model(own.model or experiment.model, store.vocabulary_size, precision),
-                training=settings.local_training(),
+                model=model,
+                training=local,
                 compressor=settings.compressor(),
                 rules=settings.aggregation_rules(private),
             ),

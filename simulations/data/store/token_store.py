@@ -36,7 +36,20 @@ _Result = TypeVar("_Result")
 
 
 class TokenStore:
-    """A token store opened for reading."""
+    """A token store opened for reading.
+
+    Example:
+      >>> import tempfile
+      >>> from fedlm.simulations.data.client_text import ClientText
+      >>> from fedlm.simulations.data.sources.in_memory import InMemoryText
+      >>> source = InMemoryText([ClientText(f"user {n}", ["the cat sat", "a dog ran"]) for n in range(30)])
+      >>> folder = Path(tempfile.mkdtemp()) / "store"
+      >>> import fedlm
+      >>> _ = fedlm.import_text("made up", source, folder, fedlm.ImportSettings(vocabulary_size=40), workers=1)
+      >>> store = TokenStore.open(folder)
+      >>> store.tokenizer.decode(store.split("train").client(0).example(0))
+      'the cat sat'
+    """
 
     def __init__(self, path: Path, header: StoreHeader, tokenizer: Tokenizer) -> None:
         self.path = path

@@ -29,6 +29,11 @@ class Tokenizer:
     No text, whatever it says, can encode to PAD, BOS or EOS: the names of the special tokens have ids but are not
     matched in text. What the vocabulary does not have is one OOV token a word. Raises DataError where the definition
     has not our special tokens at ids 0 to 3, or text could encode to them.
+
+    Example:
+      >>> tokenizer = Tokenizer.train(count_words(["the cat sat on the mat"]), TokenizerSettings(vocabulary_size=60))
+      >>> tokenizer.decode(tokenizer.encode_batch(["the mat"])[0])
+      'the mat'
     """
 
     def __init__(self, definition: dict[str, Any]) -> None:
