@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, STORE_HEADER, UNKNOWN, VocabularyOrigin
 from fedlm.simulations.data.splits import SPLITS
 
 FORMAT = "fedlm-token-store"
 FORMAT_VERSION = 1
-HEADER_FILE = "store.json"
+HEADER_FILE = STORE_HEADER
 TOKENIZER_FILE = "tokenizer.json"
 IMPORT_AGAIN = "Import the data again."
 
@@ -41,6 +42,7 @@ class StoreHeader:
     # where the first of each reason was, where that is known
     first_skipped: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)  # what the store was made with
+    vocabulary_origin: VocabularyOrigin = UNKNOWN  # which of its people the vocabulary tells of, and what
 
 
 def split_file(name: str) -> str:
@@ -70,6 +72,9 @@ def schema(vocabulary_size: int) -> pa.Schema:
 def write_header(directory: Path, header: StoreHeader) -> None:
     """Write `store.json`."""
     document = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(header)}
+    del document[ORIGIN_FIELD]
+    if header.vocabulary_origin.recorded:
+        document[ORIGIN_FIELD] = header.vocabulary_origin.as_json()
     (directory / HEADER_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
@@ -96,7 +101,7 @@ def read_header(directory: Path) -> StoreHeader:
         )
     try:
         return _parse(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigurationError) as error:
         raise DataError(
             f"{path}: a field is missing or wrong ({type(error).__name__}: {error}). {IMPORT_AGAIN}"
         ) from error
@@ -120,4 +125,5 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         skipped={str(reason): int(count) for reason, count in document["skipped"].items()},
         first_skipped={str(reason): str(place) for reason, place in document.get("first_skipped", {}).items()},
         parameters=dict(document["parameters"]),
+        vocabulary_origin=VocabularyOrigin.from_json(document.get(ORIGIN_FIELD)),
     )

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
@@ -40,8 +41,8 @@ class StoreWriter:
 
     The store grows in a temporary directory beside its destination, is synced to disk and renamed into place when the
     block ends. When the block raises, the temporary directory is removed; when the process dies, the destination is as
-    it was. Parameters, JSON-able, are kept in the store's header. A record batch is closed when it has `batch_clients`
-    clients or `batch_bytes` bytes of tokens.
+    it was. Parameters, JSON-able, and where the vocabulary comes from are kept in the store's header. A record batch is
+    closed when it has `batch_clients` clients or `batch_bytes` bytes of tokens.
 
     Raises DataError where there is something at `path` that may not be replaced, DiskError where the disk refuses.
     """
@@ -55,11 +56,13 @@ class StoreWriter:
         overwrite: bool = False,
         batch_clients: int = BATCH_CLIENTS,
         batch_bytes: int = BATCH_BYTES,
+        vocabulary_origin: VocabularyOrigin = UNKNOWN,
     ) -> None:
         self.path = Path(os.path.abspath(path))
         self._source = source
         self._tokenizer = tokenizer
         self._parameters = dict(parameters or {})
+        self._vocabulary_origin = vocabulary_origin
         self._overwrite = overwrite
         self._bounds = (batch_clients, batch_bytes)
         self._skipped = SkippedCounts()
@@ -154,6 +157,7 @@ class StoreWriter:
                 skipped=self._skipped.as_dict(),
                 first_skipped=self._skipped.first_places(),
                 parameters=self._parameters,
+                vocabulary_origin=self._vocabulary_origin,
             ),
         )
         for file in sorted(self._directory.iterdir()):
