@@ -12,6 +12,7 @@ _FILES = (
     "sgd",
     "fedprox",
     "mime_lite",
+    "local_adam",
 )
 SGD = "sgd"
 """The name of what clients do that know of no other algorithm."""

@@ -81,10 +81,21 @@ def mime_lite_server(memory, means, constants):
     return (1 - constants["momentum"]) * means[1] + constants["momentum"] * memory
 
 
+def local_adam(client, beta1, beta2, epsilon):
+    y, first, second = client.x, 0.0, 0.0
+    for k, batch in enumerate(client.batches, start=1):
+        g = client.gradient(y, batch)
+        first, second = beta1 * first + (1 - beta1) * g, beta2 * second + (1 - beta2) * g**2
+        y = y - client.eta * first / (1 - beta1**k) / (np.sqrt(second / (1 - beta2**k)) + epsilon)
+    return (client.x - y,)
+
+
 EQUATIONS = {
     "sgd": Equations(sgd, {}),
     "fedprox": Equations(fedprox, {"mu": 0.1}),
     "mime_lite": Equations(mime_lite, {"momentum": 0.6}, np.zeros_like, mime_lite_server),
+    # So large an epsilon that gradients near zero, whose last bits differ, make no steps of full size.
+    "local_adam": Equations(local_adam, {"beta1": 0.7, "beta2": 0.8, "epsilon": 0.1}),
 }
 
 
