@@ -248,10 +248,10 @@ def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool)
 
 def _privacy(privacy: Privacy, folder: RunFolder) -> "tuple[PrivateAggregation, PrivacyTerms]":
     # The libraries of privacy take a while to load.
-    from fedlm.fl_core.runs.private_releases import PrivacyTerms, known_plan
+    from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 
-    known = known_plan(folder)
-    aggregation = together(lambda: privacy.plan(known))
+    begun = begun_run(folder)
+    aggregation = together(lambda: privacy.plan(begun))
     # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
     plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
     return dataclasses.replace(aggregation, plan=plan), PrivacyTerms(plan, privacy.delta, privacy.noise_seed)
@@ -298,6 +298,7 @@ def _finish(
             "initial_parameters": prepared.initial.about() if prepared.initial else None,
             "experiment": identity.settings,
             "vocabulary_sha256": identity.facts["vocabulary"].value,
+            "training_data_sha256": identity.facts["training_data_sha256"].value,
             "cohort_file": file._asdict() if file else None,
         },
     )

@@ -28,6 +28,8 @@ class SplitHeader:
     tokens: int = 0  # of all examples, without BOS and EOS
     bytes: int = 0  # size of the Arrow file, by which a truncated file is known at once
     batch_clients: tuple[int, ...] = ()  # clients in each record batch, so that a client is found without reading any
+    # of the names and tokens of its clients, see `ClientSplit.fingerprint`; empty in a store of an earlier version
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,9 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         fields = document["splits"][name]
         batches = tuple(int(clients) for clients in fields["batch_clients"])
         splits[name] = SplitHeader(
-            **{key: int(fields[key]) for key in ("clients", "examples", "tokens", "bytes")}, batch_clients=batches
+            **{key: int(fields[key]) for key in ("clients", "examples", "tokens", "bytes")},
+            batch_clients=batches,
+            sha256=str(fields.get("sha256", "")),
         )
         if sum(batches) != splits[name].clients:
             raise ValueError(f"batch_clients of {name} sum to {sum(batches)}, clients are {fields['clients']}")

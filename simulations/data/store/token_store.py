@@ -97,8 +97,30 @@ class TokenStore:
     @property
     def contents(self) -> str:
         """A fingerprint of what the header says of the data: its tokenizer, and counts and sizes of its splits."""
-        record = json.dumps([self.fingerprint, {name: asdict(split) for name, split in self.header.splits.items()}])
-        return hashlib.sha256(record.encode()).hexdigest()
+        splits = {name: asdict(split) for name, split in self.header.splits.items()}
+        for split in splits.values():
+            del split["sha256"]  # which stores of earlier versions have not got
+        return hashlib.sha256(json.dumps([self.fingerprint, splits]).encode()).hexdigest()
+
+    def training_data(self, check: bool) -> str | None:
+        """Return the fingerprint of the training clients' names and tokens.
+
+        Args:
+          check: read all of them, to notice what was changed since the import, and to know the fingerprint of a store
+            that an earlier version wrote; that is None otherwise.
+
+        Raises DataError where they were changed.
+        """
+        split = self.split("train")
+        if not check:
+            return split.header.sha256 or None
+        found = split.fingerprint()
+        if split.header.sha256 not in ("", found):
+            raise DataError(
+                f"{split.path}: its clients or their text are not what was imported (fingerprint {found[:16]}, "
+                f"expected {split.header.sha256[:16]}). {IMPORT_AGAIN}"
+            )
+        return found
 
     def split(self, name: str) -> "ClientSplit":
         """Return train, heldout or test, the same object on every call; raises DataError where its file is damaged."""
@@ -179,6 +201,20 @@ class ClientSplit:
     def sequences(self, index: int, length: int, rows: NDArray[np.integer] | None = None) -> NDArray[np.int32]:
         """Return a client's examples as `padded_sequences` makes them."""
         return padded_sequences(self.client(index), length, rows)
+
+    def fingerprint(self) -> str:
+        """Read everything, and compute the SHA-256 of what clients there are, in their order, and what each has; it
+        does not depend on how they are stored."""
+        digests = [hashlib.sha256() for _ in range(3)]
+        for batch in range(self.num_batches):
+            columns = self._columns(batch)
+            ids, counts = columns.client_ids.to_pylist(), np.diff(columns.client_offsets)
+            digests[0].update(
+                "".join(f"{json.dumps(id_)} {count}\n" for id_, count in zip(ids, counts, strict=True)).encode()
+            )
+            digests[1].update(np.ascontiguousarray(np.diff(columns.example_offsets), "<i4").data)
+            digests[2].update(np.ascontiguousarray(columns.values, "<u4").data)
+        return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
 
     def batch_lengths(self, batch: int) -> NDArray[np.int32]:
         """Return int32 `[examples]`: the tokens of every example of one record batch."""

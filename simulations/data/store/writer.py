@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,7 @@ from fedlm.simulations.data.store.format import (
     token_dtype,
     write_header,
 )
+from fedlm.simulations.data.store.token_store import ClientSplit
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
 BATCH_CLIENTS = 1024
@@ -146,12 +148,16 @@ class StoreWriter:
     def _commit(self) -> None:
         self.check(self.path, self._overwrite)
         headers = {name: split.finish() for name, split in self._splits.items()}
+        vocabulary_size = self._tokenizer.vocabulary_size
+        for name, header in headers.items():
+            written = ClientSplit(self._directory / split_file(name), header, vocabulary_size)
+            headers[name] = replace(header, sha256=written.fingerprint())
         self._tokenizer.save(self._directory / TOKENIZER_FILE)
         write_header(
             self._directory,
             StoreHeader(
                 source=self._source,
-                vocabulary_size=self._tokenizer.vocabulary_size,
+                vocabulary_size=vocabulary_size,
                 tokenizer_fingerprint=self._tokenizer.fingerprint,
                 splits=headers,
                 skipped=self._skipped.as_dict(),
