@@ -5,6 +5,7 @@ is composed with what it spends itself, and where that is unknown, or not privat
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from fedlm.fl_core.privacy.accounting import (
     account,
     calibrate,
     events_of,
+    gaussian_epsilon,
     least_noise,
     sensitivity_squared,
 )
@@ -51,6 +53,16 @@ class Statement(NamedTuple):
         composed = [_spending_words(phase) for phase in self.ancestry if phase.people == "same"]
         words = [self.total.sentence(), *(f"composed with {one}" for one in composed)]
         return "; ".join([*words, *(f"assumed: {one}" for one in _words_of_users(self.ancestry))])
+
+    def as_terms(self) -> dict[str, Any]:
+        """Make what `fedlm account` shows of it: the fields of the guarantee, without an epsilon and with `not_private`
+        where nothing is promised, and `ancestry`."""
+        ancestry = {"ancestry": as_records(self.ancestry)} if self.ancestry else {}
+        if self.total is not None:
+            return self.total.as_json() | ancestry
+        fields = self.own.as_json()
+        promises = {name: None for name in fields if name.startswith("epsilon") or name in ("rho", "sensitivity")}
+        return fields | promises | {"not_private": "; ".join(self.not_private)} | ancestry
 
     def as_json(self) -> dict[str, Any]:
         """Make what a summary says of it: `privacy`, one sentence; `privacy_guarantee`, all of it, None where there is
@@ -162,6 +174,9 @@ def composed_epsilon(spent: Sequence[Spending], delta: float) -> float:
     """Compute epsilon at delta of all releases of several plans about the same people."""
     if len(spent) == 1:
         return account(spent[0][0], delta, spent[0][1]).epsilon
+    if not _any_sampled(spent):
+        # All of it is one Gaussian mechanism, whose epsilon is known exactly.
+        return gaussian_epsilon(1.0, math.sqrt(2 * _rho(spent)), delta)
     return epsilon_bounds([event for plan, rounds in spent for event in events_of(plan, rounds)], delta).upper
 
 

@@ -42,6 +42,7 @@ class _Model:
     PRIVATE, and what a private one spent is composed with what this one spends. public: public text. disjoint: people's
     who are no clients here. The statement repeats the last two as assumptions."""
 
+
 @dataclass(frozen=True, kw_only=True)
 class _Selection:
     """Who takes part in a round, and how long it waits for them."""
