@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
@@ -203,18 +203,13 @@ class ClientSplit:
         return padded_sequences(self.client(index), length, rows)
 
     def fingerprint(self) -> str:
-        """Read everything, and compute the SHA-256 of what clients there are, in their order, and what each has; it
-        does not depend on how they are stored."""
-        digests = [hashlib.sha256() for _ in range(3)]
+        """Read everything, and make the fingerprint of all clients."""
+        fingerprint = ClientsFingerprint()
         for batch in range(self.num_batches):
             columns = self._columns(batch)
             ids, counts = columns.client_ids.to_pylist(), np.diff(columns.client_offsets)
-            digests[0].update(
-                "".join(f"{json.dumps(id_)} {count}\n" for id_, count in zip(ids, counts, strict=True)).encode()
-            )
-            digests[1].update(np.ascontiguousarray(np.diff(columns.example_offsets), "<i4").data)
-            digests[2].update(np.ascontiguousarray(columns.values, "<u4").data)
-        return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
+            fingerprint.add(ids, counts, np.diff(columns.example_offsets), columns.values)
+        return fingerprint.hexdigest()
 
     def batch_lengths(self, batch: int) -> NDArray[np.int32]:
         """Return int32 `[examples]`: the tokens of every example of one record batch."""
