@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 DATA ?= runs/stdlib
 OUT ?= runs/compare
+SITE ?= build/site
 COMPARE_OPTIONS ?=
 TEST_OPTIONS ?= -n 2 --dist worksteal
 LONG = long or reference
@@ -13,10 +14,11 @@ IS_PYTHON_311 = -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 REFERENCE_PYTHON ?= $(shell for p in python3.11 $(PYTHON); do $$p $(IS_PYTHON_311) 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help compare test test-long test-all reference bench-peers lint bench clean
+.PHONY: help compare docs test test-long test-all reference bench-peers lint bench clean
 
 help:
 	@echo "make compare     compare four architectures on the standard library's text; ends in $(OUT)/report.html"
+	@echo "make docs        build the site of the documents; ends in $(SITE)/index.html"
 	@echo "make test        run the tests, but for those that take long"
 	@echo "make test-long   type the documents, kill processes, compare with other frameworks (see make reference)"
 	@echo "make test-all    both"
@@ -24,12 +26,12 @@ help:
 	@echo "make lint        check style, types and the direction of imports"
 	@echo "make bench       measure; results go to benchmarks/*/results"
 	@echo "make bench-peers make the environment of two more frameworks that bench times (Python 3.11)"
-	@echo "make clean       remove the environments and all runs"
+	@echo "make clean       remove the environments, the site and all runs"
 
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedlm needs Python 3.11 or newer; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,docs,test,lint]'
 	touch $@
 
 $(DATA)/store.json: | $(VENV)/installed
@@ -37,6 +39,10 @@ $(DATA)/store.json: | $(VENV)/installed
 
 compare: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/fedlm compare --preset small --data $(DATA) --out $(OUT) $(COMPARE_OPTIONS)
+
+docs: $(VENV)/installed
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs --doctree-dir $(SITE)/.doctrees . $(SITE)
+	@echo "open $(SITE)/index.html"
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest $(TEST_OPTIONS) -m 'not ($(LONG))'
@@ -84,4 +90,4 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.deployment.check_ins
 
 clean:
-	rm -rf $(VENV) $(REFERENCE_VENV) $(PEERS)/.venv runs
+	rm -rf $(VENV) $(REFERENCE_VENV) $(PEERS)/.venv $(SITE) runs

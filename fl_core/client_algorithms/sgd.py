@@ -9,12 +9,7 @@ from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm
 
 @dataclass(frozen=True)
 class Sgd(ClientAlgorithm):
-    """SGD from the server's parameters.
-
-    Example:
-      >>> Sgd() == PLAIN_SGD
-      True
-    """
+    """SGD from the server's parameters."""
 
     help = "plain SGD (FedAvg)"
 

@@ -59,21 +59,6 @@ def test_my_own_model_runs_as_it_is_written(workplace):
 
 
 @pytest.mark.long
-def test_my_own_algorithm_runs_as_it_is_written(workplace, type_line):
-    algorithm, *scripts = blocks("docs/my-own-algorithm.md", "python")
-    (workplace / "my_algorithms.py").write_text(algorithm)
-    for line in blocks("docs/my-own-algorithm.md", "sh"):
-        typed = type_line(line)
-        assert typed.returncode == 0, typed.stderr
-    assert json.loads((workplace / "runs/pull/summary.json").read_text())["rounds"] == 2
-    script = workplace / "script.py"
-    script.write_text("\n".join(scripts))
-    result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    assert [1 < float(perplexity) < 4096 for perplexity in result.stdout.split()] == [True, True]
-
-
-@pytest.mark.long
 def test_the_data_page_works_as_it_is_written(workplace):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     commands = blocks("docs/data.md", "sh")
@@ -173,16 +158,20 @@ def test_the_data_page_names_every_form():
         assert f"fedlm data import {name} " in page
 
 
-def scripts():
-    """The blocks of the README that only a shell understands."""
-    return [block for block in blocks("README.md", "sh") if "&\n" in block]
+SIMULATIONS = "docs/simulations.md"
+TUTORIALS = [f"docs/tutorials/{name}.md" for name in ("first-simulation", "first-comparison", "private-run")]
 
 
-def readme_commands():
+def scripts(page):
+    """The blocks of a page that only a shell understands."""
+    return [block for block in blocks(page, "sh") if "&\n" in block]
+
+
+def commands_of(page):
     return [
         line
-        for block in blocks("README.md", "sh")
-        if block not in scripts()
+        for block in blocks(page, "sh")
+        if block not in scripts(page)
         for line in block.replace("\\\n", " ").splitlines()
         if line.strip() and not line.startswith("#")
     ]
@@ -190,28 +179,86 @@ def readme_commands():
 
 def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
     ci = (ROOT / ".ci" / "run").read_text()
-    targets = {shlex.split(line)[1] for line in readme_commands() if line.startswith("make ")}
+    targets = {shlex.split(line)[1] for line in commands_of("README.md") if line.startswith("make ")}
     assert {"compare", "test"} <= targets
     for target in targets:
         assert f"make {target}" in ci
 
 
 @pytest.mark.long
-def test_the_other_commands_of_the_readme_work(workplace, type_line):
-    commands = [line for line in readme_commands() if not line.startswith("make ")]
-    assert len(commands) >= 5
+@pytest.mark.parametrize("page", ["README.md", SIMULATIONS, *TUTORIALS])
+def test_the_commands_of_a_page_work(page, workplace, type_line):
+    commands = [line for line in commands_of(page) if not line.startswith("make ")]
+    assert len(commands) >= 1
     for line in commands:
-        assert line.startswith("fedlm "), f"unknown kind of command in README.md: {line}"
+        assert line.startswith("fedlm "), f"unknown kind of command in {page}: {line}"
         if line.startswith("fedlm data import"):
             continue  # The tests of data sets import the standard library, which takes a while.
         result = type_line(fitting(line))
         assert result.returncode == 0, f"{line}\n{result.stderr}"
+    run_python(page, workplace)
+
+
+def run_python(page, workplace):
+    """Run the Python of a page, all of it in one process; returns what it prints."""
+    script = workplace / "page.py"
+    script.write_text("\n".join(blocks(page, "python")))
+    result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @pytest.mark.long
-def test_the_scripts_of_the_readme_work(workplace, free_port):
+def test_the_front_page_of_the_site_works(workplace):
+    perplexity, privacy = run_python("docs/index.md", workplace).split(maxsplit=1)
+    assert 1 < float(perplexity) < 60
+    assert privacy == "NOT PRIVATE\n"
+
+
+@pytest.mark.long
+def test_the_deployment_on_one_machine_works(workplace, free_ports):
+    folder = workplace / "one_machine"
+    folder.mkdir()
+    (folder / "runs").symlink_to(workplace / "runs")
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "JAX_NUM_CPU_DEVICES": "1",
+    }
+    page = "docs/tutorials/deployment-on-one-machine.md"
+    for command in blocks(page, "sh"):
+        for port, free in zip(("8470", "8471"), free_ports(2), strict=True):
+            command = command.replace(f":{port}", f":{free}")
+        result = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert result.returncode == 0, f"{command}\n{result.stderr}"
+    assert run_python(page, folder) == "finished 3 NOT PRIVATE\n"
+
+
+@pytest.mark.long
+def test_the_page_of_metrics_names_every_number_of_a_row(workplace, type_line):
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    small = "--data runs/stdlib --length 8 --evaluate-every 1 --model cifg_tiny"
+    for run, line in {
+        "simulated": f"fedlm simulate --preset small-private {FEW_CLIENTS} {small} --rounds 1",
+        "trained": f"fedlm pretrain {small} --steps 1 --batch-size 4 --epsilon 8",
+    }.items():
+        result = type_line(f"{line} --out runs/{run}")
+        assert result.returncode == 0, result.stderr
+        row = json.loads((workplace / "runs" / run / "metrics.jsonl").read_text().splitlines()[-1])
+        missing = {name for name in row if f"`{name.removeprefix('heldout_')}`" not in page}
+        assert not missing
+
+
+@pytest.mark.long
+def test_the_script_of_several_processes_works(workplace, free_port):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    (script,) = scripts()
+    (script,) = scripts(SIMULATIONS)
     assert "12355" in script
     result = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script.replace("12355", str(free_port))],

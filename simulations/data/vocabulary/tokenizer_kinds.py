@@ -25,13 +25,10 @@ class TokenizerKind(Protocol):
         """
         ...
 
-    def train_vocabulary(
-        self, words: Mapping[str, int], settings: TokenizerSettings, characters: str = ""
-    ) -> dict[str, int]:
+    def train_vocabulary(self, words: Mapping[str, int], settings: TokenizerSettings) -> dict[str, int]:
         """Return token -> id; the same counts, in any order, give the same vocabulary.
 
-        A vocabulary of pieces of words has the given characters, whether or not words have them. Raises DataError where
-        there is no word, or the size does not do.
+        Raises DataError where there is no word, or the size does not do.
         """
         ...
 
