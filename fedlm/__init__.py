@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedlm.fl_core.aggregation import CohortAggregate as CohortAggregate
+    from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm as ClientAlgorithm
+    from fedlm.fl_core.client_algorithms.interface import LocalGradient as LocalGradient
+    from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS as CLIENT_ALGORITHMS
+    from fedlm.fl_core.client_algorithms.sgd import Sgd as Sgd
     from fedlm.fl_core.cohorts import CohortSampler as CohortSampler
+    from fedlm.fl_core.cohorts import UniformSampler as UniformSampler
     from fedlm.fl_core.composed_settings import compose as compose
     from fedlm.fl_core.composed_settings import with_changes as with_changes
     from fedlm.fl_core.errors import CheckpointError as CheckpointError
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
     from fedlm.fl_core.errors import UserError as UserError
     from fedlm.fl_core.privacy.accounting import Guarantee as Guarantee
     from fedlm.fl_core.privacy.accounting import account as account
+    from fedlm.fl_core.privacy.accounting import calibrate as calibrate
+    from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS as MECHANISMS
     from fedlm.fl_core.privacy.plan import PrivacyPlan as PrivacyPlan
     from fedlm.fl_core.round_loop import RoundPlan as RoundPlan
     from fedlm.fl_core.scores import Scores as Scores
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from fedlm.simulations.data.in_memory import DataInMemory as DataInMemory
     from fedlm.simulations.data.sources.registry import SOURCES as SOURCES
     from fedlm.simulations.data.store.token_store import TokenStore as TokenStore
+    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer as Tokenizer
     from fedlm.simulations.evaluation.trained_models import TrainedModel as TrainedModel
     from fedlm.simulations.evaluation.trained_models import open_model as open_model
     from fedlm.simulations.experiments.callbacks import Callback as Callback
@@ -58,26 +66,79 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "fl_core.aggregation": ("CohortAggregate",),
-    "fl_core.cohorts": ("CohortSampler",),
-    "fl_core.composed_settings": ("compose", "with_changes"),
-    "fl_core.errors": ("CheckpointError", "ConfigurationError", "DataError", "UserError"),
-    "fl_core.privacy.accounting": ("Guarantee", "account"),
+    "fl_core.client_algorithms.interface": (
+        "ClientAlgorithm",
+        "LocalGradient",
+    ),
+    "fl_core.client_algorithms.registry": ("CLIENT_ALGORITHMS",),
+    "fl_core.client_algorithms.sgd": ("Sgd",),
+    "fl_core.cohorts": (
+        "CohortSampler",
+        "UniformSampler",
+    ),
+    "fl_core.composed_settings": (
+        "compose",
+        "with_changes",
+    ),
+    "fl_core.errors": (
+        "CheckpointError",
+        "ConfigurationError",
+        "DataError",
+        "UserError",
+    ),
+    "fl_core.privacy.accounting": (
+        "Guarantee",
+        "account",
+        "calibrate",
+    ),
+    "fl_core.privacy.mechanisms.registry": ("MECHANISMS",),
     "fl_core.privacy.plan": ("PrivacyPlan",),
     "fl_core.round_loop": ("RoundPlan",),
-    "fl_core.scores": ("Scores", "evaluate"),
+    "fl_core.scores": (
+        "Scores",
+        "evaluate",
+    ),
     "fl_core.server_optimizers": ("SERVER_OPTIMIZERS",),
-    "models.base": ("Batch", "Model", "language_model", "parameter_count"),
+    "models.base": (
+        "Batch",
+        "Model",
+        "language_model",
+        "parameter_count",
+    ),
     "models.losses": ("ExampleSums",),
-    "models.registry": ("MODELS", "ModelEntry", "create_model"),
-    "simulations.data.importing": ("ImportSettings", "import_text"),
+    "models.registry": (
+        "MODELS",
+        "ModelEntry",
+        "create_model",
+    ),
+    "simulations.data.importing": (
+        "ImportSettings",
+        "import_text",
+    ),
     "simulations.data.in_memory": ("DataInMemory",),
     "simulations.data.sources.registry": ("SOURCES",),
     "simulations.data.store.token_store": ("TokenStore",),
-    "simulations.evaluation.trained_models": ("TrainedModel", "open_model"),
-    "simulations.experiments.callbacks": ("Callback", "EarlyStopping", "MlflowCallback", "WandbCallback"),
+    "simulations.data.vocabulary.tokenization": ("Tokenizer",),
+    "simulations.evaluation.trained_models": (
+        "TrainedModel",
+        "open_model",
+    ),
+    "simulations.experiments.callbacks": (
+        "Callback",
+        "EarlyStopping",
+        "MlflowCallback",
+        "WandbCallback",
+    ),
     "simulations.experiments.comparison": ("run_comparison",),
-    "simulations.experiments.configuration": ("Comparison", "Experiment"),
-    "simulations.experiments.experiment": ("FinishedRound", "FinishedRun", "run_experiment"),
+    "simulations.experiments.configuration": (
+        "Comparison",
+        "Experiment",
+    ),
+    "simulations.experiments.experiment": (
+        "FinishedRound",
+        "FinishedRun",
+        "run_experiment",
+    ),
     "simulations.experiments.own_parts": ("named",),
     "simulations.experiments.simulating": ("simulate",),
     "simulations.reporting.report": ("write_report",),

@@ -56,6 +56,13 @@ class CohortAggregate(NamedTuple):
       norm_counts: float32 [NORM_BINS], how many updates had a norm in each of the bins of `norm_quantiles`.
       training: sums over the clients' local steps.
       examples: how many examples the clients have.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from fedlm.fl_core.aggregation import add_aggregates, empty_aggregate
+      >>> nobody = empty_aggregate({"w": jnp.zeros(2)})
+      >>> float(add_aggregates(nobody, nobody).clients)
+      0.0
     """
 
     delta: Params

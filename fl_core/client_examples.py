@@ -1,5 +1,7 @@
 """The examples of one client, and the fixed-length sequences that models are trained on."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -91,3 +93,31 @@ def padded_sequences(
     ended = np.flatnonzero(lengths < length)
     padded[ended, lengths[ended] + 1] = EOS_ID
     return padded
+
+
+class ClientsFingerprint:
+    """The SHA-256 of what clients there are, in their order, and what tokens each has, however they are stored."""
+
+    def __init__(self) -> None:
+        self._names, self._lengths, self._tokens = (hashlib.sha256() for _ in range(3))
+
+    def add(self, names: Sequence[str], counts: ArrayLike, lengths: ArrayLike, tokens: ArrayLike) -> None:
+        """Add some clients.
+
+        Args:
+          names: of the clients.
+          counts: how many examples each has, int [clients].
+          lengths: tokens of each example, client after client, int [examples].
+          tokens: of all examples, end to end, integers of any shape.
+        """
+        lines = (
+            f"{json.dumps(name)} {count}\n" for name, count in zip(names, np.asarray(counts).tolist(), strict=True)
+        )
+        self._names.update("".join(lines).encode())
+        self._lengths.update(np.ascontiguousarray(lengths, "<i4").tobytes())
+        self._tokens.update(np.ascontiguousarray(tokens, "<u4").tobytes())
+
+    def hexdigest(self) -> str:
+        """Give the digest of all that was added, in hex."""
+        parts = (self._names, self._lengths, self._tokens)
+        return hashlib.sha256(b"".join(part.digest() for part in parts)).hexdigest()

@@ -12,7 +12,16 @@ from fedlm.fl_core.randomness import host_rng
 
 
 class CohortSampler(Protocol):
-    """Anything that names the clients of a round."""
+    """Anything that names the clients of a round.
+
+    Example:
+      >>> class Neighbours:
+      ...     def sample(self, round_number):
+      ...         return np.arange(round_number, round_number + 3)
+      >>> sampler: CohortSampler = Neighbours()
+      >>> sampler.sample(4)
+      array([4, 5, 6])
+    """
 
     def sample(self, round_number: int) -> np.ndarray:
         """Name the cohort of a round, counted from 0: int64 [cohort], distinct client indices, always the same."""
@@ -45,7 +54,13 @@ class SeededSampler:
 
 @dataclass(frozen=True)
 class UniformSampler(SeededSampler):
-    """A fixed number of clients, uniformly without replacement within a round, independent across rounds."""
+    """A fixed number of clients, uniformly without replacement within a round, independent across rounds.
+
+    Example:
+      >>> cohort = UniformSampler(num_clients=100, cohort_size=5, seed=0).sample(round_number=3)
+      >>> len(set(cohort.tolist()))
+      5
+    """
 
     def sample(self, round_number: int) -> np.ndarray:
         rng = host_rng(self.seed, "cohort", round_number)

@@ -28,6 +28,12 @@ def compose(kind: type[_Settings], **values: Any) -> _Settings:
     Raises:
       TypeError: a value has the name of no field, or one without default is missing.
       ConfigurationError: a value is out of range.
+
+    Example:
+      >>> from fedlm import Experiment
+      >>> experiment = compose(Experiment, model="cifg_tiny", data=Path("runs/stdlib"), rounds=20, cohort_size=10)
+      >>> experiment.cohorts.cohort_size
+      10
     """
     if unknown := values.keys() - value_types(kind).keys():
         raise TypeError(f"{kind.__name__} has no setting {', '.join(sorted(unknown))}")
@@ -35,7 +41,14 @@ def compose(kind: type[_Settings], **values: Any) -> _Settings:
 
 
 def with_changes(settings: _Settings, **values: Any) -> _Settings:
-    """Make a record like another, with some flat values changed; raises what `compose` does."""
+    """Make a record like another, with some flat values changed; raises what `compose` does.
+
+    Example:
+      >>> from fedlm import Experiment
+      >>> experiment = compose(Experiment, model="cifg_tiny", data=Path("runs/stdlib"))
+      >>> with_changes(experiment, seed=7, client_batch_size=4).training.client_batch_size
+      4
+    """
     return compose(type(settings), **flat_settings(settings) | values)
 
 

@@ -19,7 +19,13 @@ from fedlm.models.base import Params
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What the server asks of a cohort."""
+    """What the server asks of a cohort.
+
+    Example:
+      >>> plan = RoundPlan(round_number=3, clients=np.array([5, 2]), seed=0, learning_rate=0.5)
+      >>> sorted(plan.shuffling(client=5).permutation(3).tolist())
+      [0, 1, 2]
+    """
 
     round_number: int  # counted from 0
     # int64 [cohort], distinct client indices; empty in a deployment, where whoever checks in may take part

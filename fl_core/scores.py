@@ -24,7 +24,13 @@ _IN_FLIGHT = 8
 
 
 class Scores(NamedTuple):
-    """A model's scores on some examples, as `DEFINITIONS` says; NaN where there is no target to count."""
+    """A model's scores on some examples, as `DEFINITIONS` says; NaN where there is no target to count.
+
+    Example:
+      >>> scores = Scores(loss=2.0, perplexity=7.4, accuracy=0.25, in_vocabulary_accuracy=0.3)
+      >>> scores.perplexity
+      7.4
+    """
 
     loss: float  # nats per token
     perplexity: float  # of the next token
@@ -42,7 +48,17 @@ class ClientSums(NamedTuple):
 
 def evaluate(model: Model, params: Params, batches: Iterable[Batch]) -> Scores:
     """Score a model on batches of one shape, whose rows of weight 0 count for nothing; sums over batches are kept in
-    float64."""
+    float64.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> import fedlm
+      >>> init, apply = lambda key: jnp.zeros((6, 6)), lambda params, tokens: params[tokens]
+      >>> model = fedlm.language_model("bigrams", 6, init, apply)
+      >>> batch = Batch(tokens=jnp.array([[1, 4, 5, 2]]), weight=jnp.ones(1))
+      >>> round(evaluate(model, model.init(jax.random.key(0)), [batch]).perplexity, 3)
+      6.0
+    """
     return scores_from_totals(_total(example_sums(model, params, batches)))
 
 

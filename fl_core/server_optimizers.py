@@ -66,6 +66,12 @@ SERVER_OPTIMIZERS: dict[str, Callable[[ServerOptimizerConfig], optax.GradientTra
         config.beta1, config.beta2, config.epsilon, initial_accumulator_value=0.0
     ),
 }
+"""The server optimizers by name, as transforms of the mean delta into a direction to go against.
+
+Example:
+  >>> sorted(SERVER_OPTIMIZERS)
+  ['fedadagrad', 'fedadam', 'fedavg', 'fedavgm', 'fedyogi']
+"""
 
 if TYPE_CHECKING:
     ServerOptimizerName = str

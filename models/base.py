@@ -23,6 +23,11 @@ class Batch(NamedTuple):
       tokens: int32 [batch, length + 1]; `[BOS] w1 .. wk [EOS]`, cut or padded with PAD. The model reads
         `tokens[:, :-1]` and predicts `tokens[:, 1:]`.
       weight: float32 [batch]; 1 for an example, 0 for a row that only fills the batch.
+
+    Example:
+      >>> batch = Batch(tokens=jnp.array([[1, 4, 5, 2], [1, 6, 2, 0]]), weight=jnp.ones(2))
+      >>> batch.tokens.shape
+      (2, 4)
     """
 
     tokens: jax.Array
@@ -52,6 +57,13 @@ class Model:
       loss: maps (params, batch) to per-example sums [batch]; the batch is a `Batch` for a causal model, a
         `fedlm.models.masked_language.MaskedBatch` for a masked one.
       objective: what the loss is of.
+
+    Example:
+      >>> import fedlm
+      >>> model = fedlm.create_model("cifg_tiny", vocabulary_size=50)
+      >>> params = model.init(jax.random.key(0))
+      >>> model.apply(params, jnp.zeros((2, 7), jnp.int32)).shape
+      (2, 7, 50)
     """
 
     name: str
@@ -68,7 +80,14 @@ def language_model(
     init: Callable[[jax.Array], Params],
     apply: Callable[[Params, jax.Array], jax.Array],
 ) -> Model:
-    """Make a `Model`, from what it is made of, whose loss is the cross-entropy of the next token."""
+    """Make a `Model`, from what it is made of, whose loss is the cross-entropy of the next token.
+
+    Example:
+      >>> bigrams = language_model("bigrams", 9, lambda key: jnp.zeros((9, 9)), lambda params, tokens: params[tokens])
+      >>> sums = bigrams.loss(bigrams.init(jax.random.key(0)), Batch(jnp.array([[1, 4, 5, 2]]), jnp.ones(1)))
+      >>> float(sums.tokens[0])
+      3.0
+    """
 
     def loss(params: Params, batch: Batch) -> ExampleSums:
         logits = apply(params, batch.tokens[:, :-1])
@@ -101,6 +120,12 @@ def weigh_examples(sums: ExampleSums, batch: WeightedBatch) -> ExampleSums:
 
 
 def parameter_count(model: Model) -> int:
-    """Count a model's parameters, scalar by scalar, without allocating them."""
+    """Count a model's parameters, scalar by scalar, without allocating them.
+
+    Example:
+      >>> import fedlm
+      >>> parameter_count(fedlm.create_model("cifg_19m"))
+      18884608
+    """
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree_util.tree_leaves(shapes))

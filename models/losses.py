@@ -22,6 +22,12 @@ class ExampleSums(NamedTuple):
       scored_correct: scored targets that have the highest logit.
       in_vocabulary_tokens: number of in-vocabulary targets.
       in_vocabulary_correct: in-vocabulary targets that have the highest logit.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> logits, targets = jnp.zeros((1, 3, 9)), jnp.array([[4, 5, 2]])
+      >>> next_token_sums(cross_entropy(logits, targets), logits, targets).tokens.tolist()
+      [3.0]
     """
 
     loss: jax.Array

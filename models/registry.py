@@ -38,6 +38,10 @@ class ModelEntry(NamedTuple):
     Attributes:
       build: maps (name, config) to the model.
       config: a frozen dataclass of sizes; its field `vocabulary_size` is set to the data's when building.
+
+    Example:
+      >>> ModelEntry(cifg, CifgConfig(embedding=16, hidden=32)).config.hidden
+      32
     """
 
     build: Callable[[str, Any], Model]
@@ -71,6 +75,12 @@ MODELS: dict[str, ModelEntry] = {
     "bert_large": ModelEntry(bert, _bert(layers=24, embedding=1024)),
     "bert_mega": ModelEntry(bert, _bert(layers=24, embedding=1536)),
 }
+"""The named models: how to build each, and of which size.
+
+Example:
+  >>> MODELS["cifg_tiny"].config.embedding
+  64
+"""
 
 
 class UnknownModelError(UnknownNameError):
@@ -86,6 +96,13 @@ def create_model(name: str, vocabulary_size: int | None = None) -> Model:
 
     Raises:
       UnknownModelError: there is no such model; the message names the closest ones.
+
+    Example:
+      >>> create_model("transformer_tiny", vocabulary_size=100).vocabulary_size
+      100
+      >>> create_model("transformer_tinny")
+      Traceback (most recent call last):
+      fedlm.models.registry.UnknownModelError: unknown model 'transformer_tinny'; did you mean transformer_tiny...
     """
     build, config = _imported_entry(name) if is_imported_name(name) else _registered_entry(name)
     if vocabulary_size is not None:

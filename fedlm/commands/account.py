@@ -15,6 +15,7 @@ from rich.markup import escape
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.ancestry import settings_in
 from fedlm.fl_core.privacy.mechanisms.interface import Mechanism
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
@@ -227,34 +228,31 @@ def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
 
 
 def _simulation(command: SimulateStatementCommand) -> dict[str, Any]:
-    from fedlm.fl_core.privacy.accounting import account
+    from fedlm.fl_core.privacy.statement import state_plan
     from fedlm.simulations.experiments.preparation import prepare
 
-    privacy = prepare(command.experiment).privacy
+    prepared = prepare(command.experiment)
+    privacy = prepared.privacy
     if privacy is None:
         raise ConfigurationError(
             "privacy is none: such a run promises nothing; give --privacy, or a preset that has it"
         )
     aggregation = privacy.plan()
-    statement = account(aggregation.plan, privacy.delta).as_json()
-    if privacy.noise_seed is not None:
-        statement |= _NOT_PRIVATE
-    return statement | {"clip_norm": aggregation.clip_norm, "plan": aggregation.plan.as_json()}
+    statement = state_plan(aggregation.plan, privacy.delta, prepared.identity.about())
+    return statement.as_terms() | {"clip_norm": aggregation.clip_norm, "plan": aggregation.plan.as_json()}
 
 
 def _ledger(command: LedgerCommand) -> dict[str, Any]:
     from fedlm.fl_core.privacy.ledger import PrivacyLedger
+    from fedlm.fl_core.privacy.statement import state
 
     folders = [command.path, command.path / PRIVACY_FOLDER]
     path = next((folder / LEDGER_FILE for folder in folders if (folder / LEDGER_FILE).exists()), command.path)
     if not path.is_file():
         raise ConfigurationError(f"{command.path}: neither a ledger nor the folder of a private run; give one of these")
     ledger = PrivacyLedger(path)
-    statement = ledger.spent(command.delta).as_json()
-    settings = ledger.about.get("experiment") or ledger.about.get("pretraining") or {}
-    if settings.get("noise_seed") == "experiment":
-        statement |= _NOT_PRIVATE
-    return statement | {
+    settings = settings_in(ledger.about)
+    return state(ledger, command.delta).as_terms() | {
         "planned_rounds": ledger.plan.rounds,
         "interrupted_generations": len(ledger.generations) - 1,
         "clip_norm": settings.get("update_clip_norm", settings.get("clip_norm")),
@@ -293,7 +291,6 @@ _ESSENTIALS = (
     *("json", "model", "data", "rounds", "cohort_size", "cohort_sampler", "min_separation", "max_participations"),
     *("update_clip_norm", "privacy", "noise_multiplier", "target_epsilon", "target_rho", "delta"),
 )
-_NOT_PRIVATE = {"epsilon": None, "rho": None, "not_private": "the noise follows from the experiment's seed"}
 _MARGIN = 25
 _SHOWN = (
     "mechanism",

@@ -12,6 +12,7 @@ from rich.table import Column, Table
 
 from fedlm.commands.options import read_options
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.simulations.data.describing.description import count_store, describe
 from fedlm.simulations.data.store.token_store import TokenStore
 
@@ -76,7 +77,13 @@ def _print_description(description: dict[str, Any]) -> None:
     console.print(
         f"vocabulary: {description['vocabulary_size']:,} tokens, fingerprint {description['fingerprint'][:16]}"
     )
+    print_origin(console, VocabularyOrigin.from_json(description["vocabulary_origin"]))
     print_skipped(console, description["skipped"], description["first_skipped"])
+
+
+def print_origin(console: Console, origin: VocabularyOrigin) -> None:
+    """Say where a vocabulary comes from, and whether guarantees for models cover it."""
+    console.print(f"{origin.sentence()}.", soft_wrap=True, markup=False, highlight=False)
 
 
 def print_skipped(console: Console, skipped: dict[str, int], first: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
-from fedlm.commands.data_describe import print_skipped
+from fedlm.commands.data_describe import print_origin, print_skipped
 from fedlm.commands.import_progress import ImportProgress
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
@@ -55,13 +55,15 @@ def _print_summary(summary: ImportSummary, out: Path) -> None:
     for name, split in summary.header.splits.items():
         table.add_row(name, f"{split.clients:,}", f"{split.examples:,}", f"{split.tokens:,}")
     console.print(table)
+    print_origin(console, summary.header.vocabulary_origin)
     print_skipped(console, summary.header.skipped, summary.header.first_skipped)
     print(f"\nThe store is in {summary.path}. Next:\n\n  fedlm data describe {out}")
 
 
 _PURPOSE = """Make a token store: users are split into train, heldout and test, a tokenizer is trained on the train
 split, and every user's sentences are stored as token sequences. Where text has no users, each document stands for one.
-Stopped, the same command goes on where it was."""
+Stopped, the same command goes on where it was. What one user wrote may be read in the vocabulary, unless that is made
+with --vocabulary-epsilon and --vocabulary-delta."""
 _EXAMPLES = """For example:
 
   fedlm data import jsonl messages.jsonl --user author --text body --out data/messages"""

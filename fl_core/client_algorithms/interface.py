@@ -32,7 +32,14 @@ class LocalState(NamedTuple):
 
 
 class LocalGradient(NamedTuple):
-    """The gradient of the mean loss over the targets of one local step's batch."""
+    """The gradient of the mean loss over the targets of one local step's batch.
+
+    Example:
+      >>> one = jnp.ones(())
+      >>> half = LocalGradient({"w": jnp.array([3.0, 4.0])}, one / 2, 5 * one, 7 * one, at=lambda params: half)
+      >>> half.clipped()["w"].tolist()
+      [1.5, 2.0]
+    """
 
     unclipped: Params
     scale: jax.Array  # float32 scalar that clipping multiplies it by, 1 where it is not clipped
@@ -59,6 +66,16 @@ class ClientAlgorithm(ABC):
 
     Attributes:
       help: what it is, for the help of `--client-algorithm`.
+
+    Example:
+      >>> @dataclass(frozen=True)
+      ... class SignSgd(ClientAlgorithm):
+      ...     def step(self, server, local, gradient, learning_rate):
+      ...         signs = jax.tree_util.tree_map(jnp.sign, gradient.unclipped)
+      ...         moved = jax.tree_util.tree_map(lambda p, s: p - learning_rate * s, local.params, signs)
+      ...         return local._replace(params=moved)
+      >>> SignSgd() == SignSgd()
+      True
     """
 
     help: ClassVar[str] = ""

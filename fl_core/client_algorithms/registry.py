@@ -8,13 +8,24 @@ from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 
-_FILES = ("sgd",)
+_FILES = (
+    "sgd",
+    "fedprox",
+    "mime_lite",
+    "local_adam",
+)
 SGD = "sgd"
 """The name of what clients do that know of no other algorithm."""
 
 CLIENT_ALGORITHMS: dict[str, type[ClientAlgorithm]] = {
     file: importlib.import_module(f"{__package__}.{file}").ALGORITHM for file in _FILES
 }
+"""What clients do, by name.
+
+Example:
+  >>> CLIENT_ALGORITHMS["sgd"].help
+  'plain SGD (FedAvg)'
+"""
 
 
 def make_algorithm(name: str, constants: Mapping[str, float] | None = None) -> ClientAlgorithm:

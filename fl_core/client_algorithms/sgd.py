@@ -9,7 +9,12 @@ from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm
 
 @dataclass(frozen=True)
 class Sgd(ClientAlgorithm):
-    """SGD from the server's parameters."""
+    """SGD from the server's parameters.
+
+    Example:
+      >>> Sgd() == PLAIN_SGD
+      True
+    """
 
     help = "plain SGD (FedAvg)"
 

@@ -55,6 +55,16 @@ class Guarantee:
       adjacency: which data sets are neighbours.
       assumptions: what must hold for this to be true.
       epsilon_by_rdp: the looser epsilon of Renyi accounting, for comparison; None where sampling is not Poisson.
+
+    Example:
+      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> bound = BoundedParticipation(max_participations=4)
+      >>> plan = PrivacyPlan(mechanism="gaussian", rounds=100, noise_multiplier=4.0, participation=bound)
+      >>> guarantee = account(plan, delta=1e-6)
+      >>> guarantee.rounds, guarantee.unit
+      (100, 'client: all examples of one client, in all rounds')
+      >>> guarantee.adjacency
+      "zero-out: one client's updates are replaced by zero, everything else stays"
     """
 
     mechanism: str
@@ -90,6 +100,13 @@ def account(plan: PrivacyPlan, delta: float, generations: Generations | None = N
 
     Raises:
       ConfigurationError: delta is not a probability.
+
+    Example:
+      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> bound = BoundedParticipation(max_participations=4)
+      >>> plan = PrivacyPlan(mechanism="gaussian", rounds=100, noise_multiplier=4.0, participation=bound)
+      >>> round(account(plan, delta=1e-6).epsilon, 2)
+      2.25
     """
     check_delta(delta)
     generations = [(0, plan.rounds)] if generations is None else list(generations)
@@ -207,6 +224,13 @@ def calibrate(
 
     Raises:
       ConfigurationError: the target is not positive, not one was given, or there is no rho for the plan.
+
+    Example:
+      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> bound = BoundedParticipation(max_participations=4)
+      >>> plan = calibrate(lambda noise: PrivacyPlan("gaussian", 100, noise, bound), delta=1e-6, epsilon=2.0)
+      >>> account(plan, delta=1e-6).epsilon <= 2.0
+      True
     """
     if (epsilon is None) == (rho is None):
         raise ConfigurationError("give either epsilon or rho to calibrate the noise to")

@@ -39,10 +39,21 @@ class Release(NamedTuple):
     Attributes:
       rounds: how many rounds it has seen.
       digest: of its content.
+      parameters: digest of the model's parameters alone; None in a ledger of an earlier version.
     """
 
     rounds: int
     digest: str
+    parameters: str | None = None
+
+    def as_record(self) -> dict[str, Any]:
+        """Make its fields in a ledger's record."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    @staticmethod
+    def of_record(record: dict[str, Any]) -> "Release":
+        """Undo `as_record`, of a whole record."""
+        return Release(record["rounds"], record["digest"], record.get("parameters"))
 
 
 class PrivacyLedger:
@@ -63,12 +74,11 @@ class PrivacyLedger:
 
     def intend(self, release: Release) -> None:
         """Record that a checkpoint is about to be written; when this returns, the record is on disk."""
-        self._append({"kind": "intent", **release._asdict()})
+        self._append({"kind": "intent", **release.as_record()})
 
     def confirm(self) -> None:
         """Record that the checkpoint of the open intent is on disk."""
-        intent = self.records[-1]
-        self._append({"kind": "release", "rounds": intent["rounds"], "digest": intent["digest"]})
+        self._append({"kind": "release", **Release.of_record(self.records[-1]).as_record()})
 
     def restart(self, commitment: str) -> None:
         """Record that the checkpoint of the open intent is lost, and commit to the secret from here on."""
@@ -99,13 +109,23 @@ class PrivacyLedger:
     def open_intent(self) -> Release | None:
         """The checkpoint that was about to be written when the ledger ends."""
         last: dict[str, Any] = self.records[-1] if self.records else {"kind": ""}
-        return Release(last["rounds"], last["digest"]) if last["kind"] == "intent" else None
+        return Release.of_record(last) if last["kind"] == "intent" else None
+
+    @property
+    def releases(self) -> list[Release]:
+        """All checkpoints that were, or may have been, released, in their order."""
+        return [Release.of_record(record) for record in self.records if record["kind"] == "intent"]
 
     @property
     def last_release(self) -> Release | None:
         """The newest checkpoint that is known to be on disk."""
         found = [record for record in self.records if record["kind"] == "release"]
-        return Release(found[-1]["rounds"], found[-1]["digest"]) if found else None
+        return Release.of_record(found[-1]) if found else None
+
+    @property
+    def hashes(self) -> list[str]:
+        """The hash of every record, by which one ledger is known to be the beginning of another."""
+        return [record["hash"] for record in self.records]
 
     @property
     def commitment(self) -> str:

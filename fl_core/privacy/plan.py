@@ -30,6 +30,13 @@ class PrivacyPlan(NoisePlan):
     Attributes:
       unit: whose presence is hidden: a noun, a colon, and what belongs to one.
       adjacency: which data sets are neighbours; only zero-out where participation is bounded.
+
+    Example:
+      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> bound = BoundedParticipation(max_participations=4)
+      >>> plan = PrivacyPlan(mechanism="gaussian", rounds=100, noise_multiplier=4.0, participation=bound)
+      >>> plan.adjacency
+      'zero_out'
     """
 
     unit: str = CLIENT

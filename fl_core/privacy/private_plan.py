@@ -1,11 +1,14 @@
 """From the settings of a private run and what its sampler enforces to the plan whose privacy is accounted."""
 
-from fedlm.fl_core.privacy.accounting import calibrate
+from collections.abc import Sequence
+
+from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.settings import PrivacySettings
+from fedlm.fl_core.privacy.statement import calibrate_total
 
 
 def plan_aggregation(
@@ -16,6 +19,8 @@ def plan_aggregation(
     participation: Participation,
     delta: float,
     known: PrivacyPlan | None = None,
+    training_data: str | None = None,
+    ancestry: Sequence[Phase] = (),
 ) -> PrivateAggregation:
     """Work out what a private run does, of settings that were checked.
 
@@ -27,6 +32,8 @@ def plan_aggregation(
       participation: what the run's sampler enforces.
       delta: at which epsilon is stated.
       known: the plan of the run that goes on, whose coefficients need not be chosen again.
+      training_data: fingerprint of the training data; None where nobody knows it.
+      ancestry: what the first parameters went through, whose spending a target includes.
 
     Raises:
       ConfigurationError: the settings do not fit.
@@ -36,7 +43,8 @@ def plan_aggregation(
     if settings.noise_multiplier is not None:
         plan = with_noise(settings.noise_multiplier)
     else:
-        plan = calibrate(with_noise, delta, settings.target_epsilon, settings.target_rho)
+        target = settings.target_epsilon, settings.target_rho
+        plan = calibrate_total(with_noise, delta, *target, training_data, ancestry)
     goal = cohort_size if settings.report_goal is None else settings.report_goal
     adaptive = None
     if settings.clip_quantile is not None:

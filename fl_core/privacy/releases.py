@@ -152,21 +152,22 @@ class Releases:
         """Make a secret seed of 256 bits for drawing cohorts, the same in all generations."""
         return int.from_bytes(hmac.digest(self._secret_path(0).read_bytes(), b"cohorts", "sha256"), "little")
 
-    def save(self, rounds: int, digest: str, write: Callable[[], None]) -> None:
+    def save(self, rounds: int, digest: str, write: Callable[[], None], parameters: str | None = None) -> None:
         """Make a model durable; when this returns, it may be shown.
 
         Args:
           rounds: how many rounds it has seen.
           digest: of the checkpoint's content.
           write: writes the checkpoint; when it returns, the checkpoint is on disk.
+          parameters: digest of the model's parameters alone.
 
         Raises:
           LedgerError: a run that should repeat what was interrupted came to something else.
         """
-        release, intent = Release(rounds, digest), self.ledger.open_intent
+        release, intent = Release(rounds, digest, parameters), self.ledger.open_intent
         if intent is None:
             self.ledger.intend(release)
-        elif intent != release:
+        elif intent[:2] != release[:2]:
             raise LedgerError(
                 f"{self._directory / LEDGER_FILE}: {rounds} rounds that were run again after an interruption gave "
                 "another model: go on with the devices that it was begun with, or give another --out to begin a new run"

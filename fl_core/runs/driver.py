@@ -15,13 +15,14 @@ import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, RunIdentity
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_row, read_rows
-from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS, NOT_PRIVATE, Divergence
+from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS, Divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Params
 
@@ -102,14 +103,16 @@ class Run:
         return state
 
     def _find(self, like: Any) -> tuple[Standing, Any]:
-        folder, about = self.folder, self._identity.about()
+        folder = self.folder
         if self._privacy is None and (folder.directory / PRIVACY_FOLDER / LEDGER_FILE).exists():
             raise CheckpointError(
                 f"{folder.directory}: holds a private run, and this one has privacy none; give another --out"
             )
         latest = max(folder.checkpoint_rounds(), default=0)
         if latest:
-            self._identity.check(folder.about(latest), folder.directory)
+            found_about = folder.about(latest)
+            self._identity.check(found_about, folder.directory)
+            self._identity = self._identity.going_on(found_about)
         if self._privacy is None:
             return Standing(latest, latest, self._steps), folder.restore(latest, like) if latest else like
         from fedlm.fl_core.runs.private_releases import PrivateReleases
@@ -119,14 +122,21 @@ class Run:
             # No checkpoint says yet whose run this is; whether its noise is secret must not change all the same.
             if releases.ledger.records:
                 self._identity.check(releases.ledger.about, folder.directory)
+                self._identity = self._identity.going_on(releases.ledger.about)
             elif read_rows(folder.directory / METRICS_FILE):
                 raise CheckpointError(
                     f"{folder.directory}: holds a run that is not private, and this one is; give another --out"
                 )
-        found, state = releases.resume(about)
+        found, state = releases.resume(self._identity.about())
         standing = Standing(
             found.checkpoint, found.next_round, found.end, found.first, found.secret.hex(), releases.draw_seed()
         )
+        if standing.end > standing.first and self._identity.unknown_data(releases.ledger.about):
+            raise CheckpointError(
+                f"{folder.directory}: holds a private run of an earlier version of fedlm, which did not record who its "
+                "training clients were, so that nothing shows that these are the same. Begin a new run with another "
+                "--out; --init-from begins it with these parameters"
+            )
         return standing, state
 
     @property
@@ -188,13 +198,16 @@ class Run:
             # The rows travel in the checkpoint, so that none is lost between its release and their being recorded.
             self._releases.save(done, jax.device_get(state), about | {"rows": self._withheld})
 
+    def _without_promise(self) -> dict[str, Any]:
+        return {"privacy": NOT_PRIVATE, "ancestry": self._identity.about().get("ancestry", [])}
+
     def epsilon(self, done: int) -> float | None:
         """See `fedlm.fl_core.runs.private_releases.PrivateReleases.epsilon`; None in other processes than the first."""
         return self._releases.epsilon(done) if self._releases else None
 
     def finish(self, params: Params, facts: dict[str, Any]) -> dict[str, Any]:
         """Write the summary, and return it in all processes."""
-        statement = gather(self._releases.statement() if self._releases else {"privacy": NOT_PRIVATE})[0]
+        statement = gather(self._releases.statement() if self._releases else self._without_promise())[0]
         summary = {
             "status": "diverged" if self.divergence else "finished",
             "diverged_because": self.divergence.reason if self.divergence else None,

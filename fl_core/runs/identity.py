@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.privacy.ancestry import Phase, as_records, recorded_ancestry
 from fedlm.fl_core.processes import gather
 
 SUMMARY_FILE = "summary.json"
+TRAINING_DATA = "training_data_sha256"
+"""The name of the fact that is the fingerprint of the training clients' names and text."""
 
 
 class Fact(NamedTuple):
@@ -36,10 +39,24 @@ class RunIdentity:
     # adds to settings that an earlier version recorded those that it did not know
     complete: Callable[[dict[str, Any]], dict[str, Any]] = dict
     unchecked: dict[str, Any] = field(default_factory=dict)  # what else checkpoints say of the run
+    # records of what its first parameters went through; None in a run that an earlier version began
+    ancestry: tuple[Phase, ...] | None = ()
 
     def about(self) -> dict[str, Any]:
         """Make what every checkpoint, and the ledger, says of the run."""
-        return {self.kind: self.settings, **{name: fact.value for name, fact in self.facts.items()}, **self.unchecked}
+        ancestry = {} if self.ancestry is None else {"ancestry": as_records(self.ancestry)}
+        facts = {name: fact.value for name, fact in self.facts.items()}
+        return {self.kind: self.settings, **facts, **ancestry, **self.unchecked}
+
+    def going_on(self, found: dict[str, Any]) -> "RunIdentity":
+        """Take over what the run in the folder has written down of its first parameters, given its `about`: it was true
+        when they were read, whatever has become of the runs that they come from."""
+        return replace(self, ancestry=recorded_ancestry(found) if "ancestry" in found else None)
+
+    def unknown_data(self, found: dict[str, Any]) -> bool:
+        """Say whether the run in the folder has not written down which training data it was begun with, given its
+        `about`."""
+        return TRAINING_DATA in self.facts and found.get(TRAINING_DATA) is None
 
     def check(self, found: dict[str, Any], directory: Path) -> None:
         """Refuse to go on with another run, given what `about` said when the run in the folder was begun. Raises
@@ -55,7 +72,7 @@ class RunIdentity:
                 "another --out to begin a new one"
             )
         for name, fact in self.facts.items():
-            if (fact.since_ever or name in found) and found.get(name) != fact.value:
+            if (fact.since_ever or found.get(name) is not None) and found.get(name) != fact.value:
                 raise CheckpointError(
                     f"{directory}: holds a run with another {fact.what}; give what it was begun with, or another --out"
                 )

@@ -1,15 +1,28 @@
 """Parameters of an earlier run, for another run to begin with."""
 
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.ancestry import (
+    NOT_PRIVATE,
+    InitialData,
+    Phase,
+    recorded_ancestry,
+    settings_in,
+    training_behind,
+)
+from fedlm.fl_core.privacy.plan import LEDGER_FILE
+from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.models.base import Params
+
+if TYPE_CHECKING:
+    # A run without privacy need not load the libraries of privacy.
+    from fedlm.fl_core.privacy.ledger import PrivacyLedger
 
 
 class InitialParameters(NamedTuple):
@@ -19,7 +32,8 @@ class InitialParameters(NamedTuple):
     rounds: int
     arrays: Any  # its parameters, NumPy arrays in dictionaries and lists
     sha256: str
-    privacy: str  # what that run's summary states of its privacy
+    privacy: str  # what that run states of its privacy
+    ancestry: tuple[Phase, ...]  # what the parameters went through, seen from the run that begins with them
 
     def about(self) -> dict[str, Any]:
         """Make the record for the summary of the run that begins with these parameters."""
@@ -35,9 +49,21 @@ class InitialParameters(NamedTuple):
         return fit_parameters(self.arrays, fresh, self.folder)
 
 
-def read_parameters(folder: Path, vocabulary: str) -> InitialParameters:
-    """Read the newest parameters of a run. Raises CheckpointError where there is no checkpoint, or it is of a
-    vocabulary with another fingerprint."""
+def read_parameters(
+    folder: Path, vocabulary: str, model: str, initial_data: InitialData = "same", training_data: str | None = None
+) -> InitialParameters:
+    """Read the newest parameters of a run, and what they went through.
+
+    Args:
+      vocabulary: fingerprint of the tokenizer that they must belong to.
+      model: the name of the model that they must be of.
+      initial_data: what the user says of the text that they were made from.
+      training_data: fingerprint of the training data of the run that begins with them; None where nobody knows it.
+
+    Raises:
+      CheckpointError: there is no checkpoint, it is of something else, or it is not one that the run has released.
+      ConfigurationError: what the user says is not so.
+    """
     directory = folder / "checkpoints"
     if not directory.is_dir():
         raise CheckpointError(f"{folder}: not the folder of a run, for it holds no checkpoints; give the --out of one")
@@ -50,8 +76,72 @@ def read_parameters(folder: Path, vocabulary: str) -> InitialParameters:
             raise CheckpointError(
                 f"{folder}: was trained on another vocabulary than that of the data; import the data with its tokenizer"
             )
+        found = settings_in(about).get("model")
+        if found != model:
+            raise CheckpointError(
+                f"{folder}: holds the parameters of another model, {found}, not {model}; give a run of the same model"
+            )
         params = stored_parameters(checkpoints, rounds)
-    return InitialParameters(folder, rounds, params, parameters_digest(params), stated_privacy(folder))
+    digest = parameters_digest(params)
+    parent, ancestors = _training_of(folder, about, rounds, digest)
+    behind = training_behind(ancestors, parent, initial_data, training_data)
+    return InitialParameters(folder, rounds, params, digest, stated_privacy(folder), behind)
+
+
+def _training_of(folder: Path, about: dict[str, Any], rounds: int, digest: str) -> tuple[Phase, tuple[Phase, ...]]:
+    """Describe the training that parameters come from, and give what went before it. Raises CheckpointError where
+    they are not what the run has released."""
+    ledger = ledger_in(folder)
+    settings = settings_in(about if ledger is None else ledger.about)
+    phase = Phase(
+        command=_command(about),
+        folder=str(folder.absolute()),
+        steps=rounds,
+        parameters_sha256=digest,
+        training_data_sha256=about.get("training_data_sha256"),
+        people="same",
+    )
+    if ledger is None:
+        private = settings.get("privacy", "none") != "none"
+        missing = "its ledger is missing" if private else "it was trained without privacy"
+        return phase._replace(not_private=missing), recorded_ancestry(about)
+    released = [one for one in ledger.releases if one.rounds == rounds]
+    if not released or released[-1].parameters not in (digest, None):
+        raise CheckpointError(
+            f"{folder}: the checkpoint of {rounds} rounds is none that this private run's ledger names; it is damaged, "
+            "or comes from somewhere else. Give another run"
+        )
+    why: str | None = None
+    if settings.get("noise_seed") == "experiment":
+        why = "its noise follows from its seed"
+    elif released[-1].parameters is None:
+        why = "its ledger, of an earlier version of fedlm, does not say which parameters were released"
+    phase = phase._replace(
+        training_data_sha256=ledger.about.get("training_data_sha256"),
+        not_private=why,
+        plan=ledger.plan.as_json(),
+        generations=[list(part) for part in ledger.generations],
+        ledger={"first": ledger.hashes[0], "last": ledger.hashes[-1], "records": len(ledger.records)},
+    )
+    return phase, recorded_ancestry(ledger.about)
+
+
+def _command(about: dict[str, Any]) -> str:
+    if "pretraining" in about:
+        return "pretrain"
+    # A deployment's settings are recorded under the name of a simulation's, but have no data.
+    return "simulate" if "data" in settings_in(about) else "serve"
+
+
+def ledger_in(folder: Path) -> "PrivacyLedger | None":
+    """Read the ledger of a run; None where the run is not private. Raises LedgerError where it is damaged."""
+    path = folder / PRIVACY_FOLDER / LEDGER_FILE
+    if not path.exists():
+        return None
+    from fedlm.fl_core.privacy.ledger import PrivacyLedger
+
+    ledger = PrivacyLedger(path)
+    return ledger if ledger.records else None
 
 
 def stored_parameters(checkpoints: Checkpoints, rounds: int) -> Any:
@@ -81,13 +171,14 @@ def fit_parameters(arrays: Any, like: Params, folder: Path) -> Params:
 
 
 def stated_privacy(folder: Path) -> str:
-    """Repeat what the summary of a run states of its privacy. Returns the statement, or that there is none. Raises
-    CheckpointError where there is a summary that cannot be read."""
-    path = folder / "summary.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["privacy"] if path.exists() else "NOT STATED: not finished"
-    except (json.JSONDecodeError, KeyError) as error:
-        raise CheckpointError(f"{path}: not a summary of ours ({error}); remove it, or give another run") from error
+    """Say what a run promises now, finished or not: by its ledger, since anybody can write a summary. Raises
+    LedgerError where the ledger is damaged."""
+    ledger = ledger_in(folder)
+    if ledger is None:
+        return NOT_PRIVATE
+    from fedlm.fl_core.privacy.statement import state
+
+    return state(ledger).sentence()
 
 
 def _name(path: tuple) -> str:

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.accounting import account
+from fedlm.fl_core.privacy.ancestry import Phase, recorded_ancestry
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.releases import Releases, Resumed
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.privacy.statement import state, state_plan
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
-from fedlm.fl_core.runs.round_rows import NOT_PRIVATE
 from fedlm.fl_core.runs.run_folder import RunFolder
 
 
@@ -71,42 +71,46 @@ class PrivateReleases:
         model cannot be made durable."""
         # Once the ledger has the intent these rounds count as released, whether their checkpoint fits the disk or not.
         self._folder.check_room(state)
-        self._releases.save(rounds, parameters_digest(state), lambda: self._folder.save(rounds, state, about))
+        self._releases.save(
+            rounds,
+            parameters_digest(state),
+            lambda: self._folder.save(rounds, state, about),
+            parameters_digest(getattr(state, "server", state).params),
+        )
 
     def statement(self) -> dict[str, Any]:
-        """State for the summary what was spent so far: `noise_multiplier`; `privacy`, one sentence; and
-        `privacy_guarantee`, all of it, None where there is none."""
-        spent = self.ledger.spent()
-        noise = {"noise_multiplier": spent.noise_multiplier}
-        if self._terms.noise_seed is None:
-            return noise | {"privacy": spent.sentence(), "privacy_guarantee": spent.as_json()}
-        would = (
-            f"{NOT_PRIVATE}: the noise follows from the experiment's seed. With secret noise it would be "
-            f"{spent.sentence()}"
-        )
-        return noise | {"privacy": would, "privacy_guarantee": None}
+        """State for the summary what was spent so far: `noise_multiplier`, and see `Statement.as_json`."""
+        stated = state(self.ledger, secret=self._terms.noise_seed is None)
+        return {"noise_multiplier": stated.own.noise_multiplier, **stated.as_json()}
 
     def epsilon(self, rounds: int) -> float | None:
-        """Compute epsilon of all releases so far and of one that has seen so many rounds; None where noise is not
-        secret."""
-        if self._terms.noise_seed is not None:
-            return None
+        """Compute epsilon of all releases so far and of one that has seen so many rounds; None where nothing is
+        promised."""
         *over, (first, _) = self.ledger.generations
         generations = [(start, end) for start, end in [*over, (first, rounds)] if end > start]
-        return account(self._terms.plan, self._terms.delta, generations).epsilon
+        secret = self._terms.noise_seed is None
+        total = state_plan(self.ledger.plan, self.ledger.delta, self.ledger.about, generations, secret).total
+        return None if total is None else total.epsilon
 
 
-def known_plan(folder: RunFolder) -> PrivacyPlan | None:
-    """Read the plan of a run that was begun before; all processes call it, and get that of the first. Returns the plan,
-    or None where no private run was begun there."""
-    found = gather(together(lambda: _plan_in(folder.directory) if is_first() else None))[0]
-    return None if found is None else PrivacyPlan.from_json(found)
+class BegunRun(NamedTuple):
+    """What a private run that goes on has promised already."""
+
+    plan: PrivacyPlan
+    ancestry: tuple[Phase, ...]  # what its first parameters went through
 
 
-def _plan_in(directory: Path) -> dict[str, Any] | None:
+def begun_run(folder: RunFolder) -> BegunRun | None:
+    """Read what a run that was begun before has promised; all processes call it, and get that of the first. Returns
+    None where no private run was begun there."""
+    found = gather(together(lambda: _begun_in(folder.directory) if is_first() else None))[0]
+    return None if found is None else BegunRun(PrivacyPlan.from_json(found[0]), recorded_ancestry(found[1]))
+
+
+def _begun_in(directory: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     path = directory / PRIVACY_FOLDER / LEDGER_FILE
     ledger = PrivacyLedger(path) if path.exists() else None
-    return ledger.plan.as_json() if ledger is not None and ledger.records else None
+    return (ledger.plan.as_json(), ledger.about) if ledger is not None and ledger.records else None
 
 
 def _repeatable_secret(seed: int, generation: int) -> bytes:

@@ -11,7 +11,6 @@ from fedlm.fl_core.runs.metrics_log import finite_or_none
 from fedlm.fl_core.scores import Scores
 
 DIVERGED_ROUNDS = 3
-NOT_PRIVATE = "NOT PRIVATE"
 _NORM_QUANTILES = {"update_norm_p10": 0.1, "update_norm_p50": 0.5, "update_norm_p90": 0.9}
 
 

@@ -81,6 +81,10 @@ class DataSet(Protocol):
     def contents(self) -> str:
         """A fingerprint of what the data set holds."""
 
+    def training_data(self, check: bool) -> str | None:
+        """Return the fingerprint of the training clients' names and tokens, see `ClientsFingerprint`; with `check`,
+        having looked at all of them. None where it is not known without."""
+
     def split(self, name: str) -> Split:
         """Return train, heldout or test."""
 

@@ -1,14 +1,14 @@
 """From a source of text to a token store, in stages that an interrupted import need not do again.
 
 1. *read*: worker processes read the source's parts and write each as a run (see `grouping`).
-2. *train the tokenizer*: words are counted in a sample of the train split's clients, chosen by their ids. Where a
-   vocabulary is given, there is nothing to train.
+2. *train the tokenizer*: words are counted in a sample of the train split's clients, chosen by their ids, or with
+   noise in all of them. Where a vocabulary is given, there is nothing to train.
 3. *encode*: worker processes bring the clients of some groups together, split, tokenize and write them.
 4. *write*: the encoded groups become one store, which then appears at its destination.
 
 Everything unfinished lies in a hidden folder beside the destination. The same import started again goes on there; an
 import of something else begins anew. The store is the same, byte for byte, with any number of workers and
-interruptions.
+interruptions, unless its vocabulary is a private one, which is another each time.
 """
 
 import functools
@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.private_words import contribution
+from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import (
@@ -43,7 +45,13 @@ from fedlm.simulations.data.sources.base import Part, Progress, ReadPart, Source
 from fedlm.simulations.data.splits import SPLITS, SplitRule
 from fedlm.simulations.data.store.format import TOKENIZER_FILE, StoreHeader, read_header, split_file
 from fedlm.simulations.data.store.writer import SplitWriter, StoreWriter
-from fedlm.simulations.data.vocabulary.given_vocabulary import given_tokenizer
+from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin, given_tokenizer
+from fedlm.simulations.data.vocabulary.private_vocabulary import (
+    VocabularyPrivacySettings,
+    counted_texts,
+    plan_of,
+    train_privately,
+)
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 from fedlm.simulations.worker_processes import WorkerPool, cpu_cores
@@ -58,11 +66,17 @@ _LAYOUT = 1  # of the hidden folder; one of another release is not gone on with
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportSettings(TokenizerSettings):
-    """How text becomes a token store, whatever its source."""
+class ImportSettings(VocabularyPrivacySettings, TokenizerSettings):
+    """How text becomes a token store, whatever its source.
+
+    Example:
+      >>> ImportSettings(vocabulary_size=1000, min_examples=5).lowercase
+      True
+    """
 
     tokenizer_sentences: int = 2_000_000
-    """Train the tokenizer on about so many sentences at most: those of some of the train split's clients."""
+    """Train the tokenizer on about so many sentences at most: those of some of the train split's clients. A private
+    vocabulary is made of all of them."""
     min_examples: int = 1
     """Leave out clients with fewer examples, all splits together (the published Stack Overflow has 100)."""
     resplit: bool = False
@@ -71,9 +85,19 @@ class ImportSettings(TokenizerSettings):
     """Seed of the split by user."""
 
     def __post_init__(self) -> None:
-        for name in ("tokenizer_sentences", "min_examples"):
+        super().__post_init__()
+        for name in ("tokenizer_sentences", "min_examples", "vocabulary_words_per_client"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        if self.vocabulary is not None and self.vocabulary_epsilon is not None:
+            raise ConfigurationError(
+                "vocabulary_epsilon makes a vocabulary of the text, and vocabulary gives one; leave out one of them"
+            )
+        if self.vocabulary is None and self.vocabulary_origin is not None:
+            raise ConfigurationError(
+                f"vocabulary_origin is {self.vocabulary_origin!r}, but no vocabulary is given; leave it out, or give "
+                "one with --vocabulary"
+            )
 
 
 class ImportSummary(NamedTuple):
@@ -87,6 +111,8 @@ class _Import(NamedTuple):
     name: str
     source: Source
     settings: ImportSettings
+    private: PrivateVocabulary | None  # how the vocabulary is made where it is private
+    vocabulary_origin: VocabularyOrigin
     workspace: Path
     pool: WorkerPool
     progress: Progress
@@ -120,6 +146,16 @@ def import_text(
     The source's name is kept in the store's header. Without a number of workers there is one for each CPU core. Raises
     DataError where the source cannot be read or has no text, a worker was killed, or `out` may not be written;
     ConfigurationError where another process imports into `out`.
+
+    Example:
+      >>> import tempfile
+      >>> from fedlm.simulations.data.client_text import ClientText
+      >>> from fedlm.simulations.data.sources.in_memory import InMemoryText
+      >>> source = InMemoryText([ClientText(f"user {n}", ["the cat sat", "a dog ran"]) for n in range(30)])
+      >>> folder = Path(tempfile.mkdtemp()) / "store"
+      >>> done = import_text("made up", source, folder, ImportSettings(vocabulary_size=40), workers=1)
+      >>> done.header.splits["train"].clients
+      22
     """
     settings = settings or ImportSettings()
     if workers is not None and workers < 1:
@@ -127,6 +163,8 @@ def import_text(
     out = Path(os.path.abspath(out))
     StoreWriter.check(out, overwrite)  # before the long work, not after it
     given = given_tokenizer(settings, source.words_are_separated)
+    private = plan_of(settings)
+    origin = _vocabulary_origin(settings, given, private)
     plan = _plan(name, source, settings, given)
     workspace = out.with_name(f".{out.name}.import")
     with disk_errors(out):
@@ -137,7 +175,8 @@ def import_text(
                 if given is not None:
                     given.save(workspace / TOKENIZER_FILE)
                 with WorkerPool(workers or len(cpu_cores())) as pool:
-                    header = _run_stages(_Import(name, source, settings, workspace, pool, progress), out, overwrite)
+                    task = _Import(name, source, settings, private, origin, workspace, pool, progress)
+                    header = _run_stages(task, out, overwrite)
             except BaseException as error:
                 if not (_runs(workspace) or any(workspace.glob("decompressed-*"))):  # nothing to go on with
                     shutil.rmtree(workspace, ignore_errors=True)
@@ -149,6 +188,14 @@ def import_text(
                 raise
             shutil.rmtree(workspace)
     return ImportSummary(out, header)
+
+
+def _vocabulary_origin(
+    settings: ImportSettings, given: Tokenizer | None, private: PrivateVocabulary | None
+) -> VocabularyOrigin:
+    if given is not None and settings.vocabulary is not None:
+        return given_origin(settings.vocabulary, given.fingerprint, settings.vocabulary_origin)
+    return VocabularyOrigin("training text" if private is None else "private", private)
 
 
 def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
@@ -163,7 +210,8 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
     tokenizer = _tokenizer_stage(task, summaries, text)
     encoded = _encode_stage(task, summaries, text, tokenizer)
     parameters = {**_jsonable(task.settings), "splits": rule.description}
-    with StoreWriter(out, task.name, tokenizer, parameters, overwrite) as writer:
+    origin = task.vocabulary_origin
+    with StoreWriter(out, task.name, tokenizer, parameters, overwrite, vocabulary_origin=origin) as writer:
         for done, groups in enumerate(encoded, start=1):
             for split, file in groups.files.items():
                 writer.append(split, file)
@@ -204,14 +252,21 @@ def _tokenizer_stage(task: _Import, summaries: Sequence[RunSummary], text: _Grou
     path = task.workspace / TOKENIZER_FILE
     if path.exists():
         return Tokenizer.load(path)
-    sentences = sum(summary.sentences for summary in summaries)
-    share = min(1.0, task.settings.tokenizer_sentences / max(sentences, 1))
+    if task.private is None:
+        sentences = sum(summary.sentences for summary in summaries)
+        share = min(1.0, task.settings.tokenizer_sentences / max(sentences, 1))
+        count = functools.partial(_count_words, text, share)
+    else:
+        count = functools.partial(_count_contributions, text)
     tasks = _encode_tasks(summaries)
     words = Counter[str]()
-    for done, counts in enumerate(task.pool.map(functools.partial(_count_words, text, share), tasks), start=1):
+    for done, counts in enumerate(task.pool.map(count, tasks), start=1):
         words.update(counts)
         task.progress("train the tokenizer", done, len(tasks), "groups")
-    tokenizer = Tokenizer.train(words, task.settings, text.words_are_separated)
+    if task.private is None:
+        tokenizer = Tokenizer.train(words, task.settings, text.words_are_separated)
+    else:
+        tokenizer = train_privately(words, task.private, task.settings, text.words_are_separated)
     tokenizer.save(path)
     return tokenizer
 
@@ -226,6 +281,16 @@ def _count_words(text: _GroupedText, share: float, groups: range) -> Counter[str
         for sentence in texts
     )
     return count_words(sentences, text.settings, text.words_are_separated)
+
+
+def _count_contributions(text: _GroupedText, groups: range) -> Counter[str]:
+    """Add up what clients may add to the counts of a private vocabulary, each a function of its own text alone."""
+    settings, total = text.settings, Counter[str]()
+    for client in read_clients(text.runs, groups):
+        sentences = counted_texts(client.client_id, client.texts, settings.resplit, settings.seed)
+        words = count_words(sentences, settings, text.words_are_separated)
+        total.update(contribution(client.client_id, words, settings.vocabulary_words_per_client))
+    return total
 
 
 def _encode_stage(

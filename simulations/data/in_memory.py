@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.models.special_tokens import EOS_ID
 from fedlm.simulations.data.grouping import client_digest
@@ -46,6 +46,13 @@ class TokensInMemory:
             for name, client in zip(self.client_ids, self._clients, strict=True)
         ]
 
+    def fingerprint(self) -> str:
+        """Make the fingerprint of all clients; that of a store of the same."""
+        fingerprint = ClientsFingerprint()
+        for name, client in zip(self.client_ids, self._clients, strict=True):
+            fingerprint.add([name], [client.num_examples], client.lengths, client.values)
+        return fingerprint.hexdigest()
+
 
 class RowsInMemory:
     """The clients of one split with rows, int32 [examples, width] each, that models read as they are."""
@@ -63,6 +70,13 @@ class RowsInMemory:
                 f"{found.shape[1] - 1}, for a row is length + 1 wide"
             )
         return found if rows is None else found[rows]
+
+    def fingerprint(self) -> str:
+        """Make the fingerprint of all clients."""
+        fingerprint = ClientsFingerprint()
+        for name, client in zip(self.client_ids, self._clients, strict=True):
+            fingerprint.add([name], [len(client)], np.full(len(client), client.shape[1]), client)
+        return fingerprint.hexdigest()
 
     def digest(self) -> list[Any]:
         """Make a JSON-able fingerprint of every client."""
@@ -89,11 +103,11 @@ class DataInMemory:
       >>> texts = {f"user {n}": ["the cat sat", "a dog ran to the cat"] for n in range(30)}
       >>> data = DataInMemory.from_texts(texts, vocabulary_size=40)
       >>> [len(data.split(name).client_ids) for name in ("train", "heldout", "test")]
-      [25, 3, 2]
+      [22, 4, 4]
       >>> tokens = {"ann": [[4, 5, 6], [6, 4]], "bob": [[5, 5]]}
       >>> data = DataInMemory.from_tokens(tokens, vocabulary_size=7, heldout=tokens, test=tokens)
       >>> data.split("train").num_examples.tolist()
-      [1, 2]
+      [2, 1]
     """
 
     path = Path("data in memory")
@@ -207,6 +221,10 @@ class DataInMemory:
         splits = {name: RowsInMemory(found) for name, found in arrays.items()}
         fingerprint = _made_up_fingerprint("rows", vocabulary_size)
         return cls(_checked(splits), vocabulary_size, fingerprint, row_length=widths.pop() - 1 if widths else None)
+
+    def training_data(self, check: bool) -> str:
+        """Return the fingerprint of the training clients' names and tokens."""
+        return self._splits["train"].fingerprint()
 
     def split(self, name: str) -> TokensInMemory | RowsInMemory:
         """Return train, heldout or test."""

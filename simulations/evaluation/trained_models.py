@@ -17,7 +17,12 @@ from fedlm.simulations.data.store.token_store import TokenStore
 
 
 class TrainedModel(NamedTuple):
-    """The model of a run of any kind, with at least one checkpoint."""
+    """The model of a run of any kind, with at least one checkpoint.
+
+    Example:
+      >>> "params" in TrainedModel._fields and "model" in TrainedModel._fields
+      True
+    """
 
     command: str  # that the run is of, `simulate` or `pretrain`
     # JSON-able settings of the run, with `model`, `data`, `length` and `precision` among them, and for `pretrain`
@@ -44,6 +49,14 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
       CheckpointError: the folder has no checkpoint, or one that cannot be read.
       DataError: the data set is missing, or another than that of the run.
       ConfigurationError: a process is writing into the folder.
+
+    Example:
+      >>> open_model(Path("runs/cifg")).params  # doctest: +SKIP
+      >>> try:
+      ...     open_model(Path("nothing"))
+      ... except CheckpointError as error:
+      ...     print(str(error).partition(";")[0])
+      nothing: has no checkpoint
     """
     if not (directory / "checkpoints").is_dir():
         raise _no_checkpoint(directory)

@@ -95,7 +95,13 @@ def run_comparison(
 ) -> list[CellResult]:
     """Run the cells that are not finished yet, by one worker process for each CPU core or accelerator, or by so many.
     Returns the results of all cells, in the order of `list_cells`. Raises UserError where settings or data do not fit,
-    or `out` holds a comparison with other settings."""
+    or `out` holds a comparison with other settings.
+
+    Example:
+      >>> import fedlm
+      >>> comparison = fedlm.compose(fedlm.Comparison, models=("cifg_tiny", "si_cifg_tiny"), data=Path("runs/stdlib"))
+      >>> results = run_comparison(comparison, Path("runs/compare"), workers=2)  # doctest: +SKIP
+    """
     for name in comparison.models:
         create_federated_model(name)
     TokenStore.open(comparison.data)

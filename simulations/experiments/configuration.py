@@ -8,6 +8,7 @@ from typing import Any
 
 from fedlm.fl_core.composed_settings import compose, default_settings
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
 from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
@@ -60,7 +61,12 @@ class RunSettings:
     """Rounds to run."""
     init_from: Path | None = None
     """Folder of a run of ours, whose last parameters to begin with in place of random ones; it must be of the same
-    model and vocabulary."""
+    model and vocabulary. What that run has spent of its people's privacy is part of what this run states."""
+    initial_data: InitialData = "same"
+    """Whose text the parameters of init-from, and of all runs that they come from, were made from. same: that of the
+    people of this run, or nobody knows, so that a run that was not private makes this one NOT PRIVATE, and what a
+    private one spent is composed with what this one spends. public: public text. disjoint: other people's. The
+    statement repeats the last two as assumptions."""
     checkpoint_every: int = 50
     """Save a checkpoint every so many rounds, and after the last."""
     lanes_per_device: int | None = None
@@ -73,6 +79,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         _check_positive(self, "rounds", "checkpoint_every", "lanes_per_device")
+        check_initial_data(self.init_from, self.initial_data)
         for privacy in self.compared_privacy():
             privacy.check_privacy(
                 self.cohorts.cohort_sampler,
@@ -89,7 +96,13 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(RunSettings):
-    """One model trained once."""
+    """One model trained once.
+
+    Example:
+      >>> experiment = compose(Experiment, model="cifg_tiny", data=Path("runs/stdlib"), rounds=20, length=16)
+      >>> experiment.rounds, experiment.training.length, experiment.privacy.is_private
+      (20, 16, False)
+    """
 
     model: str
     """Name of the model; `fedlm models` lists them."""
@@ -109,7 +122,14 @@ class Experiment(RunSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(RunSettings):
-    """Several models, each trained with all combinations of rates, privacy and seeds."""
+    """Several models, each trained with all combinations of rates, privacy and seeds.
+
+    Example:
+      >>> rates = {"client_learning_rates": (0.1, 0.5), "seeds": (0, 1, 2)}
+      >>> comparison = compose(Comparison, models=("cifg_tiny", "si_cifg_tiny"), data=Path("runs/stdlib"), **rates)
+      >>> len(comparison.experiments())
+      12
+    """
 
     models: tuple[str, ...]
     """Names of the models to compare; `fedlm models` lists them."""

@@ -50,6 +50,11 @@ class FinishedRound(NamedTuple):
       rounds: how many there are in all.
       params: the model's parameters after it, which nothing may write to. None where they may not be seen: with privacy
         they may be once they are released, with the last of the rounds of a checkpoint.
+
+    Example:
+      >>> finished = FinishedRound(row={"round": 0, "train_loss": 3.2}, rounds=10, params=None)
+      >>> finished.row["train_loss"]
+      3.2
     """
 
     row: Mapping[str, Any]
@@ -66,6 +71,13 @@ class FinishedRun:
       rows: the metrics of its rounds.
       model: what it trained.
       read_params: gives the last parameters.
+
+    Example:
+      >>> import fedlm
+      >>> model = fedlm.create_model("cifg_tiny", vocabulary_size=50)
+      >>> run = FinishedRun({"privacy": "NOT PRIVATE"}, [], model, lambda: {"bias": jnp.zeros(50)})
+      >>> run.privacy, run.params["bias"].shape
+      ('NOT PRIVATE', (50,))
     """
 
     summary: dict[str, Any]
@@ -113,6 +125,12 @@ def run_experiment(
 
     Raises:
       UserError: settings, data or an earlier run in `out` do not fit, or processes differ in them.
+
+    Example:
+      >>> import fedlm
+      >>> experiment = fedlm.compose(Experiment, model="cifg_tiny", data=Path("runs/stdlib"), rounds=20)
+      >>> run_experiment(experiment, Path("runs/cifg"))["test_perplexity"]  # doctest: +SKIP
+      57.1
     """
     prepared = together(lambda: prepare(experiment))
 
@@ -163,7 +181,7 @@ def run_prepared(
 
         run.take(stops.until(rounds), observe)
         if stops.stopped:
-            run.save(state.rounds_done, state.server)
+            run.save(state.rounds_done, state.checkpoint())
         params = state.server.params
         batches = device_batches(scoring.test, training.length, scoring.test_examples)
         owners = evaluation_owners(scoring.test, scoring.test_examples)
@@ -230,10 +248,10 @@ def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool)
 
 def _privacy(privacy: Privacy, folder: RunFolder) -> "tuple[PrivateAggregation, PrivacyTerms]":
     # The libraries of privacy take a while to load.
-    from fedlm.fl_core.runs.private_releases import PrivacyTerms, known_plan
+    from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 
-    known = known_plan(folder)
-    aggregation = together(lambda: privacy.plan(known))
+    begun = begun_run(folder)
+    aggregation = together(lambda: privacy.plan(begun))
     # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
     plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
     return dataclasses.replace(aggregation, plan=plan), PrivacyTerms(plan, privacy.delta, privacy.noise_seed)
@@ -280,6 +298,7 @@ def _finish(
             "initial_parameters": prepared.initial.about() if prepared.initial else None,
             "experiment": identity.settings,
             "vocabulary_sha256": identity.facts["vocabulary"].value,
+            "training_data_sha256": identity.facts["training_data_sha256"].value,
             "cohort_file": file._asdict() if file else None,
         },
     )

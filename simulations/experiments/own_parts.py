@@ -11,6 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
+from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.server_optimizers import OwnServerOptimizer
@@ -60,6 +62,7 @@ class OwnParts(NamedTuple):
 
     model: OwnModel | None = None
     data: DataSet | None = None
+    client_algorithm: ClientAlgorithm | None = None
     server_optimizer: OwnServerOptimizer | None = None
     cohort_sampler: CohortSampler | None = None
     evaluation: Evaluation | None = None
@@ -97,6 +100,32 @@ def take_object(setting: str, given: Any, labels: dict[str, str]) -> Any:
     is_named = isinstance(given, Named)
     labels[setting] = f"own({given.name})" if is_named else _ANONYMOUS
     return given.object if is_named else given
+
+
+def checked_algorithm(algorithm: Any) -> ClientAlgorithm:
+    """Return a client algorithm. Raises ConfigurationError where it is none, or cannot tell itself from others."""
+    if not isinstance(algorithm, ClientAlgorithm):
+        what = f"the class {algorithm.__name__}" if isinstance(algorithm, type) else f"a {type(algorithm).__name__}"
+        raise ConfigurationError(
+            f"client_algorithm is {what}, but must be an object of a class derived from ClientAlgorithm, or a name"
+        )
+    try:
+        hash(algorithm)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"client_algorithm is a {type(algorithm).__name__} that cannot be hashed ({error}); make its class a "
+            "frozen dataclass whose fields are numbers"
+        ) from error
+    return algorithm
+
+
+def settings_of_algorithm(algorithm: Any) -> dict[str, Any] | None:
+    """Find the settings that name an algorithm of ours and its constants; None for one of the program's own."""
+    for name, kind in CLIENT_ALGORITHMS.items():
+        if type(algorithm) is kind:
+            constants = {f"{name}_{field.name}": getattr(algorithm, field.name) for field in dataclasses.fields(kind)}
+            return {"client_algorithm": name, **constants}
+    return None
 
 
 def is_label(value: Any) -> bool:

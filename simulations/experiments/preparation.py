@@ -1,11 +1,14 @@
 """From the settings of an experiment to the values that its run works with; nothing after it reads settings."""
 
+import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
+from fedlm.fl_core.client_algorithms.interface import check_private
 from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.randomness import device_key
@@ -26,8 +29,8 @@ from fedlm.simulations.experiments.own_parts import CheckedSampler, Evaluation, 
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.plan import PrivacyPlan
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
+    from fedlm.fl_core.runs.private_releases import BegunRun
 
 
 class Training(NamedTuple):
@@ -63,13 +66,23 @@ class Privacy(NamedTuple):
     participation: Participation
     delta: float
     noise_seed: int | None  # None for noise that nobody can compute again
+    training_data: str  # fingerprint of the training clients' text
+    ancestry: tuple[Phase, ...]  # what the first parameters went through
 
-    def plan(self, known: "PrivacyPlan | None" = None) -> "PrivateAggregation":
-        """Work out what happens to the sums of rounds; `known` is the plan of the run that goes on."""
+    def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
+        """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
         from fedlm.fl_core.privacy.private_plan import plan_aggregation
 
         return plan_aggregation(
-            self.settings, self.rounds, self.cohort_size, self.clip_norm, self.participation, self.delta, known
+            self.settings,
+            self.rounds,
+            self.cohort_size,
+            self.clip_norm,
+            self.participation,
+            self.delta,
+            begun and begun.plan,
+            self.training_data,
+            self.ancestry if begun is None else begun.ancestry,
         )
 
 
@@ -122,17 +135,29 @@ def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExper
     optimization = settings.optimization(
         experiment.server_learning_rate, experiment.client_learning_rate, experiment.seed, own.server_optimizer
     )
+    model = _model(own.model or experiment.model, store.vocabulary_size, precision)
+    local = settings.local_training()
+    if own.client_algorithm is not None:
+        local = dataclasses.replace(local, algorithm=own.client_algorithm)
+        optimization = dataclasses.replace(optimization, algorithm=own.client_algorithm)
+        if private:
+            check_private(own.client_algorithm, jax.eval_shape(model.init, jax.random.key(0)))
     delta = experiment.privacy.delta or len(train.num_examples) ** -1.1
-    initial = None if experiment.init_from is None else read_parameters(experiment.init_from, store.fingerprint)
+    training_data = store.training_data(check=private)
+    initial = None
+    if experiment.init_from is not None:
+        initial = read_parameters(
+            experiment.init_from, store.fingerprint, experiment.model, experiment.initial_data, training_data
+        )
     return PreparedExperiment(
-        identity=_identity(settings_as_json(experiment) | dict(own.labels), store, cohorts, initial),
+        identity=_identity(settings_as_json(experiment) | dict(own.labels), store, training_data, cohorts, initial),
         rounds=experiment.rounds,
         save_every=experiment.checkpoint_every,
         precision=precision,
         training=Training(
             ClientWork(
-                model=_model(own.model or experiment.model, store.vocabulary_size, precision),
-                training=settings.local_training(),
+                model=model,
+                training=local,
                 compressor=settings.compressor(),
                 rules=settings.aggregation_rules(private),
             ),
@@ -151,7 +176,7 @@ def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExper
             experiment.evaluation.test_examples,
             canaries,
         ),
-        privacy=_privacy(experiment, cohorts, delta) if private else None,
+        privacy=_privacy(experiment, cohorts, delta, training_data, initial) if private else None,
         delta=delta,
         initial=initial,
         evaluation=own.evaluation,
@@ -165,17 +190,38 @@ def _canaries(experiment: Experiment, vocabulary_size: int) -> Canaries | None:
     return draw_canaries(number, repeats, experiment.training.length, vocabulary_size, experiment.seed)
 
 
-def _privacy(experiment: Experiment, cohorts: Cohorts, delta: float) -> Privacy:
+def _privacy(
+    experiment: Experiment,
+    cohorts: Cohorts,
+    delta: float,
+    training_data: str | None,
+    initial: InitialParameters | None,
+) -> Privacy:
     clip_norm = experiment.training.update_clip_norm
     assert cohorts.participation is not None
     assert clip_norm is not None
+    assert training_data is not None
     seed = experiment.seed if experiment.privacy.noise_seed == "experiment" else None
     cohort_size = experiment.cohorts.cohort_size
-    return Privacy(experiment.privacy, experiment.rounds, cohort_size, clip_norm, cohorts.participation, delta, seed)
+    return Privacy(
+        experiment.privacy,
+        experiment.rounds,
+        cohort_size,
+        clip_norm,
+        cohorts.participation,
+        delta,
+        seed,
+        training_data,
+        initial.ancestry if initial else (),
+    )
 
 
 def _identity(
-    settings: dict[str, Any], store: DataSet, cohorts: Cohorts, initial: InitialParameters | None
+    settings: dict[str, Any],
+    store: DataSet,
+    training_data: str | None,
+    cohorts: Cohorts,
+    initial: InitialParameters | None,
 ) -> RunIdentity:
     drawn_by = "content of the file that cohorts are drawn by"
     first = "set of first parameters"
@@ -185,6 +231,9 @@ def _identity(
         facts={
             "vocabulary": Fact(store.fingerprint, "vocabulary", ("vocabulary_sha256",)),
             "contents": Fact(store.contents, "content of data", since_ever=False),
+            "training_data_sha256": Fact(
+                training_data, "set of training clients and their text", ("training_data_sha256",), since_ever=False
+            ),
             "cohort_file_sha256": Fact(
                 cohorts.file.sha256 if cohorts.file else None, drawn_by, ("cohort_file", "sha256")
             ),
@@ -195,6 +244,7 @@ def _identity(
         paths=MAY_MOVE,
         may_change=("rounds",),
         complete=with_defaults,
+        ancestry=initial.ancestry if initial else (),
     )
 
 

@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
+from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.composed_settings import compose, value_types
 from fedlm.fl_core.errors import ConfigurationError
@@ -17,7 +19,15 @@ from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.callbacks import Callback
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import FinishedRound, FinishedRun, run_prepared
-from fedlm.simulations.experiments.own_parts import Evaluation, Named, OwnModel, OwnParts, take_object
+from fedlm.simulations.experiments.own_parts import (
+    Evaluation,
+    Named,
+    OwnModel,
+    OwnParts,
+    checked_algorithm,
+    settings_of_algorithm,
+    take_object,
+)
 from fedlm.simulations.experiments.preparation import prepare
 
 
@@ -26,6 +36,7 @@ def simulate(
     model: str | OwnModel | Named[Any],
     data: str | Path | TokenStore | DataInMemory,
     out: str | Path | None = None,
+    client_algorithm: str | ClientAlgorithm | Named[Any] = SGD,
     server_optimizer: str | OptaxOptimizer | Named[Any] = "fedadam",
     cohort_sampler: str | CohortSampler | Named[Any] = "uniform",
     evaluation: Evaluation | None = None,
@@ -42,6 +53,7 @@ def simulate(
         vocabulary, a `ModelEntry`, or a function that makes a `Model` of the size of the vocabulary.
       data: folder of a data set, a `TokenStore`, or a `DataInMemory`.
       out: folder of the run, in which it goes on where it was when it is called again; None for one that is removed.
+      client_algorithm: a name (`module:NAME` for one of your own), or a `ClientAlgorithm`.
       server_optimizer: a name (`module:NAME` for one of your own), an optax optimizer, which brings its own learning
         rate, or a function that makes one of `server_learning_rate`, as `optax.adam` is.
       cohort_sampler: a name, or an object whose `sample(round_number)` gives the indices of a round's clients, without
@@ -73,12 +85,20 @@ def simulate(
     """
     labels: dict[str, str] = {}
     data = data.path if isinstance(data, TokenStore) else data
-    brought = {"model": model, "data": data, "server_optimizer": server_optimizer, "cohort_sampler": cohort_sampler}
+    known_algorithm = settings_of_algorithm(client_algorithm)
+    brought = {
+        "model": model,
+        "data": data,
+        "client_algorithm": client_algorithm if known_algorithm is None else known_algorithm["client_algorithm"],
+        "server_optimizer": server_optimizer,
+        "cohort_sampler": cohort_sampler,
+    }
     objects = {name: take_object(name, given, labels) for name, given in brought.items()}
-    optimizer = objects["server_optimizer"]
+    algorithm, optimizer = objects["client_algorithm"], objects["server_optimizer"]
     own = OwnParts(
         model=objects["model"],
         data=objects["data"],
+        client_algorithm=None if algorithm is None else checked_algorithm(algorithm),
         server_optimizer=None if optimizer is None else OwnServerOptimizer(optimizer),
         cohort_sampler=objects["cohort_sampler"],
         evaluation=evaluation,
@@ -87,7 +107,10 @@ def simulate(
     if settings.get("privacy", "none") != "none":
         own.check_private()
     experiment = _experiment(
-        {name: given for name, given in brought.items() if name not in labels}, labels, settings, own
+        {name: given for name, given in brought.items() if name not in labels},
+        labels,
+        settings | (known_algorithm or {}),
+        own,
     )
     may_stop = any(callback.may_stop for callback in callbacks)
     if may_stop and experiment.privacy.is_private:

@@ -1,5 +1,6 @@
 """A central training run whose settings and data have been found to fit."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from fedlm.fl_core.clipping.methods import Clipping, method_for
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.models.base import Batch, Model
@@ -33,12 +35,17 @@ class PreparedPretraining(NamedTuple):
     test: StoredData
     vocabulary: str  # fingerprint of the data's tokenizer
     contents: str
+    training_data: str | None  # fingerprint of the training clients' text; None where it is not known
     vocabulary_size: int
     initial: InitialParameters | None  # parameters of an earlier run to begin with, where the settings name one
     plan: PrivacyPlan | None  # of its privacy; None without
     delta: float
     clipping: Clipping | None  # of gradients; None without privacy
     notice: str | None  # what a user should know before it begins
+
+    def going_on(self, ancestry: Sequence[Phase]) -> "PreparedPretraining":
+        """Plan a private run again that goes on, by what it has written down of its first parameters."""
+        return self._replace(plan=plan_privacy(self.settings, self.units, self.delta, self.training_data, ancestry))
 
 
 def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
@@ -65,6 +72,13 @@ def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
     delta = settings.delta or units.count**-1.1
     private = settings.privacy != "none"
     clipping, notice = _clipping(settings, model)
+    training_data = store.training_data(check=private)
+    initial = None
+    if settings.init_from is not None:
+        initial = read_parameters(
+            settings.init_from, store.fingerprint, settings.model, settings.initial_data, training_data
+        )
+    ancestry = initial.ancestry if initial else ()
     return PreparedPretraining(
         settings=settings,
         model=model,
@@ -73,9 +87,10 @@ def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
         **open_splits(store, ("heldout", "test"), settings.length),
         vocabulary=store.fingerprint,
         contents=store.contents,
+        training_data=training_data,
         vocabulary_size=store.vocabulary_size,
-        initial=None if settings.init_from is None else read_parameters(settings.init_from, store.fingerprint),
-        plan=plan_privacy(settings, units, delta) if private else None,
+        initial=initial,
+        plan=plan_privacy(settings, units, delta, training_data, ancestry) if private else None,
         delta=delta,
         clipping=clipping,
         notice=notice,

@@ -1,16 +1,25 @@
 """What makes central training private: its plan, and batches that are drawn as the plan accounts them."""
 
-from fedlm.fl_core.privacy.accounting import calibrate
+from collections.abc import Sequence
+
+from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches
 from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.statement import calibrate_total
 from fedlm.simulations.pretraining.privacy_units import Units
 from fedlm.simulations.pretraining.sampling import Batches, PoissonBatches, TruncatedPoissonBatches
 from fedlm.simulations.pretraining.settings import Pretraining
 
 
-def plan_privacy(settings: Pretraining, units: Units, delta: float) -> PrivacyPlan:
-    """Work out the noise of a private run. Raises ConfigurationError where the settings do not fit the units, or the
-    target cannot be reached."""
+def plan_privacy(
+    settings: Pretraining,
+    units: Units,
+    delta: float,
+    training_data: str | None = None,
+    ancestry: Sequence[Phase] = (),
+) -> PrivacyPlan:
+    """Work out the noise of a private run, with which it reaches its target together with what its first parameters
+    went through. Raises ConfigurationError where the settings do not fit the units, or the target cannot be reached."""
     truncated = settings.truncated_batch_size
     if settings.sampling == "truncated_poisson" and truncated is None:
         truncated = enough_for_most_batches(settings.batch_size, units.count)
@@ -28,7 +37,7 @@ def plan_privacy(settings: Pretraining, units: Units, delta: float) -> PrivacyPl
 
     if settings.noise_multiplier is not None:
         return with_noise(settings.noise_multiplier)
-    return calibrate(with_noise, delta, epsilon=settings.epsilon)
+    return calibrate_total(with_noise, delta, settings.epsilon, None, training_data, ancestry)
 
 
 def private_batches(plan: PrivacyPlan, units: Units, batch_size: int, seed: int) -> Batches:

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import jax
 
 from fedlm.fl_core.aggregation import norm_quantiles
-from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.composed_settings import default_settings, settings_as_json
 from fedlm.fl_core.privacy.noise_source import noise_key
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
-from fedlm.fl_core.runs.private_releases import PrivacyTerms
+from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 from fedlm.fl_core.runs.round_rows import Divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
@@ -86,7 +86,11 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
     with precision_scope(prepared.precision), RunFolder(out, counter="step") as folder:
         terms = None
         if prepared.plan is not None:
+            begun = begun_run(folder)
+            if begun is not None and begun.ancestry != identity.ancestry:
+                prepared = prepared.going_on(begun.ancestry)
             seed = settings.seed if settings.noise_seed == "experiment" else None
+            assert prepared.plan is not None
             terms = PrivacyTerms(prepared.plan, prepared.delta, seed)
         run = Run(folder, identity, settings.steps, settings.checkpoint_every, _find_divergence, terms)
         training = _Training(prepared, run, observer)
@@ -102,6 +106,12 @@ def _identity(prepared: PreparedPretraining) -> RunIdentity:
         facts={
             "vocabulary": Fact(prepared.vocabulary, "vocabulary", ("vocabulary_sha256",)),
             "contents": Fact(prepared.contents, "content of data"),
+            "training_data_sha256": Fact(
+                prepared.training_data,
+                "set of training clients and their text",
+                ("training_data_sha256",),
+                since_ever=False,
+            ),
             "initial_parameters_sha256": Fact(
                 initial.sha256 if initial else None,
                 "set of first parameters",
@@ -110,6 +120,8 @@ def _identity(prepared: PreparedPretraining) -> RunIdentity:
         },
         paths=("data", "cache", "init_from"),
         may_change=("microbatch_size", "sharding", "clipping"),
+        complete=lambda record: default_settings(Pretraining) | record,
+        ancestry=initial.ancestry if initial else (),
     )
 
 
@@ -256,5 +268,6 @@ class _Training:
                 "initial_parameters": prepared.initial.about() if prepared.initial else None,
                 "pretraining": settings_as_json(settings),
                 "vocabulary_sha256": prepared.vocabulary,
+                "training_data_sha256": prepared.training_data,
             },
         )

@@ -9,6 +9,7 @@ from typing import Literal
 from fedlm.fl_core.clipping.clip_functions import ClipName
 from fedlm.fl_core.clipping.methods import Clipping, MethodName
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.plan import Adjacency
 from fedlm.fl_core.settings import check_learning_rates, check_seeds
 from fedlm.models.precision import Precision
@@ -31,7 +32,13 @@ class _Model:
     """Folder for the training tokens laid end to end, made once and shared by runs; `cache` in the data's folder where
     it is not given."""
     init_from: Path | None = None
-    """Begin with the parameters of this run, of pretrain or simulate."""
+    """Begin with the parameters of this run, of pretrain or simulate. What it has spent of its people's privacy is part
+    of what this run states."""
+    initial_data: InitialData = "same"
+    """Whose text the parameters of init-from, and of all runs that they come from, were made from. same: that of the
+    people of this run, or nobody knows, so that a run that was not private makes this one NOT PRIVATE, and what a
+    private one spent is composed with what this one spends. public: public text. disjoint: other people's. The
+    statement repeats the last two as assumptions."""
     steps: int
     """T, how many steps are taken."""
     batch_size: int
@@ -156,6 +163,7 @@ class Pretraining(_Canaries, _Computation, _Optimization, _Privacy, _Model):
         learning_rates(self.schedule, self.learning_rate, self.warmup_steps, self.steps)
         if self.canaries < 0:
             raise ConfigurationError(f"canaries is {self.canaries}, but must not be negative")
+        check_initial_data(self.init_from, self.initial_data)
         self._check_optimizer()
         self._check_privacy()
 

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE
 from fedlm.simulations.reporting.formatting import DASH, describe_losses, format_spread, join_words
-from fedlm.simulations.reporting.run_privacy import NO_NOISE, NOT_PRIVATE, RunPrivacy
+from fedlm.simulations.reporting.run_privacy import NO_NOISE, RunPrivacy
 from fedlm.simulations.reporting.selection import ModelResult
 from fedlm.simulations.reporting.verdicts import Verdict, judge_twins
 

@@ -100,6 +100,10 @@ def write_report(comparison: Comparison, results: list[CellResult], out: Path, c
     """Write report.html, results.csv and `plots/*.png` into a comparison's folder, which is made where absent.
 
     The command that was given is repeated on the page. Returns the path of report.html.
+
+    Example:
+      >>> results = run_comparison(comparison, out, workers=2)  # doctest: +SKIP
+      >>> write_report(comparison, results, out, "my_script.py")  # doctest: +SKIP
     """
     models = model_results(results)
     (out / "plots").mkdir(parents=True, exist_ok=True)

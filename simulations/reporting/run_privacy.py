@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE
 from fedlm.simulations.experiments.comparison import CellResult
 
-NOT_PRIVATE = "NOT PRIVATE"
 NO_NOISE = "no noise"
 
 

@@ -84,6 +84,6 @@ def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, co
 
 @pytest.mark.parametrize("name", [name for name in CLIENT_ALGORITHMS if name != "sgd"] + [OWN_ALGORITHM])
 def test_a_deployment_of_every_client_algorithm_equals_its_simulation(tmp_path, name):
-    settings = small.deployment(client_algorithm=name, upload_bits=32)
+    settings = small.deployment(client_algorithm=name, upload_bits=32, rounds=2)
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
     compare(settings, sampler, tmp_path, "grpc", tolerance=1e-5)

@@ -59,6 +59,21 @@ def test_my_own_model_runs_as_it_is_written(workplace):
 
 
 @pytest.mark.long
+def test_my_own_algorithm_runs_as_it_is_written(workplace, type_line):
+    algorithm, *scripts = blocks("docs/my-own-algorithm.md", "python")
+    (workplace / "my_algorithms.py").write_text(algorithm)
+    for line in blocks("docs/my-own-algorithm.md", "sh"):
+        typed = type_line(line)
+        assert typed.returncode == 0, typed.stderr
+    assert json.loads((workplace / "runs/pull/summary.json").read_text())["rounds"] == 2
+    script = workplace / "script.py"
+    script.write_text("\n".join(scripts))
+    result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert [1 < float(perplexity) < 4096 for perplexity in result.stdout.split()] == [True, True]
+
+
+@pytest.mark.long
 def test_the_data_page_works_as_it_is_written(workplace):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     commands = blocks("docs/data.md", "sh")

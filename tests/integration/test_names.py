@@ -129,7 +129,7 @@ def test_a_wheel_has_one_name_and_every_file(wheel, tmp_path):
         names = {name for name in archive.namelist() if not name.startswith("fedlm-")}
     assert {name.partition("/")[0] for name in names} == {"fedlm"}
     own = {f"fedlm/{path.relative_to(ROOT / 'fedlm')}" for path in (ROOT / "fedlm").rglob("*.py")}
-    own |= {f"fedlm/{path.relative_to(ROOT)}" for house in HOUSES[1:] for path in files_of(house)}
+    own |= {"fedlm/py.typed"} | {f"fedlm/{path.relative_to(ROOT)}" for house in HOUSES[1:] for path in files_of(house)}
     assert names == own
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     for code, expected in (

@@ -3,9 +3,8 @@
 import threading
 from typing import Any
 
-from fedlm.fl_core.privacy.accounting import account
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.runs.round_rows import NOT_PRIVATE
+from fedlm.fl_core.privacy.statement import state, state_plan
 
 
 class PrivacyBudget:
@@ -15,7 +14,7 @@ class PrivacyBudget:
         """Name the ledger, and whether nobody can compute the noise again; without that there is no guarantee."""
         self._ledger, self._secret = ledger, secret
         self._lock = threading.Lock()
-        self._budget = account(ledger.plan, ledger.delta)
+        self._planned = state_plan(ledger.plan, ledger.delta, ledger.about, secret=secret)
         self._spent: dict[str, Any] = {}
         self._records = 0
 
@@ -23,9 +22,9 @@ class PrivacyBudget:
         """State what is spent now, and what will be when all planned rounds are released.
 
         Returns:
-          JSON-able: `private`, `epsilon_spent`, `epsilon_budget` (None where not finite), `delta`, `rho_spent`, `unit`,
-          `adjacency`, `mechanism`, `noise_multiplier`, `rounds_released`, `rounds_planned` and `statement`, a
-          sentence.
+          JSON-able: `private`, `epsilon_spent`, `epsilon_budget` (None where not finite, or nothing is promised),
+          `delta`, `rho_spent`, `unit`, `adjacency`, `mechanism`, `noise_multiplier`, `rounds_released`,
+          `rounds_planned` and `statement`, a sentence.
         """
         with self._lock:
             if self._records != len(self._ledger.records):
@@ -34,25 +33,20 @@ class PrivacyBudget:
             return self._spent
 
     def _account(self) -> dict[str, Any]:
-        budget = self._budget
+        planned, spent = self._planned, state(self._ledger, secret=self._secret)
         fixed = {
-            "private": self._secret,
-            "epsilon_budget": budget.as_json()["epsilon"],
-            **{name: getattr(budget, name) for name in ("delta", "unit", "adjacency", "mechanism", "noise_multiplier")},
-            "rounds_planned": budget.rounds,
+            "private": planned.total is not None,
+            "epsilon_budget": planned.total and planned.total.as_json()["epsilon"],
+            **{name: getattr(planned.own, name) for name in ("delta", "mechanism", "noise_multiplier")},
+            "rounds_planned": planned.own.rounds,
+            "rounds_released": spent.own.rounds,
         }
-        if not any(end > first for first, end in self._ledger.generations):
-            return fixed | {
-                "epsilon_spent": 0.0,
-                "rho_spent": 0.0,
-                "rounds_released": 0,
-                "statement": "nothing is spent",
-            }
-        spent = self._ledger.spent()
-        sentence = spent.sentence()
+        stated = spent.total or spent.own
+        nothing = not spent.own.rounds and not spent.ancestry
         return fixed | {
-            "epsilon_spent": spent.as_json()["epsilon"],
-            "rho_spent": spent.rho,
-            "rounds_released": spent.rounds,
-            "statement": sentence if self._secret else f"{NOT_PRIVATE}: the noise follows from the seed",
+            "unit": stated.unit,
+            "adjacency": stated.adjacency,
+            "epsilon_spent": 0.0 if nothing else spent.total and spent.total.as_json()["epsilon"],
+            "rho_spent": 0.0 if nothing else spent.total and spent.total.rho,
+            "statement": "nothing is spent" if nothing else spent.sentence(),
         }

@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.round_loop import FederatedOptimization
@@ -30,6 +32,15 @@ class _Model:
     seed: int = 0
     """Root seed of initialisation, and of the clients' shuffling and rounding. Who is selected does not follow from
     it."""
+
+    init_from: Path | None = None
+    """Folder of a run of ours, whose last parameters to begin with in place of random ones; it must be of the same
+    model and vocabulary. What that run has spent of its people's privacy is part of what this run states."""
+    initial_data: InitialData = "same"
+    """Whose text the parameters of init-from, and of all runs that they come from, were made from. same: that of
+    clients who may take part here, since nobody knows who they are; a run that was not private then makes this one NOT
+    PRIVATE, and what a private one spent is composed with what this one spends. public: public text. disjoint: people's
+    who are no clients here. The statement repeats the last two as assumptions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +101,7 @@ class Deployment(_Travel, _Selection, _Model):
         check_learning_rates("client_learning_rate", self.client_learning_rate)
         check_learning_rates("server_learning_rate", self.server_learning_rate)
         check_seeds("seed", self.seed)
+        check_initial_data(self.init_from, self.initial_data)
         for name in ("rounds", "cohort_size", "evaluate_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")

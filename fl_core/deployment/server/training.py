@@ -17,11 +17,13 @@ from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import ReleaseRecord, StateError
 from fedlm.fl_core.deployment.state.state_sql import SqlState
+from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.round_loop import CohortRunner
 from fedlm.fl_core.runs.driver import Observer, Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining, Score
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
+from fedlm.fl_core.runs.initial_parameters import read_parameters
 from fedlm.fl_core.runs.round_rows import find_divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Model, Params
@@ -61,20 +63,32 @@ class DeployedTraining:
         self._deployment, self._state = deployment, state
         self._score, self._sampler = score, sampler or WhoeverChecksIn()
         name = _run_name(folder.directory)
+        initial = None
+        if deployment.init_from is not None:
+            # Nobody knows who the clients of a deployment are.
+            initial = read_parameters(deployment.init_from, vocabulary, deployment.model, deployment.initial_data)
         self._identity = RunIdentity(
             kind="experiment",
             settings=settings_as_json(deployment),
-            facts={"vocabulary": Fact(vocabulary, "vocabulary")},
+            facts={
+                "vocabulary": Fact(vocabulary, "vocabulary"),
+                "initial_parameters_sha256": Fact(
+                    initial.sha256 if initial else None, "set of first parameters", since_ever=False
+                ),
+            },
+            paths=("init_from",),
             may_change=MAY_CHANGE,
             complete=lambda record: default_settings(Deployment) | record,
             unchecked={"run": name},
+            ancestry=initial.ancestry if initial else (),
         )
         state.claim(name)
-        aggregation, terms = _privacy(deployment, folder)
+        aggregation, terms = _privacy(deployment, folder, initial.ancestry if initial else ())
         steps, save_every = deployment.rounds, deployment.saved_every
         self._run = Run(folder, self._identity, steps, save_every, find_divergence, terms)
+        params = model.init(device_key(deployment.seed, "init"))
         optimization = deployment.optimization()
-        fresh = optimization.first_state(model.init(device_key(deployment.seed, "init")))
+        fresh = optimization.first_state(initial.fit(params) if initial else params)
         self._training = FederatedTraining(self._run, optimization, fresh, aggregation)
         self._agree_with_state(self._training.rounds_done)
 
@@ -131,18 +145,29 @@ class DeployedTraining:
         return over
 
 
-def _privacy(deployment: Deployment, folder: RunFolder) -> "tuple[PrivateAggregation | None, PrivacyTerms | None]":
+def _privacy(
+    deployment: Deployment, folder: RunFolder, ancestry: tuple[Phase, ...]
+) -> "tuple[PrivateAggregation | None, PrivacyTerms | None]":
     if not deployment.privacy.is_private:
         return None, None
     from fedlm.fl_core.privacy.private_plan import plan_aggregation
-    from fedlm.fl_core.runs.private_releases import PrivacyTerms, known_plan
+    from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 
     clip_norm, delta = deployment.training.update_clip_norm, deployment.privacy.delta
     assert clip_norm is not None
     assert delta is not None
     cohort, bound = deployment.cohort_size, deployment.participation
-    known = known_plan(folder)
-    aggregation = plan_aggregation(deployment.privacy, deployment.rounds, cohort, clip_norm, bound, delta, known)
+    begun = begun_run(folder)
+    aggregation = plan_aggregation(
+        deployment.privacy,
+        deployment.rounds,
+        cohort,
+        clip_norm,
+        bound,
+        delta,
+        begun and begun.plan,
+        ancestry=ancestry if begun is None else begun.ancestry,
+    )
     seed = deployment.seed if deployment.privacy.noise_seed == "experiment" else None
     return aggregation, PrivacyTerms(aggregation.plan, delta, seed, repeatable=False)
 

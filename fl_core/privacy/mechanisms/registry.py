@@ -14,6 +14,12 @@ _FILES = (
 )
 
 MECHANISMS: dict[str, Mechanism] = {file: import_module(f"{__package__}.{file}").MECHANISM for file in _FILES}
+"""How noise is correlated between rounds, by name.
+
+Example:
+  >>> "gaussian" in MECHANISMS and "tree" in MECHANISMS
+  True
+"""
 
 
 def make_noise(plan: NoisePlan, first: int = 0, end: int | None = None) -> RoundNoise:

@@ -43,15 +43,15 @@ def count_split(split: ClientSplit, vocabulary_size: int) -> SplitCounts:
 def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None) -> dict[str, Any]:
     """Describe a store; reads all its tokens once, one record batch at a time, unless they are counted already.
 
-    Returns a JSON-able dict: `path`, `source`, `vocabulary_size`, `fingerprint` (of the tokenizer), `parameters`,
-    `skipped` (count by reason), `first_skipped` (place of the first by reason) and `splits`, each with: `clients`,
-    `examples`, `tokens` (without BOS and EOS), `examples_per_client` and `tokens_per_example` (each `min`, `median`,
-    `mean`, `p90`, `max`; null where there is nothing), `truncation_length` and `truncated_share` (the share of examples
-    that lose something, EOS included, when cut to that length), `truncated_share_by_length` (the same by length, as a
-    string), `oov_share` (of all tokens), `coverage` (the share of the others), `vocabulary_used` (how many entries of
-    the vocabulary occur, special tokens not counted) and `coverage_by_rank` (the share of all tokens that the most
-    frequent 100, 1,000 and 10,000 entries make up, by their number as a string, as far as there are so many). Raises
-    DataError where a file of the store is damaged.
+    Returns a JSON-able dict: `path`, `source`, `vocabulary_size`, `fingerprint` (of the tokenizer), `vocabulary_origin`
+    (see `VocabularyOrigin.as_json`), `parameters`, `skipped` (count by reason), `first_skipped` (place of the first by
+    reason) and `splits`, each with: `clients`, `examples`, `tokens` (without BOS and EOS), `examples_per_client` and
+    `tokens_per_example` (each `min`, `median`, `mean`, `p90`, `max`; null where there is nothing), `truncation_length`
+    and `truncated_share` (the share of examples that lose something, EOS included, when cut to that length),
+    `truncated_share_by_length` (the same by length, as a string), `oov_share` (of all tokens), `coverage` (the share of
+    the others), `vocabulary_used` (how many entries of the vocabulary occur, special tokens not counted) and
+    `coverage_by_rank` (the share of all tokens that the most frequent 100, 1,000 and 10,000 entries make up, by their
+    number as a string, as far as there are so many). Raises DataError where a file of the store is damaged.
     """
     counts = count_store(store) if counts is None else counts
     return {
@@ -59,6 +59,7 @@ def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None)
         "source": store.source,
         "vocabulary_size": store.vocabulary_size,
         "fingerprint": store.fingerprint,
+        "vocabulary_origin": store.header.vocabulary_origin.as_json(),
         "parameters": store.header.parameters,
         "splits": {name: describe_split(split) for name, split in counts.items()},
         "skipped": store.header.skipped,

@@ -22,6 +22,12 @@ SOURCES: dict[str, type[Source]] = {
     "stackoverflow-fedjax": StackOverflowFedjax,
     "stackexchange": StackExchange,
 }
+"""The sources of text by name.
+
+Example:
+  >>> describe_source(SOURCES["stdlib"])
+  "English sentences of this machine's Python standard library, one module a client"
+"""
 
 
 def describe_source(source: type[Source]) -> str:

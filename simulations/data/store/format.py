@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, STORE_HEADER, UNKNOWN, VocabularyOrigin
 from fedlm.simulations.data.splits import SPLITS
 
 FORMAT = "fedlm-token-store"
 FORMAT_VERSION = 1
-HEADER_FILE = "store.json"
+HEADER_FILE = STORE_HEADER
 TOKENIZER_FILE = "tokenizer.json"
 IMPORT_AGAIN = "Import the data again."
 
@@ -27,6 +28,8 @@ class SplitHeader:
     tokens: int = 0  # of all examples, without BOS and EOS
     bytes: int = 0  # size of the Arrow file, by which a truncated file is known at once
     batch_clients: tuple[int, ...] = ()  # clients in each record batch, so that a client is found without reading any
+    # of the names and tokens of its clients, see `ClientSplit.fingerprint`; empty in a store of an earlier version
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class StoreHeader:
     # where the first of each reason was, where that is known
     first_skipped: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)  # what the store was made with
+    vocabulary_origin: VocabularyOrigin = UNKNOWN  # which of its people the vocabulary tells of, and what
 
 
 def split_file(name: str) -> str:
@@ -70,6 +74,9 @@ def schema(vocabulary_size: int) -> pa.Schema:
 def write_header(directory: Path, header: StoreHeader) -> None:
     """Write `store.json`."""
     document = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(header)}
+    del document[ORIGIN_FIELD]
+    if header.vocabulary_origin.recorded:
+        document[ORIGIN_FIELD] = header.vocabulary_origin.as_json()
     (directory / HEADER_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
@@ -96,7 +103,7 @@ def read_header(directory: Path) -> StoreHeader:
         )
     try:
         return _parse(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigurationError) as error:
         raise DataError(
             f"{path}: a field is missing or wrong ({type(error).__name__}: {error}). {IMPORT_AGAIN}"
         ) from error
@@ -108,7 +115,9 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         fields = document["splits"][name]
         batches = tuple(int(clients) for clients in fields["batch_clients"])
         splits[name] = SplitHeader(
-            **{key: int(fields[key]) for key in ("clients", "examples", "tokens", "bytes")}, batch_clients=batches
+            **{key: int(fields[key]) for key in ("clients", "examples", "tokens", "bytes")},
+            batch_clients=batches,
+            sha256=str(fields.get("sha256", "")),
         )
         if sum(batches) != splits[name].clients:
             raise ValueError(f"batch_clients of {name} sum to {sum(batches)}, clients are {fields['clients']}")
@@ -120,4 +129,5 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         skipped={str(reason): int(count) for reason, count in document["skipped"].items()},
         first_skipped={str(reason): str(place) for reason, place in document.get("first_skipped", {}).items()},
         parameters=dict(document["parameters"]),
+        vocabulary_origin=VocabularyOrigin.from_json(document.get(ORIGIN_FIELD)),
     )

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
@@ -36,7 +36,20 @@ _Result = TypeVar("_Result")
 
 
 class TokenStore:
-    """A token store opened for reading."""
+    """A token store opened for reading.
+
+    Example:
+      >>> import tempfile
+      >>> from fedlm.simulations.data.client_text import ClientText
+      >>> from fedlm.simulations.data.sources.in_memory import InMemoryText
+      >>> source = InMemoryText([ClientText(f"user {n}", ["the cat sat", "a dog ran"]) for n in range(30)])
+      >>> folder = Path(tempfile.mkdtemp()) / "store"
+      >>> import fedlm
+      >>> _ = fedlm.import_text("made up", source, folder, fedlm.ImportSettings(vocabulary_size=40), workers=1)
+      >>> store = TokenStore.open(folder)
+      >>> store.tokenizer.decode(store.split("train").client(0).example(0))
+      'the cat sat'
+    """
 
     def __init__(self, path: Path, header: StoreHeader, tokenizer: Tokenizer) -> None:
         self.path = path
@@ -84,8 +97,30 @@ class TokenStore:
     @property
     def contents(self) -> str:
         """A fingerprint of what the header says of the data: its tokenizer, and counts and sizes of its splits."""
-        record = json.dumps([self.fingerprint, {name: asdict(split) for name, split in self.header.splits.items()}])
-        return hashlib.sha256(record.encode()).hexdigest()
+        splits = {name: asdict(split) for name, split in self.header.splits.items()}
+        for split in splits.values():
+            del split["sha256"]  # which stores of earlier versions have not got
+        return hashlib.sha256(json.dumps([self.fingerprint, splits]).encode()).hexdigest()
+
+    def training_data(self, check: bool) -> str | None:
+        """Return the fingerprint of the training clients' names and tokens.
+
+        Args:
+          check: read all of them, to notice what was changed since the import, and to know the fingerprint of a store
+            that an earlier version wrote; that is None otherwise.
+
+        Raises DataError where they were changed.
+        """
+        split = self.split("train")
+        if not check:
+            return split.header.sha256 or None
+        found = split.fingerprint()
+        if split.header.sha256 not in ("", found):
+            raise DataError(
+                f"{split.path}: its clients or their text are not what was imported (fingerprint {found[:16]}, "
+                f"expected {split.header.sha256[:16]}). {IMPORT_AGAIN}"
+            )
+        return found
 
     def split(self, name: str) -> "ClientSplit":
         """Return train, heldout or test, the same object on every call; raises DataError where its file is damaged."""
@@ -166,6 +201,15 @@ class ClientSplit:
     def sequences(self, index: int, length: int, rows: NDArray[np.integer] | None = None) -> NDArray[np.int32]:
         """Return a client's examples as `padded_sequences` makes them."""
         return padded_sequences(self.client(index), length, rows)
+
+    def fingerprint(self) -> str:
+        """Read everything, and make the fingerprint of all clients."""
+        fingerprint = ClientsFingerprint()
+        for batch in range(self.num_batches):
+            columns = self._columns(batch)
+            ids, counts = columns.client_ids.to_pylist(), np.diff(columns.client_offsets)
+            fingerprint.add(ids, counts, np.diff(columns.example_offsets), columns.values)
+        return fingerprint.hexdigest()
 
     def batch_lengths(self, batch: int) -> NDArray[np.int32]:
         """Return int32 `[examples]`: the tokens of every example of one record batch."""

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
@@ -27,6 +29,7 @@ from fedlm.simulations.data.store.format import (
     token_dtype,
     write_header,
 )
+from fedlm.simulations.data.store.token_store import ClientSplit
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
 BATCH_CLIENTS = 1024
@@ -40,8 +43,8 @@ class StoreWriter:
 
     The store grows in a temporary directory beside its destination, is synced to disk and renamed into place when the
     block ends. When the block raises, the temporary directory is removed; when the process dies, the destination is as
-    it was. Parameters, JSON-able, are kept in the store's header. A record batch is closed when it has `batch_clients`
-    clients or `batch_bytes` bytes of tokens.
+    it was. Parameters, JSON-able, and where the vocabulary comes from are kept in the store's header. A record batch is
+    closed when it has `batch_clients` clients or `batch_bytes` bytes of tokens.
 
     Raises DataError where there is something at `path` that may not be replaced, DiskError where the disk refuses.
     """
@@ -55,11 +58,13 @@ class StoreWriter:
         overwrite: bool = False,
         batch_clients: int = BATCH_CLIENTS,
         batch_bytes: int = BATCH_BYTES,
+        vocabulary_origin: VocabularyOrigin = UNKNOWN,
     ) -> None:
         self.path = Path(os.path.abspath(path))
         self._source = source
         self._tokenizer = tokenizer
         self._parameters = dict(parameters or {})
+        self._vocabulary_origin = vocabulary_origin
         self._overwrite = overwrite
         self._bounds = (batch_clients, batch_bytes)
         self._skipped = SkippedCounts()
@@ -143,17 +148,22 @@ class StoreWriter:
     def _commit(self) -> None:
         self.check(self.path, self._overwrite)
         headers = {name: split.finish() for name, split in self._splits.items()}
+        vocabulary_size = self._tokenizer.vocabulary_size
+        for name, header in headers.items():
+            written = ClientSplit(self._directory / split_file(name), header, vocabulary_size)
+            headers[name] = replace(header, sha256=written.fingerprint())
         self._tokenizer.save(self._directory / TOKENIZER_FILE)
         write_header(
             self._directory,
             StoreHeader(
                 source=self._source,
-                vocabulary_size=self._tokenizer.vocabulary_size,
+                vocabulary_size=vocabulary_size,
                 tokenizer_fingerprint=self._tokenizer.fingerprint,
                 splits=headers,
                 skipped=self._skipped.as_dict(),
                 first_skipped=self._skipped.first_places(),
                 parameters=self._parameters,
+                vocabulary_origin=self._vocabulary_origin,
             ),
         )
         for file in sorted(self._directory.iterdir()):

@@ -1,11 +1,14 @@
 """A vocabulary that the user gives in place of a trained one."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import Literal
 
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin, origin_beside
 from fedlm.models.special_tokens import SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
@@ -39,6 +42,28 @@ def given_tokenizer(settings: TokenizerSettings, words_are_separated: bool = Fal
     if len(vocabulary) == len(SPECIAL_TOKENS):
         raise DataError(f"{path}: found no token, expected one on each line.")
     return Tokenizer(json.loads(kind.build(vocabulary, settings, words_are_separated).to_str()))
+
+
+def given_origin(path: Path, fingerprint: str, said: Literal["public"] | None) -> VocabularyOrigin:
+    """Tell where a vocabulary that was given comes from.
+
+    What its user says of it counts first. The tokenizer of another data set has the origin that is recorded there, and
+    so takes along what it has spent.
+
+    Args:
+      path: its file.
+      fingerprint: of the tokenizer that was made of it.
+      said: what its user says of it.
+
+    Raises:
+      ConfigurationError: the record beside it is damaged.
+    """
+    if said is not None:
+        return VocabularyOrigin(said)
+    found = origin_beside(path, fingerprint)
+    if found is None:
+        return VocabularyOrigin("given")
+    return dataclasses.replace(found, recorded=True, of_another=True)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:

@@ -29,6 +29,11 @@ class Tokenizer:
     No text, whatever it says, can encode to PAD, BOS or EOS: the names of the special tokens have ids but are not
     matched in text. What the vocabulary does not have is one OOV token a word. Raises DataError where the definition
     has not our special tokens at ids 0 to 3, or text could encode to them.
+
+    Example:
+      >>> tokenizer = Tokenizer.train(count_words(["the cat sat on the mat"]), TokenizerSettings(vocabulary_size=60))
+      >>> tokenizer.decode(tokenizer.encode_batch(["the mat"])[0])
+      'the mat'
     """
 
     def __init__(self, definition: dict[str, Any]) -> None:
@@ -52,15 +57,20 @@ class Tokenizer:
 
     @classmethod
     def train(
-        cls, words: Mapping[str, int], settings: TokenizerSettings = DEFAULT_SETTINGS, words_are_separated: bool = False
+        cls,
+        words: Mapping[str, int],
+        settings: TokenizerSettings = DEFAULT_SETTINGS,
+        words_are_separated: bool = False,
+        characters: str = "",
     ) -> Self:
         """Train a vocabulary on counted words; the same counts give the same tokenizer, byte for byte.
 
         The words are those that `count_words` with the same settings gives. Little text gives a smaller vocabulary.
-        Raises DataError where there is no word, or the vocabulary cannot hold the words' characters.
+        One of pieces of words has the given characters for certain. Raises DataError where there is no word, or the
+        vocabulary cannot hold the words' characters.
         """
         kind = TOKENIZERS[settings.tokenizer]
-        vocabulary = kind.train_vocabulary(words, settings)
+        vocabulary = kind.train_vocabulary(words, settings, characters)
         return cls(json.loads(kind.build(vocabulary, settings, words_are_separated).to_str()))
 
     @classmethod

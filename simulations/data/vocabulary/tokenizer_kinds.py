@@ -25,10 +25,13 @@ class TokenizerKind(Protocol):
         """
         ...
 
-    def train_vocabulary(self, words: Mapping[str, int], settings: TokenizerSettings) -> dict[str, int]:
+    def train_vocabulary(
+        self, words: Mapping[str, int], settings: TokenizerSettings, characters: str = ""
+    ) -> dict[str, int]:
         """Return token -> id; the same counts, in any order, give the same vocabulary.
 
-        Raises DataError where there is no word, or the size does not do.
+        A vocabulary of pieces of words has the given characters, whether or not words have them. Raises DataError where
+        there is no word, or the size does not do.
         """
         ...
 

@@ -39,8 +39,11 @@ def cutter(settings: TokenizerSettings, words_are_separated: bool) -> TextCutter
     return TextCutter(normalizers.Sequence(steps), splitter)
 
 
-def train_vocabulary(words: Mapping[str, int], settings: TokenizerSettings) -> dict[str, int]:
-    """Number the most frequent words; those that are equally frequent are taken in alphabetical order."""
+def train_vocabulary(words: Mapping[str, int], settings: TokenizerSettings, characters: str = "") -> dict[str, int]:
+    """Number the most frequent words; those that are equally frequent are taken in alphabetical order.
+
+    There are no characters in a vocabulary of words.
+    """
     if settings.vocabulary_size < 1:
         raise DataError(f"tokenizer: a vocabulary of {settings.vocabulary_size} words is empty. Ask for at least 1.")
     ranked = sorted((-count, word) for word, count in words.items() if word not in SPECIAL_TOKENS)

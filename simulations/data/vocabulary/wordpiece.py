@@ -25,21 +25,23 @@ def cutter(settings: TokenizerSettings, words_are_separated: bool) -> TextCutter
     return TextCutter(normalizers.BertNormalizer(lowercase=settings.lowercase), pre_tokenizers.BertPreTokenizer())
 
 
-def train_vocabulary(words: Mapping[str, int], settings: TokenizerSettings) -> dict[str, int]:
+def train_vocabulary(words: Mapping[str, int], settings: TokenizerSettings, characters: str = "") -> dict[str, int]:
     """Train pieces of words; little text gives a smaller vocabulary."""
-    known = _frequent_characters(words)
+    known = {*_frequent_characters(words), *characters}
     words = {word: words[word] for word in sorted(words) if known.issuperset(word)}
-    initial = sorted({word[0] for word in words})
-    following = sorted({CONTINUATION + character for word in words for character in word[1:]})
+    initial = sorted({word[0] for word in words} | {*characters})
+    # A sign of punctuation is a word of its own.
+    within_words = {character for word in words for character in word[1:]} | {*filter(str.isalnum, characters)}
+    following = sorted(CONTINUATION + character for character in within_words)
     smallest = len(SPECIAL_TOKENS) + len(initial) + len(following)
-    if not words:
+    if not initial:
         raise DataError("tokenizer: found no word in the training texts, expected at least one.")
     if settings.vocabulary_size < smallest:
         raise DataError(
             f"tokenizer: a vocabulary of {settings.vocabulary_size} cannot hold the special tokens and characters "
             f"of the training texts. Ask for at least {smallest}."
         )
-    return _run_trainer(words, settings.vocabulary_size, following)
+    return _run_trainer(words, settings.vocabulary_size, following + sorted(characters))
 
 
 def read_tokens(lines: Iterable[tuple[str, str]], settings: TokenizerSettings) -> Iterator[tuple[str, str]]:
@@ -84,7 +86,7 @@ def _frequent_characters(words: Mapping[str, int]) -> set[str]:
     return known
 
 
-def _run_trainer(words: dict[str, int], size: int, continuations: list[str]) -> dict[str, int]:
+def _run_trainer(words: dict[str, int], size: int, characters: list[str]) -> dict[str, int]:
     """Return token -> id. The trainer numbers continuation characters in the order of a randomly seeded hash
     map and breaks ties between equally frequent merges by these numbers; naming the characters as special
     tokens fixes their numbers, and with them the vocabulary.
@@ -95,7 +97,7 @@ def _run_trainer(words: dict[str, int], size: int, continuations: list[str]) -> 
         vocab_size=size,
         min_frequency=MINIMUM_FREQUENCY,
         show_progress=False,
-        special_tokens=[*SPECIAL_TOKENS, *continuations],
+        special_tokens=[*SPECIAL_TOKENS, *characters],
         continuing_subword_prefix=CONTINUATION,
     )
     trainee.train_from_iterator(_repeat_words(words), trainer)

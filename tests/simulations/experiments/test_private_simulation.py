@@ -319,21 +319,6 @@ def test_plans_without_a_sound_analysis_are_refused_before_a_round_runs(settings
     assert not list((tmp_path / "out").rglob("*.jsonl"))
 
 
-def test_a_run_begins_with_the_parameters_of_another(settings, tmp_path):
-    public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 2}
-    first = run_experiment(compose(Experiment, **public), tmp_path / "first")
-    # A learning rate this small moves no float32 parameter of ordinary size.
-    still = settings | {"rounds": 1, "server_learning_rate": 1e-30, "init_from": tmp_path / "first"}
-    second = run_experiment(compose(Experiment, **still), tmp_path / "second")
-    assert second["parameters_sha256"] == first["parameters_sha256"]
-    about = second["initial_parameters"]
-    assert (about["folder"], about["rounds"], about["privacy"]) == (str(tmp_path / "first"), 2, "NOT PRIVATE")
-    assert "NOT PRIVATE" not in second["privacy"]
-    third = run_experiment(compose(Experiment, **still | {"init_from": tmp_path / "second"}), tmp_path / "third")
-    assert third["parameters_sha256"] == first["parameters_sha256"]
-    assert third["initial_parameters"]["privacy"] == second["privacy"]
-
-
 def test_parameters_of_something_else_are_refused(settings, tmp_path):
     public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 1}
     with pytest.raises(CheckpointError, match="not the folder of a run"):

@@ -1,5 +1,6 @@
 """A program's own experiment: parts by object, on data in memory, with callbacks."""
 
+import dataclasses
 import json
 
 import jax
@@ -307,3 +308,72 @@ def test_objects_that_do_not_fit_say_so(data, changes, what):
         fedlm.simulate(data=data, **SETTINGS | changes)
     with pytest.raises(ConfigurationError, match="parentheses"):
         fedlm.named("a (b)", 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class HalfSteps(fedlm.ClientAlgorithm):
+    """Local SGD of half the rate."""
+
+    def step(self, server, local, gradient, learning_rate):
+        return local._replace(params=gradient.descend(local.params, learning_rate / 2))
+
+
+def test_a_client_algorithm_by_object_is_what_clients_do(data):
+    halves = fedlm.simulate(data=data, client_algorithm=HalfSteps(), **SETTINGS)
+    plain = fedlm.simulate(data=data, **SETTINGS | {"client_learning_rate": 0.25})
+    assert halves.rows[-1]["train_loss"] == pytest.approx(plain.rows[-1]["train_loss"], rel=1e-5)
+    assert halves.summary["experiment"]["client_algorithm"] == "own()"
+    by_object = fedlm.simulate(data=data, client_algorithm=fedlm.Sgd(), **SETTINGS | {"client_learning_rate": 0.25})
+    assert by_object.summary["experiment"]["client_algorithm"] == "sgd"
+    assert by_object.summary["parameters_sha256"] == plain.summary["parameters_sha256"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Chatty(HalfSteps):
+    """Sends its parameters twice."""
+
+    def finish(self, server, local):
+        return (super().finish(server, local),) * 2
+
+
+class Unhashable(HalfSteps):
+    __hash__ = None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "what"),
+    [
+        (HalfSteps, "client_algorithm is the class HalfSteps"),
+        (3, "client_algorithm is a int"),
+        (Unhashable(), "cannot be hashed"),
+    ],
+)
+def test_what_is_no_client_algorithm_says_so(data, algorithm, what):
+    with pytest.raises(ConfigurationError, match=what):
+        fedlm.simulate(data=data, client_algorithm=algorithm, **SETTINGS)
+
+
+def test_a_client_algorithm_that_sends_more_than_its_update_is_refused_privacy(data):
+    with pytest.raises(ConfigurationError, match="sends more than its update"):
+        fedlm.simulate(data=data, client_algorithm=Chatty(), **SETTINGS | PRIVATE)
+
+
+def test_names_of_modules_lead_to_the_same_bits(data, tmp_path, monkeypatch):
+    (tmp_path / "own_parts_of_mine.py").write_text(
+        "import dataclasses, optax, fedlm\nfrom fedlm.models.cifg import CifgConfig, cifg\n"
+        "TINY = fedlm.ModelEntry(cifg, CifgConfig(embedding=4, hidden=6))\n"
+        "ADAM = optax.chain(optax.clip(0.1), optax.adam(0.05))\n"
+        "@dataclasses.dataclass(frozen=True)\nclass Halves(fedlm.ClientAlgorithm):\n"
+        "    def step(self, server, local, gradient, learning_rate):\n"
+        "        return local._replace(params=gradient.descend(local.params, learning_rate / 2))\n"
+        "HALVES = Halves()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    names = {"model": "TINY", "server_optimizer": "ADAM", "client_algorithm": "HALVES"}
+    named = {setting: f"own_parts_of_mine:{name}" for setting, name in names.items()}
+    by_name = fedlm.simulate(data=data, **SETTINGS | named)
+    optimizer = optax.chain(optax.clip(0.1), optax.adam(0.05))
+    objects = {"model": TINY, "server_optimizer": optimizer, "client_algorithm": HalfSteps()}
+    by_object = fedlm.simulate(data=data, **SETTINGS | objects)
+    assert by_name.summary["parameters_sha256"] == by_object.summary["parameters_sha256"]
+    assert by_name.summary["experiment"]["server_optimizer"] == "own_parts_of_mine:ADAM"

@@ -1,0 +1,98 @@
+"""Where the parameters that a run begins with come from: every training that they went through, the oldest first.
+
+A run writes this down when it begins, and never reads the folders of those runs again: whoever moves, deletes or
+changes them afterwards changes nothing of what is accounted. This module needs none of the libraries of privacy.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+from fedlm.fl_core.errors import ConfigurationError
+
+InitialData = Literal["same", "public", "disjoint"]
+"""Whose text parameters were made from, seen from the people that a run trains on: theirs, or nobody knows; public
+text; other people's. Only a user can say the last two."""
+
+NOT_PRIVATE = "NOT PRIVATE"
+UNRECORDED = "a version of fedlm that wrote down neither what its first parameters were made from nor what it spent"
+
+
+class Phase(NamedTuple):
+    """One training that parameters went through, as it stood when the next one began."""
+
+    command: str  # `simulate`, `serve` or `pretrain`
+    folder: str  # where it was
+    steps: int  # rounds, or steps, that the parameters have seen
+    parameters_sha256: str  # of the parameters that the next training began with
+    training_data_sha256: str | None  # fingerprint of its training data; None where nobody knows it
+    people: InitialData  # whose text it was, seen from the run that this is written down in
+    not_private: str | None = None  # why nothing is promised of it; None where its ledger promises something
+    plan: dict[str, Any] | None = None  # its `PrivacyPlan`, JSON-able
+    generations: Sequence[Sequence[int]] = ()  # of its noise, see `PrivacyLedger.generations`
+    # of its ledger: the hashes of its first and last records, and their number
+    ledger: dict[str, Any] | None = None
+
+    @property
+    def words(self) -> str:
+        """Name it in a sentence."""
+        return f"`fedlm {self.command}` in {self.folder}"
+
+
+def check_initial_data(init_from: Any, initial_data: str) -> None:
+    """Refuse a word on first parameters that is not known, or where there are none. Raises ConfigurationError."""
+    if initial_data not in get_args(InitialData):
+        raise ConfigurationError(f"initial_data is {initial_data!r}, but must be one of {get_args(InitialData)}")
+    if init_from is None and initial_data != "same":
+        raise ConfigurationError(f"initial_data is {initial_data}, which does nothing without init_from; leave it out")
+
+
+def training_behind(
+    ancestors: Sequence[Phase], parent: Phase, initial_data: InitialData, training_data: str | None
+) -> tuple[Phase, ...]:
+    """Put together what the parameters of a parent run went through, seen from a run that begins with them.
+
+    Args:
+      ancestors: what the parent has written down of its own first parameters.
+      parent: the parent's own training; its `people` does not matter.
+      initial_data: what the user says of all text that the parent's parameters were made from.
+      training_data: fingerprint of the new run's training data; None where nobody knows it.
+
+    Raises:
+      ConfigurationError: the user's word contradicts the fingerprints.
+    """
+    same_people = training_data is not None and parent.training_data_sha256 == training_data
+    seen = [
+        # What the parent's user said holds of the parent's people; these are others where its data is another.
+        phase if phase.people != "disjoint" or same_people else phase._replace(people="same")
+        for phase in ancestors
+    ] + [parent._replace(people="same")]
+    if initial_data == "same":
+        return tuple(seen)
+    for phase in seen:
+        if phase.people == "same" and training_data is not None and phase.training_data_sha256 == training_data:
+            raise ConfigurationError(
+                f"initial_data is {initial_data}, but the first parameters come from {phase.words}, which was trained "
+                "on the very training clients of this run; leave initial_data out"
+            )
+    return tuple(phase._replace(people=initial_data) if phase.people == "same" else phase for phase in seen)
+
+
+def recorded_ancestry(about: dict[str, Any]) -> tuple[Phase, ...]:
+    """Read what a checkpoint or ledger says of a run's first parameters, also of one that an earlier version began."""
+    if "ancestry" in about:
+        return tuple(Phase(**phase) for phase in about["ancestry"])
+    settings = settings_in(about)
+    if settings.get("init_from") is None:
+        return ()
+    unknown = about.get("initial_parameters_sha256") or ""
+    return (Phase("?", str(settings["init_from"]), 0, unknown, None, "same", f"it began under {UNRECORDED}"),)
+
+
+def settings_in(about: dict[str, Any]) -> dict[str, Any]:
+    """Give the settings of a run of any kind, of what its checkpoint or ledger says of it."""
+    return about.get("experiment") or about.get("pretraining") or {}
+
+
+def as_records(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:
+    """Make JSON-able records, which `recorded_ancestry` reads."""
+    return [phase._asdict() for phase in ancestry]

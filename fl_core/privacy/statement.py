@@ -1,0 +1,240 @@
+"""What a run may say of its privacy: the only place that an epsilon of a run comes from.
+
+A run's releases are made from its first parameters too. So what it spends of the people whose text these were made from
+is composed with what it spends itself, and where that is unknown, or not private, nothing is promised.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import (
+    Guarantee,
+    account,
+    calibrate,
+    events_of,
+    gaussian_epsilon,
+    least_noise,
+    sensitivity_squared,
+)
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, Phase, as_records, recorded_ancestry, settings_in
+from fedlm.fl_core.privacy.composition import epsilon_bounds
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.mechanisms.interface import Generations
+from fedlm.fl_core.privacy.participation import PoissonParticipation
+from fedlm.fl_core.privacy.plan import Adjacency, PrivacyPlan
+
+Spending = tuple[PrivacyPlan, Generations]
+"""A plan, and which of its rounds have run."""
+
+REPEATABLE = "the noise follows from the experiment's seed"
+_PEOPLE = {
+    "public": "the first parameters were made from public text alone",
+    "disjoint": "the first parameters were made from text of other people, of whom nothing is promised here",
+}
+
+
+class Statement(NamedTuple):
+    """What is said of a run, and why."""
+
+    own: Guarantee  # of the run's own releases alone, as if its first parameters held nothing of anybody
+    total: Guarantee | None  # what is promised; None where nothing is
+    not_private: tuple[str, ...]  # why nothing is promised
+    ancestry: tuple[Phase, ...]
+
+    def sentence(self) -> str:
+        """Say it in one sentence."""
+        if self.total is None:
+            said = f"{NOT_PRIVATE}: {'; '.join(self.not_private)}"
+            alone = self.not_private == (REPEATABLE,) and not self.ancestry
+            return f"{said}. With secret noise it would be {self.own.sentence()}" if alone else said
+        composed = [_spending_words(phase) for phase in self.ancestry if phase.people == "same"]
+        words = [self.total.sentence(), *(f"composed with {one}" for one in composed)]
+        return "; ".join([*words, *(f"assumed: {one}" for one in _words_of_users(self.ancestry))])
+
+    def as_terms(self) -> dict[str, Any]:
+        """Make what `fedlm account` shows of it: the fields of the guarantee, without an epsilon and with `not_private`
+        where nothing is promised, and `ancestry`."""
+        ancestry = {"ancestry": as_records(self.ancestry)} if self.ancestry else {}
+        if self.total is not None:
+            return self.total.as_json() | ancestry
+        fields = self.own.as_json()
+        promises = {name: None for name in fields if name.startswith("epsilon") or name in ("rho", "sensitivity")}
+        return fields | promises | {"not_private": "; ".join(self.not_private)} | ancestry
+
+    def as_json(self) -> dict[str, Any]:
+        """Make what a summary says of it: `privacy`, one sentence; `privacy_guarantee`, all of it, None where there is
+        none; and `ancestry`, what the first parameters went through."""
+        return {
+            "privacy": self.sentence(),
+            "privacy_guarantee": None if self.total is None else self.total.as_json(),
+            "ancestry": as_records(self.ancestry),
+        }
+
+
+def state(ledger: PrivacyLedger, delta: float | None = None, secret: bool = True) -> Statement:
+    """State what a run has spent, at its own delta where None; `secret` says whether nobody can compute its noise."""
+    generations = [(first, end) for first, end in ledger.generations if end > first]
+    return state_plan(ledger.plan, ledger.delta if delta is None else delta, ledger.about, generations, secret)
+
+
+def state_plan(
+    plan: PrivacyPlan,
+    delta: float,
+    about: dict[str, Any],
+    generations: Generations | None = None,
+    secret: bool = True,
+) -> Statement:
+    """State what rounds of a plan spend, or all that are planned, of a run that `about` describes as its ledger does.
+
+    Raises:
+      ConfigurationError: delta is not a probability.
+    """
+    own, ancestry = account(plan, delta, generations), recorded_ancestry(about)
+    secret &= settings_in(about).get("noise_seed") != "experiment"
+    reasons = [] if secret else [REPEATABLE]
+    before, lost = _before(plan, about.get("training_data_sha256"), ancestry)
+    reasons += lost
+    if reasons:
+        return Statement(own, None, tuple(reasons), ancestry)
+    said = _words_of_users(ancestry)
+    if not before:
+        return Statement(own, dataclasses.replace(own, assumptions=(*own.assumptions, *said)), (), ancestry)
+    spent: list[Spending] = [*before, (plan, [(0, plan.rounds)] if generations is None else generations)]
+    adjacency = _common_adjacency([one for one, _ in spent])
+    as_stated = dataclasses.replace(plan, adjacency=adjacency)
+    theirs = [line for one, rounds in before for line in account(one, delta, rounds).assumptions]
+    total = dataclasses.replace(
+        own,
+        epsilon=composed_epsilon(spent, delta),
+        rho=None if _any_sampled(spent) else _rho(spent),
+        sensitivity=None,
+        epsilon_by_rdp=None,
+        adjacency=account(as_stated, delta, []).adjacency,
+        assumptions=tuple(dict.fromkeys([*own.assumptions, *theirs, _ONE_UNIT, *said])),
+    )
+    return Statement(own, total, (), ancestry)
+
+
+_ONE_UNIT = (
+    "whoever is among the people of this run and of the runs that its first parameters come from is one unit of each"
+)
+
+
+def _before(
+    plan: PrivacyPlan, training_data: str | None, ancestry: Sequence[Phase]
+) -> tuple[list[Spending], list[str]]:
+    """Collect what the people of a run have spent before it, and why that is not known."""
+    spent: list[Spending] = []
+    reasons = []
+    for phase in ancestry:
+        if phase.people != "same":
+            continue
+        if phase.not_private is not None or phase.plan is None:
+            reasons.append(
+                f"the first parameters come from {phase.words}, of which nothing is promised ({phase.not_private}), "
+                "and whose text may be that of the same people"
+            )
+            continue
+        earlier = PrivacyPlan.from_json(phase.plan)
+        if not _same_units(plan.unit, earlier.unit, training_data, phase.training_data_sha256):
+            reasons.append(
+                f"the first parameters come from {phase.words}, whose unit is another ({earlier.unit}; here: "
+                f"{plan.unit}), so that the two do not add up to a promise to anybody"
+            )
+            continue
+        spent.append((earlier, [(first, end) for first, end in phase.generations if end > first]))
+    return [one for one in spent if one[1]], reasons
+
+
+def _same_units(one: str, other: str, data: str | None, other_data: str | None) -> bool:
+    """Say whether what one plan hides is what another hides: all of a person's text, or the same part of the same
+    text."""
+    people = ("client", "user")
+    if one.split(":")[0] in people and other.split(":")[0] in people:
+        return True
+    return one == other and data is not None and data == other_data
+
+
+def _spending_words(phase: Phase) -> str:
+    assert phase.plan is not None
+    rounds = sum(end - first for first, end in phase.generations)
+    plan = phase.plan
+    return f"{rounds} of {plan['mechanism']} noise, multiplier {plan['noise_multiplier']:.6g}, of {phase.words}"
+
+
+def _words_of_users(ancestry: Sequence[Phase]) -> list[str]:
+    said = dict.fromkeys((phase.people, phase.words) for phase in ancestry if phase.people != "same")
+    return [f"{_PEOPLE[people]} ({words})" for people, words in said]
+
+
+def composed_epsilon(spent: Sequence[Spending], delta: float) -> float:
+    """Compute epsilon at delta of all releases of several plans about the same people."""
+    if len(spent) == 1:
+        return account(spent[0][0], delta, spent[0][1]).epsilon
+    if not _any_sampled(spent):
+        # All of it is one Gaussian mechanism, whose epsilon is known exactly.
+        return gaussian_epsilon(1.0, math.sqrt(2 * _rho(spent)), delta)
+    return epsilon_bounds([event for plan, rounds in spent for event in events_of(plan, rounds)], delta).upper
+
+
+def _rho(spent: Sequence[Spending]) -> float:
+    return sum(sensitivity_squared(plan, rounds) / (2 * plan.noise_multiplier**2) for plan, rounds in spent)
+
+
+def _common_adjacency(plans: Sequence[PrivacyPlan]) -> Adjacency:
+    """Name the adjacency that all plans have a guarantee for: that of all, or zero-out, by which a sampled unit
+    contributes nothing and everything else stays."""
+    return "add_or_remove" if {plan.adjacency for plan in plans} == {"add_or_remove"} else "zero_out"
+
+
+def _any_sampled(spent: Sequence[Spending]) -> bool:
+    return any(isinstance(plan.participation, PoissonParticipation) for plan, _ in spent)
+
+
+def calibrate_total(
+    with_noise: Callable[[float], PrivacyPlan],
+    delta: float,
+    epsilon: float | None,
+    rho: float | None,
+    training_data: str | None = None,
+    ancestry: Sequence[Phase] = (),
+) -> PrivacyPlan:
+    """Find the least noise with which a run, and all that its first parameters went through, reach a target together.
+
+    Where nothing can be promised of the first parameters the target is the run's own.
+
+    Raises:
+      ConfigurationError: the target is spent already, or `calibrate` refuses it.
+    """
+    # Which unit is hidden does not depend on the noise.
+    before, reasons = _before(with_noise(1.0), training_data, ancestry)
+    if reasons or not before:
+        return calibrate(with_noise, delta, epsilon, rho)
+    if rho is not None:
+        if _any_sampled(before):
+            raise ConfigurationError(
+                "target_rho: the first parameters come from a run with Poisson sampling, whose privacy rho does not "
+                "express; give target_epsilon"
+            )
+        spent = _rho(before)
+        _check_left("rho", spent, rho)
+        return calibrate(with_noise, delta, None, rho - spent)
+    assert epsilon is not None
+    _check_left("epsilon", composed_epsilon(before, delta), epsilon)
+
+    def total(noise: float) -> float:
+        plan = with_noise(noise)
+        return composed_epsilon([*before, (plan, [(0, plan.rounds)])], delta)
+
+    return with_noise(least_noise(total, epsilon))
+
+
+def _check_left(what: str, spent: float, target: float) -> None:
+    if not spent < target:
+        raise ConfigurationError(
+            f"the target {what} is {target:g} in all, but the run that the first parameters come from has spent "
+            f"{spent:.4g} already; ask for more, or begin with other parameters"
+        )

@@ -1,0 +1,177 @@
+"""Where a vocabulary comes from, and what it tells of the people of whose text it was made.
+
+A vocabulary is published with every model: clients get it, and nobody can use the model without it. So its origin is
+part of what is promised of a model.
+"""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedlm.fl_core.errors import ConfigurationError
+
+Kind = Literal["training text", "given", "public", "private"]
+STORE_HEADER = "store.json"
+"""The file beside a data set's tokenizer that says where the vocabulary comes from, under `ORIGIN_FIELD`."""
+ORIGIN_FIELD = "vocabulary_origin"
+
+UNIT = "client: all text of one client"
+ADJACENCY = "add-or-remove: all text of one client is added to the text, or removed from it"
+MECHANISM = "word counts with Gaussian noise, of which those above a threshold are kept"
+ASSUMPTIONS = (
+    "the vocabulary is one of one import: another import of the same text makes another, which spends as much again",
+    "the counts, their noise and the words below the threshold are seen by nobody but the operator",
+    "printable ASCII characters and all settings of the import were chosen without looking at the text",
+)
+
+
+@dataclass(frozen=True)
+class PrivateVocabulary:
+    """What a vocabulary that was chosen with differential privacy spends of each client's privacy.
+
+    Attributes:
+      epsilon: at `delta`, of the vocabulary alone.
+      delta: of it, `threshold_delta` included.
+      noise_multiplier: standard deviation of each count's noise, in units of the L2 norm of what a client adds to all
+        counts at most.
+      threshold: which a count with its noise must reach, in the same units.
+      threshold_delta: probability, at most, that a word which no other client has reaches the threshold.
+      words_per_client: distinct words of one client that are counted at most.
+    """
+
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    threshold: float
+    threshold_delta: float
+    words_per_client: int
+
+    def __post_init__(self) -> None:
+        positive = (self.epsilon, self.noise_multiplier, self.threshold, self.words_per_client)
+        if not all(math.isfinite(value) and value > 0 for value in positive):
+            raise ConfigurationError(f"a private vocabulary's numbers must be positive and finite, found {self}")
+        if not 0 < self.threshold_delta < self.delta < 1:
+            raise ConfigurationError(
+                f"a private vocabulary's threshold_delta ({self.threshold_delta}) must lie below its delta "
+                f"({self.delta}), and that below 1"
+            )
+
+
+@dataclass(frozen=True)
+class VocabularyOrigin:
+    """Where a vocabulary comes from.
+
+    Attributes:
+      kind: `training text`: made of the text that is trained on, without privacy; `given`: brought by the user, who
+        has not said more of it; `public`: brought by the user, who says that it holds nothing of anybody; `private`:
+        made of the training text with differential privacy.
+      private: what that spent; None for the other kinds.
+      recorded: whether the data set says so; one that an earlier version made says nothing, and counts as made of the
+        training text.
+      of_another: whether it was made with another data set, from which it was taken.
+    """
+
+    kind: Kind
+    private: PrivateVocabulary | None = None
+    recorded: bool = True
+    of_another: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in Kind.__args__ or (self.kind == "private") != (self.private is not None):  # type: ignore[attr-defined]
+            raise ConfigurationError(f"not the origin of a vocabulary: {self.kind!r} with {self.private}")
+
+    @property
+    def covered(self) -> bool:
+        """Whether a guarantee for a model holds for its vocabulary too."""
+        return self.kind in ("public", "private")
+
+    def sentence(self) -> str:
+        """Say whether a guarantee covers the vocabulary, and why."""
+        where = " of another data set, from which it was taken" if self.of_another else ""
+        match self.kind:
+            case "public":
+                return "the vocabulary is public, as its user has said: it holds nothing of anybody"
+            case "given":
+                return (
+                    "VOCABULARY NOT COVERED: it was given, and nobody has said that it is public; words of a few "
+                    "people may be in it"
+                )
+            case "private":
+                assert self.private is not None
+                return (
+                    f"the vocabulary is covered: it was made of the training text{where}, with (epsilon = "
+                    f"{self.private.epsilon:.4g}, delta = {self.private.delta:.4g})-differential privacy for each "
+                    f"client; {MECHANISM}, noise multiplier {self.private.noise_multiplier:.6g}"
+                )
+        known = "" if self.recorded else " (nothing is recorded of it, so this is taken to be so)"
+        return (
+            f"VOCABULARY NOT COVERED: it was made of the training text{where} without privacy{known}, and what one "
+            "client wrote may be read in it"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Make a JSON-able dictionary, which `from_json` takes, with what a reader needs to judge it."""
+        record: dict[str, Any] = {"kind": self.kind, "covered": self.covered}
+        if self.of_another:
+            record["of_another"] = True
+        if not self.recorded:
+            record["recorded"] = False
+        if self.private:
+            record |= {
+                "guarantee": dataclasses.asdict(self.private),
+                "unit": UNIT,
+                "adjacency": ADJACENCY,
+                "mechanism": MECHANISM,
+                "assumptions": list(ASSUMPTIONS),
+            }
+        return record | {"statement": self.sentence()}
+
+    @staticmethod
+    def from_json(record: dict[str, Any] | None) -> "VocabularyOrigin":
+        """Undo `as_json`; None, as of a data set that an earlier version made, is `UNKNOWN`.
+
+        Raises:
+          ConfigurationError: it is not such a record.
+        """
+        if record is None:
+            return UNKNOWN
+        try:
+            private = record.get("guarantee")
+            return VocabularyOrigin(
+                record["kind"],
+                None if private is None else PrivateVocabulary(**private),
+                recorded=record.get("recorded", True),
+                of_another=record.get("of_another", False),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigurationError(f"not the origin of a vocabulary: {record!r} ({error})") from error
+
+
+UNKNOWN = VocabularyOrigin("training text", recorded=False)
+"""Of a vocabulary whose data set says nothing of it."""
+
+
+def origin_beside(tokenizer: Path, fingerprint: str) -> VocabularyOrigin | None:
+    """Read what the data set says that a tokenizer's file lies in; None where it lies in no data set of that tokenizer.
+
+    Args:
+      tokenizer: the file.
+      fingerprint: of the tokenizer, by which the data set's own is known.
+
+    Raises:
+      ConfigurationError: the data set's record of it is damaged.
+    """
+    path = tokenizer.parent / STORE_HEADER
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(header, dict) or header.get("tokenizer_fingerprint") != fingerprint:
+        return None
+    try:
+        return VocabularyOrigin.from_json(header.get(ORIGIN_FIELD))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {ORIGIN_FIELD}: {error}. Import the data again.") from error

@@ -1,0 +1,231 @@
+"""Vocabularies that are made of the text with differential privacy, and where every vocabulary comes from."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from fedlm.commands.data import main
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.private_words import COUNT_NORM
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
+from fedlm.models.special_tokens import OOV_ID
+from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.grouping import NUM_GROUPS, write_run
+from fedlm.simulations.data.importing import ImportSettings, _count_contributions, _GroupedText, import_text
+from fedlm.simulations.data.sources.in_memory import InMemoryText
+from fedlm.simulations.data.splits import SplitRule, split_of
+from fedlm.simulations.data.store.token_store import TokenStore
+
+PRIVATE = ImportSettings(
+    vocabulary_size=300, vocabulary_epsilon=8.0, vocabulary_delta=1e-6, vocabulary_words_per_client=6
+)
+SECRET = "xyzzyplugh"
+OF_TRAIN = [name for name in map("user{}".format, range(100)) if split_of(name) == "train"]
+
+
+def texts(people=80):
+    """Text that many share, and a word that one client alone writes, three times."""
+    shared = [ClientText(f"user{i}", ["the train was late again", "the train will wait"]) for i in range(people)]
+    return [*shared, ClientText(OF_TRAIN[0], [f"my word is {SECRET}"] * 3)]
+
+
+def import_made_up(out, found, settings=PRIVATE, **options):
+    return import_text("made up", InMemoryText(found), out, settings, workers=1, **options)
+
+
+def tokens(store):
+    return set(json.loads((store / "tokenizer.json").read_text())["model"]["vocab"])
+
+
+def knows(store, word):
+    return word in {piece.removeprefix("##") for piece in tokens(store)}
+
+
+def test_a_word_of_one_client_is_in_a_plain_vocabulary_and_not_in_a_private_one(tmp_path):
+    import_made_up(tmp_path / "plain", texts(), ImportSettings(vocabulary_size=300))
+    assert knows(tmp_path / "plain", SECRET)
+    import_made_up(tmp_path / "private", texts())
+    assert not knows(tmp_path / "private", SECRET)
+    assert knows(tmp_path / "private", "train")
+    store = TokenStore.open(tmp_path / "private")
+    assert store.tokenizer.decode(store.tokenizer.encode_batch([SECRET])[0]) == SECRET, "it is spelled"
+
+
+def test_a_character_of_one_client_is_not_in_a_private_vocabulary(tmp_path):
+    found = [*texts(), ClientText(OF_TRAIN[1], ["ж ж ж ж жжжж train", "ж"] * 40)]
+    import_made_up(tmp_path / "plain", found, ImportSettings(vocabulary_size=300))
+    assert knows(tmp_path / "plain", "ж")
+    import_made_up(tmp_path / "private", found)
+    assert not knows(tmp_path / "private", "ж")
+    assert {"~", "q", "##q", "7", "##7"} <= tokens(tmp_path / "private")
+    store = TokenStore.open(tmp_path / "private")
+    assert store.tokenizer.encode_batch(["ж"])[0].tolist() == [OOV_ID]
+
+
+def counted(folder, found, settings):
+    """Count what clients of a source contribute, as an import does."""
+    folder.mkdir()
+    write_run(folder / "run-0.arrow", found, SkippedCounts())
+    named = {text.split for text in found if text.split}
+    rule = SplitRule.of_source(named, settings.resplit, settings.seed)
+    grouped = _GroupedText([folder / "run-0.arrow"], settings, rule, words_are_separated=False)
+    return _count_contributions(grouped, range(NUM_GROUPS))
+
+
+def with_splits():
+    """Text that names splits, one of which a single client has."""
+    given = [None, "train", "train", "test"]
+    shared = [ClientText(f"user{i}", [f"the word{i % 7} and word{i % 3}"] * 3, given[i % 4]) for i in range(30)]
+    return [*shared, ClientText("alone", ["the last of all"], "heldout"), ClientText("user1", ["more"], "train", 3)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [(PRIVATE, True), (replace(PRIVATE, resplit=True), True), (replace(PRIVATE, tokenizer_sentences=5), False)],
+)
+def test_one_client_moves_all_counts_by_the_norm_at_most(tmp_path, settings, named):
+    found = with_splits() if named else [text._replace(split=None) for text in with_splits()]
+    whole = counted(tmp_path / "whole", found, settings)
+    moved = 0
+    for number, client in enumerate(["alone", "user0", "user1", "user2", "user5"]):
+        without = counted(tmp_path / str(number), [text for text in found if text.client_id != client], settings)
+        difference = Counter(whole)
+        difference.subtract(without)
+        assert sum(value**2 for value in difference.values()) <= COUNT_NORM**2
+        assert len([word for word, value in difference.items() if value]) <= settings.vocabulary_words_per_client
+        moved += any(difference.values())
+    assert moved >= 2
+
+
+def test_held_out_people_are_not_counted(tmp_path):
+    found = [ClientText(f"user{i}", [f"only{i} wrote this"]) for i in range(40)]
+    whole = counted(tmp_path / "whole", found, PRIVATE)
+    assert {word for word in whole if word.startswith("only")} == {
+        f"only{i}" for i in range(40) if split_of(f"user{i}") == "train"
+    }
+
+
+def test_the_origin_is_recorded_with_what_it_spends(tmp_path):
+    header = import_made_up(tmp_path / "private", texts()).header
+    assert header.vocabulary_origin == VocabularyOrigin("private", plan_vocabulary(8.0, 1e-6, 6))
+    assert TokenStore.open(tmp_path / "private").header == header
+    record = json.loads((tmp_path / "private" / "store.json").read_text())["vocabulary_origin"]
+    assert (record["kind"], record["covered"]) == ("private", True)
+    assert (record["guarantee"]["epsilon"], record["guarantee"]["delta"]) == (8.0, 1e-6)
+    assert record["unit"].startswith("client")
+    assert record["adjacency"].startswith("add-or-remove")
+    plain = import_made_up(tmp_path / "plain", texts(), ImportSettings(vocabulary_size=300)).header
+    assert plain.vocabulary_origin == VocabularyOrigin("training text")
+
+
+def test_a_store_of_an_earlier_version_counts_as_made_of_its_text(tmp_path):
+    import_made_up(tmp_path / "store", texts(), ImportSettings(vocabulary_size=300))
+    path = tmp_path / "store" / "store.json"
+    document = json.loads(path.read_text())
+    del document["vocabulary_origin"]
+    path.write_text(json.dumps(document))
+    origin = TokenStore.open(tmp_path / "store").header.vocabulary_origin
+    assert origin == UNKNOWN
+    assert not origin.covered
+    assert "NOT COVERED" in origin.sentence()
+    assert "nothing is recorded" in origin.sentence()
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    import_made_up(tmp_path / "store", texts())
+    path = tmp_path / "store" / "store.json"
+    document = json.loads(path.read_text())
+    document["vocabulary_origin"]["guarantee"]["epsilon"] = -1
+    path.write_text(json.dumps(document))
+    with pytest.raises(DataError, match=r"store\.json: a field is missing or wrong"):
+        TokenStore.open(tmp_path / "store")
+
+
+def test_a_given_vocabulary_takes_its_record_along(tmp_path):
+    for name, made in (("private", PRIVATE), ("plain", ImportSettings(vocabulary_size=300))):
+        first = import_made_up(tmp_path / name, texts(), made).header
+        given = ImportSettings(vocabulary=tmp_path / name / "tokenizer.json")
+        second = import_made_up(tmp_path / f"{name}-second", texts(60), given).header
+        assert second.vocabulary_origin == replace(first.vocabulary_origin, of_another=True)
+        assert "another data set" in second.vocabulary_origin.sentence()
+        third = ImportSettings(vocabulary=tmp_path / f"{name}-second" / "tokenizer.json")
+        assert import_made_up(tmp_path / f"{name}-third", texts(60), third).header.vocabulary_origin == (
+            second.vocabulary_origin
+        )
+
+
+def test_a_given_vocabulary_is_not_covered_unless_it_is_said_to_be_public(tmp_path):
+    import_made_up(tmp_path / "store", texts(), ImportSettings(vocabulary_size=300))
+    alone = tmp_path / "tokenizer.json"
+    alone.write_bytes((tmp_path / "store" / "tokenizer.json").read_bytes())
+    given = ImportSettings(vocabulary=alone)
+    origin = import_made_up(tmp_path / "given", texts(), given).header.vocabulary_origin
+    assert origin == VocabularyOrigin("given")
+    assert "NOT COVERED" in origin.sentence()
+    public = replace(given, vocabulary_origin="public")
+    origin = import_made_up(tmp_path / "public", texts(), public).header.vocabulary_origin
+    assert origin == VocabularyOrigin("public")
+    assert origin.covered
+
+
+def test_a_private_vocabulary_of_words(tmp_path):
+    settings = replace(PRIVATE, tokenizer="words")
+    import_made_up(tmp_path / "store", texts(), settings)
+    assert knows(tmp_path / "store", "train")
+    assert not knows(tmp_path / "store", SECRET)
+    with pytest.raises(DataError, match="no word is frequent enough"):
+        import_made_up(tmp_path / "few", texts(3), settings)
+
+
+def test_no_word_left_is_a_vocabulary_of_characters(tmp_path):
+    import_made_up(tmp_path / "few", texts(3))
+    assert not knows(tmp_path / "few", "train")
+    assert knows(tmp_path / "few", "t")
+
+
+def test_an_interrupted_private_import_keeps_its_vocabulary(tmp_path):
+    def interrupt(phase, done, total, unit):
+        if phase == "tokenize":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_made_up(tmp_path / "store", texts(), progress=interrupt)
+    drawn = (tmp_path / ".store.import" / "tokenizer.json").read_bytes()
+    import_made_up(tmp_path / "store", texts())
+    assert (tmp_path / "store" / "tokenizer.json").read_bytes() == drawn
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"vocabulary_epsilon": 1.0}, "vocabulary_delta is not given"),
+        ({"vocabulary_delta": 1e-6}, "vocabulary_epsilon is not given"),
+        ({"vocabulary_words_per_client": 0}, "vocabulary_words_per_client is 0"),
+        ({"vocabulary_origin": "public"}, "no vocabulary is given"),
+        (
+            {"vocabulary": "tokenizer.json", "vocabulary_epsilon": 1.0, "vocabulary_delta": 1e-6},
+            "leave out one of them",
+        ),
+    ],
+)
+def test_settings_are_checked(options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        ImportSettings(**options)
+
+
+def test_the_commands_say_where_the_vocabulary_comes_from(tmp_path, capsys):
+    lines = [json.dumps({"user": text.client_id, "text": one}) for text in texts() for one in text.sentences]
+    (tmp_path / "messages.jsonl").write_text("\n".join(lines))
+    command = ["import", "jsonl", str(tmp_path / "messages.jsonl"), "--vocabulary-size", "300", "--workers", "1"]
+    private = ["--vocabulary-epsilon", "8", "--vocabulary-delta", "1e-6", "--vocabulary-words-per-client", "6"]
+    assert main([*command, *private, "--out", str(tmp_path / "private")]) == 0
+    assert "the vocabulary is covered" in capsys.readouterr().out
+    assert main(["describe", str(tmp_path / "private")]) == 0
+    assert "epsilon = 8, delta = 1e-06" in capsys.readouterr().out
+    assert main([*command, "--out", str(tmp_path / "plain")]) == 0
+    assert "VOCABULARY NOT COVERED" in capsys.readouterr().out
+    assert main(["describe", str(tmp_path / "plain"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["vocabulary_origin"]["kind"] == "training text"

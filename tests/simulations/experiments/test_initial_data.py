@@ -1,0 +1,288 @@
+"""Runs that begin with the parameters of another: what they may say of the people whose text these were made from."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from fedlm.commands import account as account_command
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fedlm.fl_core.privacy.accounting import gaussian_epsilon
+from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
+from fedlm.fl_core.privacy.statement import state
+from fedlm.fl_core.runs.initial_parameters import stated_privacy
+from fedlm.simulations.data.store.writer import StoreWriter
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.pretraining.run import run_pretraining
+from fedlm.simulations.pretraining.settings import Pretraining
+
+
+@pytest.fixture
+def settings(small_store):
+    return {
+        "model": "cifg_tiny",
+        "data": small_store,
+        "rounds": 1,
+        "cohort_size": 6,
+        "client_max_batches": 2,
+        "length": 8,
+        "heldout_examples": 20,
+        "test_examples": 20,
+        "update_clip_norm": 0.1,
+        "lanes_per_device": 1,
+        "cohort_sampler": "min_separation",
+        # A learning rate this small moves no float32 parameter of ordinary size.
+        "server_learning_rate": 1e-30,
+        "delta": 1e-5,
+        "privacy": "gaussian",
+        "noise_multiplier": 4.0,
+    }
+
+
+@pytest.fixture
+def public(settings):
+    return settings | {"privacy": "none", "noise_multiplier": None, "delta": None, "server_learning_rate": 0.01}
+
+
+def run(settings, out, **changes):
+    return run_experiment(compose(Experiment, **settings | changes), out)
+
+
+def statement_of(folder, capsys):
+    assert account_command.main(["ledger", str(folder), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_private_round_does_not_make_text_private_that_is_in_its_first_parameters(settings, public, tmp_path, capsys):
+    first = run(public, tmp_path / "first")
+    second = run(settings, tmp_path / "second", init_from=tmp_path / "first")
+    assert second["parameters_sha256"] == first["parameters_sha256"]
+    assert second["privacy"].startswith("NOT PRIVATE")
+    assert "epsilon" not in second["privacy"]
+    assert second["privacy_guarantee"] is None
+    third = run(settings, tmp_path / "third", init_from=tmp_path / "second")
+    assert third["privacy_guarantee"] is None
+    for folder in (tmp_path / "second", tmp_path / "third"):
+        found = statement_of(folder, capsys)
+        assert (found["epsilon"], found["rho"], found["sensitivity"]) == (None, None, None)
+        assert "trained without privacy" in found["not_private"]
+        assert stated_privacy(folder).startswith("NOT PRIVATE")
+
+
+def test_what_private_runs_spend_is_composed_over_the_whole_chain(settings, tmp_path, capsys):
+    one = run(settings, tmp_path / "1")["privacy_guarantee"]
+    assert one["epsilon"] == pytest.approx(gaussian_epsilon(4.0, 1.0, 1e-5))
+    for number in (2, 3):
+        summary = run(settings, tmp_path / f"{number}", init_from=tmp_path / f"{number - 1}")
+        exact = gaussian_epsilon(4.0, np.sqrt(number), 1e-5)
+        guarantee = summary["privacy_guarantee"]
+        assert exact * (1 - 1e-9) <= guarantee["epsilon"] <= exact * 1.01
+        assert guarantee["rho"] == pytest.approx(number / (2 * 16))
+        assert guarantee["epsilon"] < number * one["epsilon"]
+        assert summary["privacy"].count("composed with") == number - 1
+    # What is accounted is in the run's own ledger: the others may be changed, moved or lost.
+    (tmp_path / "2" / "summary.json").write_text('{"privacy": "(epsilon = 0)"}')
+    shutil.rmtree(tmp_path / "1")
+    assert statement_of(tmp_path / "3", capsys)["epsilon"] == guarantee["epsilon"]
+    shutil.rmtree(tmp_path / "2")
+    assert statement_of(tmp_path / "3", capsys)["epsilon"] == guarantee["epsilon"]
+
+
+def test_a_user_may_say_that_the_text_was_public_or_of_others(settings, public, tmp_path, small_store):
+    other = other_import(small_store, tmp_path / "other", range(5, 60))
+    run(public, tmp_path / "first", data=other)
+    alone = gaussian_epsilon(4.0, 1.0, 1e-5)
+    for word, said in (("public", "public text"), ("disjoint", "other people")):
+        child = run(settings, tmp_path / word, init_from=tmp_path / "first", initial_data=word)
+        assert child["privacy_guarantee"]["epsilon"] == pytest.approx(alone)
+        assert said in child["privacy"]
+        assert any(said in line for line in child["privacy_guarantee"]["assumptions"])
+        # The word is remembered by those that go on from there on the same data.
+        grandchild = run(settings, tmp_path / f"{word}-2", init_from=tmp_path / word)
+        assert said in grandchild["privacy"]
+        assert grandchild["privacy_guarantee"]["epsilon"] == pytest.approx(
+            gaussian_epsilon(4.0, np.sqrt(2), 1e-5), rel=0.01
+        )
+    # Those who were other people to one run may be the people of the next.
+    back = run(settings, tmp_path / "back", init_from=tmp_path / "disjoint", data=other)
+    assert back["privacy_guarantee"] is None
+    assert run(settings, tmp_path / "open", init_from=tmp_path / "public", data=other)["privacy_guarantee"]
+
+
+def other_import(store, out, writers):
+    """Write text of some people, by the vocabulary of a store."""
+    tokenizer = Tokenizer.load(store / "tokenizer.json")
+    with StoreWriter(out, "other", tokenizer) as writer:
+        for number in writers:
+            text = np.random.default_rng(number).integers(10, 100, (3, 5))
+            writer.add("train", f"writer{number}", text)
+        for split in ("heldout", "test"):
+            writer.add(split, split, np.full((3, 5), 11))
+    return out
+
+
+def test_another_import_may_hold_the_same_people(settings, public, tmp_path, small_store):
+    run(public, tmp_path / "first", data=other_import(small_store, tmp_path / "a", range(60)))
+    child = run(
+        settings,
+        tmp_path / "child",
+        data=other_import(small_store, tmp_path / "b", range(2, 60)),
+        init_from=tmp_path / "first",
+    )
+    assert child["privacy_guarantee"] is None
+
+
+def test_a_word_that_is_not_so_is_refused(settings, public, tmp_path):
+    run(public, tmp_path / "first")
+    for word in ("public", "disjoint"):
+        with pytest.raises(ConfigurationError, match="on the very training clients of this run"):
+            run(settings, tmp_path / "second", init_from=tmp_path / "first", initial_data=word)
+        with pytest.raises(ConfigurationError, match="does nothing without init_from"):
+            run(settings, tmp_path / "second", initial_data=word)
+    with pytest.raises(ConfigurationError, match="initial_data is 'secret'"):
+        run(settings, tmp_path / "second", init_from=tmp_path / "first", initial_data="secret")
+
+
+def test_a_target_is_the_total(settings, tmp_path):
+    run(settings, tmp_path / "first")
+    for target, name in ((("epsilon"), "target_epsilon"), ("rho", "target_rho")):
+        goal = {"epsilon": 1.5, "rho": 0.06}[target]
+        child = settings | {"noise_multiplier": None, name: goal}
+        summary = run(child, tmp_path / target, init_from=tmp_path / "first")
+        found = summary["privacy_guarantee"][target]
+        assert goal * 0.99 <= found <= goal * (1 + 1e-9)
+        assert run(child, tmp_path / f"{target} alone")["noise_multiplier"] < summary["noise_multiplier"]
+        with pytest.raises(ConfigurationError, match=f"the target {target} is .* in all, .* has spent .* already"):
+            run(child | {name: goal / 5}, tmp_path / "spent", init_from=tmp_path / "first")
+
+
+@pytest.mark.long
+def test_central_training_is_composed_where_its_unit_is_a_user(settings, tmp_path):
+    central = {
+        "model": "cifg_tiny",
+        "data": settings["data"],
+        "steps": 2,
+        "batch_size": 4,
+        "length": 8,
+        "noise_multiplier": 1.5,
+        "delta": 1e-5,
+        "heldout_examples": 5,
+        "test_examples": 5,
+    }
+    by_user = run_pretraining(compose(Pretraining, **central, unit="user"), tmp_path / "users")
+    run_pretraining(compose(Pretraining, **central), tmp_path / "examples")
+    of_users = run(settings, tmp_path / "a", init_from=tmp_path / "users")["privacy_guarantee"]
+    alone = gaussian_epsilon(4.0, 1.0, 1e-5)
+    assert alone < of_users["epsilon"] <= alone + by_user["privacy_guarantee"]["epsilon"]
+    assert of_users["adjacency"].startswith("zero-out")
+    assert of_users["rho"] is None
+    of_examples = run(settings, tmp_path / "b", init_from=tmp_path / "examples")
+    assert of_examples["privacy_guarantee"] is None
+    assert "whose unit is another" in of_examples["privacy"]
+    # The other way round, and the same unit twice.
+    back = run_pretraining(
+        compose(Pretraining, **central, unit="user", init_from=tmp_path / "a"), tmp_path / "users again"
+    )
+    assert back["privacy_guarantee"]["epsilon"] > of_users["epsilon"]
+    rows = [json.loads(line) for line in (tmp_path / "users again" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["epsilon"] == pytest.approx(back["privacy_guarantee"]["epsilon"])
+    twice = run_pretraining(compose(Pretraining, **central, init_from=tmp_path / "examples"), tmp_path / "twice")
+    once = json.loads((tmp_path / "examples" / "summary.json").read_text())
+    assert twice["privacy_guarantee"]["epsilon"] > once["privacy_guarantee"]["epsilon"]
+    longer = run_pretraining(
+        compose(Pretraining, **central | {"length": 7}, init_from=tmp_path / "examples"), tmp_path / "other windows"
+    )
+    assert longer["privacy_guarantee"] is None
+
+
+def test_only_what_a_private_run_has_released_counts_as_its_own(settings, public, tmp_path):
+    moving = {"server_learning_rate": 0.1}
+    run(settings, tmp_path / "private", **moving)
+    run(public, tmp_path / "public", **moving)
+    shutil.copytree(tmp_path / "private", tmp_path / "mixed")
+    shutil.rmtree(tmp_path / "mixed" / "checkpoints")
+    shutil.copytree(tmp_path / "public" / "checkpoints", tmp_path / "mixed" / "checkpoints")
+    with pytest.raises(CheckpointError, match="none that this private run's ledger names"):
+        run(settings, tmp_path / "child", init_from=tmp_path / "mixed")
+    # Without its ledger nothing is promised of a private run.
+    shutil.copytree(tmp_path / "private", tmp_path / "bare")
+    shutil.rmtree(tmp_path / "bare" / "privacy")
+    child = run(settings, tmp_path / "of bare", init_from=tmp_path / "bare")
+    assert "its ledger is missing" in child["privacy"]
+    ledger = tmp_path / "private" / "privacy" / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"noise_multiplier": 4.0', '"noise_multiplier": 9.0', 1))
+    with pytest.raises(LedgerError, match="does not match its checksum"):
+        run(settings, tmp_path / "child", init_from=tmp_path / "private")
+
+
+def test_a_ledger_of_an_earlier_version_is_no_promise(settings, tmp_path):
+    """It did not say which parameters were released, nor what the run began with."""
+    run(settings, tmp_path / "first")
+    written = PrivacyLedger(tmp_path / "first" / "privacy" / "ledger.jsonl")
+    head = written.records[0]
+    about = {name: value for name, value in head["about"].items() if name not in ("ancestry", "training_data_sha256")}
+    old = PrivacyLedger(tmp_path / "old.jsonl")
+    about["experiment"] = about["experiment"] | {"init_from": "somewhere"}
+    old.begin(written.plan, written.delta, head["secret"], about)
+    for record in written.releases:
+        old.intend(record._replace(parameters=None))
+        old.confirm()
+    assert "wrote down neither what" in state(old).sentence()
+    assert state(old).total is None
+    shutil.copy(tmp_path / "old.jsonl", tmp_path / "first" / "privacy" / "ledger.jsonl")
+    child = run(settings, tmp_path / "child", init_from=tmp_path / "first")
+    assert "does not say which parameters were released" in child["privacy"]
+
+
+def test_what_a_run_began_with_is_kept_when_it_goes_on(settings, public, tmp_path, small_store):
+    """The same parameters from a run that promises more do not make the promise better."""
+    first = run(public, tmp_path / "public", data=other_import(small_store, tmp_path / "other", range(20)))
+    clean = run(settings, tmp_path / "clean", init_from=tmp_path / "public", initial_data="disjoint")
+    assert clean["parameters_sha256"] == first["parameters_sha256"]
+    assert clean["privacy_guarantee"]
+    child = settings | {"rounds": 2, "checkpoint_every": 1}
+
+    def stop(row, rounds):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(compose(Experiment, **child, init_from=tmp_path / "public"), tmp_path / "child", stop)
+    shutil.move(tmp_path / "public", tmp_path / "moved")
+    summary = run(child, tmp_path / "child", init_from=tmp_path / "clean")
+    assert summary["rounds"] == 2
+    assert summary["privacy_guarantee"] is None
+    assert "trained without privacy" in summary["privacy"]
+
+
+def test_parameters_of_another_model_of_the_same_shapes_are_refused(settings, public, tmp_path):
+    run(public, tmp_path / "first")
+    with pytest.raises(CheckpointError, match="parameters of another model, cifg_tiny, not si_cifg_tiny"):
+        run(public, tmp_path / "second", model="si_cifg_tiny", init_from=tmp_path / "first")
+
+
+def test_changed_data_are_noticed(settings, tmp_path, small_store):
+    """Also where all sizes are the same, and by a private run where the file was changed after the import."""
+    store = other_import(small_store, tmp_path / "store", range(60))
+    child = settings | {"data": store, "rounds": 4, "checkpoint_every": 1, "min_separation": 2}
+
+    def stop(row, rounds):
+        if row["round"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(compose(Experiment, **child), tmp_path / "out", stop)
+    other_import(small_store, tmp_path / "fewer", range(4, 60))
+    with pytest.raises(CheckpointError, match=r"another (content of data|set of training clients)"):
+        run(child, tmp_path / "out", data=tmp_path / "fewer")
+    train = store / "train.arrow"
+    content = train.read_bytes()
+    at = content.index(b"writer1")
+    train.write_bytes(content[:at] + b"wrote" + content[at + 5 :])
+    with pytest.raises(DataError, match="not what was imported"):
+        run(child, tmp_path / "out")
+    train.write_bytes(content)
+    assert run(child, tmp_path / "out")["rounds"] == 4
