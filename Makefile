@@ -9,12 +9,14 @@ COMPARE_OPTIONS ?=
 TEST_OPTIONS ?= -n 2 --dist worksteal
 LONG = long or reference
 REFERENCE_VENV = reference/.venv
+ACCELERATOR_VENV = .venv-accelerator
+MINUTES ?= 9
 PEERS = benchmarks/simulation/peers
 IS_PYTHON_311 = -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 REFERENCE_PYTHON ?= $(shell for p in python3.11 $(PYTHON); do $$p $(IS_PYTHON_311) 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help compare docs test test-long test-all reference bench-peers lint bench clean
+.PHONY: help compare docs test test-long test-all reference bench-peers lint bench accelerator clean
 
 help:
 	@echo "make compare     compare four architectures on the standard library's text; ends in $(OUT)/report.html"
@@ -25,6 +27,7 @@ help:
 	@echo "make reference   make the environment of the frameworks that some tests compare with (Python 3.11)"
 	@echo "make lint        check style, types and the direction of imports"
 	@echo "make bench       measure; results go to benchmarks/*/results"
+	@echo "make accelerator measure this machine's GPU for MINUTES=$(MINUTES) minutes, in an environment of its own"
 	@echo "make bench-peers make the environment of two more frameworks that bench times (Python 3.11)"
 	@echo "make clean       remove the environments, the site and all runs"
 
@@ -89,5 +92,13 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.deployment.rounds
 	$(BIN)/python -m benchmarks.deployment.check_ins
 
+accelerator: $(ACCELERATOR_VENV)/installed
+	$(ACCELERATOR_VENV)/bin/python -m benchmarks.accelerator --minutes $(MINUTES)
+
+$(ACCELERATOR_VENV)/installed: setup.cfg pyproject.toml constraints.txt
+	test -x $(ACCELERATOR_VENV)/bin/python || $(PYTHON) -m venv $(ACCELERATOR_VENV)
+	$(ACCELERATOR_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cuda,bench]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(REFERENCE_VENV) $(PEERS)/.venv $(SITE) runs
+	rm -rf $(VENV) $(ACCELERATOR_VENV) $(REFERENCE_VENV) $(PEERS)/.venv $(SITE) runs

@@ -22,12 +22,14 @@ class CifgConfig:
       embedding: e, the size of the embeddings and of the recurrent projection.
       hidden: h, the size of the cell.
       tied: whether the output layer uses the input embedding's table.
+      unroll: time steps that the compiled loop takes at once; results are the same.
     """
 
     vocabulary_size: int = 4096
     embedding: int = 1024
     hidden: int = 2048
     tied: bool = True
+    unroll: int = 1
 
 
 def cifg(name: str, config: CifgConfig) -> Model:
@@ -72,7 +74,7 @@ def cifg_with(
     def features(params: Params, tokens: jax.Array) -> jax.Array:
         # Rows of unit norm times sqrt(e) have entries of unit size: small inputs would drown in the recurrence.
         x = embed(params["embedding"], tokens) * config.embedding**0.5
-        return output(cifg_layer(params["recurrent"], x, gate, cell))
+        return output(cifg_layer(params["recurrent"], x, gate, cell, config.unroll))
 
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding" if config.tied else "output"], params["output_bias"]

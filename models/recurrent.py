@@ -45,7 +45,7 @@ def init_cifg_layer(rng: jax.Array, width: int, hidden: int) -> Params:
     return params
 
 
-def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activation) -> jax.Array:
+def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activation, unroll: int = 1) -> jax.Array:
     """Run the recurrence over a batch of sequences, starting from zero state.
 
     With i, g, o the three blocks of `W x_t + R h_{t-1} + b`:
@@ -56,6 +56,7 @@ def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activ
       x_bxtxe: float [batch, time, e].
       gate: activation of the two gates, over the last axis.
       cell: activation of the candidate and of the cell's output, over the last axis.
+      unroll: time steps that the compiled loop takes at once; results are the same.
 
     Returns:
       h, float [batch, time, e].
@@ -63,13 +64,18 @@ def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activ
     z_bxtx3h = dense(params["input"], x_bxtxe)
     recurrent_ex3h, projection_hxe = params["recurrent"]["kernel"], params["projection"]["kernel"]
     if isinstance(recurrent_ex3h, Recorded):
-        return _recorded_recurrence(gate, cell, z_bxtx3h, recurrent_ex3h, projection_hxe)
-    h_txbxe = _recurrence(gate, cell, jnp.swapaxes(z_bxtx3h, 0, 1), recurrent_ex3h, projection_hxe)
+        return _recorded_recurrence(gate, cell, unroll, z_bxtx3h, recurrent_ex3h, projection_hxe)
+    h_txbxe = _recurrence(gate, cell, unroll, jnp.swapaxes(z_bxtx3h, 0, 1), recurrent_ex3h, projection_hxe)
     return jnp.swapaxes(h_txbxe, 0, 1)
 
 
 def _recorded_recurrence(
-    gate: Activation, cell: Activation, z_bxtx3h: jax.Array, recurrent_ex3h: Recorded, projection_hxe: Recorded
+    gate: Activation,
+    cell: Activation,
+    unroll: int,
+    z_bxtx3h: jax.Array,
+    recurrent_ex3h: Recorded,
+    projection_hxe: Recorded,
 ) -> jax.Array:
     # Each matrix is used once for all time steps: by h_{t-1} for what is added to z_t, and by m_t for h_t.
     recording = recurrent_ex3h.recording
@@ -78,7 +84,7 @@ def _recorded_recurrence(
     of_recurrent, z_tap = recording.begin(recurrent_ex3h, "multiply", z_shape)
     of_projection, h_tap = recording.begin(projection_hxe, "multiply", h_shape)
     z_txbx3h, h_tap = jnp.swapaxes(with_tap(z_bxtx3h, z_tap), 0, 1), jnp.swapaxes(h_tap, 0, 1)
-    h_txbxe, m_txbxh = _unroll(gate, cell, z_txbx3h, h_tap, recurrent_ex3h.value, projection_hxe.value)
+    h_txbxe, m_txbxh = _unroll(gate, cell, unroll, z_txbx3h, h_tap, recurrent_ex3h.value, projection_hxe.value)
     h_bxtxe = jnp.swapaxes(h_txbxe, 0, 1)
     recording.finish(of_recurrent, jnp.pad(h_bxtxe[:, :-1], ((0, 0), (1, 0), (0, 0))))
     recording.finish(of_projection, jnp.swapaxes(m_txbxh, 0, 1))
@@ -88,6 +94,7 @@ def _recorded_recurrence(
 def _unroll(
     gate: Activation,
     cell: Activation,
+    unroll: int,
     z_txbx3h: jax.Array,
     shift_txbxe: jax.Array,
     recurrent_ex3h: jax.Array,
@@ -110,30 +117,42 @@ def _unroll(
         jnp.zeros((batch, projection_hxe.shape[1]), z_txbx3h.dtype),
         jnp.zeros((batch, hidden), z_txbx3h.dtype),
     )
-    _, (h_txbxe, m_txbxh) = jax.lax.scan(step, start, (z_txbx3h, shift_txbxe))
+    _, (h_txbxe, m_txbxh) = jax.lax.scan(step, start, (z_txbx3h, shift_txbxe), unroll=unroll)
     return h_txbxe, m_txbxh
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _recurrence(
-    gate: Activation, cell: Activation, z_txbx3h: jax.Array, recurrent_ex3h: jax.Array, projection_hxe: jax.Array
+    gate: Activation,
+    cell: Activation,
+    unroll: int,
+    z_txbx3h: jax.Array,
+    recurrent_ex3h: jax.Array,
+    projection_hxe: jax.Array,
 ) -> jax.Array:
-    return _recurrence_forward(gate, cell, z_txbx3h, recurrent_ex3h, projection_hxe)[0]
+    return _recurrence_forward(gate, cell, unroll, z_txbx3h, recurrent_ex3h, projection_hxe)[0]
 
 
 def _recurrence_forward(
-    gate: Activation, cell: Activation, z_txbx3h: jax.Array, recurrent_ex3h: jax.Array, projection_hxe: jax.Array
+    gate: Activation,
+    cell: Activation,
+    unroll: int,
+    z_txbx3h: jax.Array,
+    recurrent_ex3h: jax.Array,
+    projection_hxe: jax.Array,
 ) -> tuple[jax.Array, tuple]:
     # Differentiating by a shift of every pre-activation and of every output, not by the weights, leaves the
     # backward loop free of weight gradients: each is then one matrix product over all time steps.
     no_shift = jnp.zeros((*z_txbx3h.shape[:2], projection_hxe.shape[1]), z_txbx3h.dtype)
     (h_txbxe, m_txbxh), pull_back = jax.vjp(
-        lambda z, shift: _unroll(gate, cell, z, shift, recurrent_ex3h, projection_hxe), z_txbx3h, no_shift
+        lambda z, shift: _unroll(gate, cell, unroll, z, shift, recurrent_ex3h, projection_hxe), z_txbx3h, no_shift
     )
     return h_txbxe, (pull_back, h_txbxe, m_txbxh)
 
 
-def _recurrence_backward(gate: Activation, cell: Activation, residuals: tuple, h_gradient_txbxe: jax.Array) -> tuple:
+def _recurrence_backward(
+    gate: Activation, cell: Activation, unroll: int, residuals: tuple, h_gradient_txbxe: jax.Array
+) -> tuple:
     pull_back, h_txbxe, m_txbxh = residuals
     z_gradient, shift_gradient = pull_back((h_gradient_txbxe, jnp.zeros_like(m_txbxh)))
     recurrent_gradient = sum_of_outer_products(h_txbxe[:-1], z_gradient[1:])

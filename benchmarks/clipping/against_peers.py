@@ -9,10 +9,9 @@ planned for arguments, outputs and temporaries of one device. PyTorch allocates 
 is a step's cannot be told as exactly: its memory is left out.
 
     python -m benchmarks.clipping.against_peers
-    python -m benchmarks.clipping.against_peers --accelerator
 
-`make bench-peers` makes the environment of PyTorch and Opacus; without it they are left out. `--accelerator` measures
-tokens a second of large models instead (`benchmarks/clipping/accelerator.py`). Run it when nothing else runs.
+`make bench-peers` makes the environment of PyTorch and Opacus; without it they are left out. Run it when nothing else
+runs. On an accelerator, `benchmarks.accelerator` measures such steps of large models.
 """
 
 import argparse
@@ -30,7 +29,6 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from benchmarks.clipping import accelerator
 from benchmarks.clipping.measurement import (
     Candidate,
     Started,
@@ -66,9 +64,6 @@ def main() -> None:
     console = Console()
     console.width = max(console.width, TABLE_WIDTH)
     arguments.results.mkdir(parents=True, exist_ok=True)
-    if arguments.accelerator:
-        accelerator.measure(arguments, console)
-        return
     results: dict[str, Any] = {"machine": describe_machine(), "setting": setting(arguments), "cases": []}
     results["cases"] = measured_before(arguments.results / "against_peers.json", results, "cases", [])
     partial = arguments.results / "against_peers.partial.json"
@@ -110,8 +105,6 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--without-peers", action="store_true", help="leave PyTorch and Opacus out")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that an answer of a peer may take")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the numbers and the plot go")
-    parser.add_argument("--accelerator", action="store_true", help="measure tokens a second of large models instead")
-    accelerator.add_options(parser.add_argument_group("with --accelerator"))
     return parser.parse_args(words)
 
 

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax_privacy import clipping as jax_privacy_clipping
 
 from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum
 from fedlm.models.base import Batch, Model, Params, WeightedBatch, weigh_examples
@@ -143,11 +142,13 @@ def _clipped(setting: Setting, model: Model, params: Params, rows: WeightedBatch
 
 
 def _jax_privacy(model: Model, microbatch: int) -> Callable[[Params, Any], Params]:
+    from jax_privacy import clipping
+
     def loss(params: Params, row: WeightedBatch) -> jax.Array:
         sums = weigh_examples(model.loss(params, row), row)
         return jnp.sum(sums.loss) / jnp.maximum(jnp.sum(sums.tokens), 1.0)
 
-    return jax_privacy_clipping.clipped_grad(loss, l2_clip_norm=CLIP_NORM, microbatch_size=microbatch)
+    return clipping.clipped_grad(loss, l2_clip_norm=CLIP_NORM, microbatch_size=microbatch)
 
 
 _ONE_MICROBATCH = {PLAIN: _plain}

@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax_privacy import clipping
 
 from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip_factors
 from fedlm.fl_core.clipping.factored_gradients import Gradient, gradients_of
@@ -112,6 +111,9 @@ def unit_sums(sums: ExampleSums, batch: Any, units: int) -> ExampleSums:
 
 
 def _by_vmap(setting: Clipping, model: Model, params: Params, batch: Any, units: int) -> ClippedSum:
+    # The other methods do without this package.
+    from jax_privacy import clipping
+
     def clipped(params: Params, unit: Any) -> tuple[Params, tuple[jax.Array, jax.Array, ExampleSums]]:
         def loss(params: Params) -> tuple[jax.Array, ExampleSums]:
             sums = unit_sums(model.loss(params, unit), unit, 1)

@@ -90,7 +90,8 @@ def unrolled_cifg(params, x_bxtxe, gate, cell):
     [(jax.nn.sigmoid, jnp.tanh, 1), (jax.nn.sigmoid, jnp.tanh, 4), (si_sigmoid, si_tanh, 4)],
     ids=["cifg-1", "cifg-4", "si_cifg-4"],
 )
-def test_gradients_of_the_recurrence(gate, cell, length):
+@pytest.mark.parametrize("unroll", [1, 3])
+def test_gradients_of_the_recurrence(gate, cell, length, unroll):
     rng = np.random.default_rng(0)
     params = in_float64(perturbed(init_cifg_layer(jax.random.key(0), 5, 7)))
     x, weights = rng.normal(size=(2, 3, length, 5))
@@ -99,5 +100,6 @@ def test_gradients_of_the_recurrence(gate, cell, length):
         def gradients(layer):
             return jax.jit(jax.grad(lambda p, x: jnp.sum(layer(p, x, gate, cell) * weights), argnums=(0, 1)))
 
-        found, expected = (gradients(layer)(params, x) for layer in (cifg_layer, unrolled_cifg))
+        layers = functools.partial(cifg_layer, unroll=unroll), unrolled_cifg
+        found, expected = (gradients(layer)(params, x) for layer in layers)
         jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected)

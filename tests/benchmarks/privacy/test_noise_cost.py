@@ -19,3 +19,14 @@ def test_state_is_never_larger_than_stated(name):
         largest = max(largest, sum(leaf.nbytes for leaf in arrays))
     assert largest <= state_bytes(name, LIKE)
     assert time_block(name, LIKE, draw, 2) > 0
+
+
+def test_the_dense_mechanism_is_timed_in_the_middle_of_its_rounds():
+    number_of_terms = []
+
+    def draw(terms):
+        number_of_terms.append(len(terms))
+        return LIKE
+
+    assert time_block("dense", LIKE, draw, 2) > 0
+    assert number_of_terms == [151, 152]

@@ -1,0 +1,198 @@
+"""What is measured, in order of value: one cell a number or two, each alone in what can go wrong with it.
+
+`full` is for an accelerator; `tiny` computes the same with sizes that a CPU can, so that everything has run once
+before.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+PACKAGE = "benchmarks.accelerator"
+PEAKS, ROUNDS, SHARES, COMPARISON = "peaks", "rounds", "shares", "comparison"
+PRIVATE_STEPS, NOISE, RECURRENCE, PARITY = "private_steps", "noise", "recurrence", "parity"
+GROUPS = (PEAKS, ROUNDS, SHARES, PRIVATE_STEPS, PARITY, NOISE, RECURRENCE, COMPARISON)
+OURS, PLAIN, JAX_PRIVACY = ("bookkeeping", "ghost", "vmap"), "plain", "jax_privacy"
+MECHANISMS = ("plain draw", "gaussian", "tree", "tree_honaker", "blt", "banded", "dense")
+"""Named here, and models below, so that the runner needs no JAX; tests hold these lists to the registries."""
+LARGER_MODELS = (
+    *("cifg_1m", "si_cifg_1m", "transformer_1m", "si_transformer_1m", "cifg_6m", "si_cifg_6m", "cifg_9m", "si_cifg_9m"),
+    *("cifg_19m", "si_cifg_19m", "transformer_11m", "si_transformer_11m", "transformer_21m", "si_transformer_21m"),
+    *("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large", "bert_mega"),
+)
+SMALLEST_MODELS = ("cifg_tiny", "transformer_tiny", "bert_tiny", "si_cifg_tiny", "si_transformer_tiny")
+
+
+class Cell(NamedTuple):
+    """A measurement.
+
+    Attributes:
+      group: the module of this package that measures it.
+      name: within the group.
+      measure: `module:function`.
+      arguments: of the function.
+      limit: seconds after which it is given up.
+      least: seconds that must be left of the run for it to begin.
+      alone: whether it starts processes of its own, which must not find the devices taken.
+    """
+
+    group: str
+    name: str
+    measure: str
+    arguments: dict[str, Any]
+    limit: float
+    least: float
+    alone: bool = False
+
+
+def full() -> list[Cell]:
+    """List the cells of an accelerator."""
+    size = {"clients": 500, "most_steps": 120, "length": 20, "vocabulary": 4096}
+
+    def round_of(model: str, precision: str, lanes: int | None = None) -> Cell:
+        # Few lanes take long for a round; as many clients a lane keep them about equally long.
+        clients = 500 if lanes is None else min(500, max(50, 8 * lanes))
+        return _round(model, precision, lanes, size | {"clients": clients}, patience=8.0, limit=75, least=25)
+
+    def shares_of(model: str, precision: str) -> Cell:
+        arguments = {"model": model, "precision": precision, "lanes": None, **size, "passes": 2}
+        return _cell(SHARES, f"{model}, {precision}", "measure", arguments, 90, 30)
+
+    def steps_of(model: str, precision: str, examples: int, length: int, kinds: tuple[str, ...]) -> Iterator[Cell]:
+        vocabulary = {"bert_base": 30_522}.get(model)
+        for kind in kinds:
+            yield _step(model, precision, kind, examples, length, vocabulary, microbatches=3, limit=75, least=25)
+
+    def recurrence_of(precision: str, lanes: int, batch: int, unroll: int) -> Cell:
+        arguments = {"model": "cifg_19m", "precision": precision, "lanes": lanes, "batch": batch, "length": 20}
+        return _recurrence(arguments | {"vocabulary": 4096, "unroll": unroll, "patience": 2.0}, limit=60, least=20)
+
+    def parity_of(model: str, length: int) -> Cell:
+        return _cell(PARITY, model, "measure", {"model": model, "length": length, "vocabulary": 4096}, 90, 30)
+
+    def noise_of(mechanism: str, parameters: int) -> Cell:
+        return _noise(mechanism, parameters, block=16, limit=40, least=12)
+
+    every = (PLAIN, *OURS[:2], JAX_PRIVACY, *OURS[2:])
+    return [
+        _cell(PEAKS, "products", "measure_products", {"sizes": [4096, 8192], "patience": 1.0}, 60, 10),
+        _cell(PEAKS, "memory", "measure_memory", {"mebibytes": 1024, "patience": 1.0}, 40, 10),
+        round_of("cifg_19m", "bfloat16"),
+        round_of("cifg_19m", "tf32"),
+        shares_of("cifg_19m", "bfloat16"),
+        round_of("transformer_21m", "bfloat16"),
+        *steps_of("transformer_21m", "bfloat16", 256, 128, every),
+        *steps_of("bert_base", "bfloat16", 64, 512, every),
+        *map(parity_of, SMALLEST_MODELS[:3], (16, 16, 16)),
+        _cell(PARITY, "noise", "measure_noise", {"parameters": 1_000_000}, 40, 12),
+        *(noise_of(mechanism, 20_000_000) for mechanism in MECHANISMS),
+        recurrence_of("bfloat16", 64, 10, 1),
+        recurrence_of("bfloat16", 64, 10, 20),
+        round_of("transformer_21m", "tf32"),
+        shares_of("transformer_21m", "bfloat16"),
+        *steps_of("cifg_19m", "bfloat16", 1024, 20, every),
+        *steps_of(DECODER, "bfloat16", 64, 512, every),
+        *map(parity_of, SMALLEST_MODELS[3:], (16, 16)),
+        *(recurrence_of("bfloat16", 64, 10, unroll) for unroll in (2, 5)),
+        *(recurrence_of("tf32", 64, 10, unroll) for unroll in (1, 20)),
+        *(recurrence_of("bfloat16", 1, 1024, unroll) for unroll in (1, 20)),
+        *(noise_of(mechanism, 100_000_000) for mechanism in MECHANISMS),
+        *(
+            round_of(model, precision, lanes)
+            for lanes in (16, 64, 4, 1)
+            for precision in ("bfloat16", "tf32")
+            for model in ("cifg_19m", "transformer_21m")
+        ),
+        *(round_of(model, "float32") for model in ("cifg_19m", "transformer_21m")),
+        *steps_of("transformer_21m", "bfloat16", 1024, 64, every),
+        *steps_of("bert_base", "bfloat16", 256, 128, every),
+        *steps_of(DECODER, "bfloat16", 256, 128, every),
+        *steps_of("transformer_21m", "tf32", 256, 128, every),
+        *steps_of("bert_base", "tf32", 64, 512, every),
+        _comparison({}, None, limit=900, least=150),
+        *(parity_of(model, 16) for model in LARGER_MODELS),
+    ]
+
+
+DECODER = "decoder_100m"
+
+
+def tiny() -> list[Cell]:
+    """List cells that compute, with tiny sizes, all that `full` does."""
+    size = {"clients": 6, "most_steps": 2, "length": 5, "vocabulary": 64}
+    limit: dict[str, float] = {"limit": 120, "least": 0}
+    cells = [
+        _cell(PEAKS, "products", "measure_products", {"sizes": [64], "patience": 0.02}, **limit),
+        _cell(PEAKS, "memory", "measure_memory", {"mebibytes": 1, "patience": 0.02}, **limit),
+    ]
+    for model, policy, lanes in (
+        *(("cifg_tiny", policy, None) for policy in ("bfloat16", "tf32", "float32")),
+        ("cifg_tiny", "bfloat16", 2),
+        ("transformer_tiny", "bfloat16", None),
+    ):
+        cells.append(_round(model, policy, lanes, size, patience=0.02, **limit))
+    arguments = {"model": "cifg_tiny", "precision": "bfloat16", "lanes": 2, **size, "passes": 1}
+    cells.append(_cell(SHARES, "cifg_tiny, bfloat16", "measure", arguments, **limit))
+    for model, kinds in (
+        ("transformer_tiny", (PLAIN, *OURS, JAX_PRIVACY)),
+        ("bert_tiny", (PLAIN, OURS[0])),
+        ("cifg_tiny", (PLAIN, OURS[0])),
+    ):
+        sizes = 2 if model == "transformer_tiny" else 1
+        cells += [_step(model, "bfloat16", kind, 8, 4, 64, sizes, patience=0.02, **limit) for kind in kinds]
+    for model in ("cifg_tiny", "bert_tiny"):
+        arguments = {"model": model, "length": 5, "vocabulary": 64}
+        cells.append(_cell(PARITY, model, "measure", arguments, **limit))
+    cells.append(_cell(PARITY, "noise", "measure_noise", {"parameters": 1000}, **limit))
+    cells += [_noise(mechanism, 2000, block=2, **limit) for mechanism in MECHANISMS]
+    shape = {"model": "cifg_tiny", "lanes": 2, "batch": 2, "length": 4, "vocabulary": 64, "patience": 0.02}
+    for policy, unroll in (("bfloat16", 1), ("bfloat16", 4), ("tf32", 1)):
+        cells.append(_recurrence(shape | {"precision": policy, "unroll": unroll}, **limit))
+    changes = {"models": ["cifg_tiny"], "seeds": [0], "client_learning_rates": [0.5], "rounds": 2, "cohort_size": 2}
+    changes |= {"client_max_batches": 2, "evaluate_every": 1, "heldout_examples": 20, "test_examples": 20}
+    return [*cells, _comparison(changes, 20, **limit)]
+
+
+def _cell(group: str, name: str, function: str, arguments: dict[str, Any], limit: float, least: float) -> Cell:
+    return Cell(group, name, f"{PACKAGE}.{group}:{function}", arguments, limit, least)
+
+
+def _round(
+    model: str, precision: str, lanes: int | None, size: dict[str, int], patience: float, limit: float, least: float
+) -> Cell:
+    name = f"{model}, {precision}, {'lanes as chosen' if lanes is None else f'{lanes} lanes'}"
+    arguments = {"model": model, "precision": precision, "lanes": lanes, **size, "patience": patience}
+    return _cell(ROUNDS, name, "measure", arguments, limit, least)
+
+
+def _step(
+    model: str,
+    precision: str,
+    kind: str,
+    examples: int,
+    length: int,
+    vocabulary: int | None,
+    microbatches: int,
+    limit: float,
+    least: float,
+    patience: float = 2.0,
+) -> Cell:
+    arguments = {"model": model, "precision": precision, "kind": kind, "examples": examples, "length": length}
+    arguments |= {"vocabulary": vocabulary, "microbatches": microbatches, "patience": patience}
+    name = f"{model}, {precision}, {examples} x {length}, {kind}"
+    return _cell(PRIVATE_STEPS, name, "measure", arguments, limit, least)
+
+
+def _noise(mechanism: str, parameters: int, block: int, limit: float, least: float) -> Cell:
+    arguments = {"mechanism": mechanism, "parameters": parameters, "block": block, "passes": 3}
+    return _cell(NOISE, f"{mechanism}, {parameters:,} parameters", "measure", arguments, limit, least)
+
+
+def _recurrence(arguments: dict[str, Any], limit: float, least: float) -> Cell:
+    shape = f"{arguments['lanes']} x {arguments['batch']} rows"
+    name = f"{arguments['model']}, {arguments['precision']}, {shape}, {arguments['unroll']} at once"
+    return _cell(RECURRENCE, name, "measure", arguments, limit, least)
+
+
+def _comparison(changes: dict[str, Any], modules: int | None, limit: float, least: float) -> Cell:
+    arguments = {"changes": changes, "modules": modules}
+    return _cell(COMPARISON, "small preset", "measure", arguments, limit, least)._replace(alone=True)

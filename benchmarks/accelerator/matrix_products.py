@@ -1,0 +1,86 @@
+"""The matrix products of a traced computation (`goals` puts them on the roofline of a device).
+
+What is counted follows from shapes and types alone, not from what a compiler made of them: products inside loops count
+as often as the loop runs, and of branches the dearest one. A product multiplies `2 m n k` times and adds, reads both
+factors once and writes its result once. In a recurrence the weights are factors at every time step, and count as read
+at every one: those of many lanes do not fit into a chip.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Product(NamedTuple):
+    """A matrix product: floating point operations, and bytes of its factors and result."""
+
+    flops: float
+    bytes: float
+
+
+Products = Counter[Product]
+"""How often each product is computed."""
+
+
+def products_of(function: Callable, *arguments: Any) -> Products:
+    """Count the matrix products of a function, of whose arguments the shapes and types are enough."""
+    return _in_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def total_flops(products: Products) -> float:
+    return sum(count * product.flops for product, count in products.items())
+
+
+def total_bytes(products: Products) -> float:
+    return sum(count * product.bytes for product, count in products.items())
+
+
+def as_json(products: Products) -> list[list[float]]:
+    return [[product.flops, product.bytes, count] for product, count in sorted(products.items())]
+
+
+def _in_jaxpr(jaxpr: Any) -> Products:
+    total: Products = Counter()
+    for equation in jaxpr.eqns:
+        total.update(_in_equation(equation))
+    return total
+
+
+def _in_equation(equation: Any) -> Products:
+    name, parameters = equation.primitive.name, equation.params
+    if name == "dot_general":
+        return Counter([_product(equation)])
+    if name == "scan":
+        return _times(parameters["length"], _in_jaxpr(parameters["jaxpr"].jaxpr))
+    if name == "while":
+        if _in_jaxpr(parameters["body_jaxpr"].jaxpr):
+            raise ValueError("a loop of unknown length multiplies matrices; count the products of one iteration")
+        return Counter()
+    if name == "cond":
+        return max((_in_jaxpr(branch.jaxpr) for branch in parameters["branches"]), key=total_flops)
+    total: Products = Counter()
+    for inner in _inner(parameters):
+        total.update(_in_jaxpr(inner))
+    return total
+
+
+def _inner(parameters: dict[str, Any]) -> list[Any]:
+    """The computations within an equation: of a call, a custom derivative (its first, forward one), a mapped axis."""
+    values = [parameters[name] for name in ("jaxpr", "call_jaxpr", "fun_jaxpr") if name in parameters]
+    return [getattr(value, "jaxpr", value) for value in values]
+
+
+def _times(count: int, products: Products) -> Products:
+    return Counter({product: count * times for product, times in products.items()})
+
+
+def _product(equation: Any) -> Product:
+    left, right = (variable.aval for variable in equation.invars)
+    result = equation.outvars[0].aval
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    summed = math.prod(left.shape[axis] for axis in contracted)
+    size = sum(aval.size * aval.dtype.itemsize for aval in (left, right, result))
+    return Product(2.0 * result.size * summed, float(size))

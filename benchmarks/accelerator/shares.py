@@ -1,0 +1,177 @@
+"""Where the time of a round goes: input, training, aggregation, noise, the server's step; and whether the device idles.
+
+Three kinds of rounds take turns: whole ones; ones whose chunks of input lie on the device before they begin; and such
+ones in which no client ever ends, so that nothing is compressed, clipped and added up. Their differences are the input
+that training did not hide, and aggregation. Noise and the server's step follow a round, and are timed by themselves. A
+profile, where the device's profiler works, says how long the device did nothing.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from benchmarks.accelerator.rounds import STEPS_PER_CHUNK, Rounds, client_work, draw_clients
+from benchmarks.accelerator.timing import first_seconds, time_runs
+from fedlm.fl_core.aggregation import CohortAggregate
+from fedlm.fl_core.local_sgd import LocalTraining
+from fedlm.fl_core.privacy.noise_source import fresh_secret
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
+from fedlm.models.base import Params, parameter_count
+from fedlm.models.precision import Precision, precision_scope, with_precision
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.federated_data import FederatedData
+from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
+from fedlm.simulations.engine.lane_count import choose_lanes
+from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks
+
+DEVICE_PLANE, STREAM = "/device:", "Stream"
+PLANNED = 1024
+NOISE_ROUNDS = 8
+
+
+class WithInputInPlace(CohortEngine):
+    """An engine whose rounds get chunks that lie on the devices already."""
+
+    def __init__(self, work: ClientWork, data: FederatedData, length: int, lanes: int, chunks: list[LaneChunk]):
+        super().__init__(work, data, length, None, lanes, STEPS_PER_CHUNK)
+        self._in_place = chunks
+
+    def _chunks(self, plan: RoundPlan) -> Any:
+        return self._in_place
+
+
+def measure(
+    model: str,
+    precision: Precision,
+    lanes: int | None,
+    clients: int,
+    most_steps: int,
+    length: int,
+    vocabulary: int,
+    passes: int,
+) -> dict[str, Any]:
+    """Take a round apart; arguments are those of `rounds.measure`, and how often each kind of round is timed."""
+    training, data = LocalTraining(max_batches=most_steps), draw_clients(clients, vocabulary, length, most_steps)
+    built = with_precision(create_model(model, vocabulary), precision)
+    params, work = built.init(jax.random.key(0)), client_work(built, training)
+    chosen = lanes or choose_lanes(parameter_count(built), clients)
+    shape = LaneShape(jax.local_device_count(), chosen, STEPS_PER_CHUNK, length)
+    plan = RoundPlan(0, np.arange(clients), 0, 0.1)
+    made = first_seconds(lambda: [chunk.num_steps for chunk in lane_chunks(data, plan, training, shape)])
+    chunks = [_placed(chunk) for chunk in lane_chunks(data, plan, training, shape)]
+    endless = [chunk._replace(last=jnp.zeros_like(chunk.last)) for chunk in chunks]
+    with precision_scope(precision):
+        whole = Rounds(CohortEngine(work, data, length, None, chosen, STEPS_PER_CHUNK), params, clients)
+        in_place = WithInputInPlace(work, data, length, chosen, chunks)
+        without_ends = WithInputInPlace(work, data, length, chosen, endless)
+        kinds = {
+            "whole": whole.run,
+            "input_in_place": lambda: in_place.run(params, plan).aggregate,
+            "training": lambda: without_ends.run(params, plan).aggregate,
+        }
+        first_seconds(lambda: whole.run(2 * jax.local_device_count()))
+        times: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(passes):
+            for kind, run in kinds.items():
+                times[kind].append(time_runs(run, 0.0, least=1).median)
+        aggregate = kinds["input_in_place"]()
+        busy = device_busy(kinds["whole"])
+    seconds = {kind: statistics.median(values) for kind, values in times.items()}
+    after = _after_the_round(params, aggregate, clients)
+    parts = {
+        "input": max(0.0, seconds["whole"] - seconds["input_in_place"]),
+        "training": seconds["training"],
+        "aggregation": max(0.0, seconds["input_in_place"] - seconds["training"]),
+        **after,
+    }
+    return {
+        "lanes": chosen,
+        "clients": clients,
+        "seconds": {kind: [round(value, 6) for value in values] for kind, values in times.items()},
+        "seconds_of_parts": parts,
+        "shares": {part: value / sum(parts.values()) for part, value in parts.items()},
+        "seconds_to_make_the_input": made,
+        "device": busy,
+    }
+
+
+def _placed(chunk: LaneChunk) -> LaneChunk:
+    mesh = Mesh(np.array(jax.local_devices()), "devices")
+    return jax.block_until_ready(jax.device_put(chunk, NamedSharding(mesh, PartitionSpec("devices"))))
+
+
+def _after_the_round(params: Params, aggregate: CohortAggregate, clients: int) -> dict[str, float]:
+    """Time the noise of a tree, averaged over some rounds, and the server's step of FedAdam."""
+    plan = PrivacyPlan("tree", PLANNED, 1.0, BoundedParticipation(1, 1))
+    private = PrivateRounds(PrivateAggregation(plan, 1.0, clients), fresh_secret(), params)
+    server = ServerOptimizerConfig()
+    state, step = init_server(server, params), jax.jit(lambda state, delta: server_step(server, state, delta, 0.01))
+
+    def noisy_rounds() -> Any:
+        now, deltas = private.init(), None
+        for number in range(NOISE_ROUNDS):
+            mean = private.next(now, aggregate, number)
+            now, deltas = mean.state, mean.delta
+        return deltas
+
+    first_seconds(noisy_rounds)
+    first_seconds(lambda: step(state, aggregate.delta))
+    return {
+        "noise": time_runs(noisy_rounds, 0.0).median / NOISE_ROUNDS,
+        "server's step": time_runs(lambda: step(state, aggregate.delta), 0.0).median,
+    }
+
+
+def device_busy(run: Any) -> dict[str, Any]:
+    """Profile a run, and say how much of the time from its first operation to its last the first device worked."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with jax.profiler.trace(folder):
+                jax.block_until_ready(run())
+            (path,) = Path(folder).rglob("*.xplane.pb")
+            return busy_of(jax.profiler.ProfileData.from_file(str(path)).planes)
+        except Exception as error:
+            # Drivers may refuse to be profiled; all else was measured without.
+            return {"reason": f"no profile: {type(error).__name__}: {str(error)[:200]}"}
+
+
+def busy_of(planes: Iterable[Any]) -> dict[str, Any]:
+    """Sum up the streams of the first device of a profile."""
+    for plane in planes:
+        if plane.name.startswith(DEVICE_PLANE):
+            events = [
+                (event.start_ns, event.start_ns + event.duration_ns, event.name)
+                for line in plane.lines
+                if line.name.startswith(STREAM)
+                for event in line.events
+            ]
+            if events:
+                return _busy(events)
+    return {"reason": "the profile has no streams of a device"}
+
+
+def _busy(events: list[tuple[float, float, str]]) -> dict[str, Any]:
+    events.sort()
+    first, busy, end = events[0][0], 0.0, events[0][0]
+    spent: dict[str, float] = {}
+    for begins, ends, name in events:
+        busy += max(0.0, ends - max(begins, end))
+        end = max(end, ends)
+        spent[name] = spent.get(name, 0.0) + ends - begins
+    longest = sorted(spent.items(), key=lambda item: -item[1])[:12]
+    return {
+        "idle": 1 - busy / (end - first) if end > first else 0.0,
+        "operations": len(events),
+        "longest": {name[:80]: round(value / sum(spent.values()), 4) for name, value in longest},
+    }
