@@ -6,6 +6,8 @@ Usage: python -m benchmarks.simulation.peers.fedlm_engine TASK
 import functools
 import itertools
 import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,8 @@ from benchmarks.simulation.peers.jax_models import create
 from benchmarks.simulation.peers.protocol import RoundAnswer, private_standard_output, serve, timed
 from benchmarks.simulation.peers.task import Task, load_task
 from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, mean_delta
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
+from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
 from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, make_compressor
 from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.round_loop import RoundPlan
@@ -24,17 +28,26 @@ from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 
 SERVER = ServerOptimizerConfig("fedavg")
-UPLOAD_BITS = {"engine": 32, "engine_8bit": 8}
+
+
+class Variant(NamedTuple):
+    """How the engine is run."""
+
+    upload_bits: int = 32
+    algorithm: ClientAlgorithm = PLAIN_SGD
+
+
+VARIANTS = {"engine": Variant(), "engine_8bit": Variant(8)}
 
 
 class Engine:
     """The cohort engine on one device a core, and the server's step."""
 
-    variants = tuple(UPLOAD_BITS)
     packages = ("jax", "jaxlib", "numpy")
     configuration = "one JAX device a core, one lane each"
 
-    def __init__(self, task: Task):
+    def __init__(self, task: Task, variants: Mapping[str, Variant] = VARIANTS):
+        self.variants, self._variants = tuple(variants), variants
         settings = task.settings
         self._model = create(settings.model, settings.vocabulary_size)
         self._params = jax.tree_util.tree_map(jnp.asarray, task.params)
@@ -43,31 +56,38 @@ class Engine:
         self._evaluation = Batch(jnp.asarray(task.evaluation), jnp.ones(len(task.evaluation)))
         self._rounds = itertools.count()
         data, length = InMemoryData(task.clients), task.evaluation.shape[1] - 1
-        training = LocalTraining(batch_size=settings.batch_size)
         self._engines = {
-            variant: CohortEngine(
-                ClientWork(self._model, training, make_compressor(COMPRESSION_OF_BITS[bits]), AggregationRules()),
+            name: CohortEngine(
+                ClientWork(
+                    self._model,
+                    LocalTraining(batch_size=settings.batch_size, algorithm=variant.algorithm),
+                    make_compressor(COMPRESSION_OF_BITS[variant.upload_bits]),
+                    AggregationRules(),
+                ),
                 data,
                 length,
             )
-            for variant, bits in UPLOAD_BITS.items()
+            for name, variant in variants.items()
         }
+        self._memories = {name: one.algorithm.init_server(self._params) for name, one in variants.items()}
 
     def run_round(self, variant: str) -> RoundAnswer:
         """See `protocol.Contestant`; batches are made within the time that is measured."""
         plan = RoundPlan(next(self._rounds), self._clients, 0, self._learning_rate)
+        algorithm, memory = self._variants[variant].algorithm, self._memories[variant]
 
         def run() -> tuple[Params, int]:
-            result = self._engines[variant].run(self._params, plan)
-            return jax.block_until_ready(_average(self._params, result.aggregate)), result.steps
+            result = self._engines[variant].run(self._params, plan, memory=memory)
+            return jax.block_until_ready(_average(algorithm, self._params, memory, result.aggregate)), result.steps
 
         seconds, (params, steps) = timed(run)
         return RoundAnswer(seconds, steps, float(_loss(self._model, params, self._evaluation)))
 
 
-@jax.jit
-def _average(params: Params, aggregate: CohortAggregate) -> Params:
-    return server_step(SERVER, init_server(SERVER, params), mean_delta(aggregate), jnp.ones(())).params
+@functools.partial(jax.jit, static_argnums=0)
+def _average(algorithm: ClientAlgorithm, params: Params, memory: Any, aggregate: CohortAggregate) -> Params:
+    pseudo_gradient, _ = algorithm.update_server(memory, mean_delta(aggregate))
+    return server_step(SERVER, init_server(SERVER, params), pseudo_gradient, jnp.ones(())).params
 
 
 @functools.partial(jax.jit, static_argnums=0)
