@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from fedlm.fl_core.atomic_files import create_privately
+from fedlm.fl_core.atomic_files import create_privately, make_folder
 from fedlm.fl_core.deployment.security.certificates import (
     certificate_pem,
     key_pem,
@@ -31,7 +31,7 @@ def enrol_device(server: str, authority: Path, token: str, folder: Path) -> None
     if (folder / "client.pem").exists():
         raise ConfigurationError(f"{folder}: has credentials already; give another folder, or remove it to enrol again")
     believed = certificate_pem(read_certificate(authority))
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder, private=True)
     path = folder / _UNUSED_KEY
     if not path.exists():
         create_privately(path, key_pem(new_key()))

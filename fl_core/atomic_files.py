@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedlm.fl_core.errors import DiskError
+from fedlm.fl_core.errors import ConfigurationError, DiskError
 
 
 @contextlib.contextmanager
@@ -18,6 +18,24 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise DiskError(
             f"{path}: cannot be written: {error}. Make room or permit writing there, then give the same command again."
         ) from error
+
+
+def make_folder(path: Path, private: bool = False) -> None:
+    """Make a folder, and those that it is in, where it is not there yet.
+
+    Args:
+      path: of the folder.
+      private: let nobody but its owner look into it.
+
+    Raises:
+      ConfigurationError: no folder can be there.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
+    except FileExistsError:
+        raise ConfigurationError(f"{path}: is a file, but must be a folder, or a place for one; give another") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: no folder can be made there ({error.strerror}); give another") from error
 
 
 def write_atomically(path: Path, content: str | bytes, private: bool = False) -> None:

@@ -5,11 +5,19 @@ of its settings are flat: a name, a value.
 """
 
 import dataclasses
+import functools
 import math
+import types
 import typing
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+import numpy as np
+
+from fedlm.fl_core.errors import ConfigurationError
+
+_MUST_BE: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 _Settings = TypeVar("_Settings")
 
 
@@ -100,3 +108,61 @@ def value_types(kind: type) -> dict[str, Any]:
     for name, record in _fields(kind).items():
         types |= {name: hints[name]} if record is None else value_types(record)
     return types
+
+
+def check_value_types(settings: Any) -> None:
+    """Make the values of a record, but for those of the records within it, of the types that its fields say.
+
+    Numbers of NumPy become Python's, texts paths, lists tuples. A record calls it before it checks more.
+
+    Raises:
+      ConfigurationError: a value fits its field's type in no way.
+    """
+    record: Any = type(settings)
+    for name, kind in _types_of(record).items():
+        value = getattr(settings, name)
+        try:
+            fitting = fitting_value(value, kind)
+        except TypeError as error:
+            raise ConfigurationError(f"{name} is {value!r}, but {error}") from None
+        # Numbers of Python stay as they were written: 5 in place of 5.0.
+        written = all(type(one) in (int, float) for one in (value if isinstance(value, tuple) else (value,)))
+        if fitting != value or not written:
+            object.__setattr__(settings, name, fitting)
+
+
+@functools.cache
+def _types_of(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def fitting_value(value: Any, kind: Any) -> Any:
+    """Make what a field of a type holds of a value; a TypeError says what the value must be."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None or value == "None":
+            return None
+        return fitting_value(value, next(part for part in parts if part is not types.NoneType))
+    if origin is tuple:
+        values = value if isinstance(value, list | tuple) else [value]
+        try:
+            return tuple(fitting_value(one, parts[0]) for one in values)
+        except TypeError as error:
+            raise TypeError(f"each {error}") from None
+    if origin is Literal:
+        if value not in parts:
+            raise TypeError(f"must be one of {', '.join(map(str, parts))}")
+        return parts[parts.index(value)]
+    if dataclasses.is_dataclass(kind):
+        record = typing.cast(type, kind)
+        if not isinstance(value, record):
+            raise TypeError(f"must be {record.__name__}")
+        return value
+    number = {int: Integral, float: Real}.get(kind)
+    if number is not None and isinstance(value, number) and not isinstance(value, bool):
+        # A whole number may be too large for a fractional one, and is infinite then, as 1e400 is.
+        return float(str(value)) if kind is float and isinstance(value, Integral) else kind(value)
+    if number is not None or not isinstance(value, {bool: bool | np.bool_, Path: str | Path}.get(kind, kind)):
+        raise TypeError(f"must be {_MUST_BE.get(kind, 'a string')}")
+    return kind(value)

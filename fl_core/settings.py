@@ -6,6 +6,7 @@ from typing import Literal
 
 from fedlm.fl_core.aggregation import AggregationRules, Weighting
 from fedlm.fl_core.client_algorithms.settings import ClientAlgorithmSettings
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.compression.compressors import Compressor
 from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionName, UploadBits, make_compressor
 from fedlm.fl_core.errors import ConfigurationError
@@ -79,6 +80,7 @@ class TrainingSettings:
     bfloat16 on a TPU."""
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         if self.length < 1:
             raise ConfigurationError(f"length is {self.length}, but must be at least 1")
         if self.server_warmup_rounds < 0:

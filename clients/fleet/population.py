@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
 
 _TRAITS, _PRESENCE, _DROPPING, _EXAMPLES = range(4)
@@ -80,6 +81,7 @@ class Population:
     minus this, halved."""
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         for name in ("availability", "diurnal", "dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must lie between 0 and 1")

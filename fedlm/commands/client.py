@@ -49,8 +49,10 @@ def main(argv: list[str]) -> int:
     from fedlm.clients.example_store import ExampleStore, Retention
     from fedlm.clients.network_client import Client
     from fedlm.clients.settings import ClientLimits
+    from fedlm.fl_core.deployment.addresses import check_address
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
+    check_address(command.server)
     name = _identity(command)
     dial = TRANSPORTS[command.transport].dial(command.server, command.credentials)
     store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))

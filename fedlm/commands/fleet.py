@@ -123,11 +123,12 @@ def _clock(command: FleetCommand) -> Callable[[], float]:
 
 def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     """Choose how clients dial; with keys, make the certificates that are not there yet."""
-    from fedlm.fl_core.deployment.addresses import loopback_only
+    from fedlm.fl_core.deployment.addresses import check_address, loopback_only
     from fedlm.fl_core.deployment.security.credentials import CLIENT
     from fedlm.fl_core.deployment.security.keys import Authority
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
+    check_address(command.server)
     dial = TRANSPORTS[command.transport].dial
     if command.insecure:
         if command.keys is not None:

@@ -11,6 +11,8 @@ import tyro
 from fedlm.clients.enrolment import enrol_device
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
+from fedlm.fl_core.atomic_files import make_folder
+from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, write_operator_token
 
@@ -104,6 +106,7 @@ class EnrolCommand:
     """Folder for the credentials, for `fedlm client --credentials`."""
 
     def run(self) -> None:
+        check_address(self.server)
         token = sys.stdin.readline() if self.token == "-" else self.token
         enrol_device(self.server, self.ca, token.strip(), self.out)
         print(f"credentials: {self.out}")
@@ -134,7 +137,7 @@ class OperatorCommand(_InFolder):
     """Make the token that operators show to see status and metrics, in place of an earlier one, and print it."""
 
     def run(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.folder, private=True)
         print(write_operator_token(self.folder / OPERATOR_TOKEN_FILE))
 
 

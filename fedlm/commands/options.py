@@ -1,15 +1,13 @@
 """What sub-commands share in reading their options."""
 
-import contextlib
 import dataclasses
 import os
 import sys
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 import tyro
 
@@ -17,13 +15,12 @@ from fedlm.commands.command_tree import note_if_looking
 from fedlm.commands.described_options import Option, documentation, option_groups
 from fedlm.commands.option_help import HELP, HELP_ALL, print_help
 from fedlm.commands.suggestions import meant_options
-from fedlm.fl_core.composed_settings import value_types
+from fedlm.fl_core.composed_settings import fitting_value, value_types
 from fedlm.fl_core.errors import ConfigurationError
 
 _Command = TypeVar("_Command")
 _DASHES = "-\N{EN DASH}\N{EM DASH}"  # the last two come along with text that is copied
 _EVERYWHERE = ("preset", "config", "help_all")
-_MUST_BE: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def read_options(
@@ -147,39 +144,10 @@ def _fitting(settings: Mapping[str, Any], command: type, source: str) -> dict[st
     fitting = {}
     for name, value in settings.items():
         try:
-            fitting[name] = _fit(value, kinds[name])
+            fitting[name] = fitting_value(value, kinds[name])
         except TypeError as error:
             raise ConfigurationError(f"{source}: {name} is {value!r}, but {error}") from None
     return fitting
-
-
-def _fit(value: Any, kind: Any) -> Any:
-    """Make what an option of a type holds of a value of TOML; a TypeError says what the value must be."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        if value is None or value == "None":
-            return None
-        *first, last = (part for part in parts if part is not types.NoneType)
-        for part in first:
-            with contextlib.suppress(TypeError):
-                return _fit(value, part)
-        return _fit(value, last)
-    if origin is tuple:
-        values = value if isinstance(value, list | tuple) else [value]
-        try:
-            return tuple(_fit(one, parts[0]) for one in values)
-        except TypeError as error:
-            raise TypeError(f"each {error}") from None
-    if origin is Literal:
-        if value not in parts:
-            raise TypeError(f"must be one of {', '.join(map(str, parts))}")
-        return parts[parts.index(value)]
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(str(value))  # infinite where it is too large, as 1e400 is
-    wanted = str if kind is Path else kind
-    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError(f"must be {_MUST_BE.get(kind, 'a string')}")
-    return kind(value)
 
 
 def _unchecked(command: type[_Command], defaults: Mapping[str, Any], record: Any = None) -> _Command:

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlm.commands.options import read_options
-from fedlm.fl_core.deployment.addresses import loopback_only
+from fedlm.fl_core.deployment.addresses import check_address, loopback_only
 from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
 from fedlm.fl_core.errors import ConfigurationError
@@ -70,6 +70,7 @@ def _statuses(command: StatusCommand) -> Iterator[dict[str, Any]]:
 
 
 def _fetch(command: StatusCommand) -> Callable[[], dict[str, Any]]:
+    check_address(command.server)
     headers, tls, scheme = {}, None, "http"
     if command.keys is None:
         loopback_only(command.server)

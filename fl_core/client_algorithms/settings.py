@@ -11,6 +11,7 @@ from typing_extensions import Doc
 
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_private
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, SGD, make_algorithm
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
 
 _HELP = (
@@ -50,6 +51,7 @@ class ClientAlgorithmSettings(_Constants, _Choice):
     """What clients do with their gradients."""
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         self.make()
 
     def make(self) -> ClientAlgorithm:

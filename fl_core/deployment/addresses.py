@@ -13,6 +13,18 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def check_address(address: str) -> None:
+    """Refuse what is no host and port to dial; raises ConfigurationError."""
+    try:
+        host, port = host_and_port(address)
+    except ValueError:
+        host, port = "", 0
+    if not host or port < 1:
+        raise ConfigurationError(
+            f"the address is {address!r}, but must be HOST:PORT, with a port from 1 to 65535, such as fl.org:8470"
+        )
+
+
 def loopback_only(address: str) -> None:
     """Refuse to speak plain text where others could listen.
 
@@ -26,6 +38,6 @@ def loopback_only(address: str) -> None:
         loopback = host == "localhost"
     if not loopback:
         raise ConfigurationError(
-            f"the address is {address}, but plain text is for loopback alone, such as 127.0.0.1. Leave --insecure out, "
-            "and give the folder of keys"
+            f"the address is {address}, but plain text is for loopback alone, such as 127.0.0.1. Elsewhere it takes "
+            "a folder of keys or credentials (`fedlm keys` makes them), and no --insecure"
         )

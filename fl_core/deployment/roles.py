@@ -15,6 +15,7 @@ from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
 
+from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunner
@@ -144,7 +145,7 @@ async def aggregate(task: Task, out: Path, endpoints: Endpoints, database: str) 
       UserError: the settings are not those of the coordinator, or the address is taken.
     """
     return_freed_memory()
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     async with contextlib.AsyncExitStack() as opened:
         connections = Database(database)
         opened.callback(connections.close)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from typing_extensions import Doc
 
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.plan import independent_mechanisms
@@ -78,6 +79,9 @@ class _ClippingSettings:
 @dataclass(frozen=True, kw_only=True)
 class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
     """Differential privacy of each client, and how it is paid for."""
+
+    def __post_init__(self) -> None:
+        check_value_types(self)
 
     @property
     def is_private(self) -> bool:

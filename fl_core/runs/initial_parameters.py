@@ -74,7 +74,8 @@ def read_parameters(
         about = checkpoints.restore_about(rounds)
         if about["vocabulary"] != vocabulary:
             raise CheckpointError(
-                f"{folder}: was trained on another vocabulary than that of the data; import the data with its tokenizer"
+                f"{folder}: was trained on another vocabulary than that of the data; import the data with its own: "
+                f"fedlm data import SOURCE ... --vocabulary {_data_of(about)}/tokenizer.json --out FOLDER"
             )
         found = settings_in(about).get("model")
         if found != model:
@@ -142,6 +143,12 @@ def ledger_in(folder: Path) -> "PrivacyLedger | None":
 
     ledger = PrivacyLedger(path)
     return ledger if ledger.records else None
+
+
+def _data_of(about: dict[str, Any]) -> str:
+    """Say where the data set of a run lay, as a checkpoint tells it."""
+    settings = about.get("experiment") or about.get("pretraining") or {}
+    return settings.get("data", "ITS_DATA_SET")
 
 
 def stored_parameters(checkpoints: Checkpoints, rounds: int) -> Any:

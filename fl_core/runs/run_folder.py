@@ -4,11 +4,31 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from fedlm.fl_core.atomic_files import make_folder
+from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints
-from fedlm.fl_core.runs.metrics_log import MetricsLog, finite_row
+from fedlm.fl_core.runs.identity import SUMMARY_FILE
+from fedlm.fl_core.runs.metrics_log import METRICS_FILE, MetricsLog, finite_row
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS
 from fedlm.fl_core.runs.run_lock import run_lock
+
+COMPARISON_FILE = "comparison.json"
+RUN, COMPARISON, DATA_SET = "a run", "a comparison", "a data set"
+_CONTENTS = {COMPARISON_FILE: COMPARISON, "store.json": DATA_SET} | dict.fromkeys(
+    (METRICS_FILE, SUMMARY_FILE, "checkpoints"), RUN
+)
+
+
+def refuse_other_contents(directory: Path, kind: str) -> None:
+    """Refuse to write into a folder in which there is something of another kind than RUN, COMPARISON or DATA_SET.
+
+    Raises:
+      CheckpointError: there is.
+    """
+    for name, what in _CONTENTS.items():
+        if what != kind and (directory / name).exists():
+            raise CheckpointError(f"{directory}: holds {what}, but {kind} would be written there; give another --out")
 
 
 class RunFolder:
@@ -41,7 +61,8 @@ class RunFolder:
 
     def _open(self) -> None:
         if is_first():
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_folder(self.directory)
+            refuse_other_contents(self.directory, RUN)
             self._opened.enter_context(run_lock(self.directory))
             self._checkpoints = self._opened.enter_context(Checkpoints(self.directory / "checkpoints"))
 

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import disk_errors, write_atomically
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.private_words import contribution
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
@@ -85,6 +86,7 @@ class ImportSettings(VocabularyPrivacySettings, TokenizerSettings):
     """Seed of the split by user."""
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         super().__post_init__()
         for name in ("tokenizer_sentences", "min_examples", "vocabulary_words_per_client"):
             if getattr(self, name) < 1:

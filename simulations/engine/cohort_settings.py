@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
 
 CohortSamplerName = Literal["uniform", "availability", "weighted", "poisson", "min_separation", "shuffled_epochs"]
@@ -47,6 +48,7 @@ class CohortSettings:
     """Power of a client's number of examples that is its weight for the weighted sampler."""
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         if self.cohort_size < 1:
             raise ConfigurationError(f"cohort_size is {self.cohort_size}, but must be at least 1")
         chosen = self.cohort_sampler

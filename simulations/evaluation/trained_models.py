@@ -70,7 +70,8 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
         if store.fingerprint != about["vocabulary"]:
             raise DataError(
                 f"{store.path}: has another vocabulary than the run in {directory} was trained with; give the data set "
-                "of the run"
+                f"of the run, which was --data {settings['data']}, or one with its tokenizer: fedlm data import SOURCE "
+                f"... --vocabulary {settings['data']}/tokenizer.json --out FOLDER"
             )
         precision = resolve_precision(settings["precision"], jax.default_backend())
         model = with_precision(create_model(settings["model"], store.vocabulary_size), precision)

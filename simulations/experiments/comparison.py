@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import CheckpointError, UserError
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
+from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
 from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.configuration import (
@@ -107,7 +108,7 @@ def run_comparison(
     TokenStore.open(comparison.data)
     cohort_file = comparison.cohorts.availability_trace or comparison.cohorts.cohort_weights
     digest = fingerprint(cohort_file) if cohort_file else None
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     _claim(comparison, out, digest)
     cells = list_cells(comparison, out)
     failures = run_cells(cells, workers or default_workers(), observe)
@@ -116,7 +117,9 @@ def run_comparison(
 
 def _claim(comparison: Comparison, out: Path, cohort_file: str | None) -> None:
     """Refuse a folder whose cells were run with other settings than this comparison's."""
-    path = out / "comparison.json"
+    path = out / COMPARISON_FILE
+    if not path.exists():
+        refuse_other_contents(out, COMPARISON)
     settings = settings_as_json(comparison) | {"cohort_file_sha256": cohort_file}
     may_grow = {field.name for field in dataclasses.fields(Comparison)} - {
         field.name for field in dataclasses.fields(RunSettings)

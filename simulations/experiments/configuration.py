@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedlm.fl_core.composed_settings import compose, default_settings
+from fedlm.fl_core.composed_settings import check_value_types, compose, default_settings
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
@@ -29,6 +29,7 @@ class EvaluationSettings:
     """Test examples to score on at the end; all where it is not given."""
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         _check_positive(self, "evaluate_every", "heldout_examples", "test_examples")
 
 
@@ -44,6 +45,7 @@ class AuditSettings:
     """Examples of a canary client, all the same random sequence."""
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         if self.audit_canaries < 0 or self.audit_canaries == 1 or self.audit_repeats < 1:
             raise ConfigurationError(
                 f"audit_canaries is {self.audit_canaries} and audit_repeats {self.audit_repeats}, but they must be at "
@@ -78,6 +80,7 @@ class RunSettings:
     audit: AuditSettings = field(default_factory=AuditSettings)
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         _check_positive(self, "rounds", "checkpoint_every", "lanes_per_device")
         check_initial_data(self.init_from, self.initial_data)
         for privacy in self.compared_privacy():

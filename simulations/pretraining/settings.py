@@ -8,6 +8,7 @@ from typing import Literal
 
 from fedlm.fl_core.clipping.clip_functions import ClipName
 from fedlm.fl_core.clipping.methods import Clipping, MethodName
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.plan import Adjacency
@@ -153,6 +154,7 @@ class Pretraining(_Canaries, _Computation, _Optimization, _Privacy, _Model):
     """Write a checkpoint after every so many steps, and after the last. Each that a private run writes is a release."""
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         for name in ("steps", "batch_size", "length", "evaluate_every", "heldout_examples", "checkpoint_every"):
             _at_least_1(name, getattr(self, name))
         for name in ("test_examples", "microbatch_size", "truncated_batch_size"):

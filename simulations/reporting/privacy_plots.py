@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import account, calibrate
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
@@ -63,7 +64,7 @@ def plot_mechanisms(
     _draw_spent(spent, plans, delta)
     for axes in (error, spent):
         _tidy(axes, rounds)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     beside = out.with_name(f".partial-{out.name}")
     figure.savefig(beside, dpi=170, facecolor="white")
     beside.replace(out)

@@ -6,17 +6,22 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedlm.clients.fleet.population import Population
 from fedlm.fl_core.composed_settings import (
     compose,
     default_settings,
     flat_settings,
     settings_as_json,
+    value_types,
     with_changes,
 )
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.data.importing import ImportSettings
+from fedlm.simulations.evaluation.memorization.measuring import MemorizationSettings
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 from fedlm.simulations.pretraining.settings import Pretraining
 
@@ -78,3 +83,72 @@ def test_no_two_settings_of_a_run_have_the_same_name(kind):
 
     found = list(names(kind))
     assert len(found) == len(set(found)) > 10
+
+
+NEEDED = {
+    Experiment: {"model": "cifg_tiny", "data": Path("store")},
+    Comparison: {"models": ("cifg_tiny",), "data": Path("store")},
+    Pretraining: {"model": "cifg_tiny", "data": Path("store"), "steps": 5, "batch_size": 4, "epsilon": 8.0},
+    Deployment: {"model": "cifg_tiny"},
+    ImportSettings: {},
+    MemorizationSettings: {},
+    Population: {},
+}
+
+
+@pytest.mark.parametrize("kind", NEEDED, ids=lambda kind: kind.__name__)
+def test_every_setting_refuses_what_is_of_no_type_of_its_own(kind):
+    settings = compose(kind, **NEEDED[kind])
+    for name in value_types(kind):
+        with pytest.raises(ConfigurationError, match=rf"^{name} is {{'a': 1}}, but (must|each must) be "):
+            with_changes(settings, **{name: {"a": 1}})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rounds", "5", "rounds is '5', but must be a whole number"),
+        ("rounds", True, "rounds is True, but must be a whole number"),
+        ("rounds", 5.0, "rounds is 5.0, but must be a whole number"),
+        ("rounds", None, "rounds is None, but must be a whole number"),
+        ("client_learning_rate", "0.1", "client_learning_rate is '0.1', but must be a number"),
+        ("client_learning_rate", False, "client_learning_rate is False, but must be a number"),
+        ("model", 3, "model is 3, but must be a string"),
+        ("data", 3, "data is 3, but must be a string"),
+        ("upload_rotation", 1, "upload_rotation is 1, but must be true or false"),
+        ("cohort_sampler", "all", "cohort_sampler is 'all', but must be one of uniform, "),
+    ],
+)
+def test_a_setting_of_a_wrong_type_is_named(name, value, message):
+    with pytest.raises(ConfigurationError, match=message):
+        compose(Experiment, **NEEDED[Experiment] | {name: value})
+
+
+def test_a_record_in_place_of_another_is_refused():
+    with pytest.raises(ConfigurationError, match=r"training is .*, but must be TrainingSettings"):
+        Experiment(model="cifg_tiny", data=Path("store"), training={"length": 3})
+
+
+def test_numbers_of_numpy_and_texts_of_paths_are_taken():
+    found = compose(
+        Experiment,
+        model="cifg_tiny",
+        data="store",
+        rounds=np.int64(5),
+        client_learning_rate=np.float32(0.5),
+        upload_rotation=np.bool_(True),
+    )
+    plain = compose(
+        Experiment,
+        model="cifg_tiny",
+        data=Path("store"),
+        rounds=5,
+        client_learning_rate=0.5,
+        upload_rotation=True,
+    )
+    assert json.dumps(settings_as_json(found)) == json.dumps(settings_as_json(plain))
+    assert found == plain
+    comparison = compose(
+        Comparison, models=["cifg_tiny"], data="store", seeds=(np.int32(3),), client_learning_rates=(5,)
+    )
+    assert (repr(comparison.seeds), repr(comparison.client_learning_rates)) == ("(3,)", "(5,)")

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedlm.fl_core.atomic_files import create_privately, write_atomically
+from fedlm.fl_core.atomic_files import create_privately, make_folder, write_atomically
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.certificates import (
     AUTHORITY_FILE,
@@ -62,7 +62,7 @@ class Authority:
     @classmethod
     def create(cls, folder: Path, days: int = AUTHORITY_DAYS) -> "Authority":
         """Make an authority, and its folder where absent; raises `KeysError` where there is one."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder, private=True)
         for name in ("issued", "tokens", REVOKED_FOLDER):
             (folder / name).mkdir(exist_ok=True, mode=0o700)
         if (folder / AUTHORITY_FILE).exists():
@@ -90,7 +90,7 @@ class Authority:
         self._check_new(name)
         key, folder = new_key(), self._folder / "clients" / name
         certificate = certificate_pem(sign_client(self._certificate, self._key, key.public_key(), name, days))
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder, private=True)
         write_credentials(folder, certificate_pem(self._certificate), certificate, key_pem(key))
         self._note(name, secrets.token_hex(32), certificate)
         return folder

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedlm.fl_core.aggregation import AggregationRules
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
@@ -98,6 +99,7 @@ class Deployment(_Travel, _Selection, _Model):
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         check_learning_rates("client_learning_rate", self.client_learning_rate)
         check_learning_rates("server_learning_rate", self.server_learning_rate)
         check_seeds("seed", self.seed)

@@ -15,6 +15,7 @@ from fedlm.simulations.data.splits import SPLITS
 FORMAT = "fedlm-token-store"
 FORMAT_VERSION = 1
 HEADER_FILE = STORE_HEADER
+_SOURCES_OF_FILES = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
 TOKENIZER_FILE = "tokenizer.json"
 IMPORT_AGAIN = "Import the data again."
 
@@ -80,6 +81,17 @@ def write_header(directory: Path, header: StoreHeader) -> None:
     (directory / HEADER_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
+def _how_to_make(directory: Path) -> str:
+    """Say how to come to a store where none is; a file there may be the text, which nothing must be written over."""
+    if not directory.is_file():
+        return f"Make one with: fedlm data import stdlib --out {directory}"
+    source = _SOURCES_OF_FILES.get(directory.suffix, "SOURCE")
+    return (
+        f"Make one of that file with: fedlm data import {source} {directory} --out FOLDER; then give that folder. "
+        "`fedlm data import` lists the sources"
+    )
+
+
 def read_header(directory: Path) -> StoreHeader:
     """Read `store.json`; raises DataError where it is missing, damaged or of another format version."""
     path = directory / HEADER_FILE
@@ -87,8 +99,7 @@ def read_header(directory: Path) -> StoreHeader:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(
-            f"{path}: there is no such file, so {directory} is not a token store. "
-            f"Make one with: fedlm data import stdlib --out {directory}"
+            f"{path}: there is no such file, so {directory} is not a token store. {_how_to_make(directory)}"
         ) from error
     except (OSError, ValueError) as error:
         raise DataError(

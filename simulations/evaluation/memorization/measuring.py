@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
@@ -52,6 +53,7 @@ class MemorizationSettings:
     """Chooses the sequences."""
 
     def __post_init__(self) -> None:
+        check_value_types(self)
         for name, least in (("examples", 1), ("references", 2), ("seed", 0)):
             if getattr(self, name) < least:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least {least}")
