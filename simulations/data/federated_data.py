@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.models.base import Batch
 from fedlm.models.special_tokens import PAD_ID
 
@@ -76,6 +77,10 @@ class DataSet(Protocol):
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the vocabulary."""
+
+    @property
+    def vocabulary_origin(self) -> VocabularyOrigin:
+        """Where the vocabulary comes from, and so whether a guarantee for a model covers it."""
 
     @property
     def contents(self) -> str:

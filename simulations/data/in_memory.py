@@ -8,18 +8,19 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.models.special_tokens import EOS_ID
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.splits import SPLITS, split_of
 from fedlm.simulations.data.store.format import token_dtype
-from fedlm.simulations.data.vocabulary.given_vocabulary import given_tokenizer
+from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin, given_tokenizer
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
@@ -96,6 +97,7 @@ class DataInMemory:
       vocabulary_size: token ids that there are, the four special ones included.
       fingerprint: of the vocabulary; a run goes on, and parameters are taken over, with the same only.
       contents: a fingerprint of all the data.
+      vocabulary_origin: where the vocabulary comes from, and so whether a guarantee for a model covers it.
       tokenizer: that made the tokens; None where there was no text.
       row_length: the `length` that rows ask for; None where sequences are cut or padded to any.
 
@@ -117,13 +119,14 @@ class DataInMemory:
         splits: Mapping[str, TokensInMemory | RowsInMemory],
         vocabulary_size: int,
         fingerprint: str,
+        vocabulary_origin: VocabularyOrigin,
         tokenizer: Tokenizer | None = None,
         row_length: int | None = None,
     ):
         """Use `from_texts`, `from_tokens` or `from_rows`."""
         self._splits = dict(splits)
         self.vocabulary_size, self.fingerprint = vocabulary_size, fingerprint
-        self.tokenizer, self.row_length = tokenizer, row_length
+        self.vocabulary_origin, self.tokenizer, self.row_length = vocabulary_origin, tokenizer, row_length
         record = json.dumps([fingerprint, {name: split.digest() for name, split in splits.items()}])
         self.contents = hashlib.sha256(record.encode()).hexdigest()
 
@@ -134,7 +137,8 @@ class DataInMemory:
         *,
         heldout: Mapping[str, Sequence[str]] | None = None,
         test: Mapping[str, Sequence[str]] | None = None,
-        vocabulary: Tokenizer | None = None,
+        vocabulary: Tokenizer | Path | None = None,
+        vocabulary_origin: Literal["public"] | None = None,
         seed: int = 0,
         **settings: Any,
     ) -> Self:
@@ -144,21 +148,24 @@ class DataInMemory:
           clients: from a client's id to its texts.
           heldout: clients to score on between rounds; with `test`, all `clients` are trained on.
           test: clients to score on at the end.
-          vocabulary: a tokenizer, that of a store or of another data set say; one is trained on the train split else.
+          vocabulary: a tokenizer, or the file of one or of a vocabulary; one is trained on the train split else.
+          vocabulary_origin: "public" says of a vocabulary that is given that it was made without the text of anybody
+            whom a guarantee is to protect.
           seed: of the split by client, where `heldout` and `test` are not given.
           **settings: of the tokenizer to train, fields of `TokenizerSettings`: `vocabulary_size`, `tokenizer`
-            ("wordpiece" or "words"), `lowercase`, or `vocabulary` in a file.
+            ("wordpiece" or "words") or `lowercase`.
 
         Raises:
           DataError: a client has no list of texts, or a split is empty.
+          ConfigurationError: it is said where the vocabulary comes from, but it is trained here.
         """
         splits = _in_splits(clients, heldout, test, seed)
         for texts in splits.values():
             for client, found in texts.items():
                 _check_texts(client, found)
-        tokenizer = vocabulary or _tokenizer(splits["train"], TokenizerSettings(**settings))
+        tokenizer, origin = _vocabulary(splits["train"], settings, vocabulary, vocabulary_origin)
         tokens = {name: TokensInMemory(_without_empty(_encoded(texts, tokenizer))) for name, texts in splits.items()}
-        return cls(_checked(tokens), tokenizer.vocabulary_size, tokenizer.fingerprint, tokenizer)
+        return cls(_checked(tokens), tokenizer.vocabulary_size, tokenizer.fingerprint, origin, tokenizer)
 
     @classmethod
     def from_tokens(
@@ -168,6 +175,7 @@ class DataInMemory:
         *,
         heldout: Mapping[str, Sequence[ArrayLike]] | None = None,
         test: Mapping[str, Sequence[ArrayLike]] | None = None,
+        vocabulary_origin: Literal["public"] | None = None,
         seed: int = 0,
     ) -> Self:
         """Make a data set of token ids.
@@ -176,7 +184,7 @@ class DataInMemory:
           clients: from a client's id to its examples, int [tokens] each, without BOS and EOS. Ids 0 to 3 are those of
             PAD, BOS, EOS and an unknown word (`fedlm.models.special_tokens`), of which only the last may occur.
           vocabulary_size: ids that there are, these four included.
-          heldout: as for `from_texts`, and so are `test` and `seed`.
+          heldout: as for `from_texts`, and so are `test`, `vocabulary_origin` and `seed`.
 
         Raises:
           DataError: an id is out of range, or a split is empty.
@@ -187,7 +195,8 @@ class DataInMemory:
             )
             for name, found in _in_splits(clients, heldout, test, seed).items()
         }
-        return cls(_checked(splits), vocabulary_size, _made_up_fingerprint("tokens", vocabulary_size))
+        fingerprint = _made_up_fingerprint("tokens", vocabulary_size)
+        return cls(_checked(splits), vocabulary_size, fingerprint, VocabularyOrigin(vocabulary_origin or "given"))
 
     @classmethod
     def from_rows(
@@ -197,6 +206,7 @@ class DataInMemory:
         *,
         heldout: Mapping[str, ArrayLike] | None = None,
         test: Mapping[str, ArrayLike] | None = None,
+        vocabulary_origin: Literal["public"] | None = None,
         seed: int = 0,
     ) -> Self:
         """Make a data set for a model of your own, which need not be one of language: it finds in `Batch.tokens` these
@@ -206,7 +216,7 @@ class DataInMemory:
           clients: from a client's id to int32 [examples, width]; the width is the same for all.
           vocabulary_size: what the model is to be built with; a run that ends above the loss of a uniform guess among
             so many counts as diverged, so for a classifier it is the number of classes.
-          heldout: as for `from_texts`, and so are `test` and `seed`.
+          heldout: as for `from_texts`, and so are `test`, `vocabulary_origin` and `seed`.
 
         Raises:
           DataError: rows are not such arrays, or a split is empty.
@@ -220,7 +230,9 @@ class DataInMemory:
             raise DataError(f"rows are {', '.join(map(str, sorted(widths)))} wide, expected the same width for all")
         splits = {name: RowsInMemory(found) for name, found in arrays.items()}
         fingerprint = _made_up_fingerprint("rows", vocabulary_size)
-        return cls(_checked(splits), vocabulary_size, fingerprint, row_length=widths.pop() - 1 if widths else None)
+        row_length = widths.pop() - 1 if widths else None
+        origin = VocabularyOrigin(vocabulary_origin or "given")
+        return cls(_checked(splits), vocabulary_size, fingerprint, origin, row_length=row_length)
 
     def training_data(self, check: bool) -> str:
         """Return the fingerprint of the training clients' names and tokens."""
@@ -267,11 +279,25 @@ def _checked(splits: dict[str, Any]) -> dict[str, Any]:
     return splits
 
 
-def _tokenizer(texts: Mapping[str, Sequence[str]], settings: TokenizerSettings) -> Tokenizer:
-    given = given_tokenizer(settings)
-    return given or Tokenizer.train(
-        count_words((text for found in texts.values() for text in found), settings), settings
-    )
+def _vocabulary(
+    texts: Mapping[str, Sequence[str]],
+    settings: dict[str, Any],
+    given: Tokenizer | Path | None,
+    said: Literal["public"] | None,
+) -> tuple[Tokenizer, VocabularyOrigin]:
+    """Take the vocabulary that is given, or train one."""
+    if isinstance(given, Tokenizer):
+        return given, VocabularyOrigin(said or "given")
+    tokenizer_settings = TokenizerSettings(vocabulary=given, **settings)
+    tokenizer = given_tokenizer(tokenizer_settings)
+    if given is not None and tokenizer is not None:
+        return tokenizer, given_origin(given, tokenizer.fingerprint, said)
+    if said is not None:
+        raise ConfigurationError(
+            f"vocabulary_origin is {said!r}, but no vocabulary is given; leave it out, or give one"
+        )
+    words = count_words((text for found in texts.values() for text in found), tokenizer_settings)
+    return Tokenizer.train(words, tokenizer_settings), VocabularyOrigin("training text")
 
 
 def _encoded(texts: Mapping[str, Sequence[str]], tokenizer: Tokenizer) -> dict[str, ClientExamples]:

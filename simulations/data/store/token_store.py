@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
     IMPORT_AGAIN,
@@ -93,6 +94,11 @@ class TokenStore:
     def fingerprint(self) -> str:
         """The fingerprint of the store's tokenizer."""
         return self.header.tokenizer_fingerprint
+
+    @property
+    def vocabulary_origin(self) -> VocabularyOrigin:
+        """Where the vocabulary comes from, and so whether a guarantee for a model covers it."""
+        return self.header.vocabulary_origin
 
     @property
     def contents(self) -> str:

@@ -86,7 +86,8 @@ def test_data_in_memory_is_the_store_that_an_import_makes(texts, data, tmp_path)
     source = InMemoryText([ClientText(client, found) for client, found in texts.items()])
     import_text("made up", source, tmp_path / "store", ImportSettings(vocabulary_size=80), workers=1)
     store = fedlm.TokenStore.open(tmp_path / "store")
-    assert (data.fingerprint, data.vocabulary_size) == (store.fingerprint, store.vocabulary_size)
+    for what in ("fingerprint", "vocabulary_size", "vocabulary_origin"):
+        assert getattr(data, what) == getattr(store, what)
     for name in ("train", "heldout", "test"):
         ours, theirs = data.split(name), store.split(name)
         assert ours.client_ids == theirs.client_ids
@@ -103,6 +104,17 @@ def test_tokens_in_memory_are_the_texts_they_were_made_of(texts, data):
     same = fedlm.DataInMemory.from_tokens(tokens, data.vocabulary_size)
     for name in ("train", "heldout", "test"):
         assert same.split(name).digest() == data.split(name).digest()
+
+
+def test_data_in_memory_say_where_their_vocabulary_comes_from(texts, data, tmp_path):
+    data.tokenizer.save(tmp_path / "tokenizer.json")
+    for vocabulary in (data.tokenizer, tmp_path / "tokenizer.json"):
+        given = fedlm.DataInMemory.from_texts(texts, vocabulary=vocabulary)
+        public = fedlm.DataInMemory.from_texts(texts, vocabulary=vocabulary, vocabulary_origin="public")
+        assert given.contents == public.contents == data.contents
+        assert [found.vocabulary_origin.kind for found in (data, given, public)] == ["training text", "given", "public"]
+    with pytest.raises(ConfigurationError, match="no vocabulary is given"):
+        fedlm.DataInMemory.from_texts(texts, vocabulary_origin="public")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""The notebooks are committed as they were run, and run here."""
+
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NOTEBOOKS = sorted(path.name for path in EXAMPLES.glob("*.ipynb"))
+
+
+def outputs(notebook):
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def test_there_are_three():
+    assert NOTEBOOKS == ["compare_architectures.ipynb", "own_client_algorithm.ipynb", "private_training.ipynb"]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_shows_what_a_run_from_its_beginning_gave(name):
+    notebook = nbformat.read(EXAMPLES / name, 4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    kinds = {output.output_type for output in outputs(notebook)}
+    assert "error" not in kinds
+    assert any("image/png" in output.get("data", {}) for output in outputs(notebook)), "there is a plot"
+    warnings = [output.text for output in outputs(notebook) if output.get("name") == "stderr"]
+    assert not warnings
+
+
+def test_the_private_notebook_states_what_it_promises():
+    notebook = nbformat.read(EXAMPLES / "private_training.ipynb", 4)
+    said = "".join(output.get("text", "") for output in outputs(notebook))
+    for part in ("epsilon = 0.5, delta = 1e-05)-differential privacy", "unit: client", "adjacency:", "NOT PRIVATE"):
+        assert part in said
+    assert "VOCABULARY NOT COVERED" not in said
+    source = "".join(cell.source for cell in notebook.cells)
+    assert "noise_seed" not in source, "its noise comes from the operating system's entropy"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    notebook = nbformat.read(EXAMPLES / name, 4)
+    expected = [(cell.id, len(cell.outputs)) for cell in notebook.cells if cell.cell_type == "code"]
+    NotebookClient(
+        notebook, timeout=500, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    assert [(cell.id, len(cell.outputs)) for cell in notebook.cells if cell.cell_type == "code"] == expected
