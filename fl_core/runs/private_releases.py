@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.ancestry import Phase, recorded_ancestry
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.participation_record import ParticipationRecord
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.releases import Releases, Resumed
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
@@ -24,6 +25,8 @@ class PrivacyTerms(NamedTuple):
     # that noise follows from; None for the operating system's entropy, without which nothing is private
     noise_seed: int | None = None
     repeatable: bool = True  # whether rounds that are run again with the same noise come to the same sums
+    # of who takes part; None where nothing bounds how often, or something else knows. Only in the first process
+    participation: ParticipationRecord | None = None
 
 
 class PrivateReleases:
@@ -42,6 +45,8 @@ class PrivateReleases:
         """Begin, or find out where an interrupted run stands; see `Releases.resume`. Returns where to go on, and what
         the checkpoint holds that this is from; `like` where there is none."""
         found = self._releases.resume(self._terms.plan, self._terms.delta, about, self)
+        if self._terms.participation is not None:
+            self._terms.participation.settle(found.next_round)
         state = self._restored(found.checkpoint) if found.checkpoint else self._like
         self._cached = {}
         return found, state
@@ -71,6 +76,8 @@ class PrivateReleases:
         model cannot be made durable."""
         # Once the ledger has the intent these rounds count as released, whether their checkpoint fits the disk or not.
         self._folder.check_room(state)
+        if self._terms.participation is not None:
+            self._terms.participation.write()
         self._releases.save(
             rounds,
             parameters_digest(state),

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
+from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.driver import Run, Step
@@ -32,7 +34,7 @@ from fedlm.simulations.engine.lane_count import choose_lanes
 from fedlm.simulations.evaluation.canaries import audit
 from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, write_table
 from fedlm.simulations.experiments.configuration import Experiment
-from fedlm.simulations.experiments.preparation import PreparedExperiment, Privacy, Training, prepare
+from fedlm.simulations.experiments.preparation import PreparedExperiment, Training, prepare
 
 if TYPE_CHECKING:
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
@@ -161,14 +163,14 @@ def run_prepared(
     if finished is not None:
         return _found(prepared, out, finished)
     with precision_scope(prepared.precision), RunFolder(out) as folder:
-        aggregation, terms = (None, None) if prepared.privacy is None else _privacy(prepared.privacy, folder)
+        aggregation, terms = (None, None) if prepared.privacy is None else _privacy(prepared, folder)
         run = Run(folder, prepared.identity, prepared.rounds, prepared.save_every, find_divergence, terms)
         training, scoring = prepared.training, prepared.scoring
         state = FederatedTraining(run, training.optimization, prepared.fresh_state(), aggregation)
         heldout = list(device_batches(scoring.heldout, training.length, scoring.heldout_examples))
         rounds = state.rounds(
             _engine(training),
-            _sampler(training.cohorts.sampler, run.standing.draw_seed),
+            _sampler(training.cohorts.sampler, run.standing.draw_seed, terms),
             functools.partial(_scores, prepared, heldout),
             scoring.every,
         )
@@ -246,18 +248,29 @@ def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool)
     return prepared.identity.finished_summary(out, "rounds")
 
 
-def _privacy(privacy: Privacy, folder: RunFolder) -> "tuple[PrivateAggregation, PrivacyTerms]":
+def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateAggregation, PrivacyTerms]":
     # The libraries of privacy take a while to load.
+    from fedlm.fl_core.privacy.participation_record import PARTICIPATION_FILE, ParticipationRecord
     from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 
+    privacy, record = prepared.privacy, None
+    assert privacy is not None
+    if is_first() and not isinstance(privacy.participation, PoissonParticipation):
+        path, clients = folder.directory / PRIVACY_FOLDER / PARTICIPATION_FILE, prepared.training.clients
+        record = ParticipationRecord(path, clients.client_ids, privacy.participation)
     begun = begun_run(folder)
     aggregation = together(lambda: privacy.plan(begun))
     # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
     plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
-    return dataclasses.replace(aggregation, plan=plan), PrivacyTerms(plan, privacy.delta, privacy.noise_seed)
+    terms = PrivacyTerms(plan, privacy.delta, privacy.noise_seed, participation=record)
+    return dataclasses.replace(aggregation, plan=plan), terms
 
 
-def _sampler(sampler: CohortSampler, draw_seed: int | None) -> CohortSampler:
+def _sampler(sampler: CohortSampler, draw_seed: int | None, terms: "PrivacyTerms | None") -> CohortSampler:
+    if terms is not None and terms.participation is not None:
+        from fedlm.fl_core.privacy.participation_record import RecordedSampler
+
+        return RecordedSampler(sampler, terms.participation)
     if draw_seed is None or not isinstance(sampler, PoissonSampler):
         return sampler
     # Its privacy relies on nobody knowing who takes part.

@@ -8,7 +8,7 @@ import pytest
 
 from fedlm.commands import account as account_command
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
 from fedlm.fl_core.privacy.statement import state
@@ -262,27 +262,3 @@ def test_parameters_of_another_model_of_the_same_shapes_are_refused(settings, pu
     run(public, tmp_path / "first")
     with pytest.raises(CheckpointError, match="parameters of another model, cifg_tiny, not si_cifg_tiny"):
         run(public, tmp_path / "second", model="si_cifg_tiny", init_from=tmp_path / "first")
-
-
-def test_changed_data_are_noticed(settings, tmp_path, small_store):
-    """Also where all sizes are the same, and by a private run where the file was changed after the import."""
-    store = other_import(small_store, tmp_path / "store", range(60))
-    child = settings | {"data": store, "rounds": 4, "checkpoint_every": 1, "min_separation": 2}
-
-    def stop(row, rounds):
-        if row["round"] == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(compose(Experiment, **child), tmp_path / "out", stop)
-    other_import(small_store, tmp_path / "fewer", range(4, 60))
-    with pytest.raises(CheckpointError, match=r"another (content of data|set of training clients)"):
-        run(child, tmp_path / "out", data=tmp_path / "fewer")
-    train = store / "train.arrow"
-    content = train.read_bytes()
-    at = content.index(b"writer1")
-    train.write_bytes(content[:at] + b"wrote" + content[at + 5 :])
-    with pytest.raises(DataError, match="not what was imported"):
-        run(child, tmp_path / "out")
-    train.write_bytes(content)
-    assert run(child, tmp_path / "out")["rounds"] == 4

@@ -1,0 +1,143 @@
+"""A private run goes on with the people that it was begun with, and keeps what it promised of each by name."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import CheckpointError, DataError
+from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation
+from fedlm.fl_core.privacy.participation_record import ParticipationRecord
+from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.store.writer import StoreWriter
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
+
+
+def write_store(small_store, out, writers):
+    """Write text of some people, as much of each, by the vocabulary of a store."""
+    with StoreWriter(out, "other", Tokenizer.load(small_store / "tokenizer.json")) as writer:
+        for number in writers:
+            writer.add("train", f"writer{number}", np.random.default_rng(number).integers(10, 100, (3, 5)))
+        for split in ("heldout", "test"):
+            writer.add(split, split, np.full((3, 5), 11))
+    return out
+
+
+@pytest.fixture
+def interrupted(small_store, tmp_path):
+    """The settings and the folder of a private run that ended after two of four rounds."""
+    settings = {
+        "model": "cifg_tiny",
+        "data": write_store(small_store, tmp_path / "store", range(10, 70)),
+        "rounds": 4,
+        "cohort_size": 6,
+        "client_max_batches": 2,
+        "length": 8,
+        "heldout_examples": 20,
+        "test_examples": 20,
+        "update_clip_norm": 0.1,
+        "lanes_per_device": 1,
+        "cohort_sampler": "min_separation",
+        "min_separation": 3,
+        "checkpoint_every": 1,
+        "privacy": "tree",
+        "noise_multiplier": 4.0,
+    }
+
+    def stop(row, rounds):
+        if row["round"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(compose(Experiment, **settings), tmp_path / "out", stop)
+    return settings, tmp_path / "out"
+
+
+def go_on(interrupted, **changes):
+    settings, out = interrupted
+    return run_experiment(compose(Experiment, **settings | changes), out)
+
+
+def test_people_who_are_gone_or_others_are_noticed(interrupted, small_store, tmp_path):
+    """Also where nothing but names differs, so that all sizes are the same."""
+    for name, writers in {"fewer": range(14, 70), "others": [*range(10, 69), 99]}.items():
+        with pytest.raises(CheckpointError, match=r"another (content of data|set of training clients)"):
+            go_on(interrupted, data=write_store(small_store, tmp_path / name, writers))
+    again = write_store(small_store, tmp_path / "again", range(10, 70))
+    assert go_on(interrupted, data=again)["rounds"] == 4
+
+
+def test_a_file_that_was_changed_after_the_import_is_noticed(interrupted):
+    train = interrupted[0]["data"] / "train.arrow"
+    content = train.read_bytes()
+    at = content.index(b"writer1")
+    train.write_bytes(content[:at] + b"wrote" + content[at + 5 :])
+    with pytest.raises(DataError, match="not what was imported"):
+        go_on(interrupted)
+    train.write_bytes(content)
+    assert go_on(interrupted)["rounds"] == 4
+
+
+def test_who_took_part_is_known_by_name_whatever_the_sampler_draws(interrupted, monkeypatch):
+    out = interrupted[1]
+    record = out / "privacy" / "participation.jsonl"
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    names = TokenStore.open(interrupted[0]["data"]).split("train").client_ids
+    assert [line["round"] for line in lines][:2] == [0, 1]
+    assert all(len(line["clients"]) == 6 and set(line["clients"]) <= set(names) for line in lines)
+    taken = {name for line in lines[:2] for name in line["clients"]}
+    monkeypatch.setattr(
+        MinSeparationSampler,
+        "sample",
+        lambda self, number: np.array([index for index, name in enumerate(names) if name in taken][:6]),
+    )
+    with pytest.raises(CheckpointError, match="may not take part in round 2"):
+        go_on(interrupted)
+    monkeypatch.undo()
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines[:1]))
+    with pytest.raises(CheckpointError, match="knows who took part in 1 rounds, but 2 were released"):
+        go_on(interrupted)
+
+
+def test_a_private_run_of_an_earlier_version_does_not_go_on(interrupted, monkeypatch):
+    monkeypatch.setattr("fedlm.fl_core.privacy.ledger.PrivacyLedger.about", property(_without_fingerprint))
+    with pytest.raises(CheckpointError, match="did not record who its training clients were"):
+        go_on(interrupted)
+
+
+def _without_fingerprint(ledger):
+    return {name: value for name, value in ledger.records[0]["about"].items() if name != "training_data_sha256"}
+
+
+@pytest.mark.parametrize(
+    ("promised", "allowed", "refused"),
+    [
+        (BoundedParticipation(None, 3), [0, 3, 6], [0, 2]),
+        (BoundedParticipation(2, 1), [0, 1], [0, 1, 2]),
+        (EpochParticipation(4), [3, 4, 11], [4, 7]),
+    ],
+    ids=str,
+)
+def test_a_record_holds_to_the_promise(promised, allowed, refused, tmp_path):
+    path, here = tmp_path / "record", np.array([1])
+    for rounds, fits in ((allowed, True), (refused, False)):
+        record = ParticipationRecord(path, ["a", "b"], promised)
+        record.settle(0)
+        for number in rounds[:-1]:
+            record.note(number, here)
+        if fits:
+            record.note(rounds[-1], here)
+            record.write()
+            assert [json.loads(line)["clients"] for line in path.read_text().splitlines()] == [["b"]] * len(rounds)
+        else:
+            with pytest.raises(CheckpointError, match="client 'b' took part"):
+                record.note(rounds[-1], here)
+    # What was written is known by name, in whichever order clients are numbered later.
+    again = ParticipationRecord(path, ["b", "a"], promised)
+    path.write_text('{"round": 0, "clients": ["b"]}\n{"round": 1, "clients": ["a"]}\n{"rou')
+    again.settle(1)
+    assert path.read_text() == '{"round": 0, "clients": ["b"]}\n'
