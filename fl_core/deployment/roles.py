@@ -34,6 +34,7 @@ from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.deployment.transport.listeners import Listener
 from fedlm.fl_core.runs.driver import Observer
+from fedlm.fl_core.runs.private_files import keep_private
 from fedlm.fl_core.runs.run_folder import RunFolder
 
 _GRACE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
@@ -86,7 +87,7 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
     """
     return_freed_memory()
     async with contextlib.AsyncExitStack() as opened:
-        folder = opened.enter_context(RunFolder(out))
+        folder = opened.enter_context(RunFolder(out, private=task.deployment.privacy.is_private))
         state = SqlState(database or sqlite_url(out / DATABASE_FILE))
         opened.callback(state.close)
         training = _training(task, folder, state)
@@ -116,7 +117,7 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
     return_freed_memory()
     draining = asyncio.Event()
     async with contextlib.AsyncExitStack() as opened:
-        folder = opened.enter_context(RunFolder(out))
+        folder = opened.enter_context(RunFolder(out, private=task.deployment.privacy.is_private))
         connections = Database(database)
         opened.callback(connections.close)
         state, shared = SqlState(connections), SharedRounds(connections)
@@ -146,6 +147,8 @@ async def aggregate(task: Task, out: Path, endpoints: Endpoints, database: str) 
     """
     return_freed_memory()
     make_folder(out)
+    if task.deployment.privacy.is_private:
+        keep_private(out)
     async with contextlib.AsyncExitStack() as opened:
         connections = Database(database)
         opened.callback(connections.close)

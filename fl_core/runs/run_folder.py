@@ -10,6 +10,7 @@ from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, MetricsLog, finite_row
+from fedlm.fl_core.runs.private_files import keep_private
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS
 from fedlm.fl_core.runs.run_lock import run_lock
 
@@ -40,9 +41,9 @@ class RunFolder:
       rows: the metrics rows so far; in other processes than the first only the latest of those from before.
     """
 
-    def __init__(self, directory: Path, counter: str = "round"):
-        """Name the folder, which is made where absent."""
-        self.directory, self.counter = directory, counter
+    def __init__(self, directory: Path, counter: str = "round", private: bool = False):
+        """Name the folder, which is made where absent; nobody but its owner gets at one that is private."""
+        self.directory, self.counter, self._private = directory, counter, private
         self._opened = ExitStack()
         self._checkpoints: Checkpoints | None = None
         self._log: MetricsLog | None = None
@@ -63,8 +64,14 @@ class RunFolder:
         if is_first():
             make_folder(self.directory)
             refuse_other_contents(self.directory, RUN)
+            self._opened.callback(self._keep_private)
+            self._keep_private()
             self._opened.enter_context(run_lock(self.directory))
             self._checkpoints = self._opened.enter_context(Checkpoints(self.directory / "checkpoints"))
+
+    def _keep_private(self) -> None:
+        if self._private:
+            keep_private(self.directory)
 
     def checkpoint_rounds(self) -> list[int]:
         """List the whole checkpoints by the rounds that they have seen."""
@@ -89,6 +96,7 @@ class RunFolder:
         """Save a checkpoint with facts that tell whose it is; see `Checkpoints.save`."""
         assert self._checkpoints is not None
         self._checkpoints.save(rounds, state, about)
+        self._keep_private()
 
     def open_log(self, first_round: int, checkpoint: int = 0) -> None:
         """Open the record of rounds, in all processes.

@@ -162,7 +162,7 @@ def run_prepared(
     finished = gather(together(lambda: _finished(prepared, out, save_client_scores)))[0]
     if finished is not None:
         return _found(prepared, out, finished)
-    with precision_scope(prepared.precision), RunFolder(out) as folder:
+    with precision_scope(prepared.precision), RunFolder(out, private=prepared.privacy is not None) as folder:
         aggregation, terms = (None, None) if prepared.privacy is None else _privacy(prepared, folder)
         run = Run(folder, prepared.identity, prepared.rounds, prepared.save_every, find_divergence, terms)
         training, scoring = prepared.training, prepared.scoring

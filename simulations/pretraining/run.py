@@ -83,7 +83,8 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
     finished = gather(together(lambda: identity.finished_summary(out, "steps") if is_first() else None))[0]
     if finished is not None:
         return finished
-    with precision_scope(prepared.precision), RunFolder(out, counter="step") as folder:
+    private = prepared.plan is not None
+    with precision_scope(prepared.precision), RunFolder(out, counter="step", private=private) as folder:
         terms = None
         if prepared.plan is not None:
             begun = begun_run(folder)

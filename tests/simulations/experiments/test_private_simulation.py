@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -168,6 +169,29 @@ def test_secret_noise_differs_and_its_secret_is_nowhere_else(settings, tmp_path)
                 assert secret not in content
                 assert secret.hex().encode() not in content.lower()
     assert len(digests) == 2
+
+
+@pytest.mark.parametrize("begun_by_others", [False, True])
+def test_the_folder_is_its_owners_alone(settings, begun_by_others, tmp_path):
+    """Also where it was there with wider rights."""
+    out = tmp_path / "out"
+    before = os.umask(0o022)
+    try:
+        if begun_by_others:
+            (out / "tensorboard").mkdir(parents=True)
+            (out / "metrics.jsonl").write_text("")
+        with pytest.raises(StopError):
+            run_experiment(compose(Experiment, **settings), out, stop_at(3))
+        during = out.stat().st_mode
+        run_experiment(compose(Experiment, **settings), out)
+        public = {"privacy": "none", "noise_multiplier": None, "rounds": 1}
+        run_experiment(compose(Experiment, **settings | public), tmp_path / "public")
+    finally:
+        os.umask(before)
+    assert during & 0o777 == 0o700
+    for path in (out, *out.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert (tmp_path / "public" / "summary.json").stat().st_mode & 0o044
 
 
 def test_nothing_is_shown_before_it_is_in_the_ledger(settings, tmp_path):

@@ -1,0 +1,39 @@
+"""The folder of a private run is its operator's alone: numbers that are not private are in it, and the noise's secret."""
+
+import os
+import stat
+from pathlib import Path
+
+from fedlm.fl_core.errors import ConfigurationError
+
+# The beginnings of names; whatever else is in a folder is not ours to change.
+_WRITTEN = (
+    *("checkpoints", "tensorboard", "privacy", "metrics", "summary", "test_clients", "evaluation_", "personalization_"),
+    *("state.db", "run", ".lock"),
+)
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def keep_private(directory: Path) -> None:
+    """Take the folder of a run, and all that runs write there, away from everybody but its owner: 0700, and 0600 of
+    files.
+
+    The folder comes first: nobody else gets at a file that something writes into it later with wider rights.
+
+    Raises:
+      ConfigurationError: the folder, or a part of it, belongs to somebody else.
+    """
+    within = [path for path in directory.iterdir() if path.name.startswith(_WRITTEN)]
+    for path in (directory, *within, *(one for path in within if path.is_dir() for one in path.rglob("*"))):
+        try:
+            mode = os.lstat(path).st_mode
+            if mode & _OTHERS and not stat.S_ISLNK(mode):
+                path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+        except FileNotFoundError:
+            # What is written beside its place, and renamed, may be gone.
+            continue
+        except PermissionError as error:
+            raise ConfigurationError(
+                f"{path}: can be read by others, and belongs to somebody else, so that its rights cannot be "
+                "taken away; give a private run a folder of your own"
+            ) from error
