@@ -1,4 +1,4 @@
-"""The folder of a private run is its operator's alone: numbers that are not private are in it, and the noise's secret."""
+"""The folder of a private run is its operator's alone: it has numbers that are not private, and the noise's secret."""
 
 import os
 import stat
@@ -23,8 +23,8 @@ def keep_private(directory: Path) -> None:
     Raises:
       ConfigurationError: the folder, or a part of it, belongs to somebody else.
     """
-    within = [path for path in directory.iterdir() if path.name.startswith(_WRITTEN)]
-    for path in (directory, *within, *(one for path in within if path.is_dir() for one in path.rglob("*"))):
+    written = [one for one in directory.iterdir() if one.name.startswith(_WRITTEN)]
+    for path in (directory, *written, *(inner for one in written if one.is_dir() for inner in one.rglob("*"))):
         try:
             mode = os.lstat(path).st_mode
             if mode & _OTHERS and not stat.S_ISLNK(mode):
