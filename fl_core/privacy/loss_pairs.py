@@ -1,0 +1,184 @@
+"""The privacy loss of one release: pairs of distributions that no other pair of neighbouring data sets exceeds.
+
+The loss of a pair (P, Q) at an outcome is `log dP/dQ`, and a release's privacy is the distribution of its loss under P.
+Every pair here lives on the real line, in units of the noise's standard deviation, and its loss rises with the outcome u.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy.special
+import scipy.stats
+
+Direction = Literal["remove", "add"]
+"""Whether the person is in the data set that outcomes are drawn from, or in the other."""
+DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
+
+
+class LossPair(ABC):
+    """Two distributions with densities, and the loss between them."""
+
+    @property
+    @abstractmethod
+    def fineness(self) -> float:
+        """The scale of u on which density and loss change, at most 1."""
+
+    @abstractmethod
+    def loss(self, u: np.ndarray) -> np.ndarray:
+        """Compute the loss at outcomes."""
+
+    @abstractmethod
+    def outcome(self, loss: np.ndarray) -> np.ndarray:
+        """Undo `loss`; infinite for losses that it never has."""
+
+    @abstractmethod
+    def log_density(self, u: np.ndarray) -> np.ndarray:
+        """Compute the logarithm of P's density, but for that of `sqrt(2 pi)`."""
+
+    @abstractmethod
+    def below(self, u: float) -> float:
+        """Compute P's mass below an outcome."""
+
+    @abstractmethod
+    def range(self, tail: float) -> tuple[float, float]:
+        """Give outcomes below and above which P has at most the mass `tail` each."""
+
+
+@dataclass(frozen=True)
+class SampledGaussianPair(LossPair):
+    """P = (1 - q) N(0, 1) + q N(m, 1) and Q = N(0, 1), or the other way about (Mironov et al. 2019).
+
+    Attributes:
+      shift: m, what the person changes the sum by, in standard deviations of the noise.
+      probability: q, with which the person takes part.
+      direction: `remove` for this order. In `add`, u is minus the outcome, so that the loss rises with it.
+    """
+
+    shift: float
+    probability: float
+    direction: Direction
+
+    @property
+    def fineness(self) -> float:
+        return min(1.0, 1 / self.shift)
+
+    def loss(self, u: np.ndarray) -> np.ndarray:
+        return _log_ratio(u, self) if self.direction == "remove" else -_log_ratio(-u, self)
+
+    def outcome(self, loss: np.ndarray) -> np.ndarray:
+        return _at_log_ratio(loss, self) if self.direction == "remove" else -_at_log_ratio(-loss, self)
+
+    def log_density(self, u: np.ndarray) -> np.ndarray:
+        return -np.square(u) / 2 + (_log_ratio(u, self) if self.direction == "remove" else 0.0)
+
+    def below(self, u: float) -> float:
+        without = float(scipy.special.ndtr(u))
+        if self.direction == "add":
+            return without
+        return (1 - self.probability) * without + self.probability * float(scipy.special.ndtr(u - self.shift))
+
+    def range(self, tail: float) -> tuple[float, float]:
+        far = -float(scipy.special.ndtri(tail / 2))
+        shifted = tail / 2 / self.probability
+        if self.direction == "add" or shifted >= 1:
+            return -far, far
+        return -far, max(far, self.shift - float(scipy.special.ndtri(shifted)))
+
+
+@dataclass(frozen=True)
+class ReplacedGaussianPair(LossPair):
+    """P = (1 - q) N(0, 1) + q N(m, 1) and Q = (1 - q) N(0, 1) + q N(-m, 1).
+
+    Attributes:
+      shift: m.
+      probability: q.
+    """
+
+    shift: float
+    probability: float
+
+    @property
+    def fineness(self) -> float:
+        return min(1.0, 1 / self.shift)
+
+    def loss(self, u: np.ndarray) -> np.ndarray:
+        return _log_ratio(u, self) - _log_ratio(-u, self)
+
+    def outcome(self, loss: np.ndarray) -> np.ndarray:
+        size = np.abs(loss) / 2
+        if self.probability < 1:
+            log_ratio = self.shift**2 / 2 + math.log1p(-self.probability) - math.log(self.probability)
+            with np.errstate(divide="ignore"):
+                log_sinh = size + np.log(-np.expm1(-2 * size)) - math.log(2) + log_ratio
+            size = size + np.where(log_sinh > 30, log_sinh + math.log(2), np.arcsinh(np.exp(np.minimum(log_sinh, 30))))
+        return np.sign(loss) * size / self.shift
+
+    def log_density(self, u: np.ndarray) -> np.ndarray:
+        return -np.square(u) / 2 + _log_ratio(u, self)
+
+    def below(self, u: float) -> float:
+        return SampledGaussianPair(self.shift, self.probability, "remove").below(u)
+
+    def range(self, tail: float) -> tuple[float, float]:
+        return SampledGaussianPair(self.shift, self.probability, "remove").range(tail)
+
+
+def _log_ratio(u: np.ndarray, pair: SampledGaussianPair | ReplacedGaussianPair) -> np.ndarray:
+    """The logarithm of `((1 - q) N(0, 1) + q N(m, 1)) / N(0, 1)`."""
+    exponent = pair.shift * (u - pair.shift / 2)
+    small = np.log1p(pair.probability * np.expm1(np.minimum(exponent, 600.0))) if pair.probability < 1 else exponent
+    return np.where(exponent > 600.0, exponent + math.log(pair.probability), small)
+
+
+def _at_log_ratio(value: np.ndarray, pair: SampledGaussianPair) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        small = np.log1p(np.expm1(np.minimum(value, 600.0)) / pair.probability) if pair.probability < 1 else value
+        exponent = np.where(value > 600.0, value - math.log(pair.probability), small)
+    return np.where(np.isnan(exponent), -np.inf, exponent) / pair.shift + pair.shift / 2
+
+
+@dataclass(frozen=True)
+class MixedLoss:
+    """The loss of one release: which of the pairs is at work is drawn by their weights, and known.
+
+    Attributes:
+      pairs: weights, which add up to 1 or less, and pairs.
+      atoms: losses that single outcomes have, and their probabilities.
+      infinite: the probability of an outcome that gives everything away.
+    """
+
+    pairs: tuple[tuple[float, LossPair], ...] = ()
+    atoms: tuple[tuple[float, float], ...] = ()
+    infinite: float = 0.0
+
+
+def sampled_gaussian(noise_multiplier: float, probability: float, direction: Direction) -> MixedLoss:
+    """Describe a sum with noise, in which a person is with some probability."""
+    return MixedLoss(((1.0, SampledGaussianPair(1 / noise_multiplier, probability, direction)),))
+
+
+def truncated_gaussian(
+    noise_multiplier: float, probability: float, population: int, most: int, direction: Direction
+) -> MixedLoss:
+    """Describe a sum with noise over a Poisson sample that is cut to a size (Chua et al. 2024, arXiv 2411.04205).
+
+    Where there is something to cut, the person may take another's place, which moves the sum twice as far; the pair for
+    that case is a little worse than what happens, as in the dp-accounting library.
+    """
+    whole = SampledGaussianPair(1 / noise_multiplier, probability, direction)
+    cut = float(scipy.stats.binom.sf(most - 1, population - 1, probability))
+    if cut == 0:
+        return MixedLoss(((1.0, whole),))
+    sampled = float(scipy.stats.binom.sf(most, population, probability)) * most / cut / population
+    if sampled <= 0:
+        return MixedLoss(((1.0, whole),))
+    return MixedLoss(((1 - cut, whole), (cut, ReplacedGaussianPair(2 / noise_multiplier, min(sampled, 1.0)))))
+
+
+def stated_loss(epsilon: float, delta: float) -> MixedLoss:
+    """Describe a release of which only epsilon and delta are known: randomised response (Kairouz et al. 2015)."""
+    high = (1 - delta) / (1 + math.exp(-epsilon))
+    return MixedLoss(atoms=((epsilon, high), (-epsilon, 1 - delta - high)), infinite=delta)
