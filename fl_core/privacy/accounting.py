@@ -1,12 +1,14 @@
-"""From a plan, and the rounds that ran, to what can be promised. All epsilons come from the dp-accounting library.
+"""From a plan, and the rounds that ran, to what can be promised.
 
 Every mechanism but Poisson-sampled Gaussian noise is one Gaussian mechanism on the vector of all releases: its noise
 has standard deviation sigma in units of the clip norm, and one client changes the vector that the noise is added to by
 at most `sensitivity` clip norms, however later updates depend on earlier releases (Denisov et al. 2022, "Improved
 differential privacy for SGD via optimal private linear operators on adaptive streams"). So `rho = sensitivity^2 /
-(2 sigma^2)`, and epsilon is that of the Gaussian mechanism itself, which is tighter than by way of rho.
+(2 sigma^2)`, and epsilon is that of the Gaussian mechanism itself, which is tighter than by way of rho. Sampled rounds
+are composed by `composition`, whose epsilon is an upper bound at any delta, with a lower bound beside it.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -14,12 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import dp_accounting
-import numpy as np
 import scipy.optimize
-from dp_accounting import pld, rdp
+from dp_accounting import rdp
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.composition import Event, GaussianEvent
+from fedlm.fl_core.privacy.composition import Event, GaussianEvent, delta_above, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
@@ -45,7 +46,7 @@ class Guarantee:
 
     Attributes:
       mechanism: its name.
-      epsilon: at `delta`.
+      epsilon: at `delta`, an upper bound.
       delta: the probability-like slack.
       rho: of zero-concentrated differential privacy; None where the accounting knows none.
       sensitivity: L2 sensitivity in clip norms of all releases together; None where rounds are amplified by sampling.
@@ -54,6 +55,8 @@ class Guarantee:
       unit: whose presence is hidden.
       adjacency: which data sets are neighbours.
       assumptions: what must hold for this to be true.
+      epsilon_lower: below which the epsilon of these assumptions cannot lie; what `epsilon` exceeds it by is the error
+        of computing. That of closed forms is 0.
       epsilon_by_rdp: the looser epsilon of Renyi accounting, for comparison; None where sampling is not Poisson.
 
     Example:
@@ -77,13 +80,15 @@ class Guarantee:
     unit: str
     adjacency: str
     assumptions: tuple[str, ...]
+    epsilon_lower: float
     epsilon_by_rdp: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary; an infinite epsilon is None."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        epsilon = self.epsilon if math.isfinite(self.epsilon) else None
-        return values | {"epsilon": epsilon, "assumptions": list(self.assumptions)}
+        for name in ("epsilon", "epsilon_lower"):
+            values[name] = values[name] if math.isfinite(values[name]) else None
+        return values | {"assumptions": list(self.assumptions)}
 
     def sentence(self) -> str:
         """Say it in one sentence."""
@@ -119,11 +124,16 @@ def account(plan: PrivacyPlan, delta: float, generations: Generations | None = N
     }
     common |= {"unit": plan.unit, "adjacency": _adjacency(plan), "assumptions": assumptions(plan)}
     if isinstance(plan.participation, PoissonParticipation):
-        epsilon, looser = _sampled_epsilon(plan, rounds, delta), _epsilon_by_rdp(plan, rounds, delta)
-        return Guarantee(epsilon=epsilon, rho=None, sensitivity=None, epsilon_by_rdp=looser, **common)
+        epsilon, lower = epsilon_bounds(events_of(plan, generations), delta)
+        looser = _epsilon_by_rdp(plan, rounds, delta)
+        return Guarantee(
+            epsilon=epsilon, epsilon_lower=lower, rho=None, sensitivity=None, epsilon_by_rdp=looser, **common
+        )
     squared = sensitivity_squared(plan, generations)
+    epsilon = gaussian_epsilon(plan.noise_multiplier, math.sqrt(squared), delta)
     return Guarantee(
-        epsilon=gaussian_epsilon(plan.noise_multiplier, math.sqrt(squared), delta),
+        epsilon=epsilon,
+        epsilon_lower=epsilon,
         rho=squared / (2 * plan.noise_multiplier**2),
         sensitivity=math.sqrt(squared),
         **common,
@@ -163,55 +173,20 @@ def gaussian_epsilon(noise_multiplier: float, sensitivity: float, delta: float) 
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / sensitivity, delta)) if sensitivity else 0.0
 
 
-@functools.lru_cache(maxsize=256)
-def _poisson_loss(noise_multiplier: float, probability: float) -> pld.privacy_loss_distribution.PrivacyLossDistribution:
-    return pld.privacy_loss_distribution.from_gaussian_mechanism(
-        noise_multiplier, sampling_prob=probability, value_discretization_interval=1e-4
-    )
-
-
-def _sampled_epsilon(plan: PrivacyPlan, rounds: int, delta: float) -> float:
-    if not rounds:
-        return 0.0
-    if type(plan.participation) is PoissonParticipation and plan.adjacency == "add_or_remove":
-        loss = _poisson_loss(plan.noise_multiplier, plan.participation.sampling_probability)
-        return float(loss.self_compose(rounds).get_epsilon_for_delta(delta))
-    return float(_loss_accountant(plan, rounds).get_epsilon(delta))
-
-
-@functools.lru_cache(maxsize=64)
-def _loss_accountant(plan: PrivacyPlan, rounds: int) -> pld.PLDAccountant:
-    return pld.PLDAccountant(_RELATIONS[str(plan.adjacency)]).compose(_sampled_event(plan, rounds))
-
-
 def _epsilon_by_rdp(plan: PrivacyPlan, rounds: int, delta: float) -> float | None:
     if isinstance(plan.participation, TruncatedPoissonParticipation) or not rounds:
         return None
     accountant = rdp.RdpAccountant(neighboring_relation=_RELATIONS[str(plan.adjacency)])
-    return float(accountant.compose(_sampled_event(plan, rounds)).get_epsilon(delta))
-
-
-def _sampled_event(plan: PrivacyPlan, rounds: int) -> dp_accounting.DpEvent:
-    sampling = plan.participation
-    assert isinstance(sampling, PoissonParticipation)
-    if isinstance(sampling, TruncatedPoissonParticipation):
-        step = dp_accounting.TruncatedSubsampledGaussianDpEvent(
-            sampling.population, sampling.sampling_probability, sampling.most, plan.noise_multiplier
-        )
-    else:
-        noise = dp_accounting.GaussianDpEvent(plan.noise_multiplier)
-        step = dp_accounting.PoissonSampledDpEvent(sampling.sampling_probability, noise)
-    return dp_accounting.SelfComposedDpEvent(step, rounds)
+    assert isinstance(plan.participation, PoissonParticipation)
+    noise = dp_accounting.GaussianDpEvent(plan.noise_multiplier)
+    step = dp_accounting.PoissonSampledDpEvent(plan.participation.sampling_probability, noise)
+    return float(accountant.compose(dp_accounting.SelfComposedDpEvent(step, rounds)).get_epsilon(delta))
 
 
 def privacy_profile(plan: PrivacyPlan, epsilons: Sequence[float]) -> list[float]:
     """Compute the smallest delta at each epsilon: all that there is to know about the plan's privacy."""
-    if isinstance(plan.participation, PoissonParticipation):
-        accountant = _loss_accountant(plan, plan.rounds)
-        return [float(accountant.get_delta(epsilon)) for epsilon in epsilons]
-    sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
-    composed = pld.privacy_loss_distribution.from_gaussian_mechanism(plan.noise_multiplier, sensitivity=sensitivity)
-    return [float(value) for value in np.atleast_1d(composed.get_delta_for_epsilon(list(epsilons)))]
+    events = events_of(plan)
+    return [delta_above(events, float(epsilon)) for epsilon in epsilons]
 
 
 def calibrate(
@@ -245,7 +220,7 @@ def calibrate(
         return with_noise(_rounded_up(sensitivity * unit))
     if rho is not None:
         raise ConfigurationError("Poisson sampling amplifies privacy in a way that rho does not express; give epsilon")
-    return with_noise(least_noise(lambda noise: _sampled_epsilon(with_noise(noise), plan.rounds, delta), target))
+    return with_noise(least_noise(lambda noise: epsilon_above(events_of(with_noise(noise)), delta), target))
 
 
 def least_noise(epsilon_of: Callable[[float], float], target: float) -> float:
@@ -280,6 +255,15 @@ def _rounded_up(value: float) -> float:
     """Keep seven digits, never fewer noise than was asked for."""
     digits = 10.0 ** (6 - math.floor(math.log10(value)))
     return math.ceil(value * digits) / digits
+
+
+def with_noise_begun(plan: PrivacyPlan, known: PrivacyPlan | None) -> PrivacyPlan:
+    """Take the plan that a run was begun with, where it differs from one calibrated again in nothing but the noise.
+
+    The noise found for one target may differ a little between versions; a run goes on with what it began with.
+    """
+    begun = known is not None and dataclasses.replace(plan, noise_multiplier=known.noise_multiplier) == known
+    return known if begun and known is not None else plan
 
 
 def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:

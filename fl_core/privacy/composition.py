@@ -21,7 +21,7 @@ from fedlm.fl_core.privacy.loss_sums import Losses, chernoff_delta, lower_epsilo
 
 _WITHIN = 0.01
 """How far the two bounds on epsilon may be apart, of the upper, before finer grids are taken."""
-_FINEST = 4  # doublings of a grid
+_FINEST = 3  # doublings of a grid
 
 
 @dataclass(frozen=True)

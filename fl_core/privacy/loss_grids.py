@@ -212,11 +212,14 @@ def _pair_cells(
 
 
 def fitting_offset(loss: MixedLoss, spacing: float) -> float:
-    """Choose a grid's offset so that hardly anything is lost from below where most of a loss's mass is in few intervals.
+    """Choose a grid's offset so that hardly anything is lost from below where few intervals have most of the mass.
 
     Outcomes that hardly change the loss are at one end of a sampled pair's range: at the lowest losses of `remove`, at
     the highest of `add`. There is one offset at which they can be merged into points of the grid exactly.
     """
+    if loss.atoms:
+        # So little below the first that it is merged into that point.
+        return loss.atoms[0][0] - 1e-9 * spacing
     pair = next((pair for _, pair in loss.pairs), None)
     if not isinstance(pair, SampledGaussianPair) or pair.probability == 1:
         return 0.0

@@ -1,7 +1,7 @@
 """The privacy loss of one release: pairs of distributions that no other pair of neighbouring data sets exceeds.
 
 The loss of a pair (P, Q) at an outcome is `log dP/dQ`, and a release's privacy is the distribution of its loss under P.
-Every pair here lives on the real line, in units of the noise's standard deviation, and its loss rises with the outcome u.
+Every pair here lives on the real line, in units of the noise's standard deviation; its loss rises with the outcome u.
 """
 
 import math

@@ -23,7 +23,7 @@ import numpy as np
 import scipy.fft
 import scipy.optimize
 
-from fedlm.fl_core.privacy.loss_grids import MASS_ERROR, GridMasses, LossCells, cells_of, fitting_offset
+from fedlm.fl_core.privacy.loss_grids import MASS_ERROR, GridMasses, cells_of, fitting_offset
 from fedlm.fl_core.privacy.loss_pairs import MixedLoss
 
 Losses = Sequence[tuple[int, MixedLoss]]
@@ -34,11 +34,13 @@ _TRANSFORM_ERROR = 16.0  # in units of rounding, for each doubling of the length
 _LEFT_OUT = 1e-5  # of delta, cut off at the ends of single losses
 _LOG_OUTSIDE = math.log(1e-14)  # of the tilted mass, outside the window
 _ROUNDING = 2e-4  # of epsilon, about what grids may add
+_SMALL_ERROR = 1e-4  # of delta
 _SMALLEST = 1e-40  # what quick bounds on delta leave out
 _FEWEST, _MOST = 1 << 10, 1 << 23  # points of the window
 
 
-class _Nodes(NamedTuple):
+@dataclass(frozen=True)
+class _Nodes:
     """A loss as weights at outcomes, close enough to choose tilt and window by.
 
     Attributes:
@@ -100,6 +102,10 @@ class _Profile(NamedTuple):
     beyond: float
     factor: float
 
+    def log_error(self, epsilon: float) -> float:
+        """The logarithm of the bound on the error of delta at epsilon."""
+        return math.log(self.error) + self.log_scale + self.tilt * (self.reference - epsilon)
+
 
 def upper_epsilon(losses: Losses, delta: float, finer: int = 0) -> float:
     """Bound epsilon at delta from above; grids with 2^finer times as many points bound it more closely."""
@@ -115,7 +121,7 @@ def lower_epsilon(losses: Losses, delta: float, finer: int = 0) -> float:
 
 def upper_delta(losses: Losses, epsilon: float) -> float:
     """Bound delta at epsilon from above."""
-    window = _window_for_epsilon(losses, epsilon)
+    window = _window_for_epsilon(losses, epsilon, max(chernoff_delta(losses, epsilon), 1e-250))
     profile = _computed(losses, window, 0, below=False)
     place = int(np.searchsorted(profile.sums, epsilon))
     if place == len(profile.sums):
@@ -164,8 +170,8 @@ def _infinite(losses: Losses) -> float:
 def _total_variation(losses: Losses) -> float:
     """A bound on delta at epsilon 0: what each release has, added up."""
     total = sum(
-        count * float(np.exp(log_mass) @ np.maximum(-np.expm1(-loss), 0.0))
-        for count, log_mass, loss in _nodes_of(losses, _SMALLEST)
+        nodes.count * float(np.exp(nodes.log_mass) @ np.maximum(-np.expm1(-nodes.loss), 0.0))
+        for nodes in _nodes_of(losses, _SMALLEST)
     )
     return total * (1 + 1e-6) + _infinite(losses) + _SMALLEST
 
@@ -174,7 +180,14 @@ def _epsilon(losses: Losses, delta: float, finer: int, below: bool) -> float:
     left = delta - _infinite(losses)
     if left <= 0:
         return math.inf
-    return _solve(_computed(losses, _window_for_delta(losses, left), finer, below), delta, below)
+    profile = _computed(losses, _window_for_delta(losses, left), finer, below)
+    found = _solve(profile, delta, below)
+    if profile.log_error(found) < math.log(_SMALL_ERROR * left):
+        return found
+    # The tilt did not move the bulk to epsilon, so that the error is large there.
+    guess = found if 0 < found < math.inf else _chernoff_epsilon(losses, delta)
+    again = _solve(_computed(losses, _window_for_epsilon(losses, guess, left), finer, below), delta, below)
+    return max(found, again) if below else min(found, again)
 
 
 def _computed(losses: Losses, window: _Window, finer: int, below: bool) -> _Profile:
@@ -194,11 +207,11 @@ def _on_grid(loss: MixedLoss, spacing: float, tail: float, points: int, below: b
 
 def _nodes_of(losses: Losses, delta: float) -> list[_Nodes]:
     total = sum(count for count, _ in losses)
-    return [_nodes(loss, delta * _LEFT_OUT / total)._replace(count=count) for count, loss in losses]
+    return [_Nodes(count, *_masses_and_losses(loss, delta * _LEFT_OUT / total)) for count, loss in losses]
 
 
 @functools.lru_cache(maxsize=8)
-def _nodes(loss: MixedLoss, tail: float) -> _Nodes:
+def _masses_and_losses(loss: MixedLoss, tail: float) -> tuple[np.ndarray, np.ndarray]:
     masses, at = [], []
     for weight, pair in loss.pairs:
         begin, end = pair.range(tail)
@@ -209,14 +222,15 @@ def _nodes(loss: MixedLoss, tail: float) -> _Nodes:
     for value, probability in loss.atoms:
         masses.append(np.array([math.log(max(probability, 1e-300))]))
         at.append(np.array([value]))
-    return _Nodes(1, np.concatenate(masses), np.concatenate(at))
+    return np.concatenate(masses), np.concatenate(at)
 
 
 def _cumulants(nodes: Sequence[_Nodes], tilt: float) -> tuple[float, float, float]:
     """The logarithm of E[exp(tilt S)], and its first and second derivative."""
     total = mean = variance = 0.0
-    for count, log_mass, loss in nodes:
-        exponents = log_mass + tilt * loss
+    for part in nodes:
+        count, loss = part.count, part.loss
+        exponents = part.log_mass + tilt * loss
         top = float(exponents.max())
         masses = np.exp(exponents - top)
         mass = float(masses.sum())
@@ -242,8 +256,7 @@ def _window_for_delta(losses: Losses, delta: float) -> _Window:
     return _window(nodes, _least_tilt(far), delta)
 
 
-def _window_for_epsilon(losses: Losses, epsilon: float) -> _Window:
-    delta = max(chernoff_delta(losses, epsilon), 1e-250)
+def _window_for_epsilon(losses: Losses, epsilon: float, delta: float) -> _Window:
     nodes = _nodes_of(losses, delta)
     return _window(nodes, _least_tilt(lambda tilt: _cumulants(nodes, tilt)[1] >= epsilon), delta)
 
@@ -258,7 +271,7 @@ def _least_tilt(far: Callable[[float], bool]) -> float:
 
 
 def _window(nodes: Sequence[_Nodes], tilt: float, delta: float) -> _Window:
-    releases = sum(count for count, *_ in nodes)
+    releases = sum(part.count for part in nodes)
     total, epsilon, variance = _cumulants(nodes, tilt)
     changes = np.geomspace(0.25, 64.0, 17) / max(math.sqrt(variance), 1e-12)
     highs = [(_cumulants(nodes, tilt + change)[0] - total - _LOG_OUTSIDE) / change for change in changes]
@@ -281,7 +294,7 @@ def _profile(
     transform_error = _TRANSFORM_ERROR * places * _UNIT
     spectrum = np.ones(points // 2 + 1, complex)
     log_size = np.zeros(points // 2 + 1)
-    relative = np.zeros(points // 2 + 1)
+    inexact = []
     log_total = log_below = log_above = log_finite = offset = 0.0
     first_tilt, last_tilt = tilt - window.low_tilt, tilt + window.high_tilt
     releases = sum(count for count, _ in parts)
@@ -296,16 +309,20 @@ def _profile(
         tilted = grid.masses * np.exp(tilt * losses - log_sum)
         where = np.remainder(grid.first + np.arange(len(losses)), points)
         transformed = scipy.fft.rfft(np.bincount(where, tilted, points))
-        error = transform_error * math.sqrt(points) * float(np.sqrt(np.sum(np.square(tilted))))
-        size = np.abs(transformed) + error
+        error = transform_error * math.sqrt(float(np.sum(np.square(tilted))))
+        size = np.abs(transformed) + error * math.sqrt(points)
         spectrum *= _power(transformed, count)
         log_size += count * np.log(size)
-        relative += count * (error / size + 8 * _UNIT)
+        inexact.append((count, error, size))
         offset += count * grid.offset
         log_finite += count * math.log1p(-grid.infinite)
-    # What each frequency errs by, and from it, by Parseval, the root of the sum of squares of all points' errors.
-    errors = np.exp(log_size) * relative * (1 + 1e-6)
-    spread = math.sqrt(2 * float(np.sum(np.square(errors))) / points)
+    # The root of the sum of squares of all points' errors is that of frequencies, but for a factor (Parseval). What is
+    # known of those of one transform is this root too, so that each of them may have all of it.
+    product = np.exp(log_size) * (1 + 1e-6)
+    spread = 8 * _UNIT * releases * math.sqrt(2 * float(np.mean(np.square(product))))
+    for count, error, size in inexact:
+        others = product / size
+        spread += count * error * min(float(others.max()), math.sqrt(2 * float(np.sum(np.square(others)))))
     tilted = scipy.fft.irfft(spectrum, points)
     spread += 2 * transform_error * math.sqrt(float(np.sum(np.square(tilted))))
     start = math.ceil((window.low - offset) / spacing)
@@ -314,7 +331,7 @@ def _profile(
     sums = offset + spacing * numbers
     reference = float(np.clip(np.sum(tilted * sums), sums[0], sums[-1]))
     log_scale = log_total - tilt * reference
-    kept = (sums > -spacing) & (sums > reference - 600 / tilt)
+    kept = (sums > -spacing) & (sums > reference - 600 / max(tilt, 1.0))
     sums, tilted = sums[kept], tilted[kept]
     masses = tilted * np.exp(-tilt * (sums - reference))
     mass = np.cumsum(masses[::-1])[::-1]
@@ -360,12 +377,12 @@ def _solve(profile: _Profile, delta: float, below: bool) -> float:
     sign = -1.0 if below else 1.0
     with np.errstate(over="ignore"):
         errors = sign * error * np.exp(np.minimum(tilt * (reference - sums), 700.0))
-        at_points = mass - np.exp(sums - reference) * weighed + errors
+        at_points = mass - np.exp(np.minimum(sums - reference, 700.0)) * weighed + errors
     left = delta - beyond
     if left <= 0:
         return math.inf
     # In the scale of the masses.
-    wanted = math.exp(math.log(left) - sign * factor - log_scale)
+    wanted = math.exp(min(math.log(left) - sign * factor - log_scale, 700.0))
     too_much = np.flatnonzero(at_points > wanted)
     if not len(too_much):
         return 0.0 if below else max(0.0, float(sums[0]))

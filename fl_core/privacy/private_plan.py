@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedlm.fl_core.privacy.accounting import with_noise_begun
 from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import Participation
@@ -31,7 +32,7 @@ def plan_aggregation(
       clip_norm: of updates.
       participation: what the run's sampler enforces.
       delta: at which epsilon is stated.
-      known: the plan of the run that goes on, whose coefficients need not be chosen again.
+      known: the plan of the run that goes on, whose coefficients and noise need not be chosen again.
       training_data: fingerprint of the training data; None where nobody knows it.
       ancestry: what the first parameters went through, whose spending a target includes.
 
@@ -44,7 +45,7 @@ def plan_aggregation(
         plan = with_noise(settings.noise_multiplier)
     else:
         target = settings.target_epsilon, settings.target_rho
-        plan = calibrate_total(with_noise, delta, *target, training_data, ancestry)
+        plan = with_noise_begun(calibrate_total(with_noise, delta, *target, training_data, ancestry), known)
     goal = cohort_size if settings.report_goal is None else settings.report_goal
     adaptive = None
     if settings.clip_quantile is not None:

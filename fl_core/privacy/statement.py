@@ -5,7 +5,6 @@ is composed with what it spends itself, and where that is unknown, or not privat
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,12 +14,11 @@ from fedlm.fl_core.privacy.accounting import (
     account,
     calibrate,
     events_of,
-    gaussian_epsilon,
     least_noise,
     sensitivity_squared,
 )
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, Phase, as_records, recorded_ancestry, settings_in
-from fedlm.fl_core.privacy.composition import epsilon_bounds
+from fedlm.fl_core.privacy.composition import Event, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.participation import PoissonParticipation
@@ -106,9 +104,11 @@ def state_plan(
     adjacency = _common_adjacency([one for one, _ in spent])
     as_stated = dataclasses.replace(plan, adjacency=adjacency)
     theirs = [line for one, rounds in before for line in account(one, delta, rounds).assumptions]
+    epsilon, lower = epsilon_bounds(_events(spent), delta)
     total = dataclasses.replace(
         own,
-        epsilon=composed_epsilon(spent, delta),
+        epsilon=epsilon,
+        epsilon_lower=lower,
         rho=None if _any_sampled(spent) else _rho(spent),
         sensitivity=None,
         epsilon_by_rdp=None,
@@ -172,12 +172,11 @@ def _words_of_users(ancestry: Sequence[Phase]) -> list[str]:
 
 def composed_epsilon(spent: Sequence[Spending], delta: float) -> float:
     """Compute epsilon at delta of all releases of several plans about the same people."""
-    if len(spent) == 1:
-        return account(spent[0][0], delta, spent[0][1]).epsilon
-    if not _any_sampled(spent):
-        # All of it is one Gaussian mechanism, whose epsilon is known exactly.
-        return gaussian_epsilon(1.0, math.sqrt(2 * _rho(spent)), delta)
-    return epsilon_bounds([event for plan, rounds in spent for event in events_of(plan, rounds)], delta).upper
+    return epsilon_above(_events(spent), delta)
+
+
+def _events(spent: Sequence[Spending]) -> list[Event]:
+    return [event for plan, rounds in spent for event in events_of(plan, rounds)]
 
 
 def _rho(spent: Sequence[Spending]) -> float:

@@ -11,6 +11,7 @@ import jax
 
 from fedlm.fl_core.aggregation import norm_quantiles
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
+from fedlm.fl_core.privacy.accounting import with_noise_begun
 from fedlm.fl_core.privacy.noise_source import noise_key
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
@@ -92,7 +93,9 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
                 prepared = prepared.going_on(begun.ancestry)
             seed = settings.seed if settings.noise_seed == "experiment" else None
             assert prepared.plan is not None
-            terms = PrivacyTerms(prepared.plan, prepared.delta, seed)
+            known = None if begun is None or settings.epsilon is None else begun.plan
+            plan = with_noise_begun(prepared.plan, known)
+            prepared, terms = prepared._replace(plan=plan), PrivacyTerms(plan, prepared.delta, seed)
         run = Run(folder, identity, settings.steps, settings.checkpoint_every, _find_divergence, terms)
         training = _Training(prepared, run, observer)
         run.take(training.steps(), observer.published)

@@ -1,0 +1,185 @@
+"""Bounds on epsilon, held to closed forms, to sums with 30 digits, and to an inverse Laplace transform."""
+
+import json
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp, ndtr
+
+from fedlm.fl_core.privacy.composition import GaussianEvent, StatedEvent, delta_above, epsilon_above, epsilon_bounds
+from fedlm.fl_core.privacy.loss_grids import MASS_ERROR, cells_of, fitting_offset
+from fedlm.fl_core.privacy.loss_pairs import DIRECTIONS, MixedLoss, ReplacedGaussianPair, sampled_gaussian
+from fedlm.fl_core.privacy.loss_sums import lower_epsilon, upper_delta, upper_epsilon
+from tests.fl_core.privacy.make_golden_deltas import PATH
+
+GOLDEN = json.loads(PATH.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("noise", "probability", "count", "epsilon", "direction", "delta"), GOLDEN)
+def test_sums_with_thirty_digits_lie_between_the_bounds(noise, probability, count, epsilon, direction, delta):
+    losses, delta = [(count, sampled_gaussian(noise, probability, direction))], float(delta)
+    upper, lower = upper_epsilon(losses, delta), lower_epsilon(losses, delta)
+    assert epsilon <= upper <= epsilon * 1.01
+    assert epsilon * 0.99 <= lower <= epsilon
+    assert delta <= upper_delta(losses, epsilon) <= delta * 1.05
+
+
+def laplace_delta(noise, probability, count, epsilon, direction):
+    """`(2 pi i)^-1` times the integral of `E[exp(zS)] exp(-z epsilon) / (z (z + 1))` along a line, by its own nodes."""
+    shift = 1 / noise
+    u = np.arange(-14, 14 + 12 * shift, 0.125 * min(1, noise))
+    loss = np.log1p(probability * np.expm1(shift * u - shift**2 / 2))
+    log_density = -(u**2) / 2 + math.log((u[1] - u[0]) / math.sqrt(2 * math.pi))
+    loss, log_density = (loss, log_density + loss) if direction == "remove" else (-loss, log_density)
+
+    def log_moment(z):
+        return count * logsumexp(log_density + np.multiply.outer(z, loss), axis=-1)
+
+    tilts = np.geomspace(0.1, 300, 400)
+    tilt = tilts[np.argmin(log_moment(tilts).real - tilts * epsilon)]
+    at, values = 0.0, []
+    step = 0.02 * min(tilt, 1 / (1 + epsilon))
+    while at < 4000:
+        z = tilt + 1j * (at + step * (np.arange(2000) + 0.5))
+        values.append(np.exp(log_moment(z) - z * epsilon) / (z * (z + 1)))
+        at += 2000 * step
+        if np.abs(values[-1]).max() < 1e-11 * np.abs(values[0]).max():
+            break
+    return float(np.sum(np.concatenate(values).real) * step / math.pi)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("noise", "probability", "count", "delta"),
+    [
+        pytest.param(0.6143481, 4.08e-5, 100_000, 1e-12, marks=pytest.mark.long),
+        (1.0, 0.01, 1000, 1e-15),
+        (5.0, 0.2, 2000, 1e-10),
+    ],
+)
+def test_many_releases_agree_with_an_inverse_laplace_transform(noise, probability, count, delta, direction):
+    """The first is where self-composition without tilting says 9.5, and the truth is 2.68."""
+    losses = [(count, sampled_gaussian(noise, probability, direction))]
+    upper, lower = upper_epsilon(losses, delta), lower_epsilon(losses, delta)
+    assert upper * 0.995 <= lower <= upper
+    assert laplace_delta(noise, probability, count, upper, direction) <= delta
+    assert laplace_delta(noise, probability, count, lower, direction) >= delta
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15])
+@pytest.mark.parametrize("deviation", [0.02, 0.5, 4.0])
+def test_composed_gaussians_are_one(deviation, delta):
+    """Their loss is composed on a grid here, and once with 40 digits."""
+    with mpmath.workdps(40):
+        shift = mpmath.mpf(deviation)
+
+        def excess(epsilon):
+            high = mpmath.ncdf(shift / 2 - epsilon / shift)
+            return mpmath.log((high - mpmath.exp(epsilon) * mpmath.ncdf(-shift / 2 - epsilon / shift)) / delta)
+
+        guess = epsilon_above([GaussianEvent(1 / deviation)], delta)
+        expected = float(mpmath.findroot(excess, guess))
+    assert guess == pytest.approx(expected, rel=1e-9)
+    losses = [(400, sampled_gaussian(20 / deviation, 1.0, "remove"))]
+    assert expected <= upper_epsilon(losses, delta) <= expected * 1.002
+    assert expected * 0.998 <= lower_epsilon(losses, delta) <= expected
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.floats(-5, 0).map(lambda power: 10**power),
+    st.floats(-0.5, 1.2).map(lambda power: 10**power),
+    st.floats(0, 3.5).map(lambda power: round(10**power)),
+    st.floats(-15, -2).map(lambda power: 10**power),
+)
+def test_bounds_are_close_and_follow_delta_rounds_and_noise(probability, noise, count, delta):
+    def bounds(noise=noise, count=count, delta=delta):
+        return epsilon_bounds([GaussianEvent(noise, count, probability)], delta)
+
+    here = bounds()
+    assert here.upper * 0.99 <= here.lower <= here.upper
+    for less in (bounds(noise=noise * 1.03), bounds(count=max(1, int(count * 0.9))), bounds(delta=delta * 1.5)):
+        assert less.lower <= here.upper
+        assert less.upper <= here.upper * (1 + 1e-3)
+
+
+def test_directions_differ_and_the_worse_counts():
+    event = GaussianEvent(0.8, 50, 0.02)
+    remove, add = ([(50, event.loss(direction))] for direction in DIRECTIONS)
+    assert upper_epsilon(add, 1e-6) < lower_epsilon(remove, 1e-6) <= epsilon_bounds([event], 1e-6).upper
+
+
+def test_many_steps_and_a_small_delta():
+    """Self-composition without tilting says 9.5, and less than the truth at 1e-10."""
+    event = GaussianEvent(0.6143481, 100_000, 4.08e-5)
+    upper, lower = epsilon_bounds([event], 1e-12)
+    assert 2.679 < lower < upper < 2.682
+    upper, lower = epsilon_bounds([event], 1e-10)
+    assert 1.722 < lower < upper < 1.726
+
+
+def test_delta_and_epsilon_undo_each_other():
+    events = [GaussianEvent(1.0, 300, 0.03), GaussianEvent(4.0), StatedEvent(0.2, 1e-8)]
+    for delta in (1e-4, 1e-7):
+        assert delta_above(events, epsilon_above(events, delta)) == pytest.approx(delta, rel=1e-2)
+    assert math.isinf(epsilon_above(events, 1e-8))
+
+
+def test_stated_events_compose_as_randomised_response():
+    """Of n releases k say the truth: a binomial distribution (Kairouz et al. 2015)."""
+    epsilon, delta, count = 0.3, 1e-9, 3
+    truth = np.arange(count + 1)
+    log_choose = np.array([math.log(math.comb(count, k)) for k in truth])
+    log_truth, log_lie = -math.log1p(math.exp(-epsilon)), -math.log1p(math.exp(epsilon))
+    mass = np.exp(log_choose + truth * log_truth + (count - truth) * log_lie)
+    loss = epsilon * (2 * truth - count)
+    upper, lower = epsilon_bounds([StatedEvent(epsilon, delta, count)], 1e-2)
+
+    def exact(at):
+        finite = float(np.sum(mass * np.maximum(-np.expm1(at - loss), 0)))
+        return 1 - (1 - delta) ** count * (1 - finite)
+
+    assert exact(upper) <= 1e-2 <= exact(lower)
+    assert lower >= upper * 0.99
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_masses_on_the_grid(direction):
+    """Each interval's, with 40 digits; and those of P and Q together stay what they are, or grow for nobody."""
+    loss, spacing = sampled_gaussian(0.7, 0.01, direction), 0.003
+    ((_, pair),) = loss.pairs
+    cells = cells_of(loss, spacing, fitting_offset(loss, spacing), 1e-18, 1 << 20)
+    edges = pair.outcome(cells.offset + spacing * (cells.first + np.arange(len(cells.mass) + 1)))
+    with mpmath.workdps(40):
+        for place in (1, 2, 3, 10, 100, len(cells.mass) // 2, len(cells.mass) - 3):
+            low, high = (mpmath.mpf(float(edge)) for edge in edges[place : place + 2])
+            exact = mpmath.ncdf(high) - mpmath.ncdf(low)
+            if direction == "remove":
+                shifted = mpmath.ncdf(high - pair.shift) - mpmath.ncdf(low - pair.shift)
+                exact = (1 - mpmath.mpf(pair.probability)) * exact + mpmath.mpf(pair.probability) * shifted
+            # The edges are outcomes in float64, whose rounding is not the mass's.
+            assert abs(cells.mass[place] - exact) <= exact * (MASS_ERROR + 1e-15 / float(high - low) * 4)
+    for grid, sign in ((cells.from_above(), 1), (cells.from_below(), -1)):
+        losses = grid.offset + spacing * (grid.first + np.arange(len(grid.masses)))
+        of_other = float(np.sum(grid.masses * np.exp(-losses)))
+        assert sign * (1 - of_other) >= -1e-9
+        assert of_other == pytest.approx(1, abs=1e-5)
+        assert np.sum(grid.masses) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize(("shift", "probability"), [(0.4, 0.01), (3.0, 0.2), (1.0, 1.0)])
+def test_a_replaced_pair_is_that_of_two_mixtures(shift, probability):
+    pair = ReplacedGaussianPair(shift, probability)
+    loss = np.linspace(-4, 4, 9)
+    u = pair.outcome(loss)
+    np.testing.assert_allclose(pair.loss(u), loss, atol=1e-9)
+    epsilon = shift / 5
+    at = float(pair.outcome(np.array([epsilon]))[0])
+    one = (1 - probability) * ndtr(-at) + probability * ndtr(shift - at)
+    other = (1 - probability) * ndtr(-at) + probability * ndtr(-shift - at)
+    losses, exact = [(1, MixedLoss(((1.0, pair),)))], float(one - math.exp(epsilon) * other)
+    assert epsilon * 0.99 <= lower_epsilon(losses, exact) <= epsilon <= upper_epsilon(losses, exact) <= epsilon * 1.01
