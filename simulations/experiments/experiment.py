@@ -30,7 +30,7 @@ from fedlm.models.base import Batch, Model, Params, parameter_count
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.data.federated_data import device_batches, evaluation_owners
 from fedlm.simulations.engine.cohort_engine import CohortEngine
-from fedlm.simulations.engine.lane_count import choose_lanes
+from fedlm.simulations.engine.lane_count import choose_lanes, copies_beyond_sgd
 from fedlm.simulations.evaluation.canaries import audit
 from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, write_table
 from fedlm.simulations.experiments.configuration import Experiment
@@ -279,7 +279,8 @@ def _sampler(sampler: CohortSampler, draw_seed: int | None, terms: "PrivacyTerms
 
 def _engine(training: Training) -> CohortEngine:
     parameters = parameter_count(training.work.model)
-    lanes = training.lanes_per_device or choose_lanes(parameters, training.cohort_size)
+    more = copies_beyond_sgd(training.work.training.algorithm, training.work.model)
+    lanes = training.lanes_per_device or choose_lanes(parameters, training.cohort_size, more_copies=more)
     # The memory of devices, by which lanes are chosen, may differ a little between processes.
     return CohortEngine(training.work, training.clients, training.length, lanes_per_device=gather(lanes)[0])
 

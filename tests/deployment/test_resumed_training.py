@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.aggregation import empty_aggregate
+from fedlm.fl_core.composed_settings import flat_settings, settings_as_json
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state import AttemptRecord, SeenClient, StateError
@@ -111,3 +112,16 @@ def test_a_folder_of_other_settings_or_without_its_privacy_is_refused(tmp_path):
         go_on(tmp_path, small.deployment(rounds=6))
     with pytest.raises(CheckpointError, match="another privacy plan"):
         go_on(tmp_path, small.deployment(**small.PRIVACY, rounds=8))
+
+
+def test_a_run_that_began_before_there_were_client_algorithms_goes_on_with_sgd_alone(tmp_path, monkeypatch):
+    def earlier(settings):
+        new = flat_settings(settings.training.algorithm)
+        return {name: value for name, value in settings_as_json(settings).items() if name not in new}
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fedlm.fl_core.deployment.server.training.settings_as_json", earlier)
+        go_on(tmp_path, small.deployment(), drain_after=2)
+    with pytest.raises(CheckpointError, match="client_algorithm was sgd and is now fedprox"):
+        go_on(tmp_path, small.deployment(client_algorithm="fedprox"))
+    assert go_on(tmp_path, small.deployment()) == [2]

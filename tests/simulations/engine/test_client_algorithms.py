@@ -13,6 +13,7 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.round_loop import run_rounds
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
+from fedlm.simulations.engine.lane_count import copies_beyond_sgd
 from tests.clients.in_process import InProcessRunner
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import simulate
@@ -147,3 +148,8 @@ def test_an_object_is_an_algorithm_without_being_registered():
 def test_a_name_of_no_algorithm_is_refused(name, told):
     with pytest.raises(ConfigurationError, match=told):
         small.deployment(client_algorithm=name)
+
+
+def test_lanes_are_fewer_where_an_algorithm_needs_more_memory():
+    expected = {"sgd": 0, "fedprox": 0, "mime_lite": 3, "local_adam": 2}
+    assert {name: copies_beyond_sgd(make_algorithm(name), MODEL) for name in expected} == expected

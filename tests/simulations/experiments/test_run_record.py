@@ -228,6 +228,7 @@ class FakeGpu:
 def test_an_accelerator_has_as_many_lanes_as_memory_and_cohort_allow():
     assert choose_lanes(19_000_000, 500, [FakeGpu(80e9)]) == 105
     assert choose_lanes(19_000_000, 20, [FakeGpu(80e9)]) == 10
+    assert choose_lanes(19_000_000, 500, [FakeGpu(80e9)], more_copies=6) == 52
     assert choose_lanes(19_000_000, 500, [FakeGpu(1e6)]) == 1
     assert choose_lanes(19_000_000, 500, [FakeGpu(None)]) == 8
 
