@@ -21,6 +21,20 @@ PLANS = {
     "uniform2_blocks": (2, 1, {"bits": 2, "rotation": 1}),
 }
 OTHER_SHAPES = {"uniform2_blocks": [(1030,)]}
+# A model of one tensor, and steps whose batches have the gradient curvature * (y - centre).
+START, LEARNING_RATE = [0.5, -1.25, 2.0], 0.125
+STEPS = [
+    {"curvature": 1.5, "centre": [1.0, 0.5, -0.25], "tokens": 7},
+    {"curvature": 0.75, "centre": [-0.5, 2.0, 1.0], "tokens": 2},
+    {"curvature": 2.0, "centre": [0.25, -1.0, 0.0], "tokens": 12},
+]
+MEMORY = {"mime_lite": [0.25, 0.125, -0.5]}
+ALGORITHMS = {
+    "sgd": {},
+    "fedprox": {"mu": 0.25},
+    "mime_lite": {"momentum": 0.75},
+    "local_adam": {"beta1": 0.75, "beta2": 0.875, "epsilon": 0.0625},
+}
 
 
 def float32(value):
@@ -154,8 +168,57 @@ def artifact_vector():
     }
 
 
+def gradient(step, y):
+    """That of a step's batch, of a loss with a curvature and a least point."""
+    return [step["curvature"] * (a - b) for a, b in zip(y, step["centre"], strict=True)]
+
+
+def direction(name, constants, number, y, g, state):
+    """What a client follows at its step of a number, counted from 1; `state` is what it remembers."""
+    if name == "fedprox":
+        return [a + constants["mu"] * (b - x) for a, b, x in zip(g, y, START, strict=True)]
+    if name == "mime_lite":
+        beta = constants["momentum"]
+        return [(1 - beta) * a + beta * m for a, m in zip(g, MEMORY["mime_lite"], strict=True)]
+    if name == "local_adam":
+        one, two = constants["beta1"], constants["beta2"]
+        state["first"] = [one * m + (1 - one) * a for m, a in zip(state["first"], g, strict=True)]
+        state["second"] = [two * v + (1 - two) * a * a for v, a in zip(state["second"], g, strict=True)]
+        return [
+            m / (1 - one**number) / (math.sqrt(v / (1 - two**number)) + constants["epsilon"])
+            for m, v in zip(state["first"], state["second"], strict=True)
+        ]
+    return g
+
+
+def algorithm_vector(name):
+    constants, y, state = ALGORITHMS[name], START, {"first": [0.0] * 3, "second": [0.0] * 3}
+    for number, step in enumerate(STEPS, start=1):
+        followed = direction(name, constants, number, y, gradient(step, y), state)
+        y = [a - LEARNING_RATE * d for a, d in zip(y, followed, strict=True)]
+    sent = [[x - a for x, a in zip(START, y, strict=True)]]
+    if name == "mime_lite":
+        tokens = sum(step["tokens"] for step in STEPS)
+        weighted = [[step["tokens"] * g for g in gradient(step, START)] for step in STEPS]
+        sent.append([sum(parts) / tokens for parts in zip(*weighted, strict=True)])
+    return {
+        "constants": constants,
+        "download": [START, *([MEMORY[name]] if name in MEMORY else [])],
+        "upload": [[round(value, 9) for value in tensor] for tensor in sent],
+    }
+
+
+def algorithms_vector():
+    return {
+        "learning_rate": LEARNING_RATE,
+        "steps": STEPS,
+        "algorithms": {name: algorithm_vector(name) for name in ALGORITHMS},
+    }
+
+
 def vectors():
-    return {name: upload_vector(name) for name in PLANS} | {"artifact": artifact_vector()}
+    uploads = {name: upload_vector(name) for name in PLANS}
+    return uploads | {"artifact": artifact_vector(), "client_algorithms": algorithms_vector()}
 
 
 if __name__ == "__main__":

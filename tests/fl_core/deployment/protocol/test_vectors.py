@@ -9,11 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedlm.fl_core.client_algorithms.interface import LocalGradient, sent_by_server
+from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, make_algorithm
 from fedlm.fl_core.compression.compressors import Scheme, decompress_update
 from fedlm.fl_core.compression.registry import COMPRESSIONS, compressor_of
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
-from fedlm.fl_core.deployment.protocol.update_bytes import check_update, pack_update, plan_digest, unpack_update
+from fedlm.fl_core.deployment.protocol.update_bytes import (
+    check_update,
+    pack_update,
+    plan_digest,
+    unpack_parameters,
+    unpack_update,
+)
+from fedlm.fl_core.local_sgd import global_norm
 from fedlm.fl_core.round_loop import RoundPlan
 from tests.fl_core.deployment.protocol import another_language
 
@@ -50,6 +59,32 @@ def test_an_upload_that_another_language_makes_is_understood(name):
     found = decompress_update(compressor, jax.random.fold_in(key, vector["client_index"]), compressed, like)
     for values, expected in zip(found, vector["update"], strict=True):
         np.testing.assert_allclose(np.ravel(values), expected, atol=1e-5)
+
+
+def gradient_of(step):
+    """The same as in another language, as algorithms are given it."""
+
+    def at(params):
+        g = jax.tree.map(lambda y: step["curvature"] * (y - jnp.asarray(step["centre"])), params)
+        return LocalGradient(g, jnp.float32(1.0), global_norm(g), jnp.float32(step["tokens"]), at)
+
+    return at
+
+
+@pytest.mark.parametrize("name", CLIENT_ALGORITHMS)
+def test_a_client_in_another_language_trains_by_the_same_algorithm(name):
+    vector = read("client_algorithms")
+    told = vector["algorithms"][name]
+    algorithm = make_algorithm(name, told["constants"])
+    like = sent_by_server(algorithm, {"w": jnp.zeros(3)})
+    downloaded = np.concatenate(told["download"]).astype("<f4").tobytes()
+    server = jax.tree.map(jnp.asarray, unpack_parameters(downloaded, "float32", like))
+    local = algorithm.init(server)
+    for step in vector["steps"]:
+        local = algorithm.step(server, local, gradient_of(step)(local.params), vector["learning_rate"])
+    sent = jax.tree.leaves(algorithm.finish(server, local))
+    for values, expected in zip(sent, told["upload"], strict=True):
+        np.testing.assert_allclose(values, expected, rtol=1e-5)
 
 
 def test_an_artifact_that_another_language_describes_is_understood():
