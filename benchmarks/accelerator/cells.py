@@ -149,7 +149,7 @@ def tiny() -> list[Cell]:
         cells.append(_recurrence(shape | {"precision": policy, "unroll": unroll}, **limit))
     changes = {"models": ["cifg_tiny"], "seeds": [0], "client_learning_rates": [0.5], "rounds": 2, "cohort_size": 2}
     changes |= {"client_max_batches": 2, "evaluate_every": 1, "heldout_examples": 20, "test_examples": 20}
-    return [*cells, _comparison(changes, 20, **limit)]
+    return [*cells, _comparison(changes, 120, **limit)]
 
 
 def _cell(group: str, name: str, function: str, arguments: dict[str, Any], limit: float, least: float) -> Cell:

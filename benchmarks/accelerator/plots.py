@@ -95,7 +95,7 @@ def _private(results: Results) -> Figure | None:
     columns = min(3, len(cases))
     rows = -(-len(cases) // columns)
     figure = Figure(figsize=(1.5 + 3.4 * columns, 0.9 + 2.0 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flat
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     kinds = (PLAIN, *OURS, JAX_PRIVACY)
     for axes in panels:
         axes.set_visible(False)
@@ -130,7 +130,10 @@ def _noise_and_recurrence(results: Results) -> Figure | None:
     figure = Figure(figsize=(12, 1.4 + 0.28 * max(len(noise), len(recurrence), 4)), layout="constrained")
     left, right = figure.subplots(1, 2)
     milliseconds = [1e3 * one["seconds_a_round"] for one in noise.values()]
-    _bars(left, list(noise), milliseconds, "noise, ms a round")
+    _bars(left, list(noise), milliseconds, "noise, ms a round (logarithmic)")
+    if milliseconds:
+        left.set_xscale("log")
+        left.set_xlim(0.5 * min(milliseconds), 4 * max(milliseconds))
     steps = [1e3 * goals.seconds(one) for one in recurrence.values()]
     _bars(right, list(recurrence), steps, "a local step, ms; dark: the recurrent layer alone")
     layers = [1e3 * one["seconds_of_layer"]["median"] for one in recurrence.values()]

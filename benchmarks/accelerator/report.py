@@ -79,7 +79,7 @@ def summary(results: Results) -> str:
     if run["rehearsal"]:
         lines += [f"**{REHEARSAL}**", ""]
     lines += [f"{run['started']}: {describe_found(run['found'], False)}.", "", "## Goals", ""]
-    lines += _table(["goal", "measured", "met"], [[*goal[:2], _met(goal.met)] for goal in goals.goals(results)])
+    lines += _table(["goal", "measured", "met"], [[*goal[:2], _met(goal, run)] for goal in goals.goals(results)])
     for title, rows in (
         ("Peaks of the device", _peaks(results)),
         ("Rounds", _rounds(results)),
@@ -97,11 +97,14 @@ def summary(results: Results) -> str:
 
 
 def _goal_lines(results: Results) -> list[str]:
-    return [f"{_met(goal.met):>12}  {goal.goal}: {goal.measured or 'nothing'}" for goal in goals.goals(results)]
+    of = goals.goals(results)
+    return [f"{_met(goal, results.run):>12}  {goal.goal}: {goal.measured or 'nothing'}" for goal in of]
 
 
-def _met(met: bool | None) -> str:
-    return "not measured" if met is None else "met" if met else "not met"
+def _met(goal: goals.Goal, run: dict[str, Any]) -> str:
+    if goal.met is None:
+        return "not measured"
+    return "rehearsed" if run["rehearsal"] else "met" if goal.met else "not met"
 
 
 def _table(heads: list[str], rows: list[list[str]]) -> list[str]:

@@ -88,6 +88,8 @@ def test_private_steps_are_held_to_the_plain_step_and_to_jax_privacy(tmp_path):
     ]
     assert goals.utilization(results, case, a_step(1.0)) == 0.5
     assert "| 50.0% |" in report.summary(results)
+    panels = [axes for axes in draw(results)["private_steps"].axes if axes.get_visible()]
+    assert [axes.get_title() for axes in panels] == [case, "bert_tiny, tf32, 2 x 2"]
 
 
 def test_what_was_not_measured_is_not_met_and_not_missed(tmp_path):
