@@ -12,6 +12,7 @@ PEAKS, ROUNDS, SHARES, COMPARISON = "peaks", "rounds", "shares", "comparison"
 PRIVATE_STEPS, NOISE, RECURRENCE, PARITY = "private_steps", "noise", "recurrence", "parity"
 GROUPS = (PEAKS, ROUNDS, SHARES, PRIVATE_STEPS, PARITY, NOISE, RECURRENCE, COMPARISON)
 OURS, PLAIN, JAX_PRIVACY = ("bookkeeping", "ghost", "vmap"), "plain", "jax_privacy"
+PROFILED = "profiled"
 MECHANISMS = ("plain draw", "gaussian", "tree", "tree_honaker", "blt", "banded", "dense")
 """Named here, and models below, so that the runner needs no JAX; tests hold these lists to the registries."""
 LARGER_MODELS = (
@@ -53,9 +54,8 @@ def full() -> list[Cell]:
         clients = 500 if lanes is None else min(500, max(50, 8 * lanes))
         return _round(model, precision, lanes, size | {"clients": clients}, patience=8.0, limit=75, least=25)
 
-    def shares_of(model: str, precision: str) -> Cell:
-        arguments = {"model": model, "precision": precision, "lanes": None, **size, "passes": 2}
-        return _cell(SHARES, f"{model}, {precision}", "measure", arguments, 90, 30)
+    def shares_of(model: str, precision: str) -> list[Cell]:
+        return _shares(model, precision, None, size | {"clients": 250}, patience=20.0, limit=100, least=30)
 
     def steps_of(model: str, precision: str, examples: int, length: int, kinds: tuple[str, ...]) -> Iterator[Cell]:
         vocabulary = {"bert_base": 30_522}.get(model)
@@ -78,7 +78,7 @@ def full() -> list[Cell]:
         _cell(PEAKS, "memory", "measure_memory", {"mebibytes": 1024, "patience": 1.0}, 40, 10),
         round_of("cifg_19m", "bfloat16"),
         round_of("cifg_19m", "tf32"),
-        shares_of("cifg_19m", "bfloat16"),
+        *shares_of("cifg_19m", "bfloat16"),
         round_of("transformer_21m", "bfloat16"),
         *steps_of("transformer_21m", "bfloat16", 256, 128, every),
         *steps_of("bert_base", "bfloat16", 64, 512, every),
@@ -88,7 +88,7 @@ def full() -> list[Cell]:
         recurrence_of("bfloat16", 64, 10, 1),
         recurrence_of("bfloat16", 64, 10, 20),
         round_of("transformer_21m", "tf32"),
-        shares_of("transformer_21m", "bfloat16"),
+        *shares_of("transformer_21m", "bfloat16"),
         *steps_of("cifg_19m", "bfloat16", 1024, 20, every),
         *steps_of(DECODER, "bfloat16", 64, 512, every),
         *map(parity_of, SMALLEST_MODELS[3:], (16, 16)),
@@ -130,8 +130,7 @@ def tiny() -> list[Cell]:
         ("transformer_tiny", "bfloat16", None),
     ):
         cells.append(_round(model, policy, lanes, size, patience=0.02, **limit))
-    arguments = {"model": "cifg_tiny", "precision": "bfloat16", "lanes": 2, **size, "passes": 1}
-    cells.append(_cell(SHARES, "cifg_tiny, bfloat16", "measure", arguments, **limit))
+    cells += _shares("cifg_tiny", "bfloat16", 2, size, patience=0.0, **limit)
     for model, kinds in (
         ("transformer_tiny", (PLAIN, *OURS, JAX_PRIVACY)),
         ("bert_tiny", (PLAIN, OURS[0])),
@@ -164,6 +163,17 @@ def _round(
     return _cell(ROUNDS, name, "measure", arguments, limit, least)
 
 
+def _shares(
+    model: str, precision: str, lanes: int | None, size: dict[str, int], patience: float, limit: float, least: float
+) -> list[Cell]:
+    # A profiler may bring its process down: it has a cell of its own.
+    name, arguments = f"{model}, {precision}", {"model": model, "precision": precision, "lanes": lanes, **size}
+    return [
+        _cell(SHARES, name, "measure", arguments | {"patience": patience}, limit, least),
+        _cell(SHARES, f"{name}, {PROFILED}", "profile", arguments, limit, least),
+    ]
+
+
 def _step(
     model: str,
     precision: str,
@@ -177,7 +187,7 @@ def _step(
     patience: float = 2.0,
 ) -> Cell:
     arguments = {"model": model, "precision": precision, "kind": kind, "examples": examples, "length": length}
-    arguments |= {"vocabulary": vocabulary, "microbatches": microbatches, "patience": patience}
+    arguments |= {"vocabulary": vocabulary, "microbatches": microbatches, "patience": patience, "enough": limit / 3}
     name = f"{model}, {precision}, {examples} x {length}, {kind}"
     return _cell(PRIVATE_STEPS, name, "measure", arguments, limit, least)
 

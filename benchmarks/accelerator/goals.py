@@ -84,6 +84,11 @@ def utilization(results: Results, case: str, measured: dict[str, Any]) -> float 
     return measured["tokens_per_second"] * measured["model_flops_a_token"] / rate
 
 
+def shares_of_rounds(results: Results) -> dict[str, dict[str, float]]:
+    """Name the parts of the time of each round that was taken apart."""
+    return {name: one["shares"] for name, one in results.measured(SHARES).items() if "shares" in one}
+
+
 def outside_bounds(parity: dict[str, Any]) -> list[str]:
     """Name the precisions in which a comparison with the CPU is outside its bound."""
     return [policy for policy, within in parity["within"].items() if not within]
@@ -105,7 +110,7 @@ def _roofline(results: Results) -> list[Goal]:
 
 def _input(results: Results) -> list[Goal]:
     goal = f"input takes less than {INPUT_GOAL:.0%} of a round"
-    shares = {name: measured["shares"]["input"] for name, measured in results.measured(SHARES).items()}
+    shares = {name: shares["input"] for name, shares in shares_of_rounds(results).items()}
     if not shares:
         return [Goal(goal, "", None)]
     return [Goal(f"{goal}: {name}", f"{share:.1%}", share < INPUT_GOAL) for name, share in shares.items()]

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.accelerator import goals
-from benchmarks.accelerator.cells import JAX_PRIVACY, NOISE, OURS, PLAIN, RECURRENCE, ROUNDS, SHARES
+from benchmarks.accelerator.cells import JAX_PRIVACY, NOISE, OURS, PLAIN, RECURRENCE, ROUNDS
 from benchmarks.accelerator.records import Results
 
 OURS_COLOUR, BARE_COLOUR, PEER_COLOUR = "#0072b2", "#b0b0b0", "#e69f00"
@@ -37,7 +37,7 @@ def _title(results: Results, what: str) -> str:
 
 
 def _rounds(results: Results) -> Figure | None:
-    rounds, shares = results.measured(ROUNDS), results.measured(SHARES)
+    rounds, shares = results.measured(ROUNDS), goals.shares_of_rounds(results)
     if not (rounds or shares):
         return None
     figure = Figure(figsize=(11, 1.8 + 0.34 * max(len(rounds), 2) + 0.55 * max(len(shares), 1)), layout="constrained")
@@ -71,15 +71,15 @@ def _rounds(results: Results) -> Figure | None:
     return figure
 
 
-def _draw_shares(axes: Axes, shares: dict[str, Any]) -> None:
+def _draw_shares(axes: Axes, shares: dict[str, dict[str, float]]) -> None:
     axes.set_title("where a round's time goes, percent", fontsize=10)
     axes.set_xlim(0, 100)
     if not shares:
         axes.set_visible(False)
         return
     left = np.zeros(len(shares))
-    for colour, part in zip(PART_COLOURS, next(iter(shares.values()))["shares"], strict=True):
-        widths = np.array([100 * one["shares"][part] for one in shares.values()])
+    for colour, part in zip(PART_COLOURS, next(iter(shares.values())), strict=True):
+        widths = np.array([100 * one[part] for one in shares.values()])
         bars = axes.barh(list(shares), widths, left=left, color=colour, height=0.55, label=part)
         axes.bar_label(
             bars, [f"{w:.1f}" if w >= 4 else "" for w in widths], label_type="center", fontsize=7, color="white"

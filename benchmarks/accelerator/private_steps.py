@@ -6,6 +6,7 @@ arithmetic is the matrix products of a non-private gradient; divided by the rate
 the same run, it is the model FLOPs utilization (MFU; Chowdhery et al. 2022, "PaLM", appendix B).
 """
 
+import time
 from typing import Any
 
 import jax
@@ -34,6 +35,7 @@ def measure(
     vocabulary: int | None,
     microbatches: int,
     patience: float,
+    enough: float,
 ) -> dict[str, Any]:
     """Time one kind of step.
 
@@ -46,6 +48,7 @@ def measure(
       vocabulary: number of token ids; the model's own where None.
       microbatches: how many sizes are tried at most, the whole batch first, then smaller ones while they are faster.
       patience: seconds of timing of each.
+      enough: seconds after which no further size is tried; compiling one may take most of them.
 
     Raises:
       RuntimeError: no microbatch that was tried fits into memory.
@@ -53,10 +56,13 @@ def measure(
     built = with_precision(build(model, vocabulary), precision)
     params, batch = built.init(jax.random.key(0)), draw_batch(built, examples, length)
     tried: list[dict[str, Any]] = []
+    began = time.perf_counter()
     with precision_scope(precision):
         for size in _sizes(examples, microbatches):
             tried.append(_try(built, params, batch, Setting(kind, size, jax.local_device_count()), patience))
             timed = [one for one in tried if "seconds" in one]
+            if timed and time.perf_counter() - began > enough:
+                break
             if len(timed) > 1 and tried[-1] is not min(timed, key=_median):
                 break
         useful = model_flops_a_token(built, params, batch, length)

@@ -15,6 +15,7 @@ from benchmarks.accelerator.cells import (
     PEAKS,
     PLAIN,
     PRIVATE_STEPS,
+    PROFILED,
     RECURRENCE,
     ROUNDS,
     SHARES,
@@ -141,12 +142,14 @@ def _rounds(results: Results) -> list[list[str]]:
 
 
 def _shares(results: Results) -> list[list[str]]:
-    measured = results.measured(SHARES)
-    parts = list(next(iter(measured.values()))["shares"]) if measured else []
-    rows = [["round", *parts, "the device idles"]]
-    for name, one in measured.items():
-        idle = _percent(one["device"]["idle"]) if "idle" in one["device"] else one["device"]["reason"]
-        rows.append([name, *(f"{one['shares'][part]:.1%}" for part in parts), idle])
+    measured, profiles = goals.shares_of_rounds(results), results.measured(SHARES)
+    parts = list(next(iter(measured.values()))) if measured else []
+    rows = [["round", *parts, "the device idles", "its longest operations"]]
+    for name, shares in measured.items():
+        profile = profiles.get(f"{name}, {PROFILED}", {"reason": "no profile"})
+        idle = _percent(profile["idle"]) if "idle" in profile else profile["reason"]
+        longest = ", ".join(f"{what} {part:.0%}" for what, part in list(profile.get("longest", {}).items())[:4])
+        rows.append([name, *(f"{shares[part]:.1%}" for part in parts), idle, longest])
     return rows
 
 
@@ -236,6 +239,12 @@ def _peak(one: dict[str, Any]) -> str:
     return "" if peak is None else f"{peak / 2**30:.1f}"
 
 
+def _shares_words(one: dict[str, Any]) -> str:
+    if "shares" in one:
+        return ", ".join(f"{part} {share:.1%}" for part, share in one["shares"].items())
+    return f"the device idles {one['idle']:.1%}" if "idle" in one else one["reason"]
+
+
 def _parity_words(one: dict[str, Any]) -> str:
     outside = goals.outside_bounds(one)
     return f"OUTSIDE ITS BOUND in {', '.join(outside)}" if outside else "within its bounds"
@@ -243,7 +252,7 @@ def _parity_words(one: dict[str, Any]) -> str:
 
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     ROUNDS: lambda one: f"{one['clients_per_second']:.4g} clients/s, {one['steps_per_second']:.4g} steps/s",
-    SHARES: lambda one: ", ".join(f"{part} {share:.1%}" for part, share in one["shares"].items()),
+    SHARES: _shares_words,
     PRIVATE_STEPS: lambda one: f"{one['tokens_per_second']:.4g} tokens/s, {one['microbatch']} at a time",
     NOISE: lambda one: f"{1e3 * one['seconds_a_round']:.4g} ms a round",
     RECURRENCE: lambda one: f"{1e3 * goals.seconds(one):.4g} ms a step, the layer {one['part_of_layer']:.0%} of it",

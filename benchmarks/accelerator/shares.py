@@ -3,11 +3,12 @@
 Three kinds of rounds take turns: whole ones; ones whose chunks of input lie on the device before they begin; and such
 ones in which no client ever ends, so that nothing is compressed, clipped and added up. Their differences are the input
 that training did not hide, and aggregation. Noise and the server's step follow a round, and are timed by themselves. A
-profile, where the device's profiler works, says how long the device did nothing.
+profile, where the device's profiler works, says how long the device did nothing, and on what it spent its time.
 """
 
 import statistics
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,9 @@ def measure(
     most_steps: int,
     length: int,
     vocabulary: int,
-    passes: int,
+    patience: float,
 ) -> dict[str, Any]:
-    """Take a round apart; arguments are those of `rounds.measure`, and how often each kind of round is timed."""
+    """Take a round apart; arguments are those of `rounds.measure`."""
     training, data = LocalTraining(max_batches=most_steps), draw_clients(clients, vocabulary, length, most_steps)
     built = with_precision(create_model(model, vocabulary), precision)
     params, work = built.init(jax.random.key(0)), client_work(built, training)
@@ -82,11 +83,11 @@ def measure(
         }
         first_seconds(lambda: whole.run(2 * jax.local_device_count()))
         times: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for _ in range(passes):
+        began = time.perf_counter()
+        while not times["whole"] or time.perf_counter() - began < patience:
             for kind, run in kinds.items():
                 times[kind].append(time_runs(run, 0.0, least=1).median)
         aggregate = kinds["input_in_place"]()
-        busy = device_busy(kinds["whole"])
     seconds = {kind: statistics.median(values) for kind, values in times.items()}
     after = _after_the_round(params, aggregate, clients)
     parts = {
@@ -102,8 +103,25 @@ def measure(
         "seconds_of_parts": parts,
         "shares": {part: value / sum(parts.values()) for part, value in parts.items()},
         "seconds_to_make_the_input": made,
-        "device": busy,
     }
+
+
+def profile(
+    model: str, precision: Precision, lanes: int | None, clients: int, most_steps: int, length: int, vocabulary: int
+) -> dict[str, Any]:
+    """Profile a round; arguments are those of `rounds.measure`."""
+    training, data = LocalTraining(max_batches=most_steps), draw_clients(clients, vocabulary, length, most_steps)
+    built = with_precision(create_model(model, vocabulary), precision)
+    chosen = lanes or choose_lanes(parameter_count(built), clients)
+    with precision_scope(precision):
+        engine = CohortEngine(client_work(built, training), data, length, None, chosen, STEPS_PER_CHUNK)
+        rounds = Rounds(engine, built.init(jax.random.key(0)), clients)
+        first_seconds(lambda: rounds.run(2 * jax.local_device_count()))
+        with tempfile.TemporaryDirectory() as folder:
+            with jax.profiler.trace(folder):
+                jax.block_until_ready(rounds.run())
+            (path,) = Path(folder).rglob("*.xplane.pb")
+            return busy_of(jax.profiler.ProfileData.from_file(str(path)).planes)
 
 
 def _placed(chunk: LaneChunk) -> LaneChunk:
@@ -131,19 +149,6 @@ def _after_the_round(params: Params, aggregate: CohortAggregate, clients: int) -
         "noise": time_runs(noisy_rounds, 0.0).median / NOISE_ROUNDS,
         "server's step": time_runs(lambda: step(state, aggregate.delta), 0.0).median,
     }
-
-
-def device_busy(run: Any) -> dict[str, Any]:
-    """Profile a run, and say how much of the time from its first operation to its last the first device worked."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            with jax.profiler.trace(folder):
-                jax.block_until_ready(run())
-            (path,) = Path(folder).rglob("*.xplane.pb")
-            return busy_of(jax.profiler.ProfileData.from_file(str(path)).planes)
-        except Exception as error:
-            # Drivers may refuse to be profiled; all else was measured without.
-            return {"reason": f"no profile: {type(error).__name__}: {str(error)[:200]}"}
 
 
 def busy_of(planes: Iterable[Any]) -> dict[str, Any]:

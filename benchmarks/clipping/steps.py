@@ -85,6 +85,17 @@ def compile_step(model: Model, params: Params, batch: WeightedBatch, setting: Se
     mesh = Mesh(np.array(jax.local_devices()[: setting.lanes]), LANES)
     params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
     batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(LANES)))
+    compiled = jax.jit(step_over(mesh, model, setting)).lower(params, batch).compile()
+    used = compiled.memory_analysis()
+    return CompiledStep(
+        setting,
+        lambda: jax.block_until_ready(compiled(params, batch)),
+        used.argument_size_in_bytes + used.output_size_in_bytes + used.temp_size_in_bytes,
+    )
+
+
+def step_over(mesh: Mesh, model: Model, setting: Setting) -> Callable[[Params, WeightedBatch], Params]:
+    """Make the function of parameters and batch that a step computes on the devices of a mesh."""
 
     def lane(params: Params, rows: WeightedBatch) -> Params:
         return jax.lax.psum(_lane_sum(model, params, rows, setting), LANES)
@@ -102,13 +113,7 @@ def compile_step(model: Model, params: Params, batch: WeightedBatch, setting: Se
             return gradient
         return jax.tree_util.tree_map(lambda leaf: leaf / jnp.maximum(tokens, 1.0), gradient)
 
-    compiled = jax.jit(step).lower(params, batch).compile()
-    used = compiled.memory_analysis()
-    return CompiledStep(
-        setting,
-        lambda: jax.block_until_ready(compiled(params, batch)),
-        used.argument_size_in_bytes + used.output_size_in_bytes + used.temp_size_in_bytes,
-    )
+    return step
 
 
 def _lane_sum(model: Model, params: Params, rows: WeightedBatch, setting: Setting) -> tuple[Params, jax.Array]:

@@ -173,7 +173,7 @@ def test_a_missing_package_skips_what_needs_it_and_nothing_else(tmp_path, monkey
     worker = Worker(tmp_path / "log.txt", runner.environment(1, str(tmp_path / "compiled")))
     package = "benchmarks.accelerator"
     step = {"model": "cifg_tiny", "precision": "float32", "examples": 2, "length": 3, "vocabulary": 20}
-    step |= {"microbatches": 1, "patience": 0.0}
+    step |= {"microbatches": 1, "patience": 0.0, "enough": 0.0}
     try:
         for module in ("rounds", "shares", "parity", "recurrence", "private_steps", "peaks"):
             answer = worker.ask(f"{package}.{module}:measure", {}, 60)
