@@ -67,7 +67,7 @@ class Guarantee:
       >>> guarantee.rounds, guarantee.unit
       (100, 'client: all examples of one client, in all rounds')
       >>> guarantee.adjacency
-      "zero-out: one client's updates are replaced by zero, everything else stays"
+      "zero-out: one client adds zero to every sum and to every count, everything else stays"
     """
 
     mechanism: str
@@ -296,8 +296,9 @@ def _adjacency(plan: PrivacyPlan) -> str:
     unit, _ = _names(plan.unit)
     if plan.adjacency == "add_or_remove":
         return f"add-or-remove: one {unit} is added to the {unit}s, or removed from them"
-    part = "updates are" if unit == "client" else "gradient is"
-    return f"zero-out: one {unit}'s {part} replaced by zero, everything else stays"
+    if unit == "client":
+        return "zero-out: one client adds zero to every sum and to every count, everything else stays"
+    return f"zero-out: one {unit}'s gradient is replaced by zero, everything else stays"
 
 
 def _names(unit: str) -> tuple[str, str]:

@@ -24,7 +24,10 @@ class AdaptiveClipping:
 
     The number of updates that were not clipped is released with each sum, with noise of its own; the noise of the sum
     is a little greater instead, so that both together spend what the plan says: with `z` the plan's multiplier,
-    `z_sum = (z^-2 - (2 count_noise)^-2)^(-1/2)`.
+    `z_sum = (z^-2 - (2 count_noise)^-2)^(-1/2)`. For a client adds 1/2 to the count where its update was not clipped,
+    -1/2 where it was, and 0 where it adds nothing to the sum, so that under both adjacencies it moves the count by at
+    most 1/2 and the sum by one clip norm: the Gaussian mechanism on both, each in units of its noise, has sensitivity
+    `(z_sum^-2 + (2 count_noise)^-2)^(1/2) = 1 / z`.
 
     Attributes:
       quantile: the part of updates that should not be clipped.

@@ -8,6 +8,7 @@ import pytest
 
 from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import account
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
@@ -54,6 +55,31 @@ def test_sum_and_count_together_spend_what_the_plan_says(noise, count_noise):
     )
     mean = rounds.next(rounds.init(), aggregate_of(0.0, 10), 0)
     assert np.std(mean.delta["x"]) == pytest.approx(greater * 0.5 / 10, rel=0.02)
+
+
+@pytest.mark.parametrize("clipped", [0, 1])
+def test_a_client_that_adds_nothing_is_counted_nowhere(clipped):
+    """With the neighbour that the statement names sum and count move by what is accounted. An update of zero would be
+    counted as not clipped, and move the count twice as far."""
+    noise, adaptive = 1.0, AdaptiveClipping(0.5, 0.2, 2.0)
+    plan = plan_of(noise=noise)
+    rounds = PrivateRounds(PrivateAggregation(plan, 0.5, 10, adaptive), SECRET, LIKE)
+    clip_norm_each = 0.5 / np.sqrt(WIDTH)
+
+    def released(clients, clipped, total):
+        # A clip norm that moves shows the count.
+        mean = rounds.next(rounds.init(), aggregate_of(total, clients, clipped), 0)
+        return np.asarray(mean.delta["x"], np.float64) * 10, -np.log(float(mean.state.clip_norm) / 0.5) / 0.2 * 10
+
+    (sum_with, count_with), (sum_without, count_without) = (
+        released(6, clipped, clip_norm_each),
+        released(5, 0, 0.0),
+    )
+    moved = np.linalg.norm(sum_with - sum_without) / (0.5 * adaptive.sum_noise(noise))
+    counted = abs(count_with - count_without) / adaptive.count_noise
+    assert np.hypot(moved, counted) == pytest.approx(1 / noise, rel=1e-3)
+    assert abs(released(6, 0, 0.0)[1] - released(6, 1, 0.0)[1]) == pytest.approx(1, rel=1e-3)
+    assert "adds zero to every sum and to every count" in account(plan, 1e-6).adjacency
 
 
 def test_a_count_that_would_spend_everything_is_refused():
