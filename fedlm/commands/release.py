@@ -1,0 +1,52 @@
+"""`fedlm release`: write what may be published of a run into a folder of its own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from fedlm.commands.options import read_options
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseCommand:
+    """Write what may be published of a run into a folder of its own.
+
+    That is the model (model.npz, which `fedlm.fl_core.runs.publishing.load_published` reads), its settings, and what is
+    promised of it, as a page for people who review it (statement.html) and as JSON (statement.json): all trainings that
+    the parameters went through, composed, with assumptions. The folder of a run is not for others: it holds what was
+    counted and measured on the way, which no guarantee covers. The tokenizer is left out where nothing is promised of
+    it.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    out: Path
+    """Folder to make."""
+    vocabulary: Path | None = None
+    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
+    uncovered_tokenizer: bool = False
+    """Publish the tokenizer although nothing is promised of it; words of a few people may be in it."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm release`."""
+    command = read_options(ReleaseCommand, argv, "fedlm release")
+    from fedlm.fl_core.runs.publishing import publish
+    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+
+    published = publish(
+        command.run,
+        command.out,
+        lambda path: Tokenizer.load(path).fingerprint,
+        command.vocabulary,
+        command.uncovered_tokenizer,
+    )
+    console = Console()
+    colour = "default" if published.private else "red"
+    console.print(f"privacy: [{colour}]{escape(published.privacy)}[/]", soft_wrap=True, highlight=False)
+    console.print(f"tokenizer: {escape(published.tokenizer)}", soft_wrap=True, highlight=False)
+    console.print(f"{', '.join(published.files)} are in {escape(str(command.out))}", soft_wrap=True, highlight=False)
+    return 0

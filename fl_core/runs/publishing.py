@@ -1,0 +1,242 @@
+"""What of a run may be published, apart from its folder: the model, its settings, and what is promised of it.
+
+Only what is accounted is written: the parameters of a checkpoint that the ledger names as released, and what was fixed
+before the first round. Numbers that were counted or measured on the way stay in the run's folder.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, as_records, recorded_ancestry, settings_in
+from fedlm.fl_core.privacy.statement import state_plan
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin, origin_beside
+from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, stored_parameters
+from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.models.base import Params
+
+MODEL_FILE, SETTINGS_FILE, TOKENIZER_FILE = "model.npz", "settings.json", "tokenizer.json"
+STATEMENT_FILE, PAGE_FILE = "statement.json", "statement.html"
+
+WITHHELD = (
+    "how many clients and examples took part in each round, and who",
+    "bytes and tokens that were sent and trained on",
+    "updates that were dropped because they were not finite, and whether and when the run counted as diverged",
+    "training losses, norms of updates and gradients, and how many were clipped",
+    "scores on held-out and test clients, of whom nothing is promised",
+    "times, interruptions and restarts",
+    "the state of the noise and of the optimizer, and the secret of the noise",
+)
+"""What stays in the folder of the run, in words."""
+OPERATOR = (
+    "everything that is withheld here, as it was counted, without noise",
+    "in a simulation or in central training, all text; in a deployment, each client's update before it is added",
+    "the secret of the noise, with which the noise can be taken away",
+)
+"""What whoever ran the training has seen, in words."""
+ACCOUNTANT = (
+    "all releases are composed by one accountant: those of bounded participation as one Gaussian mechanism (Balle and "
+    "Wang 2018), sampled ones by their privacy loss distributions; epsilon is an upper bound"
+)
+PLANNED = (
+    "epsilon is that of all planned rounds, at least what was spent, since how many ran may depend on the text",
+    "what was fixed beforehand is public: the settings, and with them the order of magnitude of how many take part",
+)
+_PATHS = ("data", "cache", "init_from", "availability_trace", "cohort_weights")
+
+
+class Published(NamedTuple):
+    """What was written."""
+
+    private: bool  # whether anything is promised
+    privacy: str  # what is promised, in a sentence
+    files: tuple[str, ...]
+    tokenizer: str  # whether the tokenizer is among them, and why
+
+
+def publish(
+    run: Path,
+    out: Path,
+    fingerprint_of: Callable[[Path], str],
+    tokenizer: Path | None = None,
+    uncovered_tokenizer: bool = False,
+) -> Published:
+    """Write what may be published of a run into a folder of its own, whole or not at all.
+
+    Args:
+      run: folder of the run.
+      out: the folder to make.
+      fingerprint_of: computes the fingerprint of a tokenizer's file.
+      tokenizer: the tokenizer's file, or the folder of a data set that it lies in; that of the run's data where None.
+      uncovered_tokenizer: publish the tokenizer although nothing is promised of it.
+
+    Raises:
+      CheckpointError: there is no checkpoint that was released.
+      ConfigurationError: there is something at `out`, or the tokenizer is another.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigurationError(f"{out}: is there already; give --out a folder that is not, or is empty")
+    if not (run / "checkpoints").is_dir():
+        raise CheckpointError(f"{run}: not the folder of a run, for it holds no checkpoints; give the --out of one")
+    with run_lock(run):
+        about, params = _released(run)
+        stated = _stated(run, about)
+    found, origin = _tokenizer(about, tokenizer, fingerprint_of)
+    why_tokenizer = _about_tokenizer(found, origin, uncovered_tokenizer)
+    with_tokenizer = found is not None and (origin.covered or uncovered_tokenizer)
+    record = {
+        "private": stated["privacy_guarantee"] is not None,
+        "model": settings_in(about).get("model"),
+        "parameters_sha256": parameters_digest(params),
+        **stated,
+        "accountant": ACCOUNTANT,
+        "stated": list(PLANNED),
+        "vocabulary": origin.as_json() | {"tokenizer": why_tokenizer},
+        "seen_by_the_operator": list(OPERATOR),
+        "withheld": list(WITHHELD),
+    }
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        try:
+            _write(made, record, params, about)
+            if with_tokenizer and found is not None:
+                shutil.copyfile(found, made / TOKENIZER_FILE)
+            files = tuple(sorted(path.name for path in made.iterdir()))
+            for path in made.iterdir():
+                path.chmod(0o644)
+                sync_to_disk(path)
+            made.chmod(0o755)
+            move_into_place(made, out, made.with_name(made.name + "-replaced"))
+            shutil.rmtree(made.with_name(made.name + "-replaced"), ignore_errors=True)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    return Published(record["private"], stated["privacy"], files, why_tokenizer)
+
+
+def load_published(folder: Path, like: Params) -> Params:
+    """Read the parameters of a folder that `publish` wrote.
+
+    Args:
+      folder: the folder.
+      like: arrays, or shapes, of the model's structure: `jax.eval_shape(model.init, key)`.
+
+    Raises:
+      CheckpointError: there are none, or they are of another model.
+
+    Example:
+      >>> model = create_model("cifg_tiny", vocabulary_size=500)  # doctest: +SKIP
+      >>> like = jax.eval_shape(model.init, jax.random.key(0))  # doctest: +SKIP
+      >>> params = load_published(Path("published"), like)  # doctest: +SKIP
+    """
+    path = folder / MODEL_FILE
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            flat = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not the model of a release ({error}); give the folder of one") from error
+    nested: dict[str, Any] = {}
+    for name, array in flat.items():
+        *outer, last = name.split("/")
+        place = nested
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = array
+    return fit_parameters(nested, like, folder)
+
+
+def _released(run: Path) -> tuple[dict[str, Any], Any]:
+    """Read what the newest checkpoint says of the run, and its parameters."""
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        steps = checkpoints.latest_round()
+        if not steps:
+            raise CheckpointError(f"{run}: this run has no checkpoint yet; let it go on until it has one")
+        about, params = checkpoints.restore_about(steps), stored_parameters(checkpoints, steps)
+    ledger = ledger_in(run)
+    if ledger is None:
+        return about, params
+    named = [one.parameters for one in ledger.releases if one.rounds == steps]
+    if not named or named[-1] not in (parameters_digest(params), None):
+        raise CheckpointError(
+            f"{run}: the checkpoint of {steps} rounds is none that the ledger names; it is damaged, or comes from "
+            "somewhere else, so that nothing is known of it"
+        )
+    if named[-1] is None:
+        raise CheckpointError(
+            f"{run}: its ledger, of an earlier version of fedlm, does not say which parameters were released; run "
+            "it again to publish its model"
+        )
+    return ledger.about, params
+
+
+def _stated(run: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """State what all planned rounds spend, without the names of folders."""
+    nameless = [
+        phase._replace(folder=f"run {number} of its history")
+        for number, phase in enumerate(recorded_ancestry(about), start=1)
+    ]
+    ledger = ledger_in(run)
+    if ledger is None:
+        private = settings_in(about).get("privacy", "none") != "none"
+        why = "its ledger is missing" if private else "it was trained without privacy"
+        promise: dict[str, Any] = {"privacy": NOT_PRIVATE, "privacy_guarantee": None}
+        return promise | {"ancestry": as_records(nameless), "not_private_because": [why]}
+    statement = state_plan(ledger.plan, ledger.delta, about | {"ancestry": as_records(nameless)})
+    own = None if statement.total is None else statement.own.as_json()
+    reasons = list(statement.not_private)
+    return statement.as_json() | {"guarantee_of_this_run_alone": own, "not_private_because": reasons}
+
+
+def _tokenizer(
+    about: dict[str, Any], given: Path | None, fingerprint_of: Callable[[Path], str]
+) -> tuple[Path | None, VocabularyOrigin]:
+    """Find the tokenizer of the run, where it is to be found, and where its words come from."""
+    data = settings_in(about).get("data")
+    path = Path(data) if given is None and data else given
+    if path is not None and path.is_dir():
+        path = path / TOKENIZER_FILE
+    recorded = about.get("vocabulary_origin")
+    if path is None or not path.is_file() or fingerprint_of(path) != about["vocabulary"]:
+        if given is not None:
+            raise ConfigurationError(f"{given}: is not the tokenizer of the run; give its JSON file, or its data set")
+        return None, VocabularyOrigin.from_json(recorded)
+    beside = origin_beside(path, about["vocabulary"])
+    return path, VocabularyOrigin.from_json(recorded) if recorded is not None or beside is None else beside
+
+
+def _about_tokenizer(found: Path | None, origin: VocabularyOrigin, anyhow: bool) -> str:
+    if found is None:
+        return "not published: its file was not found"
+    if origin.covered:
+        return "published"
+    if anyhow:
+        return "published at the operator's word, although nothing is promised of it"
+    return "not published: nothing is promised of it"
+
+
+def _write(folder: Path, record: dict[str, Any], params: Any, about: dict[str, Any]) -> None:
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    names = ["/".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path) for path, _ in leaves]
+    with (folder / MODEL_FILE).open("wb") as file:
+        arrays: dict[str, Any] = {name: np.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+        np.savez(file, **arrays)
+    settings = {name: value for name, value in settings_in(about).items() if name not in _PATHS}
+    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / STATEMENT_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    (folder / PAGE_FILE).write_text(_page(record), encoding="utf-8")
+
+
+def _page(record: dict[str, Any]) -> str:
+    loader = FileSystemLoader(Path(__file__).parent)
+    pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return pages.get_template("statement.html").render(record=record, not_private=NOT_PRIVATE)

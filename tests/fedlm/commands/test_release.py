@@ -1,0 +1,115 @@
+"""`fedlm release`: what may be published of a run, and nothing else."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.publishing import PAGE_FILE, load_published
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
+
+
+@pytest.fixture(scope="module")
+def runs(small_store, tmp_path_factory):
+    """A private run, one that begins with its parameters, and one that is not private."""
+    folder = tmp_path_factory.mktemp("runs")
+    settings = {
+        "model": "cifg_tiny",
+        "data": small_store,
+        "rounds": 1,
+        "cohort_size": 6,
+        "client_max_batches": 2,
+        "length": 8,
+        "heldout_examples": 20,
+        "test_examples": 20,
+        "update_clip_norm": 0.1,
+        "lanes_per_device": 1,
+        "cohort_sampler": "min_separation",
+        "delta": 1e-5,
+    }
+    private = settings | {"privacy": "gaussian", "noise_multiplier": 4.0}
+    run_experiment(compose(Experiment, **private), folder / "private")
+    run_experiment(compose(Experiment, **private, init_from=folder / "private"), folder / "second")
+    run_experiment(compose(Experiment, **settings | {"delta": None}), folder / "public")
+    return folder
+
+
+def release(fedlm_here, *words):
+    result = fedlm_here("release", *words)
+    return result.returncode, result.stdout + result.stderr
+
+
+def test_model_settings_and_statement_are_published(runs, fedlm_here, tmp_path, small_store):
+    status, said = release(fedlm_here, runs / "second", "--out", tmp_path / "out")
+    assert status == 0, said
+    assert "tokenizer: not published: nothing is promised of it" in said
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {"model.npz", "settings.json", "statement.json", "statement.html"}
+    summary = json.loads((runs / "second" / "summary.json").read_text())
+    record = json.loads((tmp_path / "out" / "statement.json").read_text())
+    assert record["private"]
+    assert record["privacy_guarantee"] == summary["privacy_guarantee"]
+    assert record["guarantee_of_this_run_alone"]["epsilon"] < record["privacy_guarantee"]["epsilon"]
+    assert record["ancestry"][0]["folder"] == "run 1 of its history"
+    assert not record["vocabulary"]["covered"]
+    model = create_model("cifg_tiny", TokenStore.open(small_store).vocabulary_size)
+    params = load_published(tmp_path / "out", jax.eval_shape(model.init, jax.random.key(0)))
+    assert parameters_digest(params) == summary["parameters_sha256"] == record["parameters_sha256"]
+    page = (tmp_path / "out" / PAGE_FILE).read_text()
+    for words in (
+        f"epsilon = {summary['privacy_guarantee']['epsilon']:.4g}",
+        "zero-out",
+        "NOT COVERED",
+        "composed with",
+    ):
+        assert words in page
+    assert "NOT PRIVATE" not in page
+    # What was counted or measured stays where it was, and so do the names of folders.
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*.[jh]*"))
+    for secret in (str(runs), str(small_store)):
+        assert secret.encode() not in everything
+    for name in ("test_loss", "bytes_up", "clients_dropped", "train_loss", "training_seconds", "machine"):
+        assert name in summary or name == "train_loss"
+        assert f'"{name}"'.encode() not in everything
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_run_that_is_not_private_says_so_in_the_biggest_letters(runs, fedlm_here, tmp_path):
+    status, said = release(fedlm_here, runs / "public", "--out", tmp_path / "out", "--uncovered-tokenizer")
+    assert status == 0, said
+    assert "NOT PRIVATE" in said
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+    assert '<p class="huge">NOT PRIVATE</p>' in (tmp_path / "out" / PAGE_FILE).read_text()
+    record = json.loads((tmp_path / "out" / "statement.json").read_text())
+    assert (record["private"], record["privacy_guarantee"]) == (False, None)
+    assert "operator's word" in record["vocabulary"]["tokenizer"]
+
+
+def test_what_was_not_released_is_not_published(runs, fedlm_here, tmp_path, small_store):
+    mixed = tmp_path / "mixed"
+    shutil.copytree(runs / "private", mixed)
+    shutil.rmtree(mixed / "checkpoints")
+    shutil.copytree(runs / "public" / "checkpoints", mixed / "checkpoints")
+    for words, message in {
+        (mixed,): "none that the ledger names",
+        (small_store,): "not the folder of a run",
+        (runs / "private", "--vocabulary", runs): "not the tokenizer of the run",
+    }.items():
+        status, said = release(fedlm_here, *words, "--out", tmp_path / "out")
+        assert (status, message in said) == (2, True), said
+        assert not (tmp_path / "out").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("")
+    assert "is there already" in release(fedlm_here, runs / "private", "--out", tmp_path / "full")[1]
+    np.savez(tmp_path / "full" / "model.npz", other=np.zeros(2))
+    with pytest.raises(CheckpointError, match="another model"):
+        load_published(tmp_path / "full", {"w": jax.ShapeDtypeStruct((2,), np.float32)})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "mixed"]
