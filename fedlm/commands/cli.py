@@ -20,6 +20,7 @@ COMMANDS = {
     "simulate": "train one model in simulated cross-device rounds",
     "compare": "compare models over learning rates and seeds, and write a report",
     "pretrain": "train one model centrally, with DP-SGD or DP-Adam",
+    "runs": "list runs of any kind, draw their curves over each other, and remove what they do not need",
     "serve": "train one model with clients that dial in",
     "status": "say how a running server stands",
     "fleet": "run many virtual clients of a server",

@@ -15,14 +15,14 @@ from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS
 from fedlm.fl_core.runs.run_lock import run_lock
 
 COMPARISON_FILE = "comparison.json"
-RUN, COMPARISON, DATA_SET = "a run", "a comparison", "a data set"
+RUN, COMPARISON, DATA_SET, REPORT = "a run", "a comparison", "a data set", "a report"
 _CONTENTS = {COMPARISON_FILE: COMPARISON, "store.json": DATA_SET} | dict.fromkeys(
     (METRICS_FILE, SUMMARY_FILE, "checkpoints"), RUN
 )
 
 
 def refuse_other_contents(directory: Path, kind: str) -> None:
-    """Refuse to write into a folder in which there is something of another kind than RUN, COMPARISON or DATA_SET.
+    """Refuse to write into a folder in which there is something of another kind than `kind`, one of RUN to REPORT.
 
     Raises:
       CheckpointError: there is.

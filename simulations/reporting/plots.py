@@ -66,13 +66,32 @@ def _curves_figure(
     across: str,
     x: Callable[[Curve], np.ndarray] = lambda curve: curve.rounds,
 ) -> tuple[Figure, Axes]:
-    figure = new_figure(HEIGHT + 0.25 * max(0, len(models) - 10))
+    lines = [_line(entry, style, score, x) for entry, style in zip(models, line_styles(models).values(), strict=True)]
+    return curves_figure(lines, score, by, across, x)
+
+
+def curves_figure(
+    lines: list[Line],
+    score: str,
+    by: str,
+    across: str,
+    x: Callable[[Curve], np.ndarray] = lambda curve: curve.rounds,
+) -> tuple[Figure, Axes]:
+    """Draw lines with the look of the report.
+
+    Args:
+      lines: what is drawn, each named beside its end.
+      score: `perplexity` or `accuracy`.
+      by: what the title says that it is drawn against.
+      across: what the horizontal axis says.
+      x: where the points of a curve lie on that axis.
+    """
+    figure = new_figure(HEIGHT + 0.25 * max(0, len(lines) - 10))
     axes = figure.add_subplot()
     axes.set_title(f"Held-out {score} by {by}", loc="left", color=INK, weight="bold")
     axes.set_xlabel(across, color=INK)
     axes.set_ylabel(f"held-out {score}\n(PAD and EOS targets left out)", color=INK)
     style_axes(axes, score)
-    lines = [_line(entry, style, score, x) for entry, style in zip(models, line_styles(models).values(), strict=True)]
     scores = [line.mean.mean for line in lines if line.mean] or [values for line in lines for _, values in line.lost]
     if not scores:
         axes.text(0.5, 0.5, "no run has a held-out score", ha="center", color=MUTED, transform=axes.transAxes)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -13,9 +12,9 @@ from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.scores import DEFINITIONS
 from fedlm.simulations.experiments.comparison import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
-from fedlm.simulations.plot_style import settle, to_png, to_svg
 from fedlm.simulations.reporting import tables
 from fedlm.simulations.reporting.formatting import format_number, format_spread
+from fedlm.simulations.reporting.pages import page_template, write_figure
 from fedlm.simulations.reporting.plots import accuracy_plot, perplexity_plot, upload_plot
 from fedlm.simulations.reporting.privacy_summary import model_names, privacy_marks, privacy_rows, privacy_statements
 from fedlm.simulations.reporting.rate_maps import rate_map_plot
@@ -131,11 +130,7 @@ def _draw(models: Sequence[ModelResult], folder: Path) -> Drawings:
 
 
 def _draw_one(plot: Plot, models: Sequence[ModelResult], name: str, folder: Path) -> Drawing:
-    figure = plot.draw(models)
-    settle(figure)
-    write_atomically(folder / f"{name}.png", to_png(figure))
-    # The drawings are our own markup, with names escaped by the drawing library.
-    return Drawing(plot, Markup(to_svg(figure, name)))
+    return Drawing(plot, write_figure(plot.draw(models), name, folder))
 
 
 def _file_ending(label: str) -> str:
@@ -150,16 +145,9 @@ def render_page(
     command: str,
 ) -> str:
     """Fill the page's template."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     chosen = tables.selected_results(models)
     labels = {group.privacy_key: entry.label for entry in models for group in entry.groups}
-    return environment.get_template("report.html").render(
+    return page_template("report.html").render(
         comparison=comparison,
         uploads=comparison.training.compression or f"{comparison.training.upload_bits}-bit",
         sentences=summary_sentences(comparison, results, models),

@@ -50,10 +50,11 @@ def test_every_command_explains_itself(command, capsys):
 
 def helps():
     """The words of every command that explains options."""
-    yield from ([command] for command in COMMANDS if command not in ("data", "keys", "account"))
+    yield from ([command] for command in COMMANDS if command not in ("data", "keys", "account", "runs"))
     yield from (["data", *words] for words in (["describe"], ["sample"], ["export"], ["import", "jsonl"]))
     yield from (["account", kind] for kind in KINDS)
     yield from (["keys", action] for action in ("ca", "token", "enrol"))
+    yield from (["runs", action] for action in ("list", "compare", "clean"))
 
 
 def help_of(words, capsys):

@@ -1,0 +1,186 @@
+"""`fedlm runs`: what runs there are in a folder, how they compare, and what of them can be removed."""
+
+import json
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Column, Table
+
+from fedlm.commands.options import read_options
+from fedlm.commands.sub_commands import run_choice
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.runs.recorded_runs import RecordedRun, find_runs, read_run
+
+_RUNS = Path("runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListCommand:
+    """List every run in a folder and below it: simulations, cells of comparisons, deployments, central training.
+
+    A run is running where a process holds its folder, and interrupted where the same command would go on with it.
+    Perplexity and accuracy are those on the test clients, or on the held-out ones where a run has not ended.
+    """
+
+    folder: tyro.conf.Positional[Path] = _RUNS
+    """Where to look."""
+    sort: Literal["run", "kind", "model", "state", "done", "heldout", "test", "size", "date"] = "run"
+    """By which column."""
+    reverse: bool = False
+    """The other way round."""
+    json: bool = False
+    """Print one JSON object a run, a line each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand:
+    """Draw the curves of any runs over each other, and list their scores and the settings that differ.
+
+    Writes report.html, runs.csv and plots into its folder. Runs may be of different kinds and lengths, and need not be
+    over; what keeps their scores from being compared is said on the page.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs; of a folder with several, a comparison's for one, all are taken."""
+    out: Path
+    """Folder of the report."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanCommand:
+    """Remove what runs do not need: checkpoints but the last, and what an interruption left half-written.
+
+    Only says what would be removed, unless --yes is given. A run whose checkpoints but the last are gone goes on as
+    before; should its last one be damaged, it has to begin anew. Nothing of a running run is removed, and no ledger or
+    secret of a private run that might go on.
+    """
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders with runs."""
+    whole: bool = False
+    """Remove the runs whole; each must be named by its own folder."""
+    with_ledger: bool = False
+    """With --whole: also where that removes the record of the privacy that a run has spent."""
+    yes: bool = False
+    """Remove it."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm runs`."""
+    choices = {
+        "list": ("list the runs in a folder, of any kind", _list),
+        "compare": ("draw the curves of any runs over each other, on a page", _compare),
+        "clean": ("remove what runs do not need", _clean),
+    }
+    purpose = "Runs that there are, of any kind: how they stand, how they compare, and what of them can be removed."
+    return run_choice(argv, "fedlm runs", "action", purpose, choices, _EXAMPLES)
+
+
+def _list(argv: list[str]) -> int:
+    command = read_options(ListCommand, argv, "fedlm runs list")
+    from fedlm.simulations.reporting.runs_page import run_facts
+
+    found = [(run, run_facts(run)) for run in find_runs(command.folder)]
+    key = _SORT_KEYS[command.sort]
+    known = [pair for pair in found if key(pair[1]) is not None]
+    unknown = [pair for pair in found if key(pair[1]) is None]
+    ordered = [*sorted(known, key=lambda pair: key(pair[1]), reverse=command.reverse), *unknown]
+    if command.json:
+        for _, facts in ordered:
+            print(json.dumps(facts))
+        return 0
+    console = Console()
+    wide = Column("privacy", overflow="fold")
+    numbers = (Column(name, justify="right") for name in ("done", "perplexity", "accuracy", "size"))
+    names = (Column(name, no_wrap=True) for name in ("model", "state"))
+    table = Table(Column("run", overflow="fold"), "of", *names, *numbers, "date", wide, box=SIMPLE_HEAD)
+    for run, facts in ordered:
+        table.add_row(*_cells(run, facts, command.folder))
+    console.print(table)
+    return 0
+
+
+def _cells(run: RecordedRun, facts: dict[str, Any], folder: Path) -> list[str]:
+    under = run.directory.relative_to(folder)
+    perplexity, accuracy = facts["test_perplexity"], facts["test_accuracy"]
+    heldout = perplexity is None
+    if heldout:
+        perplexity, accuracy = facts["heldout_perplexity"], run.score("heldout_accuracy")
+    mark = " held-out" if heldout else ""
+    return [
+        str(run.directory if under == Path() else under),
+        run.kind,
+        run.model or "?",
+        run.state,
+        f"{run.done}/{'?' if run.asked is None else run.asked}",
+        "" if perplexity is None else f"{perplexity:.4g}{mark}",
+        "" if accuracy is None else f"{100 * accuracy:.2f} %",
+        decimal(run.size),
+        time.strftime("%Y-%m-%d", time.localtime(run.changed)),
+        run.privacy,
+    ]
+
+
+_SORT_KEYS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    **{name: lambda facts, name=name: facts[name] for name in ("run", "kind", "model", "state", "done")},  # type: ignore[misc]
+    "heldout": lambda facts: facts["heldout_perplexity"],
+    "test": lambda facts: facts["test_perplexity"],
+    "size": lambda facts: facts["bytes"],
+    "date": lambda facts: facts["changed"],
+}
+
+
+def _compare(argv: list[str]) -> int:
+    command = read_options(CompareCommand, argv, "fedlm runs compare")
+    from fedlm.fl_core.runs.run_folder import REPORT, refuse_other_contents
+    from fedlm.simulations.reporting.runs_page import write_runs_page
+
+    refuse_other_contents(command.out, REPORT)
+    runs = {run.directory.resolve(): run for folder in command.runs for run in find_runs(folder)}
+    line = shlex.join(["fedlm", "runs", "compare", *argv])
+    report = write_runs_page(list(runs.values()), command.out, line)
+    Console().print(f"report: {report}", soft_wrap=True)
+    return 0
+
+
+def _clean(argv: list[str]) -> int:
+    command = read_options(CleanCommand, argv, "fedlm runs clean")
+    from fedlm.fl_core.runs.cleaning import removable, remove, whole_runs
+
+    if command.whole:
+        runs = [read_run(folder) for folder in command.folders]
+        named = {run.directory.resolve() for run in runs}
+        beside = {folder.absolute().parent for folder in command.folders}
+        others = [run for folder in beside for run in find_runs(folder) if run.directory.resolve() not in named]
+        removals = whole_runs(runs, others, command.with_ledger)
+    elif command.with_ledger:
+        raise ConfigurationError("with_ledger does nothing without whole; leave it out")
+    else:
+        removals = [found for folder in command.folders for run in find_runs(folder) for found in removable(run)]
+    console = Console()
+    for removal in removals:
+        console.print(f"{removal.path}: {removal.why}, {decimal(removal.size)}", soft_wrap=True, highlight=False)
+    total = decimal(sum(removal.size for removal in removals))
+    if not removals:
+        print("nothing can be removed")
+    elif command.yes:
+        remove(removals)
+        print(f"{total} removed")
+    else:
+        print(f"{total} can be removed; nothing was, --yes does it")
+    return 0
+
+
+_EXAMPLES = """For example:
+
+  fedlm runs list runs
+  fedlm runs compare runs/si_cifg runs/two_models --out runs/overlay
+  fedlm runs clean runs"""
