@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedlm.fl_core.aggregation import CohortAggregate as CohortAggregate
+    from fedlm.fl_core.client_algorithms.fedprox import FedProx as FedProx
     from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm as ClientAlgorithm
     from fedlm.fl_core.client_algorithms.interface import LocalGradient as LocalGradient
+    from fedlm.fl_core.client_algorithms.local_adam import LocalAdam as LocalAdam
+    from fedlm.fl_core.client_algorithms.mime_lite import MimeLite as MimeLite
     from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS as CLIENT_ALGORITHMS
     from fedlm.fl_core.client_algorithms.sgd import Sgd as Sgd
     from fedlm.fl_core.cohorts import CohortSampler as CohortSampler
@@ -66,10 +69,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "fl_core.aggregation": ("CohortAggregate",),
+    "fl_core.client_algorithms.fedprox": ("FedProx",),
     "fl_core.client_algorithms.interface": (
         "ClientAlgorithm",
         "LocalGradient",
     ),
+    "fl_core.client_algorithms.local_adam": ("LocalAdam",),
+    "fl_core.client_algorithms.mime_lite": ("MimeLite",),
     "fl_core.client_algorithms.registry": ("CLIENT_ALGORITHMS",),
     "fl_core.client_algorithms.sgd": ("Sgd",),
     "fl_core.cohorts": (

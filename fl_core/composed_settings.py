@@ -4,6 +4,7 @@ The fields of all records within one, at any depth, differ in their names. So op
 of its settings are flat: a name, a value.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -143,7 +144,11 @@ def fitting_value(value: Any, kind: Any) -> Any:
     if origin in (Union, types.UnionType):
         if value is None or value == "None":
             return None
-        return fitting_value(value, next(part for part in parts if part is not types.NoneType))
+        *first, last = (part for part in parts if part is not types.NoneType)
+        for part in first:
+            with contextlib.suppress(TypeError):
+                return fitting_value(value, part)
+        return fitting_value(value, last)
     if origin is tuple:
         values = value if isinstance(value, list | tuple) else [value]
         try:

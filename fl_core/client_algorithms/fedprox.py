@@ -18,7 +18,12 @@ from fedlm.fl_core.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class FedProx(ClientAlgorithm):
-    """SGD on a client's loss and its squared distance from the server's parameters."""
+    """SGD on a client's loss and its squared distance from the server's parameters.
+
+    Example:
+      >>> FedProx(mu=0.1).mu
+      0.1
+    """
 
     help = "SGD that is pulled back to the server's parameters (Li et al. 2020)"
     mu: Annotated[float, Doc("Weight of fedprox's pull to the server's parameters; 0 is sgd.")] = 0.01

@@ -18,7 +18,12 @@ from fedlm.fl_core.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class LocalAdam(ClientAlgorithm):
-    """Adam from the server's parameters, with moments of zero at a client's first step."""
+    """Adam from the server's parameters, with moments of zero at a client's first step.
+
+    Example:
+      >>> LocalAdam(beta2=0.99).beta2
+      0.99
+    """
 
     help = "Adam, whose moments begin at zero in every round"
     beta1: Annotated[float, Doc("Decay of the first moment of local_adam.")] = 0.9

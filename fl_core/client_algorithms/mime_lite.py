@@ -20,7 +20,12 @@ from fedlm.models.base import Params
 
 @dataclass(frozen=True)
 class MimeLite(ClientAlgorithm):
-    """SGD along a mixture of the batch's gradient and the server's momentum."""
+    """SGD along a mixture of the batch's gradient and the server's momentum.
+
+    Example:
+      >>> MimeLite(momentum=0.5).momentum
+      0.5
+    """
 
     help = (
         "SGD with the server's momentum, which follows gradients that clients send beside their updates, twice the "

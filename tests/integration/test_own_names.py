@@ -1,0 +1,77 @@
+"""What a module of one's own names is seen by the commands, and by the worker processes that they start."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MINE = """
+from dataclasses import dataclass
+import optax
+from fedlm import ClientAlgorithm, ModelEntry
+from fedlm.models.cifg import CifgConfig, cifg
+
+TINY = ModelEntry(cifg, CifgConfig(embedding=4, hidden=6))
+ADAM = optax.adam
+CHAIN = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0))
+
+
+@dataclass(frozen=True)
+class Halves(ClientAlgorithm):
+    def step(self, server, local, gradient, learning_rate):
+        return local._replace(params=gradient.descend(local.params, learning_rate / 2))
+
+
+HALVES = Halves()
+"""
+NAMED = ("--client-algorithm", "mine:HALVES", "--length", "6", "--rounds", "1", "--cohort-size", "2")
+
+
+@pytest.fixture
+def type_words(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def type_words(*words):
+        command = [Path(sys.executable).with_name("fedlm"), *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+
+    return type_words
+
+
+@pytest.mark.long
+def test_worker_processes_import_what_the_line_names(type_words, small_store, tmp_path):
+    words = ("--models", "mine:TINY", "--server-optimizer", "mine:ADAM", "--data", small_store, *NAMED)
+    done = type_words(
+        "compare", *words, "--client-learning-rates", "0.5", "--seeds", "0", "1", "--workers", "2", "--out", "runs"
+    )
+    assert done.returncode == 0, done.stderr
+    summaries = [json.loads(path.read_text()) for path in tmp_path.glob("runs/cells/**/summary.json")]
+    assert len(summaries) == 2
+    for summary in summaries:
+        names = [summary["experiment"][part] for part in ("model", "server_optimizer", "client_algorithm")]
+        assert names == ["mine:TINY", "mine:ADAM", "mine:HALVES"]
+        assert summary["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--server-optimizer", "mine:EVE"), "'mine' has no 'EVE'"),
+        (("--server-optimizer", "yours:ADAM"), "'yours' cannot be imported"),
+        (("--server-optimizer", "mine:CHAIN", "--server-learning-rate", "0.5"), "brings its own learning rate"),
+        (("--server-optimizer", "fedadamm"), "must be one of"),
+        (("--model", "mine:HALVES"), "expected a ModelEntry"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_one_line(words, what, small_store, tmp_path, fedlm_here):
+    (tmp_path / "mine.py").write_text(MINE)
+    model = () if "--model" in words else ("--model", "mine:TINY")
+    done = fedlm_here("simulate", *model, *words, "--data", small_store, *NAMED, "--out", "run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert what in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
