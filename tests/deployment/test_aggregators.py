@@ -46,9 +46,12 @@ async def aggregators_here(count, settings, folder, url, port, operators=None):
         yield
 
 
-def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path, free_port, database_url):
+@pytest.mark.parametrize(
+    "changes", [small.PRIVACY | {"min_separation": 1}, {"client_algorithm": "mime_lite"}], ids=["private", "mime_lite"]
+)
+def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path, free_port, database_url, changes):
     everyone = {"cohort_size": small.CLIENTS, "minimum_reports": small.CLIENTS, "over_selection": 1.0}
-    settings = small.deployment(**small.PRIVACY | everyone | {"min_separation": 1}, rounds=2, upload_bits=32)
+    settings = small.deployment(**changes, **everyone, rounds=2, upload_bits=32)
     out, url = tmp_path / "run", database_url
     register_clients(url)
 
@@ -63,7 +66,7 @@ def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path,
     rows = asyncio.run(deploy())
     sampler = UniformSampler(small.CLIENTS, small.CLIENTS, settings.seed)
     params, expected = simulate(settings, sampler, tmp_path / "simulation")
-    compare(out, params)
+    compare(out, params, settings.privacy.is_private)
     assert [row["clients"] for row in rows] == [small.CLIENTS] * 2
     assert (rows[-1]["steps"], rows[-1]["bytes_up"]) == (expected["steps"], expected["bytes_up"])
 
@@ -130,8 +133,8 @@ def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggre
     assert sum(int(one[1]) for one in accepted) >= small.CLIENTS
 
 
-def compare(out, params):
-    found = jax.tree_util.tree_leaves(final_parameters(out, True))
+def compare(out, params, private=True):
+    found = jax.tree_util.tree_leaves(final_parameters(out, private))
     for a, b in zip(found, jax.tree_util.tree_leaves(params), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
