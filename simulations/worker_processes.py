@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -75,6 +76,38 @@ class WorkerPool:
         finally:
             for future in pending:
                 future.cancel()
+
+
+class TerminatedError(BaseException):
+    """The process was asked to end, by SIGTERM."""
+
+
+@contextmanager
+def ending_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what runs within as an exception does, so that worker processes and semaphores go too.
+
+    Only for the main thread while it waits in Python: what blocks it in other code, such as a compiler, blocks the end.
+    """
+
+    def end(number: int, frame: object) -> None:
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def ended_with_this() -> Iterator[None]:
+    """End all worker processes at once where what runs within is interrupted, in place of waiting for their tasks."""
+    try:
+        yield
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
 
 
 def _start_worker(initialize: Callable[..., None], *arguments: Any) -> None:

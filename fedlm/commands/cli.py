@@ -13,6 +13,7 @@ from functools import partial
 from fedlm.commands.processes import has_joined, leave_processes
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ProcessLostError, UserError
+from fedlm.simulations.worker_processes import TerminatedError
 
 COMMANDS = {
     "models": "list the named models with their exact parameter counts",
@@ -35,6 +36,7 @@ COMMANDS = {
 _FAILED = 1
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
+_TERMINATED = 143
 _EXAMPLES = """To begin:
 
   fedlm data import stdlib --out runs/stdlib
@@ -46,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
 
     Returns:
       The exit status: 0 on success, 1 when another process of the same run was lost, 2 on a user's mistake, 130 when
-      interrupted.
+      interrupted, 143 when a comparison was ended by SIGTERM.
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] in (["--version"], ["-V"]):
@@ -89,6 +91,9 @@ def _run(command: str, argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("\nfedlm: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return _INTERRUPTED
+    except TerminatedError:
+        print("\nfedlm: ended by SIGTERM; the same command goes on from the last checkpoint", file=sys.stderr)
+        return _TERMINATED
     except (MemoryError, OverflowError) as error:
         return _complain(prog, f"a number is too large, or too small, for this machine ({error}); give another")
     except Exception as error:

@@ -12,6 +12,7 @@ from fedlm.simulations.experiments.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.presets import PRESETS
 from fedlm.simulations.reporting.report import write_report
+from fedlm.simulations.worker_processes import ending_by_sigterm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
     """Run `fedlm compare`."""
     command = read_options(CompareCommand, argv, "fedlm compare", PRESETS, "small", _ESSENTIALS)
     comparison = command.comparison
-    with CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
+    with ending_by_sigterm(), CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
         results = run_comparison(comparison, command.out, command.workers, progress.update)
     report = write_report(comparison, results, command.out, shlex.join(["fedlm", "compare", *argv]))
     console = Console()

@@ -32,7 +32,7 @@ from fedlm.simulations.experiments.configuration import (
 )
 from fedlm.simulations.experiments.federated_models import create_federated_model
 from fedlm.simulations.experiments.workers import Worker, connect_worker, default_workers, report_round
-from fedlm.simulations.worker_processes import worker_processes
+from fedlm.simulations.worker_processes import ended_with_this, worker_processes
 
 MAX_ATTEMPTS = 2
 
@@ -155,7 +155,8 @@ def run_cells(cells: list[Cell], num_workers: int, observe: CellObserver = lambd
         worker = Worker(numbers, rows, workers)
         with worker_processes(workers, connect_worker, worker) as pool:
             futures = {pool.submit(_run_cell, cell): cell for cell in pending}
-            started = _follow(futures, rows, observe)
+            with ended_with_this():
+                started = _follow(futures, rows, observe)
         unfinished = []
         for future, cell in futures.items():
             error = future.exception()

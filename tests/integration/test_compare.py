@@ -138,3 +138,41 @@ def test_a_killed_worker_is_replaced_and_a_killed_comparison_leaves_none_behind(
     summaries = [json.loads(path.read_text()) for path in out.glob("cells/*/*/*/summary.json")]
     assert [summary["status"] for summary in summaries] == ["finished"] * 4
     assert (out / "report.html").exists()
+
+
+@pytest.mark.long
+def test_sigterm_ends_a_comparison_with_all_its_processes(small_store, tmp_path):
+    words = [
+        "--models",
+        "cifg_tiny",
+        "--data",
+        str(small_store),
+        "--rounds",
+        "10000",
+        "--cohort-size",
+        "4",
+        "--seeds",
+        "0",
+    ]
+    words += ["--client-learning-rates", "0.5", "--workers", "1", "--length", "8", "--out", str(tmp_path / "out")]
+    comparison = subprocess.Popen(
+        [sys.executable, "-m", "fedlm", "compare", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    while not any((tmp_path / "out").glob("cells/**/metrics.jsonl")):
+        time.sleep(0.1)
+        assert comparison.poll() is None
+    children = {int(pid) for pid in Path(f"/proc/{comparison.pid}/task/{comparison.pid}/children").read_text().split()}
+    assert children
+    comparison.send_signal(signal.SIGTERM)
+    try:
+        _, errors = comparison.communicate(timeout=30)
+    finally:
+        comparison.kill()
+    assert comparison.returncode == 143
+    assert "ended by SIGTERM" in errors
+    assert "leaked" not in errors
+    assert "Traceback" not in errors
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
