@@ -113,12 +113,21 @@ class SimulateStatementCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerCommand:
-    """State what a run has spent, from its ledger."""
+    """State what a run has spent, from its ledger, or what several runs have spent together.
 
-    path: tyro.conf.Positional[Path]
-    """The ledger, or the folder of the run."""
+    What the first parameters of a run went through is part of it. Of several runs the people are taken to be the same,
+    and all releases are composed by one accountant, each once.
+    """
+
+    path: tyro.conf.Positional[tuple[Path, ...]]
+    """Ledgers, or folders of runs."""
     delta: float | None = None
-    """At which to state epsilon; the run's own where it is not given."""
+    """At which to state epsilon; the runs' own where it is not given."""
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ConfigurationError("there is no run; give at least one ledger, or folder of a run")
+
     json: bool = False
     """Print one JSON object."""
 
@@ -244,19 +253,26 @@ def _simulation(command: SimulateStatementCommand) -> dict[str, Any]:
 
 def _ledger(command: LedgerCommand) -> dict[str, Any]:
     from fedlm.fl_core.privacy.ledger import PrivacyLedger
-    from fedlm.fl_core.privacy.statement import state
+    from fedlm.fl_core.privacy.statement import state, state_together
 
-    folders = [command.path, command.path / PRIVACY_FOLDER]
-    path = next((folder / LEDGER_FILE for folder in folders if (folder / LEDGER_FILE).exists()), command.path)
-    if not path.is_file():
-        raise ConfigurationError(f"{command.path}: neither a ledger nor the folder of a private run; give one of these")
-    ledger = PrivacyLedger(path)
+    ledgers = {str(path): PrivacyLedger(_ledger_path(path)) for path in command.path}
+    if len(ledgers) > 1:
+        return state_together(ledgers, command.delta).as_json()
+    (ledger,) = ledgers.values()
     settings = settings_in(ledger.about)
     return state(ledger, command.delta).as_terms() | {
         "planned_rounds": ledger.plan.rounds,
         "interrupted_generations": len(ledger.generations) - 1,
         "clip_norm": settings.get("update_clip_norm", settings.get("clip_norm")),
     }
+
+
+def _ledger_path(given: Path) -> Path:
+    folders = [given, given / PRIVACY_FOLDER]
+    path = next((folder / LEDGER_FILE for folder in folders if (folder / LEDGER_FILE).exists()), given)
+    if not path.is_file():
+        raise ConfigurationError(f"{given}: neither a ledger nor the folder of a private run; give one of these")
+    return path
 
 
 def _print(statement: dict[str, Any]) -> None:
@@ -268,6 +284,11 @@ def _print(statement: dict[str, Any]) -> None:
         if name in _SHOWN and value is not None:
             shown = f"{value:.6g}" if isinstance(value, float) else str(value)
             _print_line(console, name.replace("_", " "), shown)
+    for training in statement.get("trainings", ()):
+        plan = training["plan"]
+        noise = f"{plan['mechanism']} noise, multiplier {plan['noise_multiplier']:.6g}" if plan else "no noise"
+        text = f"{training['folder']}: fedlm {training['command']}, {training['steps']} releases at most, {noise}"
+        _print_line(console, "training", text)
     _print_line(console, "assumptions", f"\n{'':{_MARGIN + 2}}".join(statement["assumptions"]))
 
 

@@ -93,6 +93,14 @@ def settings_in(about: dict[str, Any]) -> dict[str, Any]:
     return about.get("experiment") or about.get("pretraining") or {}
 
 
+def command_of(about: dict[str, Any]) -> str:
+    """Name the command that a run is of, of what its checkpoint or ledger says of it."""
+    if "pretraining" in about:
+        return "pretrain"
+    # A deployment's settings are recorded under the name of a simulation's, but have no data.
+    return "simulate" if "data" in settings_in(about) else "serve"
+
+
 def as_records(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:
     """Make JSON-able records, which `recorded_ancestry` reads."""
     return [phase._asdict() for phase in ancestry]

@@ -45,7 +45,7 @@ def plan_aggregation(
         plan = with_noise(settings.noise_multiplier)
     else:
         target = settings.target_epsilon, settings.target_rho
-        plan = with_noise_begun(calibrate_total(with_noise, delta, *target, training_data, ancestry), known)
+        plan = with_noise_begun(calibrate_total(with_noise, delta, *target, training_data, ancestry, known), known)
     goal = cohort_size if settings.report_goal is None else settings.report_goal
     adaptive = None
     if settings.clip_quantile is not None:

@@ -5,7 +5,8 @@ is composed with what it spends itself, and where that is unknown, or not privat
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError
@@ -17,7 +18,7 @@ from fedlm.fl_core.privacy.accounting import (
     least_noise,
     sensitivity_squared,
 )
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, Phase, as_records, recorded_ancestry, settings_in
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, Phase, as_records, command_of, recorded_ancestry, settings_in
 from fedlm.fl_core.privacy.composition import Event, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
@@ -118,6 +119,119 @@ def state_plan(
     return Statement(own, total, (), ancestry)
 
 
+class Joint(NamedTuple):
+    """What several runs have spent together."""
+
+    trainings: tuple[Phase, ...]  # each once: the runs, and what their first parameters went through
+    delta: float
+    epsilon: float | None  # None where nothing is promised
+    epsilon_lower: float | None  # below which no accounting of the same releases can come
+    rho: float | None
+    unit: str
+    adjacency: str
+    assumptions: tuple[str, ...]
+    not_private: tuple[str, ...]  # why nothing is promised
+
+    def as_json(self) -> dict[str, Any]:
+        """Make a JSON-able dictionary; an infinite epsilon is None."""
+        finite = self.epsilon is not None and math.isfinite(self.epsilon)
+        reasons = {"not_private": "; ".join(self.not_private)} if self.not_private else {}
+        return self._asdict() | {
+            "trainings": as_records(self.trainings),
+            "epsilon": self.epsilon if finite else None,
+            "assumptions": list(self.assumptions),
+            "not_private": None,
+            **reasons,
+        }
+
+
+def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
+    """Describe the training that a ledger is of, as it stands."""
+    seen = max(end for _, end in ledger.generations)
+    repeatable = settings_in(ledger.about).get("noise_seed") == "experiment"
+    return Phase(
+        command=command_of(ledger.about),
+        folder=folder,
+        steps=seen,
+        parameters_sha256=next((one.parameters for one in reversed(ledger.releases) if one.parameters), ""),
+        training_data_sha256=ledger.about.get("training_data_sha256"),
+        people="same",
+        not_private="its noise follows from its seed" if repeatable else None,
+        plan=ledger.plan.as_json(),
+        generations=[list(part) for part in ledger.generations],
+        ledger={"first": ledger.hashes[0], "last": ledger.hashes[-1], "records": len(ledger.records)},
+    )
+
+
+def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = None) -> Joint:
+    """State what runs, by their folders, have spent together, and all that their first parameters went through.
+
+    Their people are taken to be the same. What is behind several of them counts once.
+
+    Raises:
+      ConfigurationError: there is no delta, and that of the runs differs.
+    """
+    deltas = {ledger.delta for ledger in ledgers.values()}
+    if delta is None and len(deltas) > 1:
+        raise ConfigurationError(f"the runs state epsilon at different deltas ({sorted(deltas)}); give --delta")
+    delta = deltas.pop() if delta is None else delta
+    data = {ledger.about.get("training_data_sha256") for ledger in ledgers.values()}
+    found: list[Phase] = []
+    for folder, ledger in ledgers.items():
+        found.append(training_in(ledger, folder))
+        for phase in recorded_ancestry(ledger.about):
+            # Who are other people to one run may be those of another.
+            found.append(phase._replace(people="same") if phase.people == "disjoint" and len(data) > 1 else phase)
+    trainings, forked = _each_once(found, [ledger.hashes for ledger in ledgers.values()])
+    return compose_trainings(trainings, delta, forked)
+
+
+def compose_trainings(trainings: Sequence[Phase], delta: float, reasons: Sequence[str] = ()) -> Joint:
+    """State what trainings on the same people spend together, where nothing speaks against a promise already."""
+    first = next(PrivacyPlan.from_json(phase.plan) for phase in trainings if phase.plan is not None)
+    data = next(phase.training_data_sha256 for phase in trainings if phase.plan is not None)
+    spent, lost = _before(first, data, trainings)
+    reasons = (*reasons, *lost)
+    adjacency = _common_adjacency([plan for plan, _ in spent]) if spent else first.adjacency
+    stated = account(dataclasses.replace(first, adjacency=adjacency), delta, [])
+    lines = [line for plan, rounds in spent for line in account(plan, delta, rounds).assumptions]
+    promised, bounds = not reasons, epsilon_bounds(_events(spent), delta)
+    return Joint(
+        tuple(trainings),
+        delta,
+        bounds.upper if promised else None,
+        bounds.lower if promised else None,
+        None if _any_sampled(spent) or not promised else _rho(spent),
+        first.unit,
+        stated.adjacency,
+        tuple(dict.fromkeys([*(lines or stated.assumptions), _ONE_UNIT, *_words_of_users(trainings)])),
+        tuple(reasons),
+    )
+
+
+def _each_once(found: Sequence[Phase], chains: Sequence[list[str]]) -> tuple[list[Phase], list[str]]:
+    """Take every training once, as far as it went, given the hashes of all records of some ledgers. Also returns which
+    went on in two places."""
+    longest: dict[str, Phase] = {}
+    others = []
+    for number, phase in enumerate(found):
+        if phase.ledger is None:
+            others.append(phase)
+            continue
+        known = longest.setdefault(phase.ledger["first"], found[number])
+        if phase.ledger["records"] > known.ledger["records"]:  # type: ignore[index]
+            longest[phase.ledger["first"]] = phase
+    forked = []
+    for phase in found:
+        if phase.ledger is None:
+            continue
+        records, last = phase.ledger["records"], phase.ledger["last"]
+        for hashes in chains:
+            if hashes[0] == phase.ledger["first"] and len(hashes) >= records and hashes[records - 1] != last:
+                forked.append(f"{phase.words} went on in two places, with the same noise over different sums")
+    return [*longest.values(), *others], list(dict.fromkeys(forked))
+
+
 _ONE_UNIT = (
     "whoever is among the people of this run and of the runs that its first parameters come from is one unit of each"
 )
@@ -162,7 +276,9 @@ def _spending_words(phase: Phase) -> str:
     assert phase.plan is not None
     rounds = sum(end - first for first, end in phase.generations)
     plan = phase.plan
-    return f"{rounds} of {plan['mechanism']} noise, multiplier {plan['noise_multiplier']:.6g}, of {phase.words}"
+    return (
+        f"{rounds} releases of {plan['mechanism']} noise, multiplier {plan['noise_multiplier']:.6g}, of {phase.words}"
+    )
 
 
 def _words_of_users(ancestry: Sequence[Phase]) -> list[str]:
@@ -200,14 +316,18 @@ def calibrate_total(
     rho: float | None,
     training_data: str | None = None,
     ancestry: Sequence[Phase] = (),
+    known: PrivacyPlan | None = None,
 ) -> PrivacyPlan:
     """Find the least noise with which a run, and all that its first parameters went through, reach a target together.
 
-    Where nothing can be promised of the first parameters the target is the run's own.
+    Where nothing can be promised of the first parameters the target is the run's own. `known` is the plan of the run
+    that goes on, whose noise stays as it is, however accounting has changed since.
 
     Raises:
       ConfigurationError: the target is spent already, or `calibrate` refuses it.
     """
+    if known is not None and with_noise(known.noise_multiplier) == known:
+        return known
     # Which unit is hidden does not depend on the noise.
     before, reasons = _before(with_noise(1.0), training_data, ancestry)
     if reasons or not before:

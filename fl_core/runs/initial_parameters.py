@@ -11,6 +11,7 @@ from fedlm.fl_core.privacy.ancestry import (
     NOT_PRIVATE,
     InitialData,
     Phase,
+    command_of,
     recorded_ancestry,
     settings_in,
     training_behind,
@@ -93,45 +94,31 @@ def _training_of(folder: Path, about: dict[str, Any], rounds: int, digest: str) 
     """Describe the training that parameters come from, and give what went before it. Raises CheckpointError where
     they are not what the run has released."""
     ledger = ledger_in(folder)
-    settings = settings_in(about if ledger is None else ledger.about)
-    phase = Phase(
-        command=_command(about),
-        folder=str(folder.absolute()),
-        steps=rounds,
-        parameters_sha256=digest,
-        training_data_sha256=about.get("training_data_sha256"),
-        people="same",
-    )
     if ledger is None:
-        private = settings.get("privacy", "none") != "none"
-        missing = "its ledger is missing" if private else "it was trained without privacy"
-        return phase._replace(not_private=missing), recorded_ancestry(about)
+        private = settings_in(about).get("privacy", "none") != "none"
+        phase = Phase(
+            command=command_of(about),
+            folder=str(folder.absolute()),
+            steps=rounds,
+            parameters_sha256=digest,
+            training_data_sha256=about.get("training_data_sha256"),
+            people="same",
+            not_private="its ledger is missing" if private else "it was trained without privacy",
+        )
+        return phase, recorded_ancestry(about)
+    from fedlm.fl_core.privacy.statement import training_in
+
     released = [one for one in ledger.releases if one.rounds == rounds]
     if not released or released[-1].parameters not in (digest, None):
         raise CheckpointError(
             f"{folder}: the checkpoint of {rounds} rounds is none that this private run's ledger names; it is damaged, "
             "or comes from somewhere else. Give another run"
         )
-    why: str | None = None
-    if settings.get("noise_seed") == "experiment":
-        why = "its noise follows from its seed"
-    elif released[-1].parameters is None:
+    phase = training_in(ledger, str(folder.absolute()))._replace(steps=rounds, parameters_sha256=digest)
+    if phase.not_private is None and released[-1].parameters is None:
         why = "its ledger, of an earlier version of fedlm, does not say which parameters were released"
-    phase = phase._replace(
-        training_data_sha256=ledger.about.get("training_data_sha256"),
-        not_private=why,
-        plan=ledger.plan.as_json(),
-        generations=[list(part) for part in ledger.generations],
-        ledger={"first": ledger.hashes[0], "last": ledger.hashes[-1], "records": len(ledger.records)},
-    )
+        phase = phase._replace(not_private=why)
     return phase, recorded_ancestry(ledger.about)
-
-
-def _command(about: dict[str, Any]) -> str:
-    if "pretraining" in about:
-        return "pretrain"
-    # A deployment's settings are recorded under the name of a simulation's, but have no data.
-    return "simulate" if "data" in settings_in(about) else "serve"
 
 
 def ledger_in(folder: Path) -> "PrivacyLedger | None":

@@ -43,9 +43,10 @@ class PreparedPretraining(NamedTuple):
     clipping: Clipping | None  # of gradients; None without privacy
     notice: str | None  # what a user should know before it begins
 
-    def going_on(self, ancestry: Sequence[Phase]) -> "PreparedPretraining":
-        """Plan a private run again that goes on, by what it has written down of its first parameters."""
-        return self._replace(plan=plan_privacy(self.settings, self.units, self.delta, self.training_data, ancestry))
+    def going_on(self, known: PrivacyPlan, ancestry: Sequence[Phase]) -> "PreparedPretraining":
+        """Plan a private run again that goes on, by what it has written down when it was begun."""
+        plan = plan_privacy(self.settings, self.units, self.delta, self.training_data, ancestry, known)
+        return self._replace(plan=plan)
 
 
 def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:

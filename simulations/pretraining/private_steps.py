@@ -17,9 +17,11 @@ def plan_privacy(
     delta: float,
     training_data: str | None = None,
     ancestry: Sequence[Phase] = (),
+    known: PrivacyPlan | None = None,
 ) -> PrivacyPlan:
     """Work out the noise of a private run, with which it reaches its target together with what its first parameters
-    went through. Raises ConfigurationError where the settings do not fit the units, or the target cannot be reached."""
+    went through; `known` is the plan of the run that goes on. Raises ConfigurationError where the settings do not fit
+    the units, or the target cannot be reached."""
     truncated = settings.truncated_batch_size
     if settings.sampling == "truncated_poisson" and truncated is None:
         truncated = enough_for_most_batches(settings.batch_size, units.count)
@@ -37,7 +39,7 @@ def plan_privacy(
 
     if settings.noise_multiplier is not None:
         return with_noise(settings.noise_multiplier)
-    return calibrate_total(with_noise, delta, settings.epsilon, None, training_data, ancestry)
+    return calibrate_total(with_noise, delta, settings.epsilon, None, training_data, ancestry, known)
 
 
 def private_batches(plan: PrivacyPlan, units: Units, batch_size: int, seed: int) -> Batches:

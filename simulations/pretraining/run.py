@@ -89,8 +89,8 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
         terms = None
         if prepared.plan is not None:
             begun = begun_run(folder)
-            if begun is not None and begun.ancestry != identity.ancestry:
-                prepared = prepared.going_on(begun.ancestry)
+            if begun is not None:
+                prepared = prepared.going_on(*begun)
             seed = settings.seed if settings.noise_seed == "experiment" else None
             assert prepared.plan is not None
             known = None if begun is None or settings.epsilon is None else begun.plan

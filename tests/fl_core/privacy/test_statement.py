@@ -118,3 +118,15 @@ def test_a_target_is_the_total(epsilon, rounds):
     total = stated(plan, before).total.epsilon
     assert epsilon * 0.99 <= total <= epsilon
     assert plan.noise_multiplier > calibrate_total(with_noise, DELTA, epsilon, None).noise_multiplier
+
+
+def test_a_run_that_goes_on_keeps_its_noise():
+    """However accounting has changed since it was begun."""
+
+    def with_noise(noise):
+        return PrivacyPlan("gaussian", 3, noise, BoundedParticipation(None, 1))
+
+    known = with_noise(1.2345)
+    assert calibrate_total(with_noise, DELTA, 3.0, None, known=known) == known
+    other = dataclasses.replace(known, rounds=4)
+    assert calibrate_total(with_noise, DELTA, 3.0, None, known=other) == calibrate_total(with_noise, DELTA, 3.0, None)

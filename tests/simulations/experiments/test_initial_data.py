@@ -10,7 +10,7 @@ from fedlm.commands import account as account_command
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.accounting import gaussian_epsilon
-from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
+from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.simulations.data.store.writer import StoreWriter
@@ -90,6 +90,36 @@ def test_what_private_runs_spend_is_composed_over_the_whole_chain(settings, tmp_
     assert statement_of(tmp_path / "3", capsys)["epsilon"] == guarantee["epsilon"]
     shutil.rmtree(tmp_path / "2")
     assert statement_of(tmp_path / "3", capsys)["epsilon"] == guarantee["epsilon"]
+
+
+def test_runs_are_composed_each_once(settings, tmp_path, capsys):
+    for name, before in (("1", None), ("2", "1"), ("3", "2"), ("other", None)):
+        run(settings, tmp_path / name, init_from=before and tmp_path / before)
+
+    def together(*names):
+        assert account_command.main(["ledger", *(str(tmp_path / name) for name in names), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    for names, rounds in ((("1", "2"), 2), (("3", "2", "1"), 3), (("3", "other"), 4), (("1", "other"), 2)):
+        found = together(*names)
+        assert found["epsilon"] == pytest.approx(gaussian_epsilon(4.0, np.sqrt(rounds), 1e-5))
+        assert len(found["trainings"]) == rounds
+    assert account_command.main(["ledger", str(tmp_path / "1"), str(tmp_path / "other")]) == 0
+    assert "training" in capsys.readouterr().out
+    # A copy that went on by itself has the same noise over other sums.
+    shutil.copytree(tmp_path / "other", tmp_path / "fork")
+    assert together("other", "fork")["epsilon"] == pytest.approx(gaussian_epsilon(4.0, 1.0, 1e-5))
+    for name in ("other", "fork"):
+        ledger = PrivacyLedger(tmp_path / name / "privacy" / "ledger.jsonl")
+        ledger.intend(Release(2, f"digest of {name}"))
+    found = together("other", "fork")
+    assert found["epsilon"] is None
+    assert "went on in two places" in found["not_private"]
+    with pytest.raises(ConfigurationError, match="there is no run"):
+        account_command.main(["ledger", "--json"])
+    run(settings, tmp_path / "delta", delta=1e-6)
+    with pytest.raises(ConfigurationError, match="different deltas"):
+        together("1", "delta")
 
 
 def test_a_user_may_say_that_the_text_was_public_or_of_others(settings, public, tmp_path, small_store):
