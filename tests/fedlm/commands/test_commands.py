@@ -119,7 +119,9 @@ def test_a_place_that_is_no_folder_is_one_line(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["keys", "ca", "--folder", str(tmp_path / "file")]) == 2
     said = capsys.readouterr().err
-    assert said == f"fedlm keys: {tmp_path / 'file'}: File exists; give another place, or make way there\n"
+    assert (
+        said == f"fedlm keys: {tmp_path / 'file'}: is a file, but must be a folder, or a place for one; give another\n"
+    )
 
 
 @pytest.mark.parametrize("error", [MemoryError("Unable to allocate 38.0 GiB"), OverflowError("int too large")])
