@@ -30,7 +30,6 @@ exclude_patterns = [
 ]
 templates_path = ["_templates"]
 default_role = "code"
-smartquotes = False  # -- stays what one types
 nitpicky = True
 # What docstrings and type hints name of other libraries, and of modules that have no page, is not linked.
 nitpick_ignore_regex = [("py:.*", ".*")]

@@ -1,6 +1,7 @@
 """Pages of the commands and their options, made of what `--help-all` prints."""
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,12 +80,17 @@ def page(name: str, explained: Iterable[Explained]) -> Iterator[str]:
 
 def described(option: Option) -> Iterator[str]:
     """Yield the lines that describe an option."""
-    about = [option.text]
+    about = [with_flags(option.text)]
     if option.required:
         about.append("*Required.*")
     elif default := shown_default(option.default):
         about.append(f"*Default:* `{default}`.")
     yield from (f"````{{option}} {signature(option)}", " ".join(about), "````", "")
+
+
+def with_flags(text: str) -> str:
+    """Mark the options that a text names as code, as far as they are not."""
+    return re.sub(r"(`[^`]*`)|(?<![\w-])--[a-z][\w-]*", lambda found: found[1] or f"`{found[0]}`", text)
 
 
 def signature(option: Option) -> str:
@@ -108,7 +114,7 @@ def paragraphs(text: str) -> Iterator[str]:
         if any(line.startswith(" ") for line in paragraph.splitlines()):
             yield from ("```text", *(line.strip() for line in paragraph.splitlines()), "```", "")
         else:
-            yield from (paragraph, "")
+            yield from (with_flags(paragraph), "")
 
 
 def sentence(text: str) -> str:

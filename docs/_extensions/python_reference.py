@@ -48,6 +48,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", lambda app, config: write_pages(FOLDER))
     app.connect("missing-reference", find_public_name)
     app.connect("html-page-context", drop_dead_backlinks)
+    app.connect("autodoc-skip-member", is_undescribed_field)
     return {"parallel_read_safe": True}
 
 
@@ -121,6 +122,11 @@ def find_public_name(
     if target is None:
         return None
     return make_refnode(app.builder, node["refdoc"], target.docname, target.node_id, content)
+
+
+def is_undescribed_field(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out fields of named tuples of which there is only their number to say; None leaves others to autodoc."""
+    return True if (getattr(member, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
 def drop_dead_backlinks(
