@@ -69,14 +69,16 @@ def assert_same_run(found, expected):
 
 @pytest.mark.long
 def test_two_processes_give_the_bits_of_one(small_store, tmp_path):
-    """Two times two devices against four: with two alone, the order of a sum would not matter."""
-    run_alone(small_store, tmp_path / "one", devices=4)
-    (_, output, progress), second = run_two(small_store, tmp_path / "two", devices=2)
+    """Two times two devices against four: with two alone, the order of a sum would not matter. What the client
+    algorithm remembers is the same everywhere too."""
+    changes = {"client-algorithm": "mime_lite"}
+    run_alone(small_store, tmp_path / "one", devices=4, **changes)
+    (_, output, progress), second = run_two(small_store, tmp_path / "two", devices=2, **changes)
     assert_same_run(tmp_path / "two", tmp_path / "one")
     assert "test perplexity" in output
     assert "round 5/5" in progress
     assert second == (0, "", ""), "only the first process speaks"
-    again = run_two(small_store, tmp_path / "two", devices=2)
+    again = run_two(small_store, tmp_path / "two", devices=2, **changes)
     assert "test perplexity" in again[0][1]
     assert "round" not in again[0][2], "a finished run is found again"
 
