@@ -1,7 +1,7 @@
 """Measure everything on this machine's accelerators: rounds, private steps, noise, the recurrence, parity with the CPU.
 
 Cells are measured one after another in order of value until the minutes are over. Each result is on the disk, in
-results.jsonl, before the next cell begins; summary.md and the pictures are made of them at the end and in between, and
+results.jsonl, before the next cell begins; summary.md is made of them in between, with pictures at the end, and
 by --report at any time, also after a run that was killed. A cell that fails, takes too long, has too little memory or
 lacks a package is recorded with the reason, and the others go on. docs/accelerators.md says more.
 
@@ -21,18 +21,19 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from benchmarks.accelerator import cells, records
-from benchmarks.accelerator.report import describe_found, in_words, write_report
+from benchmarks.accelerator.report import describe_found, in_words, write_report, write_summary
 from benchmarks.accelerator.workers import CRASHED, FAILED, MEASURED, SKIPPED, TIMED_OUT, Worker
 
 RESULTS = Path(__file__).parent / "results"
 LOG = "log.txt"
 SECONDS_TO_START = 180.0
 SECONDS_TO_REPORT = 15.0
-SECONDS_BETWEEN_REPORTS = 60.0
+SECONDS_BETWEEN_REPORTS = 30.0
 NO_ACCELERATOR = 2
+_Told = TypeVar("_Told")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -215,9 +216,10 @@ class Session:
             self.results,
             {"kind": records.CELL, "group": cell.group, "name": cell.name, "arguments": cell.arguments, **answer},
         )
-        self.say(f"{cell.group}: {cell.name}: {_in_words(cell.group, answer)}")
+        words = _guarded(lambda: in_words(cell.group, answer), answer["status"])
+        self.say(f"{cell.group}: {cell.name}: {words}")
         if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
-            _report(self.results, quiet=True)
+            _guarded(lambda: write_summary(self.results), None)
             self._reported = time.monotonic()
         return answer["status"]
 
@@ -247,24 +249,18 @@ def environment(rehearsed_devices: int | None, cache: str) -> dict[str, str]:
     return variables
 
 
-def _in_words(group: str, answer: dict[str, Any]) -> str:
-    try:
-        return in_words(group, answer)
-    except Exception:
-        # It is written down; that it cannot be told must not end the run.
-        traceback.print_exc()
-        return answer["status"]
-
-
-def _report(folder: Path, quiet: bool = False) -> bool:
+def _report(folder: Path) -> bool:
     """Make summary and pictures, and show the goals; whether there was anything to make them of."""
-    say: Callable[[str], None] = (lambda text: None) if quiet else print
+    return _guarded(lambda: write_report(folder, print), False)
+
+
+def _guarded(tell: Callable[[], _Told], otherwise: _Told) -> _Told:
+    """Tell of what is written down already; that it cannot be told, or drawn, must not end a run."""
     try:
-        return write_report(folder, say)
+        return tell()
     except Exception:
-        # What is measured is worth more than how it looks, and --report can be given again.
         traceback.print_exc()
-        return False
+        return otherwise
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:

@@ -31,13 +31,11 @@ REHEARSAL = (
 
 
 def write_report(folder: Path, say: Callable[[str], None]) -> bool:
-    """Write the summary and the pictures of a folder's results, and say how the goals stand; False where it has
-    none."""
-    results = read(folder)
+    """Write summary and pictures of a folder's results, and say how the goals stand; False where it has none."""
+    results = write_summary(folder)
     if results is None:
         say(f"{folder / FILE} has no results; run python -m benchmarks.accelerator first")
         return False
-    write_atomically(folder / SUMMARY, summary(results))
     for line in _goal_lines(results):
         say(line)
     try:
@@ -51,6 +49,14 @@ def write_report(folder: Path, say: Callable[[str], None]) -> bool:
             beside.replace(folder / f"{name}.png")
     say(f"{folder / SUMMARY}")
     return True
+
+
+def write_summary(folder: Path) -> Results | None:
+    """Write the summary alone; gives what it was made of, None where there is nothing."""
+    results = read(folder)
+    if results is not None:
+        write_atomically(folder / SUMMARY, summary(results))
+    return results
 
 
 def describe_found(found: dict[str, Any], rehearsal: bool) -> str:
