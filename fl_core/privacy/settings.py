@@ -185,6 +185,9 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
             self._refuse_without_effect(TARGETS, "beside epsilons")
         compared = mechanisms or (self.privacy,)
         self._refuse_settings_of_others(compared, f"with the mechanisms {', '.join(compared)}")
+        if epsilons and all(map(math.isinf, epsilons)):
+            of_noise = [field.name for field in fields(PrivacySettings) if field.name not in ("privacy", "delta")]
+            self._refuse_without_effect(of_noise, "where epsilons is inf alone, since no run has noise")
         if self.clip_quantile is not None and math.inf in epsilons:
             raise ConfigurationError(
                 f"clip_quantile is {self.clip_quantile}, but epsilons has inf, and the clip norm of runs without noise "

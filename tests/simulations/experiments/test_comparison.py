@@ -89,6 +89,10 @@ def test_the_record_of_settings_is_json_that_others_read_too():
         ({"privacy": "tree", "epsilons": (5,), "target_epsilon": 3}, "target_epsilon is 3, which does nothing beside"),
         ({"mechanisms": ("tree", "blt")}, "exactly one of"),
         (
+            {"privacy": "banded", "epsilons": (math.inf,), "bands": 3},
+            "bands is 3, which does nothing where epsilons is inf alone",
+        ),
+        (
             {"mechanisms": ("blt", "gaussian"), "epsilons": (5,), "tree_complete": True},
             "with the mechanisms blt, gau",
         ),
