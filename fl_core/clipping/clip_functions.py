@@ -15,6 +15,7 @@ ClipFunction = Callable[[jax.Array, float], jax.Array]
 """Maps squared norms, float32 [arrays, units], and the clip norm to factors, float32 of a shape that broadcasts to
 [arrays, units]."""
 
+_SAFETY = 1 - 2.0**-15  # of the clip norm, so that no rounding in float32 makes a clipped gradient longer than it
 STABILITY = 0.01
 """Gamma of automatic clipping (Bu et al. 2023)."""
 
@@ -47,5 +48,5 @@ def clip_factors(name: ClipName, squared_norms: jax.Array, clip_norm: float) -> 
     They are 0 for a unit whose gradient is not finite, or too long for float32 to say how long.
     """
     finite = jnp.isfinite(jnp.sum(squared_norms, axis=0))
-    factors = CLIP_FUNCTIONS[name](jnp.where(finite, squared_norms, 0.0), clip_norm)
+    factors = CLIP_FUNCTIONS[name](jnp.where(finite, squared_norms, 0.0), clip_norm * _SAFETY)
     return jnp.where(finite, jnp.broadcast_to(factors, squared_norms.shape), 0.0)

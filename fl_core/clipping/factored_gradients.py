@@ -6,6 +6,11 @@ one and itself, `<sum_s r_s c_s^T, sum_t r'_t c'_t^T> = sum_st <r_s, r'_t> <c_s,
 array of the matrix's size (Li et al. 2022, "Large language models can be strong differentially private learners"; for
 tied embeddings "phantom clipping", DPFormer, arXiv 2305.17633). The direct form makes that array for each unit. Each
 matrix takes the form that its shape makes cheaper.
+
+What is added to a sum must not be longer than the clip norm, whatever precision the model computes in. Weights and what
+they multiply are float32, and where the factors are not, their weighted side is two numbers of the factors' type, a
+value and what that lacks. In the Gram form, where long products may cancel, the norm is computed from other numbers
+than the sum; there `squared_bounds` is above the norm of what is added by the rounding of both.
 """
 
 from collections import defaultdict
@@ -20,6 +25,9 @@ from fedlm.models.parameter_uses import Use
 
 COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
 """Arithmetic operations that take as long as to write and read an entry of a unit's gradient, by platform."""
+
+_GRAM_ERROR = 2.0**-19  # of the squared sum of lengths: rounding of a squared norm in float32, and of a weighted sum
+_SPLIT_ERROR = 2.0**-17  # of the sum of lengths: rounding of bfloat16 factors in two parts
 
 
 class Factors(NamedTuple):
@@ -37,6 +45,11 @@ class Factors(NamedTuple):
     def one_hot(self) -> bool:
         """Whether `rows` are indices."""
         return self.rows.ndim == 2
+
+    def length(self) -> jax.Array:
+        """Add up the lengths of the outer products, float32 [units]."""
+        columns = _lengths(self.columns)
+        return jnp.sum(columns if self.one_hot else columns * _lengths(self.rows), axis=1)
 
 
 class MatrixGradient(NamedTuple):
@@ -64,14 +77,24 @@ class MatrixGradient(NamedTuple):
         # Rounding may leave a sum of large terms that cancel just below 0.
         return jnp.maximum(total, 0.0)
 
+    def squared_bounds(self) -> jax.Array:
+        """Bound the squared L2 norm of what a unit adds to a sum, divided by its weight, float32 [units]."""
+        squared = self.squared_norms()
+        if self.direct is not None:
+            return squared
+        length = sum((one.length() for one in self.factors), start=jnp.zeros(()))
+        low = any(jnp.dtype(one.columns.dtype).itemsize < 4 for one in self.factors)
+        split = _SPLIT_ERROR * length if low else 0.0
+        return jnp.square(jnp.sqrt(squared + _GRAM_ERROR * jnp.square(length)) + split)
+
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
         if self.direct is not None:
             # Hardly ever is a gradient not finite, and a copy of all of them is dear.
             return jax.lax.cond(
                 jnp.all(weights > 0),
-                lambda direct: jnp.einsum("u,urc->rc", weights, direct),
-                lambda direct: jnp.einsum("u,urc->rc", weights, _kept(direct, weights)),
+                lambda direct: _einsum("u,urc->rc", weights, direct),
+                lambda direct: _einsum("u,urc->rc", weights, _kept(direct, weights)),
                 self.direct,
             )
         return sum((_weighted_sum(one, weights, self.shape) for one in self.factors), start=jnp.zeros(()))
@@ -85,8 +108,11 @@ class VectorGradient(NamedTuple):
     def squared_norms(self) -> jax.Array:
         return jnp.sum(jnp.square(self.direct), axis=1)
 
+    def squared_bounds(self) -> jax.Array:
+        return self.squared_norms()
+
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
-        return weights @ _kept(self.direct, weights)
+        return _einsum("u,uw->w", weights, _kept(self.direct, weights))
 
 
 Gradient = MatrixGradient | VectorGradient
@@ -185,12 +211,29 @@ def _weighted_sum(factors: Factors, weights: jax.Array, shape: tuple[int, ...]) 
     if factors.one_hot:
         weighted = columns.astype(jnp.float32) * weights[:, None, None]
         return jnp.zeros(shape, jnp.float32).at[factors.rows].add(weighted)
-    rows, by_unit = _kept(factors.rows, weights), weights.astype(columns.dtype)[:, None, None]
+    rows = _kept(factors.rows, weights)
     if shape[0] < shape[1]:
-        rows = rows * by_unit
+        products = [(part, columns) for part in _weighted_parts(rows, weights)]
     else:
-        columns = columns * by_unit
-    return sum_of_outer_products(rows, columns, jnp.float32)
+        products = [(rows, part) for part in _weighted_parts(columns, weights)]
+    return sum(
+        (sum_of_outer_products(one, other, jnp.float32, exact=True) for one, other in products), start=jnp.zeros(())
+    )
+
+
+def _weighted_parts(values: jax.Array, weights: jax.Array) -> list[jax.Array]:
+    """Multiply by weights in float32, and write the result as a sum of arrays of the values' type."""
+    weighted = values.astype(jnp.float32) * weights[:, None, None]
+    if values.dtype == jnp.float32:
+        return [weighted]
+    kind = jnp.finfo(values.dtype)
+    # The compiler takes a cast there and back for nothing, but not this.
+    high = jax.lax.reduce_precision(weighted, kind.nexp, kind.nmant)
+    return [high.astype(values.dtype), (weighted - high).astype(values.dtype)]
+
+
+def _lengths(vectors: jax.Array) -> jax.Array:
+    return jnp.sqrt(jnp.sum(jnp.square(vectors.astype(jnp.float32)), axis=-1))
 
 
 def _kept(values: jax.Array, weights: jax.Array) -> jax.Array:

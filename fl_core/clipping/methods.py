@@ -149,7 +149,8 @@ def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, units:
 
     found = gradients(at_sums)
     squared = jnp.stack([jnp.zeros(units) if one is None else one.squared_norms() for one in found])
-    factors = clip_factors(setting.function, squared, setting.clip_norm)
+    bounds = jnp.stack([jnp.zeros(units) if one is None else one.squared_bounds() for one in found])
+    factors = clip_factors(setting.function, bounds, setting.clip_norm)
     if not keep:
         # The compiler must not see that the second pass repeats the first, whose results it would keep.
         at_sums, factors = jax.lax.optimization_barrier((at_sums, factors))
