@@ -40,27 +40,19 @@ def sum_of_outer_products(
       x: float [..., inputs].
       y: float [..., outputs], with the same axes before the last.
       dtype: of the sum; that of the factors where None.
-      exact: whether products of float32 factors are right to about 2^-21 of themselves, whatever the default precision.
+      exact: whether float32 factors are multiplied as float32, whatever the default precision is.
 
     Returns:
       [inputs, outputs].
     """
     x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
     precision = jax.lax.Precision.HIGHEST if exact else None
-    # Three products in TensorFloat-32, which are several times as fast as one in float32.
-    by_tensor_cores = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
-    on_cuda = by_tensor_cores if exact and x.dtype == y.dtype == jnp.float32 else precision
-
-    def multiply(precision: jax.lax.PrecisionLike) -> Callable[[jax.Array, jax.Array], jax.Array]:
-        rows_first = (((0,), (0,)), ((), ()))
-        return lambda x, y: jax.lax.dot_general(x, y, rows_first, precision, dtype)
-
+    rows_first = (((0,), (0,)), ((), ()))
     return jax.lax.platform_dependent(
         x,
         y,
         cpu=lambda x, y: _after_a_copy(x, y, dtype, precision),
-        cuda=multiply(on_cuda),
-        default=multiply(precision),
+        default=lambda x, y: jax.lax.dot_general(x, y, rows_first, precision, dtype),
     )
 
 
