@@ -15,7 +15,7 @@ from rich.markup import escape
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.ancestry import settings_in
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, settings_in
 from fedlm.fl_core.privacy.mechanisms.interface import Mechanism
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
@@ -28,7 +28,8 @@ KINDS = {
     **{mechanism.name.replace("_", "-"): mechanism.summary for mechanism in MECHANISMS.values()},
     "dpsgd": "central DP-SGD with Poisson or truncated Poisson batches",
     "simulate": "what `fedlm simulate` with the same options would promise, without running it",
-    "ledger": "what a run has spent, from its ledger",
+    "ledger": "what a run has spent, or several runs together, from their ledgers",
+    "budget": "what private runs on a data set may spend together, and what is reserved",
     "plot": "epsilon against rounds, and the noise of the mechanisms side by side, as a picture",
 }
 
@@ -130,6 +131,28 @@ class LedgerCommand:
 
     json: bool = False
     """Print one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetCommand:
+    """Give a data set a privacy budget, or show what is reserved of it.
+
+    Every private run on the data set reserves all that it plans to spend before it begins, and one that does not fit
+    is refused, as are runs without privacy. All is composed by one accountant. A budget does not change.
+    """
+
+    data: tyro.conf.Positional[Path]
+    """Folder of the data set."""
+    epsilon: float | None = None
+    """That all runs together may spend, to set the budget; what is reserved is shown where it is not given."""
+    delta: float | None = None
+    """At which epsilon is stated."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) != (self.delta is None):
+            raise ConfigurationError("a budget needs both epsilon and delta; give both to set it, or none to show it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +290,22 @@ def _ledger(command: LedgerCommand) -> dict[str, Any]:
     }
 
 
+def _budget(command: BudgetCommand) -> dict[str, Any]:
+    from fedlm.fl_core.runs.data_budget import DataBudget
+    from fedlm.simulations.data.store.token_store import TokenStore
+
+    TokenStore.open(command.data)
+    if command.epsilon is not None and command.delta is not None:
+        budget = DataBudget.set(command.data, command.epsilon, command.delta)
+    elif (command.data / BUDGET_FILE).exists():
+        budget = DataBudget(command.data)
+    else:
+        raise ConfigurationError(f"{command.data}: the data set has no budget; give --epsilon and --delta to set one")
+    reserved = budget.reserved()
+    nothing: dict[str, Any] = {"epsilon": 0.0, "delta": budget.delta, "trainings": [], "assumptions": []}
+    return {"epsilon_budget": budget.epsilon, **(nothing if reserved is None else reserved.as_json())}
+
+
 def _ledger_path(given: Path) -> Path:
     folders = [given, given / PRIVACY_FOLDER]
     path = next((folder / LEDGER_FILE for folder in folders if (folder / LEDGER_FILE).exists()), given)
@@ -315,6 +354,7 @@ _ESSENTIALS = (
 _MARGIN = 25
 _SHOWN = (
     "mechanism",
+    "epsilon_budget",
     "epsilon",
     "delta",
     "epsilon_by_rdp",
@@ -334,10 +374,12 @@ _STATEMENTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "dpsgd": _dpsgd,
     "simulate": _simulation,
     "ledger": _ledger,
+    "budget": _budget,
 }
 _COMMANDS: dict[str, type] = {
     "dpsgd": DpSgdCommand,
     "simulate": SimulateStatementCommand,
     "ledger": LedgerCommand,
+    "budget": BudgetCommand,
     "plot": PlotCommand,
 }

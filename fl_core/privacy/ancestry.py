@@ -13,6 +13,8 @@ InitialData = Literal["same", "public", "disjoint"]
 """Whose text parameters were made from, seen from the people that a run trains on: theirs, or nobody knows; public
 text; other people's. Only a user can say the last two."""
 
+BUDGET_FILE = "privacy-budget.jsonl"
+"""In the folder of a data set that carries a budget."""
 NOT_PRIVATE = "NOT PRIVATE"
 UNRECORDED = "a version of fedlm that wrote down neither what its first parameters were made from nor what it spent"
 

@@ -14,18 +14,14 @@ Kinds of records, in the order in which they may follow each other:
 secret.
 """
 
-import hashlib
-import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.accounting import Guarantee, account
 from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.record_chain import RecordChain
 
-_FIRST = "0" * 64
 _FOLLOWS = {"plan": ("",), "intent": ("plan", "release", "restart"), "release": ("intent",), "restart": ("intent",)}
 
 
@@ -66,7 +62,8 @@ class PrivacyLedger:
           LedgerError: a record is damaged or out of order.
         """
         self._path = path
-        self.records, self._length = _read(path)
+        self._chain = RecordChain(path, lambda before, record: _check_order(path, before, record), _damaged)
+        self.records = self._chain.records
 
     def begin(self, plan: PrivacyPlan, delta: float, commitment: str, about: dict[str, Any]) -> None:
         """Write the first record: plan, commitment to the secret, and JSON-able facts that tell whose ledger it is."""
@@ -146,46 +143,14 @@ class PrivacyLedger:
         return account(plan, self.delta if delta is None else delta, generations)
 
     def _append(self, content: dict[str, Any]) -> None:
-        record = {"number": len(self.records), **content, "previous": _last_hash(self.records)}
-        record["hash"] = _hash(record)
-        _check_order(self._path, self.records, record)
-        line = (json.dumps(record) + "\n").encode()
-        new = not self._path.exists()
-        with disk_errors(self._path):
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
-            try:
-                # What follows the last whole record is the beginning of one that was never synced.
-                end = append_whole(descriptor, line, self._length)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if new:
-                sync_to_disk(self._path.parent)
-        self._length = end
-        self.records.append(record)
-
-
-def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    content = path.read_bytes() if path.exists() else b""
-    whole = content.rfind(b"\n") + 1
-    records: list[dict[str, Any]] = []
-    for number, line in enumerate(content[:whole].splitlines(), start=1):
-        where = f"{path}, line {number}"
-        try:
-            record = json.loads(line)
-            claimed, previous = record["hash"], record["previous"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise LedgerError(f"{where}: not a record of a privacy ledger ({error}); {_ADVICE}") from error
-        if claimed != _hash({name: value for name, value in record.items() if name != "hash"}):
-            raise LedgerError(f"{where}: its content does not match its checksum; {_ADVICE}")
-        if previous != _last_hash(records):
-            raise LedgerError(f"{where}: it does not follow the line before: lines are missing or swapped; {_ADVICE}")
-        _check_order(path, records, record)
-        records.append(record)
-    return records, whole
+        self._chain.append(content)
 
 
 _ADVICE = "without a whole ledger nothing can be promised of this run: put the file back as it was, or begin a new run"
+
+
+def _damaged(found: str) -> LedgerError:
+    return LedgerError(f"{found}; {_ADVICE}")
 
 
 def _check_order(path: Path, records: list[dict[str, Any]], record: dict[str, Any]) -> None:
@@ -194,11 +159,3 @@ def _check_order(path: Path, records: list[dict[str, Any]], record: dict[str, An
         raise LedgerError(f"{path}: a record {kind!r} cannot follow {before!r}; {_ADVICE}")
     if kind == "intent" and record["rounds"] <= max((one.get("rounds", 0) for one in records), default=0):
         raise LedgerError(f"{path}: rounds up to {record['rounds']} were released before; {_ADVICE}")
-
-
-def _last_hash(records: list[dict[str, Any]]) -> str:
-    return records[-1]["hash"] if records else _FIRST
-
-
-def _hash(record: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

@@ -42,6 +42,22 @@ class StoredCheckpoints(Protocol):
         ...
 
 
+class Budget(Protocol):
+    """What a run that reserves from a budget asks of it, by the commitment to its first secret."""
+
+    def reserve(self, commitment: str) -> None:
+        """Reserve all that the run may spend; raises where that is too much."""
+        ...
+
+    def begun(self, commitment: str) -> None:
+        """Learn that the run has a ledger."""
+        ...
+
+    def void(self, commitment: str) -> None:
+        """Learn that the run never had one, and that its secret is gone."""
+        ...
+
+
 class Resumed(NamedTuple):
     """Where a private run stands.
 
@@ -68,7 +84,13 @@ class Resumed(NamedTuple):
 class Releases:
     """The ledger of a run, and the secrets of its noise, in a folder of their own."""
 
-    def __init__(self, directory: Path, new_secret: Callable[[int], bytes] | None = None, repeatable: bool = True):
+    def __init__(
+        self,
+        directory: Path,
+        new_secret: Callable[[int], bytes] | None = None,
+        repeatable: bool = True,
+        budget: Budget | None = None,
+    ):
         """Open the folder; it is made where absent.
 
         Args:
@@ -76,7 +98,9 @@ class Releases:
           new_secret: makes the secret of a generation, counted from 0, for noise that is repeatable and hides nothing;
             secrets come from the operating system's entropy where None.
           repeatable: whether rounds that are run again with the same noise come to the same sums.
+          budget: from which the run reserves what it may spend, before it begins; None where there is none.
         """
+        self._budget = budget
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
         self._new_secret = new_secret or (lambda generation: fresh_secret())
@@ -97,7 +121,15 @@ class Releases:
                     f"{self._directory}: there is no ledger, but there are checkpoints of {checkpoints.latest_round()} "
                     "rounds; put the ledger back, or give another --out to begin a new run"
                 )
-            self.ledger.begin(plan, delta, commitment(self._make_secret(0)), about)
+            if self._budget is not None and self._secret_path(0).exists():
+                # It was made, and perhaps reserved for, but no ledger says that it was used.
+                self._budget.void(commitment(self._secret_path(0).read_bytes()))
+            secret = commitment(self._make_secret(0))
+            if self._budget is not None:
+                self._budget.reserve(secret)
+            self.ledger.begin(plan, delta, secret, about)
+        if self._budget is not None:
+            self._budget.begun(self.ledger.records[0]["secret"])
         if self.ledger.plan != plan or self.ledger.delta != delta:
             raise LedgerError(
                 f"{self._directory / LEDGER_FILE}: the run was begun with another privacy plan "

@@ -159,7 +159,8 @@ def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
         not_private="its noise follows from its seed" if repeatable else None,
         plan=ledger.plan.as_json(),
         generations=[list(part) for part in ledger.generations],
-        ledger={"first": ledger.hashes[0], "last": ledger.hashes[-1], "records": len(ledger.records)},
+        ledger={"first": ledger.hashes[0], "last": ledger.hashes[-1], "records": len(ledger.records)}
+        | {"secret": ledger.records[0]["secret"]},
     )
 
 

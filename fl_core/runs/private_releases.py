@@ -9,7 +9,7 @@ from fedlm.fl_core.privacy.ancestry import Phase, recorded_ancestry
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.participation_record import ParticipationRecord
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
-from fedlm.fl_core.privacy.releases import Releases, Resumed
+from fedlm.fl_core.privacy.releases import Budget, Releases, Resumed
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import state, state_plan
 from fedlm.fl_core.processes import gather, is_first, together
@@ -27,6 +27,7 @@ class PrivacyTerms(NamedTuple):
     repeatable: bool = True  # whether rounds that are run again with the same noise come to the same sums
     # of who takes part; None where nothing bounds how often, or something else knows. Only in the first process
     participation: ParticipationRecord | None = None
+    budget: Budget | None = None  # of the data set, from which the run reserves what it may spend
 
 
 class PrivateReleases:
@@ -37,7 +38,7 @@ class PrivateReleases:
         self._terms, self._folder, self._like = terms, folder, like
         seed = terms.noise_seed
         new_secret = None if seed is None else lambda generation: _repeatable_secret(seed, generation)
-        self._releases = Releases(folder.directory / PRIVACY_FOLDER, new_secret, terms.repeatable)
+        self._releases = Releases(folder.directory / PRIVACY_FOLDER, new_secret, terms.repeatable, terms.budget)
         self.ledger = self._releases.ledger
         self._cached: dict[int, Any] = {}
 

@@ -251,6 +251,7 @@ def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool)
 def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateAggregation, PrivacyTerms]":
     # The libraries of privacy take a while to load.
     from fedlm.fl_core.privacy.participation_record import PARTICIPATION_FILE, ParticipationRecord
+    from fedlm.fl_core.runs.data_budget import reservation_of
     from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 
     privacy, record = prepared.privacy, None
@@ -262,7 +263,9 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
     aggregation = together(lambda: privacy.plan(begun))
     # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
     plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
-    terms = PrivacyTerms(plan, privacy.delta, privacy.noise_seed, participation=record)
+    ancestry = privacy.ancestry if begun is None else begun.ancestry
+    reservation = reservation_of(privacy.data, "simulate", folder.directory, plan, privacy.training_data, ancestry)
+    terms = PrivacyTerms(plan, privacy.delta, privacy.noise_seed, participation=record, budget=reservation)
     return dataclasses.replace(aggregation, plan=plan), terms
 
 

@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
 from fedlm.fl_core.client_algorithms.interface import check_private
 from fedlm.fl_core.composed_settings import settings_as_json
-from fedlm.fl_core.privacy.ancestry import Phase
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.randomness import device_key
@@ -68,6 +69,7 @@ class Privacy(NamedTuple):
     noise_seed: int | None  # None for noise that nobody can compute again
     training_data: str  # fingerprint of the training clients' text
     ancestry: tuple[Phase, ...]  # what the first parameters went through
+    data: Path  # the folder of the data set, which may carry a budget
 
     def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
         """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
@@ -144,6 +146,11 @@ def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExper
             check_private(own.client_algorithm, jax.eval_shape(model.init, jax.random.key(0)))
     delta = experiment.privacy.delta or len(train.num_examples) ** -1.1
     training_data = store.training_data(check=private)
+    if (store.path / BUDGET_FILE).exists():
+        # The libraries of privacy take a while to load.
+        from fedlm.fl_core.runs.data_budget import budget_of
+
+        budget_of(store.path, private and experiment.privacy.noise_seed == "entropy")
     initial = None
     if experiment.init_from is not None:
         initial = read_parameters(
@@ -176,7 +183,7 @@ def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExper
             experiment.evaluation.test_examples,
             canaries,
         ),
-        privacy=_privacy(experiment, cohorts, delta, training_data, initial) if private else None,
+        privacy=_privacy(experiment, cohorts, delta, training_data, initial, store.path) if private else None,
         delta=delta,
         initial=initial,
         evaluation=own.evaluation,
@@ -196,6 +203,7 @@ def _privacy(
     delta: float,
     training_data: str | None,
     initial: InitialParameters | None,
+    data: Path,
 ) -> Privacy:
     clip_norm = experiment.training.update_clip_norm
     assert cohorts.participation is not None
@@ -213,6 +221,7 @@ def _privacy(
         seed,
         training_data,
         initial.ancestry if initial else (),
+        data,
     )
 
 

@@ -11,6 +11,7 @@ from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.models.base import Batch, Model
 from fedlm.models.masked_language import MaskedBatch
@@ -74,6 +75,7 @@ def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
     private = settings.privacy != "none"
     clipping, notice = _clipping(settings, model)
     training_data = store.training_data(check=private)
+    budget_of(store.path, private and settings.noise_seed == "entropy")
     initial = None
     if settings.init_from is not None:
         initial = read_parameters(

@@ -15,6 +15,7 @@ from fedlm.fl_core.privacy.accounting import with_noise_begun
 from fedlm.fl_core.privacy.noise_source import noise_key
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
+from fedlm.fl_core.runs.data_budget import reservation_of
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
@@ -95,7 +96,11 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
             assert prepared.plan is not None
             known = None if begun is None or settings.epsilon is None else begun.plan
             plan = with_noise_begun(prepared.plan, known)
-            prepared, terms = prepared._replace(plan=plan), PrivacyTerms(plan, prepared.delta, seed)
+            ancestry = (identity.ancestry if begun is None else begun.ancestry) or ()
+            data, training_data = settings.data, prepared.training_data
+            reservation = reservation_of(data, "pretrain", out, plan, training_data, ancestry)
+            prepared = prepared._replace(plan=plan)
+            terms = PrivacyTerms(plan, prepared.delta, seed, budget=reservation)
         run = Run(folder, identity, settings.steps, settings.checkpoint_every, _find_divergence, terms)
         training = _Training(prepared, run, observer)
         run.take(training.steps(), observer.published)

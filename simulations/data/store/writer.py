@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.splits import SPLITS
@@ -83,6 +84,11 @@ class StoreWriter:
             return
         if not (path / HEADER_FILE).is_file():
             raise DataError(f"{path}: is full of something that is not a token store. Choose another --out.")
+        if (path / BUDGET_FILE).is_file():
+            raise DataError(
+                f"{path}: the token store there carries a privacy budget, which would be lost with it. Choose another "
+                "--out."
+            )
         if not overwrite:
             raise DataError(f"{path}: there is a token store already. Choose another --out, or pass --overwrite.")
 

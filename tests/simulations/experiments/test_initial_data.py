@@ -8,10 +8,11 @@ import pytest
 
 from fedlm.commands import account as account_command
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.privacy.statement import state
+from fedlm.fl_core.runs.data_budget import BudgetError
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
@@ -292,3 +293,22 @@ def test_parameters_of_another_model_of_the_same_shapes_are_refused(settings, pu
     run(public, tmp_path / "first")
     with pytest.raises(CheckpointError, match="parameters of another model, cifg_tiny, not si_cifg_tiny"):
         run(public, tmp_path / "second", model="si_cifg_tiny", init_from=tmp_path / "first")
+
+
+def test_a_data_set_may_carry_a_budget(settings, public, tmp_path, small_store, capsys):
+    store = other_import(small_store, tmp_path / "store", range(60))
+    settings, public = settings | {"data": store}, public | {"data": store}
+    words = ["budget", str(store), "--epsilon", "1.5", "--delta", "1e-5", "--json"]
+    assert account_command.main(words) == 0
+    assert json.loads(capsys.readouterr().out)["epsilon_budget"] == 1.5
+    for number in (1, 2):
+        run(settings, tmp_path / f"{number}")
+    with pytest.raises(BudgetError, match="with it, epsilon would be"):
+        run(settings, tmp_path / "3")
+    for changes in (public, settings | {"noise_seed": "experiment"}):
+        with pytest.raises(BudgetError, match="only private runs with secret noise"):
+            run(changes, tmp_path / "4")
+    assert account_command.main(words[:2]) == 0
+    assert "1.35" in capsys.readouterr().out
+    with pytest.raises(DataError, match="carries a privacy budget"):
+        StoreWriter(store, "other", Tokenizer.load(store / "tokenizer.json"), overwrite=True)

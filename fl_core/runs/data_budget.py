@@ -1,0 +1,187 @@
+"""A privacy budget that a data set carries: private runs reserve all that they plan to spend before they begin.
+
+What is reserved is composed by the accountant that states what runs have spent, and never exceeds the budget, whatever
+crashes. Kinds of records in the file, chained by hashes:
+
+- `budget`: the first; epsilon and delta of all runs on the data set together.
+- `reserve`: a run with this commitment to the secret of its noise is about to begin, and may spend its whole plan.
+- `begun`: the ledger of that run is on disk.
+- `void`: that run was interrupted before it had a ledger; its secret is gone, and has made no noise.
+"""
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedlm.fl_core.errors import ConfigurationError, UserError
+from fedlm.fl_core.privacy.accounting import check_delta
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.record_chain import Record, RecordChain
+from fedlm.fl_core.privacy.statement import Joint, compose_trainings
+
+
+class BudgetError(UserError):
+    """A data set's budget is spent, or its file is damaged."""
+
+
+class DataBudget:
+    """The budget of one data set; any number of processes may reserve from it."""
+
+    def __init__(self, data: Path):
+        """Name the data set, which has a budget. Raises BudgetError where its file is damaged."""
+        self._path = data / BUDGET_FILE
+        self._head = self._chain().records[0]
+
+    @staticmethod
+    def set(data: Path, epsilon: float, delta: float) -> "DataBudget":
+        """Give a data set a budget. Raises ConfigurationError where it has one, or a number is out of range."""
+        check_delta(delta)
+        if not epsilon > 0:
+            raise ConfigurationError(f"epsilon is {epsilon}, but must be positive")
+        if (data / BUDGET_FILE).exists():
+            raise ConfigurationError(f"{data / BUDGET_FILE}: the data set has a budget already, which does not change")
+        RecordChain(data / BUDGET_FILE, _check, _damaged).append({"kind": "budget", "epsilon": epsilon, "delta": delta})
+        return DataBudget(data)
+
+    @property
+    def epsilon(self) -> float:
+        """That all runs together may spend."""
+        return float(self._head["epsilon"])
+
+    @property
+    def delta(self) -> float:
+        """At which epsilon is stated."""
+        return float(self._head["delta"])
+
+    def reserved(self) -> Joint | None:
+        """State what is reserved; None where nothing is."""
+        trainings = _trainings(self._chain().records)
+        return compose_trainings(trainings, self.delta) if trainings else None
+
+    def reserve(self, commitment: str, training: Phase, ancestry: tuple[Phase, ...]) -> None:
+        """Reserve the whole plan of a run, and what its first parameters went through as far as nobody has.
+
+        Raises:
+          BudgetError: that exceeds the budget; nothing is reserved.
+        """
+        with self._locked() as chain:
+            known = _trainings(chain.records)
+            there = {phase.ledger["secret"] for phase in known if phase.ledger is not None}
+            if commitment in there:
+                return
+            new = [training._replace(ledger={"secret": commitment})]
+            for phase in ancestry:
+                if phase.people == "same" and (phase.ledger or {}).get("secret") not in there:
+                    new.append(phase)
+            joint = compose_trainings([*known, *new], self.delta)
+            if joint.epsilon is None or joint.epsilon > self.epsilon:
+                spent = "nothing can be promised: " + "; ".join(joint.not_private)
+                if joint.epsilon is not None:
+                    spent = f"with it, epsilon would be {joint.epsilon:.4g}"
+                raise BudgetError(
+                    f"{self._path}: the runs on this data set may spend epsilon = {self.epsilon:.4g} at delta = "
+                    f"{self.delta:.4g} together, and this run does not fit: {spent}. Plan more noise or fewer rounds"
+                )
+            chain.append({"kind": "reserve", "secret": commitment, "trainings": [phase._asdict() for phase in new]})
+
+    def begun(self, commitment: str) -> None:
+        """Record that the ledger of a run that has reserved is on disk."""
+        self._settle("begun", commitment)
+
+    def void(self, commitment: str) -> None:
+        """Give back what was reserved for a run that never had a ledger; one that had keeps it."""
+        self._settle("void", commitment)
+
+    def _settle(self, kind: str, commitment: str) -> None:
+        with self._locked() as chain:
+            of_run = [record["kind"] for record in chain.records if record.get("secret") == commitment]
+            if of_run and of_run[-1] == "reserve":
+                chain.append({"kind": kind, "secret": commitment})
+
+    def _chain(self) -> RecordChain:
+        chain = RecordChain(self._path, _check, _damaged)
+        if not chain.records:
+            raise _damaged(f"{self._path}: there is no whole record")
+        return chain
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[RecordChain]:
+        with self._path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield self._chain()
+
+
+class Reservation:
+    """What one run reserves; for `Releases`."""
+
+    def __init__(self, budget: DataBudget, training: Phase, ancestry: tuple[Phase, ...]):
+        """Describe all that the run plans, and what its first parameters went through."""
+        self._budget, self._training, self._ancestry = budget, training, ancestry
+
+    def reserve(self, commitment: str) -> None:
+        """See `DataBudget.reserve`."""
+        self._budget.reserve(commitment, self._training, self._ancestry)
+
+    def begun(self, commitment: str) -> None:
+        """See `DataBudget.begun`; a run that was begun before there was a budget reserves now."""
+        self.reserve(commitment)
+        self._budget.begun(commitment)
+
+    def void(self, commitment: str) -> None:
+        """See `DataBudget.void`."""
+        self._budget.void(commitment)
+
+
+def reservation_of(
+    data: Path, command: str, folder: Path, plan: PrivacyPlan, training_data: str | None, ancestry: tuple[Phase, ...]
+) -> Reservation | None:
+    """Make what a private run on a data set reserves; None where that has no budget.
+
+    Args:
+      data: folder of the data set.
+      command: of the run.
+      folder: of the run.
+      plan: of the run.
+      training_data: fingerprint of the training data.
+      ancestry: what the first parameters went through.
+    """
+    if not (data / BUDGET_FILE).exists():
+        return None
+    training = Phase(command, str(folder.absolute()), plan.rounds, "", training_data, "same")
+    training = training._replace(plan=plan.as_json(), generations=[[0, plan.rounds]])
+    return Reservation(DataBudget(data), training, ancestry)
+
+
+def budget_of(data: Path, private: bool) -> DataBudget | None:
+    """Open the budget of a data set, None where it has none, for a run that is private or not.
+
+    Raises:
+      BudgetError: it has one, and the run is not private.
+    """
+    if not (data / BUDGET_FILE).exists():
+        return None
+    if not private:
+        raise BudgetError(
+            f"{data / BUDGET_FILE}: the data set has a privacy budget, so that only private runs with secret noise may "
+            "use it; give privacy, or another data set"
+        )
+    return DataBudget(data)
+
+
+def _trainings(records: list[Record]) -> list[Phase]:
+    void = {record["secret"] for record in records if record["kind"] == "void"}
+    reserved: list[Any] = [one for one in records if one["kind"] == "reserve" and one["secret"] not in void]
+    return [Phase(**phase) for record in reserved for phase in record["trainings"]]
+
+
+def _check(records: list[Record], record: Record) -> None:
+    kinds = ("reserve", "begun", "void") if records else ("budget",)
+    if record.get("kind") not in kinds:
+        raise _damaged(f"a record {record.get('kind')!r} where one of {', '.join(kinds)} was expected")
+
+
+def _damaged(found: str) -> BudgetError:
+    return BudgetError(f"{found}; put the file of the privacy budget back as it was")

@@ -1,0 +1,133 @@
+"""Private runs reserve from their data set's budget before they begin, and never exceed it together."""
+
+import math
+
+import pytest
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import gaussian_epsilon
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.releases import Releases
+from fedlm.fl_core.runs.data_budget import BudgetError, DataBudget, budget_of, reservation_of
+
+DELTA = 1e-6
+PLAN = PrivacyPlan("gaussian", 4, 5.0, BoundedParticipation(None, 1))
+
+
+class NoCheckpoints:
+    def latest_round(self):
+        return 0
+
+    def digest(self, rounds):
+        return None
+
+
+class StopError(Exception):
+    pass
+
+
+def epsilon_of(runs):
+    return gaussian_epsilon(5.0, math.sqrt(4 * runs), DELTA)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with a budget for three runs of the plan, and not for four."""
+    (tmp_path / "data").mkdir()
+    DataBudget.set(tmp_path / "data", (epsilon_of(3) + epsilon_of(4)) / 2, DELTA)
+    return tmp_path / "data"
+
+
+def begin(data, folder, plan=PLAN, ancestry=()):
+    reservation = reservation_of(data, "simulate", folder, plan, "text", ancestry)
+    releases = Releases(folder / "privacy", budget=reservation)
+    releases.resume(plan, DELTA, {}, NoCheckpoints())
+    return releases
+
+
+def test_runs_reserve_until_the_budget_is_spent(data, tmp_path):
+    assert DataBudget(data).reserved() is None
+    for number in range(1, 4):
+        begin(data, tmp_path / f"{number}")
+        # A run that goes on reserves nothing more.
+        begin(data, tmp_path / f"{number}")
+        assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(number), rel=1e-3)
+    for _ in range(2):
+        with pytest.raises(BudgetError, match="this run does not fit: with it, epsilon would be"):
+            begin(data, tmp_path / "4")
+        assert not PrivacyLedger(tmp_path / "4" / "privacy" / "ledger.jsonl").records
+    assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(3), rel=1e-3)
+
+
+@pytest.mark.parametrize("stopped", ["reserve", "begin", "begun"])
+def test_a_crash_costs_nothing_and_frees_nothing(data, tmp_path, stopped, monkeypatch):
+    """Whether it comes after the reservation, or after the ledger's first record."""
+    reservation = type(reservation_of(data, "simulate", tmp_path, PLAN, "text", ()))
+    where = PrivacyLedger if stopped == "begin" else reservation
+    real = getattr(where, stopped)
+
+    def stop(self, *arguments):
+        if stopped != "begun":
+            real(self, *arguments)
+        raise StopError
+
+    for number in range(1, 4):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, stopped, stop)
+            for _ in range(1 if stopped == "begin" else 2):
+                with pytest.raises(StopError):
+                    begin(data, tmp_path / f"{number}")
+        ledger = PrivacyLedger(tmp_path / f"{number}" / "privacy" / "ledger.jsonl")
+        assert bool(ledger.records) == (stopped != "reserve")
+        begin(data, tmp_path / f"{number}")
+        assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(number), rel=1e-3)
+    with pytest.raises(BudgetError, match="does not fit"):
+        begin(data, tmp_path / "4")
+
+
+def test_what_first_parameters_went_through_counts_once(data, tmp_path):
+    first = begin(data, tmp_path / "1").ledger.records[0]["secret"]
+    there = Phase("simulate", "1", 4, "", "text", "same", plan=PLAN.as_json(), generations=[[0, 4]])
+    begin(data, tmp_path / "2", ancestry=(there._replace(ledger={"secret": first}),))
+    assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(2), rel=1e-3)
+    elsewhere = there._replace(ledger={"secret": "of another data set"})
+    with pytest.raises(BudgetError, match="epsilon would be"):
+        begin(data, tmp_path / "3", ancestry=(elsewhere,))
+    public = elsewhere._replace(people="public", plan=None, not_private="it was trained without privacy")
+    with pytest.raises(BudgetError, match="nothing can be promised"):
+        begin(data, tmp_path / "3", ancestry=(public._replace(people="same"),))
+    begin(data, tmp_path / "3", ancestry=(public,))
+
+
+def test_a_run_from_before_the_budget_reserves_when_it_goes_on(tmp_path):
+    (tmp_path / "data").mkdir()
+    begin(tmp_path / "data", tmp_path / "1")
+    DataBudget.set(tmp_path / "data", epsilon_of(1) * 1.01, DELTA)
+    begin(tmp_path / "data", tmp_path / "1")
+    with pytest.raises(BudgetError):
+        begin(tmp_path / "data", tmp_path / "2")
+
+
+def test_only_private_runs_use_data_with_a_budget(data, tmp_path):
+    assert budget_of(data, private=True)
+    assert budget_of(tmp_path, private=False) is None
+    with pytest.raises(BudgetError, match="only private runs"):
+        budget_of(data, private=False)
+
+
+def test_a_budget_is_set_once_and_not_changed(data, tmp_path):
+    with pytest.raises(ConfigurationError, match="has a budget already"):
+        DataBudget.set(data, 100.0, DELTA)
+    for epsilon, delta in ((0.0, DELTA), (1.0, 0.0)):
+        with pytest.raises(ConfigurationError, match="must"):
+            DataBudget.set(tmp_path, epsilon, delta)
+    file = data / BUDGET_FILE
+    begin(data, tmp_path / "1")
+    content = file.read_text()
+    for damaged in (content.replace('"epsilon": ', '"epsilon": 9'), "".join(content.splitlines(keepends=True)[1:]), ""):
+        file.write_text(damaged)
+        with pytest.raises(BudgetError, match="put the file of the privacy budget back"):
+            DataBudget(data).reserved()
