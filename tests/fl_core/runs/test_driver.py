@@ -1,6 +1,7 @@
 """The life of a run whose steps add 1 to a number."""
 
 import json
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,7 +19,13 @@ from fedlm.fl_core.runs.run_folder import RunFolder
 
 STEPS, EVERY = 7, 3
 TERMS = PrivacyTerms(PrivacyPlan("gaussian", STEPS, 1.0, BoundedParticipation(1, 1)), 1e-5)
-FRESH = {"x": np.zeros(2, np.float32)}
+
+
+class State(NamedTuple):
+    params: np.ndarray
+
+
+FRESH = State(np.zeros(2, np.float32))
 
 
 class StopError(Exception):
@@ -37,7 +44,7 @@ class Counting:
 
     def steps(self):
         for number in self.run.remaining:
-            self.state = {"x": self.state["x"] + 1}
+            self.state = State(self.state.params + 1)
             yield Step(number + 1, {"round": number}, lambda: self.state, lambda: {"saved": True})
 
     def take(self, **others):
@@ -45,7 +52,7 @@ class Counting:
         return self
 
     def finish(self):
-        return self.run.finish(self.state, {"last": float(self.state["x"][0])})
+        return self.run.finish(self.state.params, {"last": float(self.state.params[0])})
 
 
 def begin_and_stop(out, at, **others):
