@@ -21,6 +21,7 @@ from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
 
@@ -323,6 +324,9 @@ def _print(statement: dict[str, Any]) -> None:
         if name in _SHOWN and value is not None:
             shown = f"{value:.6g}" if isinstance(value, float) else str(value)
             _print_line(console, name.replace("_", " "), shown)
+    vocabularies = statement.get("vocabularies", [statement[ORIGIN_FIELD]] if ORIGIN_FIELD in statement else [])
+    for vocabulary in vocabularies:
+        _print_line(console, "vocabulary", vocabulary["statement"])
     for training in statement.get("trainings", ()):
         plan = training["plan"]
         noise = f"{plan['mechanism']} noise, multiplier {plan['noise_multiplier']:.6g}" if plan else "no noise"

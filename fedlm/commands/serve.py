@@ -36,6 +36,9 @@ class ServeCommand:
     """Folder of the run."""
     vocabulary: Path
     """The tokenizer: its JSON file, or the folder of a data set that `fedlm data import` wrote."""
+    vocabulary_origin: Literal["public"] | None = None
+    """Say of the vocabulary that it is public: made without the text of anybody whom the guarantee is to protect. The
+    statement of what the run promises repeats it. Without it counts what the data set of --vocabulary has recorded."""
     heldout: Path | None = None
     """Folder of a data set of the same tokenizer, on whose held-out clients the model is scored."""
     heldout_examples: int = 10_000
@@ -181,6 +184,7 @@ def _task(command: ServeCommand) -> Any:
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.registry import create_model
     from fedlm.simulations.data.store.format import TOKENIZER_FILE
+    from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
     path = command.vocabulary / TOKENIZER_FILE if command.vocabulary.is_dir() else command.vocabulary
@@ -193,6 +197,7 @@ def _task(command: ServeCommand) -> Any:
         vocabulary=path.read_bytes(),
         fingerprint=tokenizer.fingerprint,
         score=None if command.heldout is None else _score(command, model, precision, tokenizer.fingerprint),
+        vocabulary_origin=given_origin(path, tokenizer.fingerprint, command.vocabulary_origin),
     )
 
 

@@ -171,7 +171,9 @@ async def aggregate(task: Task, out: Path, endpoints: Endpoints, database: str) 
 
 
 def _training(task: Task, folder: RunFolder, state: SqlState) -> DeployedTraining:
-    return DeployedTraining(task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler)
+    return DeployedTraining(
+        task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler, task.vocabulary_origin
+    )
 
 
 def agreement(task: Task) -> str:

@@ -10,6 +10,7 @@ from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.privacy.statement import calibrate_total
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 
 
 def plan_aggregation(
@@ -22,6 +23,7 @@ def plan_aggregation(
     known: PrivacyPlan | None = None,
     training_data: str | None = None,
     ancestry: Sequence[Phase] = (),
+    vocabulary: VocabularyOrigin = UNKNOWN,
 ) -> PrivateAggregation:
     """Work out what a private run does, of settings that were checked.
 
@@ -35,6 +37,7 @@ def plan_aggregation(
       known: the plan of the run that goes on, whose coefficients and noise need not be chosen again.
       training_data: fingerprint of the training data; None where nobody knows it.
       ancestry: what the first parameters went through, whose spending a target includes.
+      vocabulary: where it comes from; what it has spent a target includes too.
 
     Raises:
       ConfigurationError: the settings do not fit.
@@ -45,7 +48,8 @@ def plan_aggregation(
         plan = with_noise(settings.noise_multiplier)
     else:
         target = settings.target_epsilon, settings.target_rho
-        plan = with_noise_begun(calibrate_total(with_noise, delta, *target, training_data, ancestry, known), known)
+        total = calibrate_total(with_noise, delta, *target, training_data, ancestry, known, vocabulary)
+        plan = with_noise_begun(total, known)
     goal = cohort_size if settings.report_goal is None else settings.report_goal
     adaptive = None
     if settings.clip_quantile is not None:

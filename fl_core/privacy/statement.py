@@ -1,7 +1,8 @@
 """What a run may say of its privacy: the only place that an epsilon of a run comes from.
 
 A run's releases are made from its first parameters too. So what it spends of the people whose text these were made from
-is composed with what it spends itself, and where that is unknown, or not private, nothing is promised.
+is composed with what it spends itself, and where that is unknown, or not private, nothing is promised. The vocabulary
+goes out with every model: what a private one has spent is composed too, and one that is not covered is named.
 """
 
 import dataclasses
@@ -19,11 +20,13 @@ from fedlm.fl_core.privacy.accounting import (
     sensitivity_squared,
 )
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, Phase, as_records, command_of, recorded_ancestry, settings_in
-from fedlm.fl_core.privacy.composition import Event, epsilon_above, epsilon_bounds
+from fedlm.fl_core.privacy.composition import Event, StatedEvent, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.plan import Adjacency, PrivacyPlan
+from fedlm.fl_core.privacy.vocabulary_origin import ASSUMPTIONS, ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_spending import vocabulary_events
 
 Spending = tuple[PrivacyPlan, Generations]
 """A plan, and which of its rounds have run."""
@@ -42,6 +45,7 @@ class Statement(NamedTuple):
     total: Guarantee | None  # what is promised; None where nothing is
     not_private: tuple[str, ...]  # why nothing is promised
     ancestry: tuple[Phase, ...]
+    vocabulary: VocabularyOrigin
 
     def sentence(self) -> str:
         """Say it in one sentence."""
@@ -51,25 +55,29 @@ class Statement(NamedTuple):
             return f"{said}. With secret noise it would be {self.own.sentence()}" if alone else said
         composed = [_spending_words(phase) for phase in self.ancestry if phase.people == "same"]
         words = [self.total.sentence(), *(f"composed with {one}" for one in composed)]
-        return "; ".join([*words, *(f"assumed: {one}" for one in _words_of_users(self.ancestry))])
+        words += [f"assumed: {one}" for one in _words_of_users(self.ancestry)]
+        return "; ".join([*words, self.vocabulary.sentence()])
 
     def as_terms(self) -> dict[str, Any]:
         """Make what `fedlm account` shows of it: the fields of the guarantee, without an epsilon and with `not_private`
-        where nothing is promised, and `ancestry`."""
-        ancestry = {"ancestry": as_records(self.ancestry)} if self.ancestry else {}
+        where nothing is promised, `vocabulary_origin`, and `ancestry`."""
+        said: dict[str, Any] = {ORIGIN_FIELD: self.vocabulary.as_json()}
+        if self.ancestry:
+            said["ancestry"] = as_records(self.ancestry)
         if self.total is not None:
-            return self.total.as_json() | ancestry
+            return self.total.as_json() | said
         fields = self.own.as_json()
         promises = {name: None for name in fields if name.startswith("epsilon") or name in ("rho", "sensitivity")}
-        return fields | promises | {"not_private": "; ".join(self.not_private)} | ancestry
+        return fields | promises | {"not_private": "; ".join(self.not_private)} | said
 
     def as_json(self) -> dict[str, Any]:
         """Make what a summary says of it: `privacy`, one sentence; `privacy_guarantee`, all of it, None where there is
-        none; and `ancestry`, what the first parameters went through."""
+        none; `ancestry`, what the first parameters went through; and `vocabulary_origin`."""
         return {
             "privacy": self.sentence(),
             "privacy_guarantee": None if self.total is None else self.total.as_json(),
             "ancestry": as_records(self.ancestry),
+            ORIGIN_FIELD: self.vocabulary.as_json(),
         }
 
 
@@ -92,31 +100,36 @@ def state_plan(
       ConfigurationError: delta is not a probability.
     """
     own, ancestry = account(plan, delta, generations), recorded_ancestry(about)
+    vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
+    found = vocabulary_events(vocabulary, plan.unit)
     secret &= settings_in(about).get("noise_seed") != "experiment"
     reasons = [] if secret else [REPEATABLE]
     before, lost = _before(plan, about.get("training_data_sha256"), ancestry)
     reasons += lost
+    if _leaves_nothing(found, delta):
+        reasons.append(_too_much_delta(vocabulary, delta))
     if reasons:
-        return Statement(own, None, tuple(reasons), ancestry)
-    said = _words_of_users(ancestry)
-    if not before:
-        return Statement(own, dataclasses.replace(own, assumptions=(*own.assumptions, *said)), (), ancestry)
+        return Statement(own, None, tuple(reasons), ancestry, vocabulary)
+    said = [*_words_of_users(ancestry), *(ASSUMPTIONS if found else ())]
+    if not before and not found:
+        total = dataclasses.replace(own, assumptions=(*own.assumptions, *said))
+        return Statement(own, total, (), ancestry, vocabulary)
     spent: list[Spending] = [*before, (plan, [(0, plan.rounds)] if generations is None else generations)]
     adjacency = _common_adjacency([one for one, _ in spent])
     as_stated = dataclasses.replace(plan, adjacency=adjacency)
     theirs = [line for one, rounds in before for line in account(one, delta, rounds).assumptions]
-    epsilon, lower = epsilon_bounds(_events(spent), delta)
+    epsilon, lower = epsilon_bounds([*_events(spent), *found], delta)
     total = dataclasses.replace(
         own,
         epsilon=epsilon,
         epsilon_lower=lower,
-        rho=None if _any_sampled(spent) else _rho(spent),
+        rho=None if found or _any_sampled(spent) else _rho(spent),
         sensitivity=None,
         epsilon_by_rdp=None,
         adjacency=account(as_stated, delta, []).adjacency,
-        assumptions=tuple(dict.fromkeys([*own.assumptions, *theirs, _ONE_UNIT, *said])),
+        assumptions=tuple(dict.fromkeys([*own.assumptions, *theirs, *([_ONE_UNIT] if before else []), *said])),
     )
-    return Statement(own, total, (), ancestry)
+    return Statement(own, total, (), ancestry, vocabulary)
 
 
 class Joint(NamedTuple):
@@ -131,6 +144,7 @@ class Joint(NamedTuple):
     adjacency: str
     assumptions: tuple[str, ...]
     not_private: tuple[str, ...]  # why nothing is promised
+    vocabularies: tuple[VocabularyOrigin, ...]  # each once
 
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary; an infinite epsilon is None."""
@@ -138,6 +152,7 @@ class Joint(NamedTuple):
         reasons = {"not_private": "; ".join(self.not_private)} if self.not_private else {}
         return self._asdict() | {
             "trainings": as_records(self.trainings),
+            "vocabularies": [origin.as_json() for origin in self.vocabularies],
             "epsilon": self.epsilon if finite else None,
             "assumptions": list(self.assumptions),
             "not_private": None,
@@ -184,29 +199,44 @@ def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = N
             # Who are other people to one run may be those of another.
             found.append(phase._replace(people="same") if phase.people == "disjoint" and len(data) > 1 else phase)
     trainings, forked = _each_once(found, [ledger.hashes for ledger in ledgers.values()])
-    return compose_trainings(trainings, delta, forked)
+    # Runs with one tokenizer share one release of it, and so do those that their first parameters come from.
+    origins = [
+        (ledger.about.get("vocabulary"), VocabularyOrigin.from_json(ledger.about.get(ORIGIN_FIELD)))
+        for ledger in ledgers.values()
+    ]
+    vocabularies = {(tokenizer, origin.kind, origin.private): origin for tokenizer, origin in origins}
+    return compose_trainings(trainings, delta, forked, tuple(vocabularies.values()))
 
 
-def compose_trainings(trainings: Sequence[Phase], delta: float, reasons: Sequence[str] = ()) -> Joint:
-    """State what trainings on the same people spend together, where nothing speaks against a promise already."""
+def compose_trainings(
+    trainings: Sequence[Phase],
+    delta: float,
+    reasons: Sequence[str] = (),
+    vocabularies: tuple[VocabularyOrigin, ...] = (),
+) -> Joint:
+    """State what trainings on the same people, and their vocabularies, spend together, where nothing speaks against a
+    promise already."""
     first = next(PrivacyPlan.from_json(phase.plan) for phase in trainings if phase.plan is not None)
     data = next(phase.training_data_sha256 for phase in trainings if phase.plan is not None)
     spent, lost = _before(first, data, trainings)
-    reasons = (*reasons, *lost)
+    events = [event for origin in vocabularies for event in vocabulary_events(origin, first.unit)]
+    reasons = (*reasons, *lost, *([_NO_DELTA_LEFT] if _leaves_nothing(events, delta) else []))
     adjacency = _common_adjacency([plan for plan, _ in spent]) if spent else first.adjacency
     stated = account(dataclasses.replace(first, adjacency=adjacency), delta, [])
     lines = [line for plan, rounds in spent for line in account(plan, delta, rounds).assumptions]
-    promised, bounds = not reasons, epsilon_bounds(_events(spent), delta)
+    promised, bounds = not reasons, epsilon_bounds([*_events(spent), *events], delta)
+    said = [*_words_of_users(trainings), *(ASSUMPTIONS if events else ())]
     return Joint(
         tuple(trainings),
         delta,
         bounds.upper if promised else None,
         bounds.lower if promised else None,
-        None if _any_sampled(spent) or not promised else _rho(spent),
+        None if _any_sampled(spent) or events or not promised else _rho(spent),
         first.unit,
         stated.adjacency,
-        tuple(dict.fromkeys([*(lines or stated.assumptions), _ONE_UNIT, *_words_of_users(trainings)])),
+        tuple(dict.fromkeys([*(lines or stated.assumptions), _ONE_UNIT, *said])),
         tuple(reasons),
+        vocabularies,
     )
 
 
@@ -233,6 +263,7 @@ def _each_once(found: Sequence[Phase], chains: Sequence[list[str]]) -> tuple[lis
     return [*longest.values(), *others], list(dict.fromkeys(forked))
 
 
+_NO_DELTA_LEFT = "the vocabularies were made with more delta than this; give a larger --delta"
 _ONE_UNIT = (
     "whoever is among the people of this run and of the runs that its first parameters come from is one unit of each"
 )
@@ -287,13 +318,18 @@ def _words_of_users(ancestry: Sequence[Phase]) -> list[str]:
     return [f"{_PEOPLE[people]} ({words})" for people, words in said]
 
 
-def composed_epsilon(spent: Sequence[Spending], delta: float) -> float:
-    """Compute epsilon at delta of all releases of several plans about the same people."""
-    return epsilon_above(_events(spent), delta)
+def composed_epsilon(spent: Sequence[Spending], delta: float, vocabulary: Sequence[Event] = ()) -> float:
+    """Compute epsilon at delta of all releases of several plans about the same people, and of their vocabulary."""
+    return epsilon_above([*_events(spent), *vocabulary], delta)
 
 
 def _events(spent: Sequence[Spending]) -> list[Event]:
     return [event for plan, rounds in spent for event in events_of(plan, rounds)]
+
+
+def _leaves_nothing(vocabulary: Sequence[Event], delta: float) -> bool:
+    """Say whether the chance that a vocabulary gives its people away is as large as delta."""
+    return math.fsum(event.delta * event.count for event in vocabulary if isinstance(event, StatedEvent)) >= delta
 
 
 def _rho(spent: Sequence[Spending]) -> float:
@@ -318,8 +354,10 @@ def calibrate_total(
     training_data: str | None = None,
     ancestry: Sequence[Phase] = (),
     known: PrivacyPlan | None = None,
+    vocabulary: VocabularyOrigin = UNKNOWN,
 ) -> PrivacyPlan:
-    """Find the least noise with which a run, and all that its first parameters went through, reach a target together.
+    """Find the least noise with which a run, all that its first parameters went through, and its vocabulary reach a
+    target together.
 
     Where nothing can be promised of the first parameters the target is the run's own. `known` is the plan of the run
     that goes on, whose noise stays as it is, however accounting has changed since.
@@ -330,10 +368,19 @@ def calibrate_total(
     if known is not None and with_noise(known.noise_multiplier) == known:
         return known
     # Which unit is hidden does not depend on the noise.
-    before, reasons = _before(with_noise(1.0), training_data, ancestry)
-    if reasons or not before:
+    loudest = with_noise(1.0)
+    before, reasons = _before(loudest, training_data, ancestry)
+    found = vocabulary_events(vocabulary, loudest.unit)
+    if reasons or not (before or found):
         return calibrate(with_noise, delta, epsilon, rho)
+    if _leaves_nothing(found, delta):
+        raise ConfigurationError(_too_much_delta(vocabulary, delta))
     if rho is not None:
+        if found:
+            raise ConfigurationError(
+                "target_rho: the vocabulary was made with (epsilon, delta)-differential privacy, which rho does not "
+                "express; give target_epsilon"
+            )
         if _any_sampled(before):
             raise ConfigurationError(
                 "target_rho: the first parameters come from a run with Poisson sampling, whose privacy rho does not "
@@ -343,11 +390,11 @@ def calibrate_total(
         _check_left("rho", spent, rho)
         return calibrate(with_noise, delta, None, rho - spent)
     assert epsilon is not None
-    _check_left("epsilon", composed_epsilon(before, delta), epsilon)
+    _check_left("epsilon", composed_epsilon(before, delta, found), epsilon)
 
     def total(noise: float) -> float:
         plan = with_noise(noise)
-        return composed_epsilon([*before, (plan, [(0, plan.rounds)])], delta)
+        return composed_epsilon([*before, (plan, [(0, plan.rounds)])], delta, found)
 
     return with_noise(least_noise(total, epsilon))
 
@@ -355,6 +402,14 @@ def calibrate_total(
 def _check_left(what: str, spent: float, target: float) -> None:
     if not spent < target:
         raise ConfigurationError(
-            f"the target {what} is {target:g} in all, but the run that the first parameters come from has spent "
-            f"{spent:.4g} already; ask for more, or begin with other parameters"
+            f"the target {what} is {target:g} in all, but what the run begins with, its vocabulary and its first "
+            f"parameters, has spent {spent:.4g} already; ask for more, or begin with others"
         )
+
+
+def _too_much_delta(vocabulary: VocabularyOrigin, delta: float) -> str:
+    assert vocabulary.private is not None
+    return (
+        f"the vocabulary was made with delta {vocabulary.private.delta:g}, of which delta {delta:g} leaves nothing for "
+        "the run; give a larger --delta, or import the data with a smaller --vocabulary-delta"
+    )

@@ -152,6 +152,8 @@ class VocabularyOrigin:
 
 UNKNOWN = VocabularyOrigin("training text", recorded=False)
 """Of a vocabulary whose data set says nothing of it."""
+GIVEN = VocabularyOrigin("given")
+"""Of a vocabulary that lies in no data set."""
 
 
 def origin_beside(tokenizer: Path, fingerprint: str) -> VocabularyOrigin | None:

@@ -18,6 +18,7 @@ from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, RunIdentity
@@ -199,7 +200,12 @@ class Run:
             self._releases.save(done, jax.device_get(state), about | {"rows": self._withheld})
 
     def _without_promise(self) -> dict[str, Any]:
-        return {"privacy": NOT_PRIVATE, "ancestry": self._identity.about().get("ancestry", [])}
+        about = self._identity.about()
+        return {
+            "privacy": NOT_PRIVATE,
+            "ancestry": about.get("ancestry", []),
+            ORIGIN_FIELD: about[ORIGIN_FIELD],
+        }
 
     def epsilon(self, done: int) -> float | None:
         """See `fedlm.fl_core.runs.private_releases.PrivateReleases.epsilon`; None in other processes than the first."""

@@ -10,6 +10,7 @@ import jax
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ancestry import Phase, as_records, recorded_ancestry
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.processes import gather
 
 SUMMARY_FILE = "summary.json"
@@ -41,17 +42,20 @@ class RunIdentity:
     unchecked: dict[str, Any] = field(default_factory=dict)  # what else checkpoints say of the run
     # records of what its first parameters went through; None in a run that an earlier version began
     ancestry: tuple[Phase, ...] | None = ()
+    vocabulary: VocabularyOrigin = UNKNOWN
 
     def about(self) -> dict[str, Any]:
         """Make what every checkpoint, and the ledger, says of the run."""
         ancestry = {} if self.ancestry is None else {"ancestry": as_records(self.ancestry)}
         facts = {name: fact.value for name, fact in self.facts.items()}
-        return {self.kind: self.settings, **facts, **ancestry, **self.unchecked}
+        vocabulary = {ORIGIN_FIELD: self.vocabulary.as_json()}
+        return {self.kind: self.settings, **facts, **ancestry, **vocabulary, **self.unchecked}
 
     def going_on(self, found: dict[str, Any]) -> "RunIdentity":
-        """Take over what the run in the folder has written down of its first parameters, given its `about`: it was true
-        when they were read, whatever has become of the runs that they come from."""
-        return replace(self, ancestry=recorded_ancestry(found) if "ancestry" in found else None)
+        """Take over what the run in the folder has written down of its first parameters and its vocabulary, given its
+        `about`: it was true when they were read, whatever has become of the runs that they come from."""
+        ancestry = recorded_ancestry(found) if "ancestry" in found else None
+        return replace(self, ancestry=ancestry, vocabulary=VocabularyOrigin.from_json(found.get(ORIGIN_FIELD)))
 
     def unknown_data(self, found: dict[str, Any]) -> bool:
         """Say whether the run in the folder has not written down which training data it was begun with, given its

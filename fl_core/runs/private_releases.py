@@ -12,6 +12,7 @@ from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.releases import Budget, Releases, Resumed
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import state, state_plan
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.run_folder import RunFolder
@@ -106,13 +107,18 @@ class BegunRun(NamedTuple):
 
     plan: PrivacyPlan
     ancestry: tuple[Phase, ...]  # what its first parameters went through
+    vocabulary: VocabularyOrigin
 
 
 def begun_run(folder: RunFolder) -> BegunRun | None:
     """Read what a run that was begun before has promised; all processes call it, and get that of the first. Returns
     None where no private run was begun there."""
     found = gather(together(lambda: _begun_in(folder.directory) if is_first() else None))[0]
-    return None if found is None else BegunRun(PrivacyPlan.from_json(found[0]), recorded_ancestry(found[1]))
+    if found is None:
+        return None
+    plan, about = found
+    vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
+    return BegunRun(PrivacyPlan.from_json(plan), recorded_ancestry(about), vocabulary)
 
 
 def _begun_in(directory: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:

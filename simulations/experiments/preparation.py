@@ -12,6 +12,7 @@ from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.settings import PrivacySettings
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.round_loop import FederatedOptimization
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
@@ -70,6 +71,7 @@ class Privacy(NamedTuple):
     training_data: str  # fingerprint of the training clients' text
     ancestry: tuple[Phase, ...]  # what the first parameters went through
     data: Path  # the folder of the data set, which may carry a budget
+    vocabulary: VocabularyOrigin
 
     def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
         """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
@@ -85,6 +87,7 @@ class Privacy(NamedTuple):
             begun and begun.plan,
             self.training_data,
             self.ancestry if begun is None else begun.ancestry,
+            self.vocabulary if begun is None else begun.vocabulary,
         )
 
 
@@ -183,7 +186,7 @@ def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExper
             experiment.evaluation.test_examples,
             canaries,
         ),
-        privacy=_privacy(experiment, cohorts, delta, training_data, initial, store.path) if private else None,
+        privacy=_privacy(experiment, cohorts, delta, training_data, initial, store) if private else None,
         delta=delta,
         initial=initial,
         evaluation=own.evaluation,
@@ -203,7 +206,7 @@ def _privacy(
     delta: float,
     training_data: str | None,
     initial: InitialParameters | None,
-    data: Path,
+    store: DataSet,
 ) -> Privacy:
     clip_norm = experiment.training.update_clip_norm
     assert cohorts.participation is not None
@@ -221,7 +224,8 @@ def _privacy(
         seed,
         training_data,
         initial.ancestry if initial else (),
-        data,
+        store.path,
+        store.vocabulary_origin,
     )
 
 
@@ -254,6 +258,7 @@ def _identity(
         may_change=("rounds",),
         complete=with_defaults,
         ancestry=initial.ancestry if initial else (),
+        vocabulary=store.vocabulary_origin,
     )
 
 

@@ -11,6 +11,7 @@ from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.models.base import Batch, Model
@@ -35,6 +36,7 @@ class PreparedPretraining(NamedTuple):
     heldout: StoredData
     test: StoredData
     vocabulary: str  # fingerprint of the data's tokenizer
+    vocabulary_origin: VocabularyOrigin
     contents: str
     training_data: str | None  # fingerprint of the training clients' text; None where it is not known
     vocabulary_size: int
@@ -44,9 +46,11 @@ class PreparedPretraining(NamedTuple):
     clipping: Clipping | None  # of gradients; None without privacy
     notice: str | None  # what a user should know before it begins
 
-    def going_on(self, known: PrivacyPlan, ancestry: Sequence[Phase]) -> "PreparedPretraining":
+    def going_on(
+        self, known: PrivacyPlan, ancestry: Sequence[Phase], vocabulary: VocabularyOrigin
+    ) -> "PreparedPretraining":
         """Plan a private run again that goes on, by what it has written down when it was begun."""
-        plan = plan_privacy(self.settings, self.units, self.delta, self.training_data, ancestry, known)
+        plan = plan_privacy(self.settings, self.units, self.delta, self.training_data, ancestry, known, vocabulary)
         return self._replace(plan=plan)
 
 
@@ -89,11 +93,16 @@ def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
         units=units,
         **open_splits(store, ("heldout", "test"), settings.length),
         vocabulary=store.fingerprint,
+        vocabulary_origin=store.vocabulary_origin,
         contents=store.contents,
         training_data=training_data,
         vocabulary_size=store.vocabulary_size,
         initial=initial,
-        plan=plan_privacy(settings, units, delta, training_data, ancestry) if private else None,
+        plan=(
+            plan_privacy(settings, units, delta, training_data, ancestry, vocabulary=store.vocabulary_origin)
+            if private
+            else None
+        ),
         delta=delta,
         clipping=clipping,
         notice=notice,

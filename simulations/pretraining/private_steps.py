@@ -6,6 +6,7 @@ from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import calibrate_total
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.simulations.pretraining.privacy_units import Units
 from fedlm.simulations.pretraining.sampling import Batches, PoissonBatches, TruncatedPoissonBatches
 from fedlm.simulations.pretraining.settings import Pretraining
@@ -18,10 +19,11 @@ def plan_privacy(
     training_data: str | None = None,
     ancestry: Sequence[Phase] = (),
     known: PrivacyPlan | None = None,
+    vocabulary: VocabularyOrigin = UNKNOWN,
 ) -> PrivacyPlan:
     """Work out the noise of a private run, with which it reaches its target together with what its first parameters
-    went through; `known` is the plan of the run that goes on. Raises ConfigurationError where the settings do not fit
-    the units, or the target cannot be reached."""
+    and its vocabulary have spent; `known` is the plan of the run that goes on. Raises ConfigurationError where the
+    settings do not fit the units, or the target cannot be reached."""
     truncated = settings.truncated_batch_size
     if settings.sampling == "truncated_poisson" and truncated is None:
         truncated = enough_for_most_batches(settings.batch_size, units.count)
@@ -39,7 +41,7 @@ def plan_privacy(
 
     if settings.noise_multiplier is not None:
         return with_noise(settings.noise_multiplier)
-    return calibrate_total(with_noise, delta, settings.epsilon, None, training_data, ancestry, known)
+    return calibrate_total(with_noise, delta, settings.epsilon, None, training_data, ancestry, known, vocabulary)
 
 
 def private_batches(plan: PrivacyPlan, units: Units, batch_size: int, seed: int) -> Batches:

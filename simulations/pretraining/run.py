@@ -131,6 +131,7 @@ def _identity(prepared: PreparedPretraining) -> RunIdentity:
         may_change=("microbatch_size", "sharding", "clipping"),
         complete=lambda record: default_settings(Pretraining) | record,
         ancestry=initial.ancestry if initial else (),
+        vocabulary=prepared.vocabulary_origin,
     )
 
 

@@ -22,6 +22,7 @@ from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffers
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.state_sql import SqlState
+from fedlm.fl_core.privacy.vocabulary_origin import GIVEN, VocabularyOrigin
 from fedlm.fl_core.runs.federated_training import Score
 from fedlm.models.base import Model
 
@@ -38,6 +39,7 @@ class Task:
     fingerprint: str
     score: Score | None = None  # see `fedlm.fl_core.runs.federated_training.Score`
     sampler: CohortSampler | None = None  # names the cohorts, for runs that repeat a simulation
+    vocabulary_origin: VocabularyOrigin = GIVEN
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import ReleaseRecord, StateError
 from fedlm.fl_core.deployment.state.state_sql import SqlState
-from fedlm.fl_core.privacy.ancestry import Phase
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.round_loop import CohortRunner
 from fedlm.fl_core.runs.driver import Observer, Run
@@ -49,6 +49,7 @@ class DeployedTraining:
         state: SqlState,
         score: Score | None = None,
         sampler: CohortSampler | None = None,
+        vocabulary_origin: VocabularyOrigin = UNKNOWN,
     ):
         """Find out where the run stands.
 
@@ -56,6 +57,7 @@ class DeployedTraining:
           vocabulary: fingerprint of the tokenizer.
           score: scores the model every so many rounds; None for never.
           sampler: names the cohorts, for runs that repeat a simulation; whoever checks in takes part where None.
+          vocabulary_origin: where the tokenizer's vocabulary comes from.
 
         Raises:
           UserError: settings, folder and state do not belong together.
@@ -81,9 +83,10 @@ class DeployedTraining:
             complete=lambda record: default_settings(Deployment) | record,
             unchecked={"run": name},
             ancestry=initial.ancestry if initial else (),
+            vocabulary=vocabulary_origin,
         )
         state.claim(name)
-        aggregation, terms = _privacy(deployment, folder, initial.ancestry if initial else ())
+        aggregation, terms = _privacy(deployment, folder, self._identity)
         steps, save_every = deployment.rounds, deployment.saved_every
         self._run = Run(folder, self._identity, steps, save_every, find_divergence, terms)
         params = model.init(device_key(deployment.seed, "init"))
@@ -146,7 +149,7 @@ class DeployedTraining:
 
 
 def _privacy(
-    deployment: Deployment, folder: RunFolder, ancestry: tuple[Phase, ...]
+    deployment: Deployment, folder: RunFolder, identity: RunIdentity
 ) -> "tuple[PrivateAggregation | None, PrivacyTerms | None]":
     if not deployment.privacy.is_private:
         return None, None
@@ -166,7 +169,8 @@ def _privacy(
         bound,
         delta,
         begun and begun.plan,
-        ancestry=ancestry if begun is None else begun.ancestry,
+        ancestry=(identity.ancestry or ()) if begun is None else begun.ancestry,
+        vocabulary=identity.vocabulary if begun is None else begun.vocabulary,
     )
     seed = deployment.seed if deployment.privacy.noise_seed == "experiment" else None
     return aggregation, PrivacyTerms(aggregation.plan, delta, seed, repeatable=False)

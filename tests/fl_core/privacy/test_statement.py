@@ -11,6 +11,7 @@ from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import calibrate_total, state_plan
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN
 
 DELTA = 1e-6
 FEDERATED = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))
@@ -32,7 +33,9 @@ def stated(plan, *phases, data="text"):
 
 def test_without_first_parameters_of_others_it_is_what_the_plan_says():
     assert stated(FEDERATED).total == account(FEDERATED, DELTA)
-    assert stated(FEDERATED).as_terms() == account(FEDERATED, DELTA).as_json()
+    assert stated(FEDERATED).as_terms() == account(FEDERATED, DELTA).as_json() | {
+        "vocabulary_origin": UNKNOWN.as_json()
+    }
 
 
 def test_whatever_is_correlated_or_sampled_is_composed_by_one_accountant():

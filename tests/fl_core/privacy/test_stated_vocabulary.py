@@ -1,0 +1,115 @@
+"""What is said of a run whose vocabulary tells of the people that it is trained on."""
+
+import dataclasses
+import math
+
+import pytest
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import account, gaussian_epsilon
+from fedlm.fl_core.privacy.ancestry import Phase
+from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.statement import calibrate_total, state_plan
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
+
+DELTA = 1e-5
+FEDERATED = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))
+SAMPLED = PrivacyPlan("gaussian", 20, 1.5, PoissonParticipation(0.1))
+PRIVATE = VocabularyOrigin("private", plan_vocabulary(1.0, 1e-6, 100))
+
+
+def stated(plan, origin, delta=DELTA, **about):
+    return state_plan(plan, delta, about | {"vocabulary_origin": origin.as_json()})
+
+
+@pytest.mark.parametrize("origin", [VocabularyOrigin("training text"), VocabularyOrigin("given"), UNKNOWN])
+def test_a_vocabulary_that_is_not_covered_is_named(origin):
+    found = stated(FEDERATED, origin)
+    assert found.total == account(FEDERATED, DELTA)
+    assert "; VOCABULARY NOT COVERED: " in found.sentence()
+    assert not found.as_json()["vocabulary_origin"]["covered"]
+    assert found.vocabulary == origin
+
+
+def test_a_ledger_of_an_earlier_version_says_nothing_of_it():
+    found = state_plan(FEDERATED, DELTA, {})
+    assert found.vocabulary == UNKNOWN
+    assert "VOCABULARY NOT COVERED" in found.sentence()
+
+
+def test_a_public_vocabulary_spends_nothing():
+    found = stated(FEDERATED, VocabularyOrigin("public"))
+    assert found.total == account(FEDERATED, DELTA)
+    assert "the vocabulary is public, as its user has said" in found.sentence()
+    assert "NOT COVERED" not in found.sentence()
+
+
+def test_a_private_vocabulary_is_composed_with_all_rounds():
+    found = stated(FEDERATED, PRIVATE)
+    rho = account(FEDERATED, DELTA).rho + 1 / (2 * PRIVATE.private.noise_multiplier**2)
+    lost = PRIVATE.private.threshold_delta
+    assert found.total.epsilon == pytest.approx(gaussian_epsilon(1.0, math.sqrt(2 * rho), DELTA - lost), rel=1e-4)
+    assert max(1.0, account(FEDERATED, DELTA).epsilon) < found.total.epsilon < 1 + account(FEDERATED, DELTA).epsilon
+    assert found.total.rho is None
+    assert "the vocabulary is covered" in found.sentence()
+    assert any("one import" in assumption for assumption in found.total.assumptions)
+
+
+def test_with_sampled_clients_too():
+    alone, both = account(SAMPLED, DELTA), stated(SAMPLED, PRIVATE).total
+    assert max(1.0, alone.epsilon) < both.epsilon < 1.0 + alone.epsilon + 0.01
+    assert both.adjacency == alone.adjacency
+
+
+def test_before_the_first_round_it_is_spent_already():
+    found = state_plan(FEDERATED, 1e-6, {"vocabulary_origin": PRIVATE.as_json()}, [])
+    assert found.total.epsilon == pytest.approx(1.0, rel=1e-3)
+
+
+def test_it_is_composed_once_whatever_the_first_parameters_went_through():
+    before = Phase("simulate", "/a", 3, "digest", "text", "same", plan=FEDERATED.as_json(), generations=[[0, 3]])
+    found = stated(FEDERATED, PRIVATE, ancestry=[before._asdict()], training_data_sha256="text")
+    rho = 2 * account(FEDERATED, DELTA).rho + 1 / (2 * PRIVATE.private.noise_multiplier**2)
+    lost = PRIVATE.private.threshold_delta
+    assert found.total.epsilon == pytest.approx(gaussian_epsilon(1.0, math.sqrt(2 * rho), DELTA - lost), rel=1e-4)
+
+
+def test_an_example_of_a_client_spends_more_of_it():
+    plan = central_plan(1000, 10, 5, 1.0)
+    assert plan.unit.startswith("example")
+    of_client = dataclasses.replace(plan, unit="user: all of a user's text")
+    assert stated(plan, PRIVATE).total.epsilon > stated(of_client, PRIVATE).total.epsilon
+
+
+def test_a_target_includes_the_vocabulary():
+    def with_noise(noise):
+        return dataclasses.replace(FEDERATED, noise_multiplier=noise)
+
+    plan = calibrate_total(with_noise, DELTA, 3.0, None, vocabulary=PRIVATE)
+    assert stated(plan, PRIVATE).total.epsilon == pytest.approx(3.0, rel=1e-3)
+    assert stated(plan, PRIVATE).total.epsilon <= 3.0
+    assert plan.noise_multiplier > calibrate_total(with_noise, DELTA, 3.0, None).noise_multiplier
+    with pytest.raises(ConfigurationError, match="its vocabulary and its first parameters, has spent"):
+        calibrate_total(with_noise, DELTA, 0.5, None, vocabulary=PRIVATE)
+    with pytest.raises(ConfigurationError, match="which rho does not express"):
+        calibrate_total(with_noise, DELTA, None, 3.0, vocabulary=PRIVATE)
+    with pytest.raises(ConfigurationError, match="leaves nothing for the run"):
+        calibrate_total(with_noise, 1e-7, 3.0, None, vocabulary=PRIVATE)
+
+
+@pytest.mark.parametrize("plan", [FEDERATED, SAMPLED])
+def test_a_delta_that_the_vocabulary_exceeds_promises_nothing(plan):
+    found = stated(plan, PRIVATE, delta=1e-7)
+    assert found.total is None
+    assert "leaves nothing for the run" in found.sentence()
+
+
+def test_records_are_read_back():
+    for origin in (UNKNOWN, PRIVATE, VocabularyOrigin("given"), VocabularyOrigin("training text", of_another=True)):
+        assert VocabularyOrigin.from_json(origin.as_json()) == origin
+    for damaged in ({}, {"kind": "made up"}, {"kind": "private"}, {"kind": "public", "guarantee": {"epsilon": 1}}, "x"):
+        with pytest.raises(ConfigurationError, match="origin of a vocabulary"):
+            VocabularyOrigin.from_json(damaged)
