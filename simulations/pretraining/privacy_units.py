@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import host_rng
+from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.pretraining.token_stream import TokenStream, open_stream
 
@@ -34,7 +35,7 @@ def open_units(
       packing: `none` makes each stored example a sequence, cut or padded. `packed` lays examples end to end and cuts
         them into sequences without padding: all clients' for the unit `example`, each client's for `user`.
       sequences_per_unit: K; 1 for the unit `example`.
-      seed: chooses the sequences of users who have more than K; not negative, of any size.
+      seed: chooses, with a user's name, the sequences of users who have more than K; not negative, of any size.
       cache: a folder for the tokens; see `open_stream`.
 
     Raises:
@@ -143,7 +144,11 @@ class Units:
         return -(-(tokens - 1) // self.length)
 
     def _chosen(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the numbers of the clients' sequences, int64 [n, K], and which of them there are."""
+        """Return the numbers of the clients' sequences, int64 [n, K], and which of them there are.
+
+        Which a client keeps is a function of its name, its own text and the seed, so that no other client's depends on
+        it.
+        """
         most = self.sequences_per_unit
         first, last = self.stream.first_examples[clients], self.stream.first_examples[clients + 1]
         count = last - first
@@ -151,7 +156,8 @@ class Units:
             count = self._windows(self.stream.starts[last] - self.stream.starts[first])
         numbers = np.tile(np.arange(most), (len(clients), 1))
         for row in np.flatnonzero(count > most):
-            rng = host_rng(self.seed, "sequences of a user", int(clients[row]))
+            name = int.from_bytes(client_digest(self.stream.client_id(int(clients[row]))), "big")
+            rng = host_rng(self.seed, "sequences of a user", name)
             numbers[row] = np.sort(rng.choice(int(count[row]), most, replace=False))
         present = numbers < count[:, None]
         return np.where(present, numbers, 0), present

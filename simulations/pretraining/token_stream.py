@@ -44,6 +44,10 @@ class TokenStream:
         self.num_clients = split.num_clients
         self._split = split
 
+    def client_id(self, client: int) -> str:
+        """Return the name of a client."""
+        return self._split.client_id(client)
+
     @cached_property
     def first_examples(self) -> NDArray[np.int64]:
         """int64 [clients + 1]: the number of each client's first example, then the number of examples."""

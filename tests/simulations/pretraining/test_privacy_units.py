@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from fedlm.fl_core.client_examples import padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.pretraining.privacy_units import open_units
-from tests.simulations.pretraining.small_stores import sum_of_tokens, write_store
+from tests.simulations.pretraining.small_stores import TOKENIZER, sum_of_tokens, write_store
 
 CLIENTS = st.lists(st.lists(st.lists(st.integers(4, 11), max_size=9), max_size=4), min_size=1, max_size=6).filter(any)
 
@@ -75,6 +77,25 @@ def small_units(small_store, tmp_path_factory):
 
     store, cache = TokenStore.open(small_store), tmp_path_factory.mktemp("cache")
     return lambda length=8, **options: opened(store, cache, length, **options)
+
+
+@pytest.mark.parametrize("packing", ["none", "packed"])
+def test_a_user_who_leaves_changes_no_other(tmp_path, packing):
+    text = {f"user{n}": [[4 + (n + k) % 8, 4 + (3 * n + 5 * k) % 8] for k in range(12)] for n in range(6)}
+    found = {}
+    for name, gone in (("whole", None), ("without", "user1")):
+        with StoreWriter(tmp_path / name, "made up", TOKENIZER) as writer:
+            for client, sequences in text.items():
+                if client != gone:
+                    writer.add("train", client, sequences)
+        store = TokenStore.open(tmp_path / name)
+        units = opened(store, tmp_path / f"{name}-cache", 3, "user", packing, 2)
+        found[name] = dict(
+            zip(store.split("train").client_ids, units.sequences(np.arange(units.count))[0], strict=True)
+        )
+    assert len(found["without"]) == 5
+    for client, sequences in found["without"].items():
+        np.testing.assert_array_equal(sequences, found["whole"][client])
 
 
 def test_users_with_too_many_sequences_keep_some_chosen_by_seed(tmp_path):
