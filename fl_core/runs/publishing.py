@@ -19,7 +19,7 @@ from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_dis
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, as_records, recorded_ancestry, settings_in
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin, origin_beside
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, stored_parameters
 from fedlm.fl_core.runs.run_lock import run_lock
@@ -205,13 +205,13 @@ def _tokenizer(
     path = Path(data) if given is None and data else given
     if path is not None and path.is_dir():
         path = path / TOKENIZER_FILE
-    recorded = about.get("vocabulary_origin")
+    # What the run has written down is what its statement counts, whatever lies beside the file today.
+    origin = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
     if path is None or not path.is_file() or fingerprint_of(path) != about["vocabulary"]:
         if given is not None:
             raise ConfigurationError(f"{given}: is not the tokenizer of the run; give its JSON file, or its data set")
-        return None, VocabularyOrigin.from_json(recorded)
-    beside = origin_beside(path, about["vocabulary"])
-    return path, VocabularyOrigin.from_json(recorded) if recorded is not None or beside is None else beside
+        return None, origin
+    return path, origin
 
 
 def _about_tokenizer(found: Path | None, origin: VocabularyOrigin, anyhow: bool) -> str:

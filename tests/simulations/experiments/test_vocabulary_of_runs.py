@@ -1,0 +1,92 @@
+"""What a run writes down and states of its data's vocabulary."""
+
+import json
+import shutil
+
+import pytest
+
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.privacy.accounting import account
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.statement import state
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
+from fedlm.fl_core.runs.publishing import publish
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.pretraining.preparing import prepare_pretraining
+from fedlm.simulations.pretraining.settings import Pretraining
+
+PRIVATE = VocabularyOrigin("private", plan_vocabulary(1.0, 1e-6, 100))
+
+
+def store_of(small_store, folder, origin):
+    """Copy a store, with another record of where its vocabulary comes from, or none."""
+    store = folder / "store"
+    shutil.copytree(small_store, store)
+    document = json.loads((store / "store.json").read_text())
+    document.pop("vocabulary_origin", None)
+    document |= {"vocabulary_origin": origin.as_json()} if origin.recorded else {}
+    (store / "store.json").write_text(json.dumps(document))
+    return store
+
+
+def settings_on(store, **changes):
+    settings = {
+        "model": "cifg_tiny",
+        "data": store,
+        "rounds": 1,
+        "cohort_size": 6,
+        "client_max_batches": 2,
+        "length": 8,
+        "heldout_examples": 20,
+        "test_examples": 20,
+        "update_clip_norm": 0.1,
+        "lanes_per_device": 1,
+        "cohort_sampler": "min_separation",
+        "delta": 1e-5,
+        "privacy": "gaussian",
+        "noise_multiplier": 4.0,
+    }
+    return compose(Experiment, **settings | changes)
+
+
+@pytest.mark.parametrize("origin", [PRIVATE, VocabularyOrigin("training text"), UNKNOWN], ids=lambda one: one.kind)
+def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin):
+    store = store_of(small_store, tmp_path, origin)
+    summary = run_experiment(settings_on(store), tmp_path / "run")
+    ledger = PrivacyLedger(tmp_path / "run" / "privacy" / "ledger.jsonl")
+    assert VocabularyOrigin.from_json(ledger.about["vocabulary_origin"]) == origin
+    assert summary["vocabulary_origin"] == origin.as_json()
+    assert origin.sentence() in summary["privacy"]
+    alone = account(ledger.plan, 1e-5).epsilon
+    assert (summary["privacy_guarantee"]["epsilon"] > alone) == (origin is PRIVATE)
+    # What the store says afterwards changes nothing of what was written down.
+    (store / "store.json").write_text((store / "store.json").read_text().replace('"private"', '"public"'))
+    assert state(ledger).vocabulary == origin
+    published = publish(tmp_path / "run", tmp_path / "out", lambda path: Tokenizer.load(path).fingerprint)
+    assert ("tokenizer.json" in published.files) == origin.covered
+    stated = json.loads((tmp_path / "out" / "statement.json").read_text())
+    assert stated["vocabulary"]["covered"] == origin.covered
+    assert stated["privacy_guarantee"] == summary["privacy_guarantee"]
+
+
+def test_a_target_of_a_run_includes_its_vocabulary(small_store, tmp_path):
+    store = store_of(small_store, tmp_path, PRIVATE)
+    settings = settings_on(store, noise_multiplier=None, target_epsilon=3.0)
+    summary = run_experiment(settings, tmp_path / "run")
+    assert summary["privacy_guarantee"]["epsilon"] == pytest.approx(3.0, rel=1e-2)
+    assert summary["privacy_guarantee"]["epsilon"] <= 3.0
+
+
+def test_central_training_includes_it(small_store, tmp_path):
+    noises = []
+    for name, origin in (("private", PRIVATE), ("plain", VocabularyOrigin("training text"))):
+        store = store_of(small_store, tmp_path / name, origin)
+        settings = {"model": "transformer_tiny", "data": store, "steps": 5, "batch_size": 4, "length": 8}
+        settings |= {"unit": "user", "epsilon": 3.0, "delta": 1e-5}
+        prepared = prepare_pretraining(compose(Pretraining, **settings))
+        assert prepared.vocabulary_origin == origin
+        noises.append(prepared.plan.noise_multiplier)
+    assert noises[0] > noises[1]
