@@ -9,9 +9,10 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import account, gaussian_epsilon
 from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.statement import calibrate_total, state_plan
+from fedlm.fl_core.privacy.statement import calibrate_total, state_plan, state_together
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 
@@ -113,3 +114,30 @@ def test_records_are_read_back():
     for damaged in ({}, {"kind": "made up"}, {"kind": "private"}, {"kind": "public", "guarantee": {"epsilon": 1}}, "x"):
         with pytest.raises(ConfigurationError, match="origin of a vocabulary"):
             VocabularyOrigin.from_json(damaged)
+
+
+def ledger_of(path, origin, tokenizer):
+    ledger = PrivacyLedger(path)
+    about = {"vocabulary": tokenizer, "vocabulary_origin": origin.as_json(), "training_data_sha256": "text"}
+    ledger.begin(FEDERATED, DELTA, str(path), about)
+    ledger.intend(Release(3, "digest", "parameters"))
+    ledger.confirm()
+    return ledger
+
+
+def test_runs_with_one_tokenizer_spend_it_once(tmp_path):
+    one, other = (ledger_of(tmp_path / name, PRIVATE, "same") for name in "ab")
+    another = ledger_of(tmp_path / "c", PRIVATE, "another")
+    lost = PRIVATE.private.threshold_delta
+    for ledgers, vocabularies in (([one, other], 1), ([one, another], 2), ([one, other, another], 2)):
+        found = state_together({str(number): ledger for number, ledger in enumerate(ledgers)})
+        rho = len(ledgers) * account(FEDERATED, DELTA).rho
+        rho += vocabularies / (2 * PRIVATE.private.noise_multiplier**2)
+        exact = gaussian_epsilon(1.0, math.sqrt(2 * rho), DELTA - vocabularies * lost)
+        assert exact <= found.epsilon * (1 + 1e-6)
+        assert found.epsilon == pytest.approx(exact, rel=0.01)
+        assert len(found.vocabularies) == len(found.as_json()["vocabularies"]) == vocabularies
+        assert found.rho is None
+    nothing_left = state_together({"a": one, "c": another}, delta=1e-6)
+    assert nothing_left.epsilon is None
+    assert "larger --delta" in nothing_left.as_json()["not_private"]
