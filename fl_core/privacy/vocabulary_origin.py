@@ -166,14 +166,26 @@ def origin_beside(tokenizer: Path, fingerprint: str) -> VocabularyOrigin | None:
     Raises:
       ConfigurationError: the data set's record of it is damaged.
     """
-    path = tokenizer.parent / STORE_HEADER
+    header = _header(tokenizer.parent)
+    return None if header.get("tokenizer_fingerprint") != fingerprint else _origin_in(tokenizer.parent, header)
+
+
+def origin_of_data(data: Path) -> VocabularyOrigin:
+    """Read where the vocabulary of the data set in a folder comes from. Raises ConfigurationError where the record is
+    damaged."""
+    return _origin_in(data, _header(data))
+
+
+def _header(data: Path) -> dict[str, Any]:
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
+        header = json.loads((data / STORE_HEADER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    if not isinstance(header, dict) or header.get("tokenizer_fingerprint") != fingerprint:
-        return None
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
+def _origin_in(data: Path, header: dict[str, Any]) -> VocabularyOrigin:
     try:
         return VocabularyOrigin.from_json(header.get(ORIGIN_FIELD))
     except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {ORIGIN_FIELD}: {error}. Import the data again.") from error
+        raise ConfigurationError(f"{data / STORE_HEADER}: {ORIGIN_FIELD}: {error}. Import the data again.") from error

@@ -1,7 +1,7 @@
 """A privacy budget that a data set carries: private runs reserve all that they plan to spend before they begin.
 
-What is reserved is composed by the accountant that states what runs have spent, and never exceeds the budget, whatever
-crashes. Kinds of records in the file, chained by hashes:
+What is reserved is composed by the accountant that states what runs have spent, with what the data set's vocabulary has
+spent, and never exceeds the budget, whatever crashes. Kinds of records in the file, chained by hashes:
 
 - `budget`: the first; epsilon and delta of all runs on the data set together.
 - `reserve`: a run with this commitment to the secret of its noise is about to begin, and may spend its whole plan.
@@ -21,6 +21,7 @@ from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record_chain import Record, RecordChain
 from fedlm.fl_core.privacy.statement import Joint, compose_trainings
+from fedlm.fl_core.privacy.vocabulary_origin import origin_of_data
 
 
 class BudgetError(UserError):
@@ -34,6 +35,7 @@ class DataBudget:
         """Name the data set, which has a budget. Raises BudgetError where its file is damaged."""
         self._path = data / BUDGET_FILE
         self._head = self._chain().records[0]
+        self._vocabulary = origin_of_data(data)
 
     @staticmethod
     def set(data: Path, epsilon: float, delta: float) -> "DataBudget":
@@ -59,7 +61,10 @@ class DataBudget:
     def reserved(self) -> Joint | None:
         """State what is reserved; None where nothing is."""
         trainings = _trainings(self._chain().records)
-        return compose_trainings(trainings, self.delta) if trainings else None
+        return self._together(trainings) if trainings else None
+
+    def _together(self, trainings: list[Phase]) -> Joint:
+        return compose_trainings(trainings, self.delta, vocabularies=(self._vocabulary,))
 
     def reserve(self, commitment: str, training: Phase, ancestry: tuple[Phase, ...]) -> None:
         """Reserve the whole plan of a run, and what its first parameters went through as far as nobody has.
@@ -76,7 +81,7 @@ class DataBudget:
             for phase in ancestry:
                 if phase.people == "same" and (phase.ledger or {}).get("secret") not in there:
                     new.append(phase)
-            joint = compose_trainings([*known, *new], self.delta)
+            joint = self._together([*known, *new])
             if joint.epsilon is None or joint.epsilon > self.epsilon:
                 spent = "nothing can be promised: " + "; ".join(joint.not_private)
                 if joint.epsilon is not None:

@@ -1,5 +1,6 @@
 """Private runs reserve from their data set's budget before they begin, and never exceed it together."""
 
+import json
 import math
 
 import pytest
@@ -11,6 +12,8 @@ from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.releases import Releases
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.runs.data_budget import BudgetError, DataBudget, budget_of, reservation_of
 
 DELTA = 1e-6
@@ -131,3 +134,14 @@ def test_a_budget_is_set_once_and_not_changed(data, tmp_path):
         file.write_text(damaged)
         with pytest.raises(BudgetError, match="put the file of the privacy budget back"):
             DataBudget(data).reserved()
+
+
+def test_a_private_vocabulary_is_part_of_what_is_spent(data, tmp_path):
+    private = plan_vocabulary(0.5, 1e-7, 100)
+    record = {"vocabulary_origin": VocabularyOrigin("private", private).as_json()}
+    (data / "store.json").write_text(json.dumps(record))
+    begin(data, tmp_path / "1")
+    left = DELTA - private.threshold_delta
+    exact = gaussian_epsilon(1.0, math.sqrt(4 / 25 + 1 / private.noise_multiplier**2), left)
+    assert DataBudget(data).reserved().epsilon == pytest.approx(exact, rel=0.01)
+    assert exact > 1.01 * epsilon_of(1)
