@@ -86,7 +86,8 @@ class DpSgdCommand(_Noise):
     """State the privacy of central training with DP-SGD.
 
     Unit: an example. Every example is in a batch independently with probability batch-size / examples. Accounted by
-    privacy loss distributions, with the looser epsilon of Renyi accounting beside it.
+    privacy loss distributions: epsilon is an upper bound at any delta, with a lower bound and the looser epsilon of
+    Renyi accounting beside it.
     """
 
     examples: int
@@ -360,6 +361,7 @@ _SHOWN = (
     "mechanism",
     "epsilon_budget",
     "epsilon",
+    "epsilon_lower",
     "delta",
     "epsilon_by_rdp",
     "rho",

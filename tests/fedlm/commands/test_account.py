@@ -80,6 +80,8 @@ def test_central_training_with_both_ways_of_sampling(capsys):
     assert truncated["truncated_batch_size"] == 93
     assert "93" in truncated["assumptions"][0]
     assert whole["epsilon"] <= truncated["epsilon"] < 2 * whole["epsilon"]
+    for statement in (whole, truncated):
+        assert 0.99 * statement["epsilon"] <= statement["epsilon_lower"] <= statement["epsilon"]
 
 
 @pytest.mark.parametrize(
