@@ -64,7 +64,7 @@ def full() -> list[Cell]:
 
     def recurrence_of(precision: str, lanes: int, batch: int, unroll: int) -> Cell:
         arguments = {"model": "cifg_19m", "precision": precision, "lanes": lanes, "batch": batch, "length": 20}
-        return _recurrence(arguments | {"vocabulary": 4096, "unroll": unroll, "patience": 2.0}, limit=60, least=20)
+        return _recurrence(arguments | {"vocabulary": 4096, "unroll": unroll, "patience": 2.0}, limit=90, least=20)
 
     def parity_of(model: str, length: int) -> Cell:
         return _cell(PARITY, model, "measure", {"model": model, "length": length, "vocabulary": 4096}, 90, 30)

@@ -121,7 +121,9 @@ def profile(
             with jax.profiler.trace(folder):
                 jax.block_until_ready(rounds.run())
             (path,) = Path(folder).rglob("*.xplane.pb")
-            return busy_of(jax.profiler.ProfileData.from_file(str(path)).planes)
+            # Its planes are views of it.
+            profiled = jax.profiler.ProfileData.from_file(str(path))
+            return busy_of(profiled.planes)
 
 
 def _placed(chunk: LaneChunk) -> LaneChunk:

@@ -66,9 +66,10 @@ def test_a_private_step(monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", STEPS)
-def test_all_private_steps(name, monkeypatch):
-    lower_step(STEPS[name], monkeypatch)
+@pytest.mark.parametrize("kind", cells.OURS)
+@pytest.mark.parametrize("case", ["bert_base, tf32, 64 x 512", "decoder_100m, bfloat16, 64 x 512"])
+def test_a_large_private_step(case, kind, monkeypatch):
+    lower_step(STEPS[f"{case}, {kind}"], monkeypatch)
 
 
 def test_noise():
