@@ -78,7 +78,8 @@ def counted(folder, found, settings):
 def with_splits():
     """Text that names splits, one of which a single client has."""
     given = [None, "train", "train", "test"]
-    shared = [ClientText(f"user{i}", [f"the word{i % 7} and word{i % 3}"] * 3, given[i % 4]) for i in range(30)]
+    shared = [ClientText(f"user{i}", [f"the word{i % 7} and word{i % 3}"] * 3, given[i % 4]) for i in range(60)]
+    assert sum(text.split == "train" and split_of(text.client_id) == "heldout" for text in shared) > 1
     return [*shared, ClientText("alone", ["the last of all"], "heldout"), ClientText("user1", ["more"], "train", 3)]
 
 
