@@ -73,7 +73,7 @@ def test_the_status_counts_what_happened(tmp_path):
     async def look(server):
         return json.loads(await server.get("/status.json")), await server.get("/metrics"), await server.get("/")
 
-    privacy = small.PRIVACY | {"noise_seed": "secret", "min_separation": 1, "max_participations": 3}
+    privacy = small.PRIVACY | {"noise_seed": "entropy", "min_separation": 1, "max_participations": 3}
     status, metrics, page = asyncio.run(operated(tmp_path, look, **privacy))
     assert status["run"]["released"] >= 2
     assert status["run"]["rounds"] == 3
@@ -93,6 +93,7 @@ def test_the_status_counts_what_happened(tmp_path):
     assert (spent["delta"], spent["rounds_planned"]) == (1e-3, 3)
     assert "client" in spent["unit"]
     assert "zero-out" in spent["adjacency"]
+    assert "VOCABULARY NOT COVERED: it was given" in spent["statement"]
     check_metrics(metrics, status)
     for text in (json.dumps(status), metrics, page):
         assert "client0" not in text
