@@ -37,7 +37,7 @@ _LOG_OUTSIDE = math.log(1e-14)  # of the tilted mass, outside the window
 _ROUNDING = 2e-4  # of epsilon, about what grids may add
 _SMALL_ERROR = 1e-4  # of delta
 _SMALLEST = 1e-40  # what quick bounds on delta leave out
-_FEWEST, _MOST = 1 << 10, 1 << 23  # points of the window
+_FEWEST, _MOST = 1 << 10, 1 << 21  # points of the window
 
 
 @dataclass(frozen=True)
