@@ -11,6 +11,7 @@ import pytest
 
 from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.composed_settings import flat_settings, settings_as_json
+from fedlm.fl_core.deployment.operations.privacy_budget import PrivacyBudget
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state import AttemptRecord, SeenClient, StateError
@@ -125,3 +126,30 @@ def test_a_run_that_began_before_there_were_client_algorithms_goes_on_with_sgd_a
     with pytest.raises(CheckpointError, match="client_algorithm was sgd and is now fedprox"):
         go_on(tmp_path, small.deployment(client_algorithm="fedprox"))
     assert go_on(tmp_path, small.deployment()) == [2]
+
+
+def test_what_first_parameters_went_through_is_part_of_what_is_stated(tmp_path):
+    """Nobody knows who the clients are, so that they may be the same people; only a user can say otherwise."""
+    private = small.PRIVACY | {"noise_seed": "entropy", "rounds": 1}
+    go_on(tmp_path / "public", small.deployment(rounds=1))
+    go_on(tmp_path / "first", small.deployment(**private))
+    found = {}
+    for name, before in (
+        ("of public", {"init_from": tmp_path / "public"}),
+        ("said to be public", {"init_from": tmp_path / "public", "initial_data": "public"}),
+        ("second", {"init_from": tmp_path / "first"}),
+    ):
+        settings = small.deployment(**private, **before)
+        go_on(tmp_path / name, settings)
+        found[name] = json.loads((tmp_path / name / "summary.json").read_text())
+        budget = PrivacyBudget(PrivacyLedger(tmp_path / name / "privacy/ledger.jsonl"), secret=True).read()
+        assert budget["statement"] == found[name]["privacy"]
+        assert budget["private"] == (name != "of public")
+        assert (budget["epsilon_spent"] is None) == (name == "of public")
+    assert "`fedlm serve`" in found["of public"]["privacy"]
+    assert found["of public"]["privacy"].startswith("NOT PRIVATE")
+    alone = found["said to be public"]["privacy_guarantee"]["epsilon"]
+    assert "public text" in found["said to be public"]["privacy"]
+    assert alone < found["second"]["privacy_guarantee"]["epsilon"] < 2 * alone
+    with pytest.raises(CheckpointError, match="initial_data was same and is now public"):
+        go_on(tmp_path / "of public", small.deployment(**private, init_from=tmp_path / "public", initial_data="public"))
