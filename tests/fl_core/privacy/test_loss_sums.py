@@ -122,6 +122,13 @@ def test_many_steps_and_a_small_delta():
     assert 1.722 < lower < upper < 1.726
 
 
+@pytest.mark.parametrize(("noise", "probability"), [(1.0, 0.1), (0.3, 0.01), (20.0, 0.5), (2.7, 1e-4)])
+def test_epsilon_is_0_only_where_delta_is_above_the_total_variation(noise, probability):
+    variation = probability * float(2 * ndtr(0.5 / noise) - 1)
+    assert epsilon_bounds([GaussianEvent(noise, 1, probability)], variation * 0.9995).upper > 0
+    assert epsilon_bounds([GaussianEvent(noise, 1, probability)], variation * 1.02) == (0, 0)
+
+
 def test_delta_and_epsilon_undo_each_other():
     events = [GaussianEvent(1.0, 300, 0.03), GaussianEvent(4.0), StatedEvent(0.2, 1e-8)]
     for delta in (1e-4, 1e-7):
