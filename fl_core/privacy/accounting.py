@@ -8,7 +8,6 @@ differential privacy for SGD via optimal private linear operators on adaptive st
 are composed by `composition`, whose epsilon is an upper bound at any delta, with a lower bound beside it.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -255,15 +254,6 @@ def _rounded_up(value: float) -> float:
     """Keep seven digits, never fewer noise than was asked for."""
     digits = 10.0 ** (6 - math.floor(math.log10(value)))
     return math.ceil(value * digits) / digits
-
-
-def with_noise_begun(plan: PrivacyPlan, known: PrivacyPlan | None) -> PrivacyPlan:
-    """Take the plan that a run was begun with, where it differs from one calibrated again in nothing but the noise.
-
-    The noise found for one target may differ a little between versions; a run goes on with what it began with.
-    """
-    begun = known is not None and dataclasses.replace(plan, noise_multiplier=known.noise_multiplier) == known
-    return known if begun and known is not None else plan
 
 
 def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:

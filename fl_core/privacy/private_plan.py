@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from fedlm.fl_core.privacy.accounting import with_noise_begun
 from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import Participation
@@ -48,8 +47,7 @@ def plan_aggregation(
         plan = with_noise(settings.noise_multiplier)
     else:
         target = settings.target_epsilon, settings.target_rho
-        total = calibrate_total(with_noise, delta, *target, training_data, ancestry, known, vocabulary)
-        plan = with_noise_begun(total, known)
+        plan = calibrate_total(with_noise, delta, *target, training_data, ancestry, known, vocabulary)
     goal = cohort_size if settings.report_goal is None else settings.report_goal
     adaptive = None
     if settings.clip_quantile is not None:

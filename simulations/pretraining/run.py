@@ -11,7 +11,6 @@ import jax
 
 from fedlm.fl_core.aggregation import norm_quantiles
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
-from fedlm.fl_core.privacy.accounting import with_noise_begun
 from fedlm.fl_core.privacy.noise_source import noise_key
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
@@ -93,13 +92,11 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
             if begun is not None:
                 prepared = prepared.going_on(*begun)
             seed = settings.seed if settings.noise_seed == "experiment" else None
-            assert prepared.plan is not None
-            known = None if begun is None or settings.epsilon is None else begun.plan
-            plan = with_noise_begun(prepared.plan, known)
+            plan = prepared.plan
+            assert plan is not None
             ancestry = (identity.ancestry if begun is None else begun.ancestry) or ()
             data, training_data = settings.data, prepared.training_data
             reservation = reservation_of(data, "pretrain", out, plan, training_data, ancestry)
-            prepared = prepared._replace(plan=plan)
             terms = PrivacyTerms(plan, prepared.delta, seed, budget=reservation)
         run = Run(folder, identity, settings.steps, settings.checkpoint_every, _find_divergence, terms)
         training = _Training(prepared, run, observer)

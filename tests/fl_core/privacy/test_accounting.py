@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import account, calibrate, privacy_profile, sensitivity_squared, with_noise_begun
+from fedlm.fl_core.privacy.accounting import account, calibrate, privacy_profile, sensitivity_squared
 from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
@@ -192,15 +192,6 @@ def test_central_training(truncated, adjacency):
 def test_central_training_is_calibrated():
     calibrated = calibrate(lambda noise: central_plan(1000, 20, 30, noise), DELTA, epsilon=3.0)
     assert 2.99 <= account(calibrated, DELTA).epsilon <= 3.0
-
-
-def test_a_run_goes_on_with_the_noise_that_it_was_begun_with():
-    """An earlier version found other noise for the same target; what else differs is another plan."""
-    again = central_plan(1000, 20, 30, 1.1)
-    begun = central_plan(1000, 20, 30, 1.1003)
-    assert with_noise_begun(again, begun) == begun
-    for other in (None, central_plan(1000, 20, 31, 1.1003), central_plan(1000, 10, 30, 1.1003)):
-        assert with_noise_begun(again, other) == again
 
 
 @pytest.mark.parametrize("truncated", [None, 40])
