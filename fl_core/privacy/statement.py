@@ -241,26 +241,36 @@ def compose_trainings(
 
 
 def _each_once(found: Sequence[Phase], chains: Sequence[list[str]]) -> tuple[list[Phase], list[str]]:
-    """Take every training once, as far as it went, given the hashes of all records of some ledgers. Also returns which
-    went on in two places."""
+    """Take every training once, as far as it went, given the hashes of all records of some ledgers; as one of the same
+    people's where it is so for any run. Also returns why it is not known that a training went on in one place alone."""
     longest: dict[str, Phase] = {}
     others = []
-    for number, phase in enumerate(found):
+    for phase in found:
         if phase.ledger is None:
             others.append(phase)
             continue
-        known = longest.setdefault(phase.ledger["first"], found[number])
-        if phase.ledger["records"] > known.ledger["records"]:  # type: ignore[index]
-            longest[phase.ledger["first"]] = phase
-    forked = []
+        known = longest.setdefault(phase.ledger["first"], phase)
+        farther = max(known, phase, key=lambda one: one.ledger["records"])  # type: ignore[index]
+        people = "same" if "same" in (known.people, phase.people) else farther.people
+        longest[phase.ledger["first"]] = farther._replace(people=people)
+    doubts = []
     for phase in found:
         if phase.ledger is None:
             continue
         records, last = phase.ledger["records"], phase.ledger["last"]
-        for hashes in chains:
-            if hashes[0] == phase.ledger["first"] and len(hashes) >= records and hashes[records - 1] != last:
-                forked.append(f"{phase.words} went on in two places, with the same noise over different sums")
-    return [*longest.values(), *others], list(dict.fromkeys(forked))
+        whole = [hashes for hashes in chains if hashes[0] == phase.ledger["first"] and len(hashes) >= records]
+        farthest = longest[phase.ledger["first"]]
+        assert farthest.ledger is not None
+        if any(hashes[records - 1] != last for hashes in whole) or (
+            records == farthest.ledger["records"] and last != farthest.ledger["last"]
+        ):
+            doubts.append(f"{phase.words} went on in two places, with the same noise over different sums")
+        elif not whole and records < farthest.ledger["records"]:
+            doubts.append(
+                f"{phase.words} is behind these runs as it stood at different times, and whether it went on in one "
+                "place alone is not known; give that run too"
+            )
+    return [*longest.values(), *others], list(dict.fromkeys(doubts))
 
 
 _NO_DELTA_LEFT = "the vocabularies were made with more delta than this; give a larger --delta"

@@ -11,6 +11,7 @@ spent, and never exceeds the budget, whatever crashes. Kinds of records in the f
 
 import contextlib
 import fcntl
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,14 +75,14 @@ class DataBudget:
         """
         with self._locked() as chain:
             known = _trainings(chain.records)
-            there = {phase.ledger["secret"] for phase in known if phase.ledger is not None}
-            if commitment in there:
+            reserving = {record["secret"] for record in _reservations(chain.records)}
+            if commitment in reserving:
                 return
             new = [training._replace(ledger={"secret": commitment})]
             for phase in ancestry:
-                if phase.people == "same" and (phase.ledger or {}).get("secret") not in there:
+                if phase.people == "same" and (phase.ledger or {}).get("secret") not in reserving:
                     new.append(phase)
-            joint = self._together([*known, *new])
+            joint = self._together(_each_once([*known, *new]))
             if joint.epsilon is None or joint.epsilon > self.epsilon:
                 spent = "nothing can be promised: " + "; ".join(joint.not_private)
                 if joint.epsilon is not None:
@@ -176,10 +177,28 @@ def budget_of(data: Path, private: bool) -> DataBudget | None:
     return DataBudget(data)
 
 
-def _trainings(records: list[Record]) -> list[Phase]:
+def _reservations(records: list[Record]) -> list[Any]:
     void = {record["secret"] for record in records if record["kind"] == "void"}
-    reserved: list[Any] = [one for one in records if one["kind"] == "reserve" and one["secret"] not in void]
-    return [Phase(**phase) for record in reserved for phase in record["trainings"]]
+    return [one for one in records if one["kind"] == "reserve" and one["secret"] not in void]
+
+
+def _trainings(records: list[Record]) -> list[Phase]:
+    return _each_once([Phase(**phase) for record in _reservations(records) for phase in record["trainings"]])
+
+
+def _each_once(found: list[Phase]) -> list[Phase]:
+    """Take every training once, as far as it went: one that first parameters come from may have gone on meanwhile."""
+    farthest: dict[str, Phase] = {}
+    for phase in found:
+        name = (phase.ledger or {}).get("secret") or json.dumps(phase)
+        known = farthest.setdefault(name, phase)
+        if _releases(phase) > _releases(known):
+            farthest[name] = phase
+    return list(farthest.values())
+
+
+def _releases(phase: Phase) -> int:
+    return sum(end - first for first, end in phase.generations)
 
 
 def _check(records: list[Record], record: Record) -> None:

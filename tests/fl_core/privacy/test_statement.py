@@ -2,15 +2,17 @@
 
 import dataclasses
 import math
+import shutil
 
 import pytest
 
 from fedlm.fl_core.privacy.accounting import account, gaussian_epsilon
 from fedlm.fl_core.privacy.ancestry import Phase, recorded_ancestry, training_behind
 from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.statement import calibrate_total, state_plan
+from fedlm.fl_core.privacy.statement import calibrate_total, state_plan, state_together, training_in
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN
 
 DELTA = 1e-6
@@ -109,6 +111,46 @@ def test_a_record_is_read_as_it_was_written():
     assert recorded_ancestry({"ancestry": [phase._asdict() for phase in phases]}) == phases
     assert recorded_ancestry({"experiment": {"init_from": None}}) == ()
     assert recorded_ancestry({"experiment": {"init_from": "somewhere"}})[0].not_private
+
+
+def ledger_of(path, *releases, parent=None, people="same", data="text"):
+    ancestry = [] if parent is None else [training_in(parent, "/runs/parent")._replace(people=people)._asdict()]
+    ledger = PrivacyLedger(path)
+    ledger.begin(FEDERATED, DELTA, str(path), {"ancestry": ancestry, "training_data_sha256": data})
+    for rounds in releases:
+        ledger.intend(Release(rounds, f"digest of {path}", "parameters"))
+        ledger.confirm()
+    return ledger
+
+
+@pytest.mark.parametrize("people", ["public", "disjoint"])
+def test_a_training_that_any_run_counts_is_counted_whatever_another_said(tmp_path, people):
+    parent = ledger_of(tmp_path / "parent", 3, data="another import")
+    child = ledger_of(tmp_path / "child", 3, parent=parent, people=people)
+    exact = gaussian_epsilon(5.0, math.sqrt(6), DELTA)
+    for together in ({"child": child, "parent": parent}, {"parent": parent, "child": child}):
+        found = state_together(together)
+        assert found.epsilon == pytest.approx(exact)
+        assert len(found.trainings) == 2
+
+
+def test_a_training_behind_several_runs_is_known_to_be_one(tmp_path):
+    parent = ledger_of(tmp_path / "parent", 1)
+    early = ledger_of(tmp_path / "early", 3, parent=parent)
+    copy = PrivacyLedger(shutil.copyfile(tmp_path / "parent", tmp_path / "copy"))
+    for ledger, digest in ((parent, "one"), (copy, "another")):
+        ledger.intend(Release(2, digest, "parameters"))
+        ledger.confirm()
+    late, of_copy = (ledger_of(tmp_path / f"from {one}", 3, parent=one) for one in (parent, copy))
+    forked = state_together({"late": late, "of_copy": of_copy})
+    assert forked.epsilon is None
+    assert "went on in two places" in forked.as_json()["not_private"]
+    # Without the parent nothing shows that what it released first belongs to what it released later.
+    unknown = state_together({"early": early, "late": late})
+    assert unknown.epsilon is None
+    assert "give that run too" in unknown.as_json()["not_private"]
+    known = state_together({"early": early, "late": late, "parent": parent})
+    assert known.epsilon == pytest.approx(gaussian_epsilon(5.0, math.sqrt(8), DELTA))
 
 
 @pytest.mark.parametrize(("epsilon", "rounds"), [(0.9, 1), (4.0, 4)])

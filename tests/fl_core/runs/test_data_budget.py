@@ -105,6 +105,17 @@ def test_what_first_parameters_went_through_counts_once(data, tmp_path):
     begin(data, tmp_path / "3", ancestry=(public,))
 
 
+def test_what_first_parameters_went_through_since_counts_too(data, tmp_path):
+    whole = Phase("simulate", "1", 4, "", "text", "same", plan=PLAN.as_json(), generations=[[0, 4]])
+    elsewhere = whole._replace(ledger={"secret": "of another data set"})
+    begin(data, tmp_path / "1", ancestry=(elsewhere._replace(steps=1, generations=[[0, 1]]),))
+    assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(5 / 4), rel=1e-3)
+    begin(data, tmp_path / "2", ancestry=(elsewhere,))
+    assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(3), rel=1e-3)
+    with pytest.raises(BudgetError, match="epsilon would be"):
+        begin(data, tmp_path / "3")
+
+
 def test_a_run_from_before_the_budget_reserves_when_it_goes_on(tmp_path):
     (tmp_path / "data").mkdir()
     begin(tmp_path / "data", tmp_path / "1")
