@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedlm.fl_core.aggregation import CohortAggregate, MeanUpdate, WeightedMean
-from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_usable
 from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.randomness import device_key, host_rng
@@ -113,8 +114,11 @@ class FederatedOptimization:
     algorithm: ClientAlgorithm = PLAIN_SGD  # that of the runner's clients
 
     def first_state(self, params: Params) -> ServerState:
-        """Make the state before round 0 from the model's first parameters."""
-        return init_server(self.server, params)._replace(algorithm=self.algorithm.init_server(params))
+        """Make the state before round 0 from the model's first parameters. Raises ConfigurationError where the server
+        optimizer or the client algorithm cannot be used with them."""
+        check_usable(self.algorithm, params)
+        memory = jax.tree_util.tree_map(jnp.asarray, self.algorithm.init_server(params))
+        return init_server(self.server, params)._replace(algorithm=memory)
 
     def server_rate(self, round_number: int) -> float:
         """Compute the server optimizer's learning rate in a round."""

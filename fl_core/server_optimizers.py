@@ -95,6 +95,13 @@ class OwnServerOptimizer:
                 f"server_optimizer is a {type(self.optimizer).__name__}, but must be an optax optimizer, a function "
                 "that makes one of a learning rate (optax.adam, say), or a name"
             )
+        try:
+            hash(self)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"server_optimizer is a {type(self.optimizer).__name__} that cannot be hashed ({error}); give a "
+                "function, or an optax optimizer"
+            ) from error
 
     @property
     def has_own_rate(self) -> bool:
@@ -190,6 +197,11 @@ def _check_usable(own: OwnServerOptimizer, params: Params) -> None:
         ) from error
     if jax.tree_util.tree_map(_kind, before) != jax.tree_util.tree_map(_kind, after):
         raise ConfigurationError("the server optimizer's state has other shapes or dtypes after a step than before it")
+    if any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree_util.tree_leaves(before)):
+        raise ConfigurationError(
+            "the server optimizer's state holds a typed random key, which no checkpoint can hold; make it of "
+            "jax.random.PRNGKey, which is an array"
+        )
 
 
 def _kind(leaf: Any) -> tuple[Any, Any]:

@@ -5,6 +5,9 @@ keeps nothing from round to round; what an algorithm remembers lies on the serve
 parameters.
 """
 
+import copy
+import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,17 +123,70 @@ class ClientAlgorithm(ABC):
 
 
 def sent_by_server(algorithm: ClientAlgorithm, params: Params) -> Broadcast:
-    """Say of which shapes is what the server sends; `params` are arrays or shapes, the result is shapes."""
-    return jax.eval_shape(lambda p: Broadcast(p, algorithm.init_server(p)), params)
+    """Say of which shapes is what the server sends; `params` are arrays or shapes, the result is shapes. Raises
+    ConfigurationError where the algorithm fails."""
+    return jax.eval_shape(Broadcast, params, _shapes(algorithm, "init_server", params))
 
 
 def sent_by_client(algorithm: ClientAlgorithm, params: Params) -> Any:
-    """Say of which shapes is what a client sends; `params` are arrays or shapes, the result is shapes."""
+    """Say of which shapes is what a client sends; `params` are arrays or shapes, the result is shapes. Raises
+    ConfigurationError where the algorithm fails."""
+    server = sent_by_server(algorithm, params)
+    return _shapes(algorithm, "finish", server, _shapes(algorithm, "init", server))
 
-    def trained(server: Broadcast) -> Any:
-        return algorithm.finish(server, algorithm.init(server))
 
-    return jax.eval_shape(trained, sent_by_server(algorithm, params))
+def check_comparable(algorithm: ClientAlgorithm) -> None:
+    """Refuse an algorithm that cannot be told from another: programs are compiled once for all that are equal.
+
+    Raises:
+      ConfigurationError: it cannot be hashed, or has constants that are no fields.
+    """
+    kind, remedy = type(algorithm).__name__, "make its class a frozen dataclass whose fields are numbers"
+    try:
+        hash(algorithm)
+    except TypeError as error:
+        raise ConfigurationError(f"client_algorithm is a {kind} that cannot be hashed ({error}); {remedy}") from error
+    fields = {field.name for field in dataclasses.fields(algorithm)}
+    for name in vars(algorithm).keys() - fields:
+        other = copy.copy(algorithm)
+        object.__setattr__(other, name, object())
+        if other == algorithm and not isinstance(getattr(type(algorithm), name, None), functools.cached_property):
+            raise ConfigurationError(
+                f"client_algorithm is a {kind} whose {name} is not a field, so that one with another {name} would "
+                f"count as the same; {remedy}, with @dataclass(frozen=True) above it too"
+            )
+
+
+def check_usable(algorithm: ClientAlgorithm, params: Params) -> None:
+    """Try a round without computing anything; `params` are arrays or shapes.
+
+    Raises:
+      ConfigurationError: the algorithm fails, or makes something of other structure, shapes or dtypes than it must.
+    """
+    kind, scalar = type(algorithm).__name__, jax.ShapeDtypeStruct((), jnp.float32)
+    server = sent_by_server(algorithm, params)
+    local = _shapes(algorithm, "init", server)
+    stepped = _shapes(algorithm, "step", server, local, params, scalar)
+    sent = _shapes(algorithm, "finish", server, stepped)
+    made = _shapes(algorithm, "update_server", server.memory, sent)
+    if not isinstance(stepped, LocalState) or _kinds(stepped) != _kinds(local):
+        raise ConfigurationError(
+            f"{kind}.step must make a LocalState of the structure, shapes and dtypes of that of init, but of "
+            f"{_described(local)} it makes {_described(stepped)}"
+        )
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise ConfigurationError(f"{kind}.update_server must make a pair, of pseudo-gradient and memory")
+    for name, tree in (("init_server", server.memory), ("finish", sent)):
+        if {leaf.dtype for leaf in jax.tree_util.tree_leaves(tree)} - {jnp.dtype(jnp.float32)}:
+            raise ConfigurationError(f"{kind}.{name} must make float32 arrays, but makes {_described(tree)}")
+    for what, found, expected in (
+        ("pseudo-gradient like the parameters", made[0], params),
+        ("memory like that of init_server", made[1], server.memory),
+    ):
+        if _kinds(found) != _kinds(expected):
+            raise ConfigurationError(
+                f"{kind}.update_server must make a {what}, {_described(expected)}, but makes {_described(found)}"
+            )
 
 
 def check_private(algorithm: ClientAlgorithm, params: Params) -> None:
@@ -139,12 +195,35 @@ def check_private(algorithm: ClientAlgorithm, params: Params) -> None:
     Raises:
       ConfigurationError: they do.
     """
-    sent, delta = (
-        [leaf.shape for leaf in jax.tree_util.tree_leaves(tree)] for tree in (sent_by_client(algorithm, params), params)
-    )
-    if sent != delta:
+    if _kinds(sent_by_client(algorithm, params)) != _kinds(params):
         raise ConfigurationError(
-            f"with the client algorithm {type(algorithm).__name__} a client sends more than its update, and the "
-            "clipping and noise of privacy are made for the update alone; take another client algorithm, or leave "
-            "privacy out"
+            f"with the client algorithm {type(algorithm).__name__} a client sends more than its update, or something "
+            "else, and the clipping and noise of privacy are made for the update alone; take another client algorithm, "
+            "or leave privacy out"
         )
+
+
+def _shapes(algorithm: ClientAlgorithm, name: str, *given: Any) -> Any:
+    """Say of which shapes is what a function of the algorithm makes of shapes; `step` is given its gradient's."""
+
+    def step(server: Broadcast, local: LocalState, unclipped: Params, scalar: jax.Array) -> LocalState:
+        gradient = LocalGradient(unclipped, scalar, scalar, scalar, at=lambda params: gradient)
+        return algorithm.step(server, local, gradient, scalar)
+
+    try:
+        return jax.eval_shape(step if name == "step" else getattr(algorithm, name), *given)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{type(algorithm).__name__}.{name} cannot be used with this model ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _kinds(tree: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def _described(tree: Any) -> str:
+    """Write a pytree with the dtypes and shapes of its arrays, cut where it is long."""
+    text = str(jax.tree_util.tree_map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree)).replace("'", "")
+    return text if len(text) <= 200 else f"{text[:200]}..."

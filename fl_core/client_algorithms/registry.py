@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 from collections.abc import Mapping
 
-from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_comparable
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 
@@ -56,8 +56,10 @@ def make_algorithm(name: str, constants: Mapping[str, float] | None = None) -> C
 
 def _imported(name: str) -> ClientAlgorithm:
     try:
-        return import_named(
+        found = import_named(
             name, "client_algorithm", "a ClientAlgorithm object", lambda found: isinstance(found, ClientAlgorithm)
         )
     except UnknownNameError as error:
         raise ConfigurationError(str(error)) from error
+    check_comparable(found)
+    return found

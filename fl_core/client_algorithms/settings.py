@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import Doc
 
-from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_private
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_private, sent_by_client
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, SGD, make_algorithm
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
@@ -79,5 +79,12 @@ class ClientAlgorithmSettings(_Constants, _Choice):
 
     def check_privacy(self, is_private: bool) -> None:
         """Refuse privacy for an algorithm that it does not cover; raises ConfigurationError."""
-        if is_private:
-            check_private(self.make(), {"any": jax.ShapeDtypeStruct((1,), jnp.float32)})
+        if not is_private:
+            return
+        algorithm, some_model = self.make(), {"any": jax.ShapeDtypeStruct((1,), jnp.float32)}
+        try:
+            sent_by_client(algorithm, some_model)
+        except ConfigurationError:
+            # One that asks for parameters by name is looked at with the run's model.
+            return
+        check_private(algorithm, some_model)

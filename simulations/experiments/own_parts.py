@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_comparable
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
@@ -109,13 +109,7 @@ def checked_algorithm(algorithm: Any) -> ClientAlgorithm:
         raise ConfigurationError(
             f"client_algorithm is {what}, but must be an object of a class derived from ClientAlgorithm, or a name"
         )
-    try:
-        hash(algorithm)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"client_algorithm is a {type(algorithm).__name__} that cannot be hashed ({error}); make its class a "
-            "frozen dataclass whose fields are numbers"
-        ) from error
+    check_comparable(algorithm)
     return algorithm
 
 

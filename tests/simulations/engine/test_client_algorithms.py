@@ -1,12 +1,14 @@
 """What every client algorithm must do, in the engine as in the plain loop; registered ones and others."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedlm.clients.local_training import ClientProgram
-from fedlm.fl_core.client_algorithms.interface import check_private, sent_by_client, sent_by_server
+from fedlm.fl_core.client_algorithms.interface import check_private, check_usable, sent_by_client, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, make_algorithm
 from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
@@ -17,7 +19,7 @@ from fedlm.simulations.engine.lane_count import copies_beyond_sgd
 from tests.clients.in_process import InProcessRunner
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import simulate
-from tests.support.own_algorithms import REMEMBERING
+from tests.support.own_algorithms import REMEMBERING, Remembering
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -153,3 +155,76 @@ def test_a_name_of_no_algorithm_is_refused(name, told):
 def test_lanes_are_fewer_where_an_algorithm_needs_more_memory():
     expected = {"sgd": 0, "fedprox": 0, "mime_lite": 3, "local_adam": 2}
     assert {name: copies_beyond_sgd(make_algorithm(name), MODEL) for name in expected} == expected
+
+
+def altered(**functions):
+    """Make an algorithm that is one of the tests' own but for some functions."""
+    return type("Altered", (Remembering,), functions)()
+
+
+def of_dtype(dtype):
+    def finish(self, server, local):
+        sent = Remembering.finish(self, server, local)
+        return sent | {"steps": sent["steps"].astype(dtype)}
+
+    return finish
+
+
+@pytest.mark.parametrize(
+    ("functions", "told"),
+    [
+        (
+            {"init_server": lambda self, params: {"gradient": params, "steps": jnp.zeros(2, int)}},
+            "init_server must make float32 arrays, but makes.*int32",
+        ),
+        ({"init": lambda self, server: server.memory["nothing"]}, "Altered.init cannot be used.*KeyError: 'nothing'"),
+        ({"step": lambda self, server, local, gradient, rate: local.params}, "Altered.finish cannot be used"),
+        (
+            {"step": lambda self, server, local, gradient, rate: local._replace(memory=gradient.at(local.params))},
+            "Altered.step cannot be used",
+        ),
+        (
+            {"step": lambda self, server, local, gradient, rate: (server.params, local.memory)},
+            "Altered.finish cannot be used",
+        ),
+        *(({"finish": of_dtype(kind)}, "finish must make float32 arrays") for kind in ("complex64", "float16", "int8")),
+        ({"update_server": lambda self, memory, mean: mean["delta"]}, "must make a pair"),
+        ({"update_server": lambda self, memory, mean: (mean, memory)}, "pseudo-gradient like the parameters"),
+        (
+            {"update_server": lambda self, memory, mean: (jax.tree.map(jnp.sum, mean["delta"]), memory)},
+            "pseudo-gradient like the parameters",
+        ),
+        ({"update_server": lambda self, memory, mean: (mean["delta"], mean)}, "memory like that of init_server"),
+    ],
+)
+def test_an_algorithm_that_does_not_fit_says_what_does_not_before_anything_is_computed(functions, told):
+    settings, algorithm = settings_of("sgd").optimization(), altered(**functions)
+    with pytest.raises(ConfigurationError, match=told):
+        dataclasses.replace(settings, algorithm=algorithm).first_state(MODEL.init(jax.random.key(0)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_algorithm_of_this_interface_is_usable(name):
+    check_usable(make_algorithm(name), jax.eval_shape(MODEL.init, jax.random.key(0)))
+
+
+@pytest.mark.parametrize("kind", ["complex64", "float16", "int32"])
+def test_privacy_is_refused_for_numbers_that_it_cannot_measure(kind):
+    def finish(self, server, local):
+        return jax.tree.map(lambda p: p.astype(kind), local.params)
+
+    algorithm = altered(finish=finish)
+    with pytest.raises(ConfigurationError, match="made for the update alone"):
+        check_private(algorithm, MODEL.init(jax.random.key(0)))
+
+
+def test_privacy_takes_an_algorithm_that_asks_for_parameters_by_name(monkeypatch):
+    name = next(iter(MODEL.init(jax.random.key(0))))
+
+    def finish(self, server, local):
+        return server.params | {name: jax.tree.map(jnp.zeros_like, server.params[name])}
+
+    algorithm = altered(finish=finish)
+    monkeypatch.setattr("tests.support.own_algorithms.REMEMBERING", algorithm)
+    small.deployment(**small.PRIVACY, client_algorithm=OWN)
+    check_private(algorithm, MODEL.init(jax.random.key(0)))

@@ -304,6 +304,13 @@ def test_a_callback_that_may_not_stop_the_run_says_so(data):
     assert not thoughtless.ended
 
 
+class UnhashableOptimizer:
+    __hash__ = None
+
+    def __call__(self, learning_rate):
+        return optax.sgd(learning_rate)
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
@@ -311,6 +318,8 @@ def test_a_callback_that_may_not_stop_the_run_says_so(data):
         ({"model": cifg("mine", CifgConfig(vocabulary_size=50, embedding=4, hidden=6))}, "vocabulary of 50"),
         ({"model": lambda vocabulary_size: 3}, "model is a int"),
         ({"server_optimizer": 3}, "server_optimizer is a int"),
+        ({"server_optimizer": UnhashableOptimizer()}, "a UnhashableOptimizer that cannot be hashed"),
+        ({"server_optimizer": optax.add_noise(0.1, 0.5, 1)}, "holds a typed random key"),
         ({"roundz": 3}, r"no setting has the name roundz; did you mean rounds"),
         ({"server_optimizer": optax.sgd(0.1), "server_learning_rate": 0.1}, "brings its own learning rate"),
     ],
@@ -352,12 +361,20 @@ class Unhashable(HalfSteps):
     __hash__ = None
 
 
+class Undecorated(HalfSteps):
+    """Has a constant that equality does not see."""
+
+    def __init__(self, part):
+        self.part = part
+
+
 @pytest.mark.parametrize(
     ("algorithm", "what"),
     [
         (HalfSteps, "client_algorithm is the class HalfSteps"),
         (3, "client_algorithm is a int"),
         (Unhashable(), "cannot be hashed"),
+        (Undecorated(0.5), "a Undecorated whose part is not a field"),
     ],
 )
 def test_what_is_no_client_algorithm_says_so(data, algorithm, what):
