@@ -7,7 +7,7 @@ before the first round. Numbers that were counted or measured on the way stay in
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, as_records, recorded_ancestry, settings_in
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, Phase, as_records, recorded_ancestry, settings_in
 from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
@@ -180,7 +180,8 @@ def _released(run: Path) -> tuple[dict[str, Any], Any]:
 
 
 def _stated(run: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """State what all planned rounds spend, without the names of folders."""
+    """State what all planned rounds spend, without the names of folders, and without what was computed of text: whoever
+    knows all but one client's text could find that one's out by a fingerprint."""
     nameless = [
         phase._replace(folder=f"run {number} of its history")
         for number, phase in enumerate(recorded_ancestry(about), start=1)
@@ -190,11 +191,24 @@ def _stated(run: Path, about: dict[str, Any]) -> dict[str, Any]:
         private = settings_in(about).get("privacy", "none") != "none"
         why = "its ledger is missing" if private else "it was trained without privacy"
         promise: dict[str, Any] = {"privacy": NOT_PRIVATE, "privacy_guarantee": None}
-        return promise | {"ancestry": as_records(nameless), "not_private_because": [why]}
+        return promise | {"ancestry": _without_fingerprints(nameless), "not_private_because": [why]}
     statement = state_plan(ledger.plan, ledger.delta, about | {"ancestry": as_records(nameless)})
     own = None if statement.total is None else statement.own.as_json()
     reasons = list(statement.not_private)
-    return statement.as_json() | {"guarantee_of_this_run_alone": own, "not_private_because": reasons}
+    ancestry = _without_fingerprints(statement.ancestry)
+    return statement.as_json() | {
+        "ancestry": ancestry,
+        "guarantee_of_this_run_alone": own,
+        "not_private_because": reasons,
+    }
+
+
+def _without_fingerprints(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:
+    # A ledger's hashes are made of the text's fingerprint too.
+    made_of_text = ("training_data_sha256", "parameters_sha256", "ledger")
+    return [
+        {name: value for name, value in record.items() if name not in made_of_text} for record in as_records(ancestry)
+    ]
 
 
 def _tokenizer(

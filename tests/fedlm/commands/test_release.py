@@ -1,6 +1,7 @@
 """`fedlm release`: what may be published of a run, and nothing else."""
 
 import json
+import re
 import shutil
 
 import jax
@@ -74,7 +75,11 @@ def test_model_settings_and_statement_are_published(runs, fedlm_here, tmp_path, 
     assert "NOT PRIVATE" not in page
     # What was counted or measured stays where it was, and so do the names of folders.
     everything = b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*.[jh]*"))
-    for secret in (str(runs), str(small_store)):
+    # A fingerprint of text tells whoever knows all the others' what one client's is.
+    contents = (runs / "private" / "privacy" / "ledger.jsonl").read_text() + json.dumps(summary["ancestry"])
+    fingerprints = set(re.findall("[0-9a-f]{64}", contents))
+    assert summary["ancestry"][0]["training_data_sha256"] in fingerprints
+    for secret in (str(runs), str(small_store), *fingerprints):
         assert secret.encode() not in everything
     for name in ("test_loss", "bytes_up", "clients_dropped", "train_loss", "training_seconds", "machine"):
         assert name in summary or name == "train_loss"
