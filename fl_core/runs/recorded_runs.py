@@ -102,7 +102,8 @@ class RecordedRun:
             epsilon = math.inf if guarantee["epsilon"] is None else guarantee["epsilon"]
             # The terms alone; what they mean is in the summary.
             unit, adjacency = (str(guarantee[name]).partition(":")[0] for name in ("unit", "adjacency"))
-            return f"epsilon {epsilon:.4g} at delta {guarantee['delta']:.4g}; unit: {unit}; adjacency: {adjacency}"
+            terms = f"epsilon {epsilon:.4g} at delta {guarantee['delta']:.4g}; unit: {unit}; adjacency: {adjacency}"
+            return "; ".join([terms, *_provisos(summary)])
         if self.has_ledger and self.settings.get("noise_seed") == "entropy" and self.may_go_on:
             return "not over; `fedlm account ledger` states what is spent"
         return NOT_PRIVATE
@@ -124,6 +125,17 @@ class RecordedRun:
         """When it last told anything, in seconds since 1970."""
         marks = (self.directory / name for name in _MARKS)
         return max(mark.stat().st_mtime for mark in marks if mark.exists())
+
+
+def _provisos(summary: dict[str, Any]) -> list[str]:
+    """Name in short what an epsilon does not cover, or only by a user's word."""
+    said = {phase["people"] for phase in summary.get("ancestry") or ()}
+    whose = {"public": "public text", "disjoint": "other people's text"}
+    provisos = [f"assumed: first parameters of {words}" for people, words in whose.items() if people in said]
+    vocabulary = summary.get("vocabulary_origin") or {}
+    if vocabulary.get("kind") == "public":
+        provisos.append("assumed: public vocabulary")
+    return provisos if vocabulary.get("covered") else [*provisos, "VOCABULARY NOT COVERED"]
 
 
 def find_runs(folder: Path) -> list[RecordedRun]:

@@ -1,5 +1,6 @@
 """Runs are read as their folders tell of them, and what is removed of them is nothing that going on needs."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -82,7 +83,11 @@ def test_kinds_of_runs(tmp_path):
 def test_privacy_is_stated_whole_or_not_at_all(tmp_path):
     assert read_run(make_run(tmp_path / "plain")).privacy == "NOT PRIVATE"
     private = read_run(make_run(tmp_path / "private", private=True))
-    assert private.privacy == "epsilon 3.25 at delta 1e-05; unit: client; adjacency: zero-out"
+    terms = "epsilon 3.25 at delta 1e-05; unit: client; adjacency: zero-out"
+    assert private.privacy == f"{terms}; VOCABULARY NOT COVERED"
+    words = {"vocabulary_origin": {"kind": "public", "covered": True}, "ancestry": [{"people": "disjoint"}]}
+    said = dataclasses.replace(private, summary=private.summary | words)
+    assert said.privacy == f"{terms}; assumed: first parameters of other people's text; assumed: public vocabulary"
     stopped = read_run(make_run(tmp_path / "stopped", rounds=2, status=None, private=True))
     assert stopped.privacy == "not over; `fedlm account ledger` states what is spent"
     repeatable = make_run(tmp_path / "repeatable", private=True, noise_seed="experiment")
