@@ -52,10 +52,10 @@ def full() -> list[Cell]:
     def round_of(model: str, precision: str, lanes: int | None = None) -> Cell:
         # Few lanes take long for a round; as many clients a lane keep them about equally long.
         clients = 500 if lanes is None else min(500, max(50, 8 * lanes))
-        return _round(model, precision, lanes, size | {"clients": clients}, patience=8.0, limit=75, least=25)
+        return _round(model, precision, lanes, size | {"clients": clients}, patience=8.0, limit=150, least=25)
 
     def shares_of(model: str, precision: str) -> list[Cell]:
-        return _shares(model, precision, None, size | {"clients": 250}, patience=20.0, limit=100, least=30)
+        return _shares(model, precision, None, size | {"clients": 250}, patience=20.0, limit=150, least=30)
 
     def steps_of(model: str, precision: str, examples: int, length: int, kinds: tuple[str, ...]) -> Iterator[Cell]:
         vocabulary = {"bert_base": 30_522}.get(model)

@@ -44,8 +44,7 @@ def measure_memory(mebibytes: int, patience: float) -> dict[str, Any]:
     copied = time_runs(lambda: plus_one(there), patience, at_once=AT_ONCE)
     sent = time_runs(lambda: jax.device_put(here), patience)
     # An array that was fetched once is remembered by JAX: fetch a new one each time.
-    fresh = iter([plus_one(there) for _ in range(3)])
-    jax.block_until_ready(there)
+    fresh = iter(jax.block_until_ready([plus_one(there) for _ in range(3)]))
     fetched = time_runs(lambda: np.asarray(next(fresh)), 0.0, least=3)
     small = jax.block_until_ready(jnp.zeros(8))
     jax.block_until_ready(plus_one(small))

@@ -177,9 +177,7 @@ def _parity(results: Results) -> list[list[str]]:
     rows = [["model", "precision", "computation", "relative difference", "bound"]]
     for name, one in results.measured(PARITY).items():
         if "differences" not in one:
-            rows.append(
-                [name, "float32", "a draw", f"{one['greatest_difference']:.1e}, at most", f"{one['bound']:.0e}"]
-            )
+            rows.append([name, "float32", "a draw", f"{one['difference']:.1e}", f"{one['bound']:.1e}"])
             continue
         for policy, of in one["differences"].items():
             for computation, value in of.items():
