@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from fedlm.fl_core.client_algorithms.interface import check_private
+from fedlm.fl_core.client_algorithms.interface import check_private, check_usable
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
 from fedlm.fl_core.privacy.participation import Participation
@@ -145,8 +145,10 @@ def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExper
     if own.client_algorithm is not None:
         local = dataclasses.replace(local, algorithm=own.client_algorithm)
         optimization = dataclasses.replace(optimization, algorithm=own.client_algorithm)
-        if private:
-            check_private(own.client_algorithm, jax.eval_shape(model.init, jax.random.key(0)))
+    like = jax.eval_shape(model.init, jax.random.key(0))
+    if private:
+        check_private(local.algorithm, like)
+    check_usable(local.algorithm, like)
     delta = experiment.privacy.delta or len(train.num_examples) ** -1.1
     training_data = store.training_data(check=private)
     if (store.path / BUDGET_FILE).exists():

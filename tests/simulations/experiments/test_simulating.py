@@ -406,3 +406,15 @@ def test_names_of_modules_lead_to_the_same_bits(data, tmp_path, monkeypatch):
     by_object = fedlm.simulate(data=data, **SETTINGS | objects)
     assert by_name.summary["parameters_sha256"] == by_object.summary["parameters_sha256"]
     assert by_name.summary["experiment"]["server_optimizer"] == "own_parts_of_mine:ADAM"
+
+
+@dataclasses.dataclass(frozen=True)
+class Complex(HalfSteps):
+    def finish(self, server, local):
+        return jax.tree_util.tree_map(lambda leaf: leaf + 1j, local.params)
+
+
+def test_a_client_algorithm_that_does_not_fit_is_refused_before_the_folder_is_touched(data, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"Complex.finish must make float32 arrays"):
+        fedlm.simulate(data=data, client_algorithm=Complex(), out=tmp_path / "run", **SETTINGS)
+    assert not (tmp_path / "run").exists()
