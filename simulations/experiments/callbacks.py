@@ -47,7 +47,8 @@ class Callback:
         """See the summary of the run that has ended."""
 
     def on_failure(self, error: BaseException) -> None:
-        """Be told that the run did not come to its end; only where a round was seen."""
+        """Be told that the run did not come to its end; only where `on_begin` was done. What this raises becomes a note
+        of the error."""
 
 
 class EarlyStopping(Callback):

@@ -20,6 +20,7 @@ from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parame
 from fedlm.fl_core.server_optimizers import ServerState
 from fedlm.models.base import Model
 from fedlm.models.precision import Precision, resolve_precision, with_precision
+from fedlm.models.registry import ModelEntry
 from fedlm.simulations.data.federated_data import DataSet, StoredData, open_splits
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.engine.cohort_engine import ClientWork
@@ -264,8 +265,15 @@ def _identity(
     )
 
 
-@functools.lru_cache(maxsize=32)
 def _model(model: str | OwnModel, vocabulary_size: int, precision: Precision) -> Model:
+    if isinstance(model, str | ModelEntry | Model):
+        return _same_model(model, vocabulary_size, precision)
+    # A function may make another model when it is called again.
+    return with_precision(build_model(model, vocabulary_size), precision)
+
+
+@functools.lru_cache(maxsize=32)
+def _same_model(model: str | ModelEntry | Model, vocabulary_size: int, precision: Precision) -> Model:
     # The same object for the same model lets the next experiment of a comparison reuse compiled programs.
     if isinstance(model, str):
         return with_precision(create_federated_model(model, vocabulary_size), precision)

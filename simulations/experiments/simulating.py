@@ -1,5 +1,6 @@
 """One call that runs a federated experiment of a program's own: settings by name, parts by name or by object."""
 
+import copy
 import difflib
 import tempfile
 from collections.abc import Sequence
@@ -154,31 +155,45 @@ def _run(
 
 
 class _Watching:
-    """Calls callbacks: none of them before there is a round to see."""
+    """Calls callbacks, none of them before there is a round to see, with copies of their own of what is recorded."""
 
     def __init__(self, callbacks: Sequence[Callback], settings: dict[str, Any]):
-        self._callbacks, self._settings, self._begun = callbacks, settings, False
+        self._callbacks, self._settings = callbacks, settings
+        self._begun: list[Callback] = []
 
     def see(self, finished: FinishedRound) -> bool:
         if not self._begun:
-            self._begun = True
             for callback in self._callbacks:
-                callback.on_begin(self._settings)
-        stops = False
-        for callback in self._callbacks:
-            asked = callback.on_round(finished)
-            if asked and not callback.may_stop:
-                raise ConfigurationError(
-                    f"{type(callback).__name__}.on_round gave {asked!r}, which ends the run, but only a callback with "
-                    "may_stop = True in its class may; set it, or return nothing"
-                )
-            stops |= bool(asked)
-        return stops
+                callback.on_begin(copy.deepcopy(self._settings))
+                self._begun.append(callback)
+        asked = [_asks_to_stop(callback, finished) for callback in self._callbacks]
+        return any(asked)
 
     def fail(self, error: BaseException) -> None:
-        for callback in self._callbacks if self._begun else ():
-            callback.on_failure(error)
+        for callback in self._begun:
+            try:
+                callback.on_failure(error)
+            except Exception as another:
+                # The first error says why the run failed.
+                error.add_note(f"{type(callback).__name__}.on_failure failed too: {type(another).__name__}: {another}")
 
     def end(self, summary: dict[str, Any]) -> None:
-        for callback in self._callbacks if self._begun else ():
-            callback.on_end(summary)
+        for callback in self._begun:
+            callback.on_end(copy.deepcopy(summary))
+
+
+def _asks_to_stop(callback: Callback, finished: FinishedRound) -> bool:
+    name = f"{type(callback).__name__}.on_round"
+    given = callback.on_round(finished._replace(row=copy.deepcopy(finished.row)))
+    try:
+        asked = bool(given)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{name} gave a {type(given).__name__} that is neither true nor false, but must give True, False or nothing"
+        ) from error
+    if asked and not callback.may_stop:
+        raise ConfigurationError(
+            f"{name} gave {given!r}, which ends the run, but only a callback with may_stop = True in its class may; "
+            "set it, or return nothing"
+        )
+    return asked

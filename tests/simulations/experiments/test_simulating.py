@@ -206,15 +206,41 @@ def test_callbacks_see_every_round_with_its_parameters(data):
     assert (watch.settings["rounds"], watch.settings["model"], watch.ended) == (4, "own()", ["finished"])
 
 
-def test_what_a_callback_does_to_its_parameters_changes_nothing(data):
+def test_what_a_callback_does_to_what_it_is_told_changes_nothing(data, tmp_path):
     class Vandal(fedlm.Callback):
+        def on_begin(self, settings):
+            settings["rounds"] = 9
+
         def on_round(self, finished):
             finished.params.clear()
+            finished.row["train_loss"] = 9.0
 
-    assert (
-        fedlm.simulate(data=data, callbacks=[Vandal()], **SETTINGS).summary["parameters_sha256"]
-        == fedlm.simulate(data=data, **SETTINGS).summary["parameters_sha256"]
-    )
+        def on_end(self, summary):
+            summary["privacy"] = "perfect"
+            summary["experiment"].clear()
+
+    watch = Watch()
+    run = fedlm.simulate(data=data, callbacks=[Vandal(), watch], out=tmp_path, **SETTINGS)
+    honest = fedlm.simulate(data=data, **SETTINGS)
+    for told in ("parameters_sha256", "privacy", "experiment"):
+        assert run.summary[told] == honest.summary[told]
+    assert [row["train_loss"] for row in run.rows] == [row["train_loss"] for row in honest.rows]
+    assert [dict(finished.row) for finished in watch.rounds] == run.rows
+    assert watch.settings["rounds"] == 4
+    assert json.loads((tmp_path / "summary.json").read_text()) == run.summary
+
+
+def test_a_model_function_is_called_for_each_run(data):
+    sizes = {"hidden": 4}
+
+    def model(vocabulary_size):
+        return cifg("mine", CifgConfig(vocabulary_size=vocabulary_size, embedding=4, **sizes))
+
+    settings = SETTINGS | {"model": model, "rounds": 1}
+    small = fedlm.simulate(data=data, **settings)
+    sizes["hidden"] = 6
+    large = fedlm.simulate(data=data, **settings)
+    assert small.summary["parameters"] < large.summary["parameters"]
 
 
 def test_with_privacy_only_released_models_are_seen(data, tmp_path):
@@ -304,6 +330,40 @@ def test_a_callback_that_may_not_stop_the_run_says_so(data):
     assert not thoughtless.ended
 
 
+def test_a_failing_callback_hides_no_error_and_no_other_callback(data):
+    class FailsTwice(fedlm.Callback):
+        def on_failure(self, error):
+            raise ValueError("after the fact")
+
+    class FailsToBegin(Watch):
+        def on_begin(self, settings):
+            raise RuntimeError("no connection")
+
+    begun, fails_to_begin, not_begun = Watch(), FailsToBegin(), Watch()
+    with pytest.raises(RuntimeError, match="no connection") as raised:
+        fedlm.simulate(data=data, callbacks=[FailsTwice(), begun, fails_to_begin, not_begun], **SETTINGS)
+    assert raised.value.__notes__ == ["FailsTwice.on_failure failed too: ValueError: after the fact"]
+    assert begun.failed == ["no connection"]
+    assert not fails_to_begin.failed
+    assert not not_begun.failed
+
+
+def test_a_callback_that_gives_an_array_is_named(data):
+    class GivesArray(fedlm.Callback):
+        def on_round(self, finished):
+            return np.zeros(2)
+
+    with pytest.raises(ConfigurationError, match=r"GivesArray\.on_round gave a ndarray"):
+        fedlm.simulate(data=data, callbacks=[GivesArray()], **SETTINGS)
+
+
+class UnhashableModel:
+    __hash__ = None
+
+    def __call__(self, vocabulary_size):
+        return 3
+
+
 class UnhashableOptimizer:
     __hash__ = None
 
@@ -317,6 +377,7 @@ class UnhashableOptimizer:
         ({"model": 3}, "model is a int"),
         ({"model": cifg("mine", CifgConfig(vocabulary_size=50, embedding=4, hidden=6))}, "vocabulary of 50"),
         ({"model": lambda vocabulary_size: 3}, "model is a int"),
+        ({"model": UnhashableModel()}, "model is a int"),
         ({"server_optimizer": 3}, "server_optimizer is a int"),
         ({"server_optimizer": UnhashableOptimizer()}, "a UnhashableOptimizer that cannot be hashed"),
         ({"server_optimizer": optax.add_noise(0.1, 0.5, 1)}, "holds a typed random key"),
