@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from fedlm.models.errors import ConfigurationError
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
 
 Params = Any
@@ -82,6 +83,8 @@ def language_model(
 ) -> Model:
     """Make a `Model`, from what it is made of, whose loss is the cross-entropy of the next token.
 
+    The loss raises ConfigurationError where it is traced and `apply` gives logits of another shape than it must.
+
     Example:
       >>> bigrams = language_model("bigrams", 9, lambda key: jnp.zeros((9, 9)), lambda params, tokens: params[tokens])
       >>> sums = bigrams.loss(bigrams.init(jax.random.key(0)), Batch(jnp.array([[1, 4, 5, 2]]), jnp.ones(1)))
@@ -92,9 +95,23 @@ def language_model(
     def loss(params: Params, batch: Batch) -> ExampleSums:
         logits = apply(params, batch.tokens[:, :-1])
         targets = batch.tokens[:, 1:]
+        check_logits(name, logits, (*targets.shape, vocabulary_size))
         return next_token_sums(cross_entropy(logits, targets), logits, targets)
 
     return Model(name, vocabulary_size, init, apply, loss)
+
+
+def check_logits(name: str, logits: Any, expected: tuple[int, ...]) -> None:
+    """Refuse, as a ConfigurationError, what a model's `apply` gave if it is no array of the shape of its logits.
+
+    Picking a target beyond the logits gives NaN, not an error.
+    """
+    found = getattr(logits, "shape", None)
+    if found != expected:
+        what = f"logits of shape {found}" if found is not None else f"a {type(logits).__name__}"
+        raise ConfigurationError(
+            f"model {name!r}: apply gave {what}, but must give {expected}: [batch, length, vocabulary_size]"
+        )
 
 
 def batch_loss(model: Model, params: Params, batch: WeightedBatch) -> tuple[jax.Array, ExampleSums]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 
-from fedlm.models.base import Model, Params
+from fedlm.models.base import Model, Params, check_logits
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
 
 
@@ -46,6 +46,7 @@ def masked_language_model(
 
     def loss(params: Params, batch: MaskedBatch) -> ExampleSums:
         logits = apply(params, batch.inputs)
+        check_logits(name, logits, (*batch.targets.shape, mask_id(vocabulary_size) + 1))
         return next_token_sums(cross_entropy(logits, batch.targets), logits, batch.targets)
 
     return Model(name, mask_id(vocabulary_size) + 1, init, apply, loss, objective="masked")

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlm.models.base import Batch, Model, batch_loss, language_model
+from fedlm.models.errors import ConfigurationError
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
+from fedlm.models.masked_language import MaskedBatch, masked_language_model
 from fedlm.models.special_tokens import EOS_ID, OOV_ID, PAD_ID
 
 VOCABULARY = 11
@@ -209,3 +211,25 @@ def test_a_batch_of_padding_only_has_loss_zero():
     loss, gradient = jax.value_and_grad(lambda p: batch_loss(model, p, batch)[0])(model.init(jax.random.key(0)))
     assert loss == 0
     assert np.all(np.asarray(gradient["logits"]) == 0)
+
+
+@pytest.mark.parametrize(
+    ("gave", "what"),
+    [
+        (lambda tokens: jnp.zeros((*tokens.shape, 3)), r"logits of shape \(3, 5, 3\), but must give \(3, 5, 11\)"),
+        (lambda tokens: jnp.zeros((*tokens.shape, 12)), r"logits of shape \(3, 5, 12\)"),
+        (lambda tokens: jnp.zeros((tokens.shape[0], 11)), r"logits of shape \(3, 11\)"),
+        (lambda tokens: (jnp.zeros((*tokens.shape, 11)), None), "a tuple"),
+    ],
+)
+def test_logits_of_a_wrong_shape_are_refused_where_they_are_traced(gave, what):
+    def apply(params, tokens):
+        return gave(tokens)
+
+    tokens, weight = jnp.zeros((3, 6), jnp.int32), jnp.ones(3)
+    causal = language_model("own", 11, lambda key: {}, apply)
+    with pytest.raises(ConfigurationError, match=f"model 'own': apply gave {what}"):
+        jax.jit(causal.loss)({}, Batch(tokens, weight))
+    masked = masked_language_model("own", 10, lambda key: {}, apply)
+    with pytest.raises(ConfigurationError, match=f"model 'own': apply gave {what}"):
+        jax.jit(masked.loss)({}, MaskedBatch(tokens[:, 1:], tokens[:, 1:], weight))
