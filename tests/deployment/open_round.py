@@ -8,6 +8,7 @@ import numpy as np
 
 from fedlm.clients.local_training import train_locally
 from fedlm.clients.server_instructions import plan_of, program_of
+from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
@@ -69,7 +70,9 @@ class Round:
         """The header and the bytes of an honest upload."""
         program = program_of(configuration.program, small.IMPATIENT)
         plan = plan_of(configuration)
-        report = train_locally(program, self.params, small.examples_of(client), plan, configuration.client_index)
+        report = train_locally(
+            program, Broadcast(self.params), small.examples_of(client), plan, configuration.client_index
+        )
         header = messages.UploadHeader(attempt=configuration.attempt, upload_id=b"1", outcome="TRAINED")
         header.size, header.num_examples = len(report.upload), report.num_examples
         header.loss, header.tokens, header.gradient_norm = map(float, report.training)

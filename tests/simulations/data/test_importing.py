@@ -199,7 +199,7 @@ def test_command_help_teaches(capsys):
     assert caught.value.code == 0
     assert "Tokens of the vocabulary" in capsys.readouterr().out
     assert main([]) == main(["import"]) == 2
-    with pytest.raises(ConfigurationError, match="unknown action 'imprt'; choose from import, describe"):
+    with pytest.raises(ConfigurationError, match="unknown action 'imprt'; did you mean `fedlm data import`"):
         main(["imprt"])
     with pytest.raises(ConfigurationError, match="unknown source 'nowhere'; choose from stdlib, "):
         main(["import", "nowhere"])
