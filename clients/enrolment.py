@@ -9,11 +9,11 @@ from fedlm.fl_core.deployment.security.certificates import (
     key_pem,
     make_request,
     new_key,
-    read_certificate,
+    read_certificates,
     read_key,
 )
 from fedlm.fl_core.deployment.security.credentials import write_credentials
-from fedlm.fl_core.deployment.security.grpc_enrolment import enrol
+from fedlm.fl_core.deployment.transport.http_enrolment import enrol
 from fedlm.fl_core.errors import ConfigurationError
 
 _UNUSED_KEY = "enrolment.key"
@@ -30,7 +30,7 @@ def enrol_device(server: str, authority: Path, token: str, folder: Path) -> None
     """
     if (folder / "client.pem").exists():
         raise ConfigurationError(f"{folder}: has credentials already; give another folder, or remove it to enrol again")
-    believed = certificate_pem(read_certificate(authority))
+    believed = b"".join(map(certificate_pem, read_certificates(authority)))
     make_folder(folder, private=True)
     path = folder / _UNUSED_KEY
     if not path.exists():

@@ -5,6 +5,7 @@ What leaves the device is the messages of `fl_core/deployment/protocol/messages.
 
 import asyncio
 import contextlib
+import math
 import random
 import secrets
 import time
@@ -17,6 +18,7 @@ import numpy as np
 
 from fedlm.clients.example_store import Examples
 from fedlm.clients.local_training import ClientProgram, ClientReport, train_locally
+from fedlm.clients.own_participation import OwnParticipation
 from fedlm.clients.server_instructions import Encode, ReadVocabulary, encode, plan_of, program_of
 from fedlm.clients.settings import ClientLimits, Conditions
 from fedlm.fl_core.client_algorithms.interface import sent_by_server
@@ -31,6 +33,7 @@ from fedlm.models.precision import precision_scope, resolve_precision
 from fedlm.models.registry import UnknownModelError
 
 VERSION = "0.1"
+_SOONEST_SECONDS, _LATEST_SECONDS = 0.02, 24 * 3600.0
 _Outcome = messages.UploadHeader
 _Reply = messages.UploadReply
 
@@ -68,6 +71,7 @@ class Client:
         limits: ClientLimits = ClientLimits(),  # noqa: B008
         notice: Notice = lambda words: None,
         workers: Executor | None = None,
+        participation: OwnParticipation | None = None,
     ):
         """Prepare; nothing is sent before `run`.
 
@@ -79,9 +83,11 @@ class Client:
           limits: what it allows.
           notice: see `Notice`.
           workers: where training runs; threads of the event loop's where None.
+          participation: what the device has taken part in; where None, it knows of this process alone.
         """
         self._dial, self._examples, self._read_vocabulary = dial, examples, read_vocabulary
         self._conditions, self._limits, self._notice, self._workers = conditions, limits, notice, workers
+        self._participation = OwnParticipation() if participation is None else participation
         self._encoders: dict[bytes, Encode] = {}
         self._warm: _Warm | None = None
         self._download: ArtifactAssembly | None = None
@@ -145,8 +151,9 @@ class Client:
                 return self._told_to_come_back(reply.come_back)
             return await self._take_part(channel, reply.selected)
         except TransportError as error:
-            self._notice(f"the server cannot be reached: {error}")
-            return self._backoff()
+            wait = self._backoff()
+            self._notice(f"the server cannot be reached: {error}; trying again in {wait:.1f} seconds")
+            return wait
         except UnknownArtifactError:
             # The round is over.
             return self._backoff()
@@ -157,7 +164,7 @@ class Client:
         if answer.done:
             self._notice(answer.reason)
             return False
-        return answer.seconds
+        return _seconds_of(answer.seconds)
 
     def _backoff(self) -> float:
         """Choose a wait that doubles with each failure, at random so that clients do not all come at once."""
@@ -167,23 +174,28 @@ class Client:
         return longest * random.uniform(0.5, 1.5)
 
     async def _take_part(self, channel: Channel, configuration: messages.RoundConfiguration) -> float:
-        deadline = time.monotonic() + configuration.seconds
-        await self._read_tokenizer(channel, configuration.vocabulary)
-        content = await self._fetch(channel, configuration.parameters)
+        deadline = time.monotonic() + _seconds_of(configuration.seconds)
         report: ClientReport | None = None
+        examples = self._examples.version()
         try:
+            if reason := self._participation.may(configuration, examples):
+                self._notice(f"round {configuration.round_number}: it does not take part, since {reason}")
+                raise _EndedError(_Outcome.NOT_ALLOWED)
+            await self._read_tokenizer(channel, configuration.vocabulary)
+            content = await self._fetch(channel, configuration.parameters)
             loop = asyncio.get_running_loop()
             report = await loop.run_in_executor(self._workers, self._train, configuration, content, deadline)
             outcome = _Outcome.TRAINED if report else _Outcome.NOT_FINITE
         except _EndedError as ended:
             outcome = ended.outcome
         header = _header(configuration, outcome, report)
-        parts = _parts(header, report.upload if report else b"", configuration.parameters.chunk_bytes)
+        upload, chunk_bytes = report.upload if report else b"", configuration.parameters.chunk_bytes
+        parts = _parts(header, upload, chunk_bytes, lambda: self._participation.take(configuration, examples))
         if not self._limits.keep_model:
             self._download = None
         reply = await self._send(channel, parts, deadline)
         self._notice(f"round {configuration.round_number}: {_Reply.Status.Name(reply.status)} {reply.reason}".strip())
-        return reply.come_back_seconds
+        return _seconds_of(reply.come_back_seconds)
 
     async def _read_tokenizer(self, channel: Channel, description: messages.Artifact) -> None:
         if description.digest not in self._encoders:
@@ -253,6 +265,12 @@ class Client:
             await asyncio.sleep(wait)
 
 
+def _seconds_of(seconds: float) -> float:
+    """Take seconds from a server, which may say anything, so that a device neither comes back at once without end nor
+    trains without end."""
+    return min(max(seconds, _SOONEST_SECONDS), _LATEST_SECONDS) if math.isfinite(seconds) else _LATEST_SECONDS
+
+
 def _check_protocol(reply: messages.CheckInReply) -> None:
     # Servers of the first version did not say which one they spoke.
     spoken = list(reply.protocols) or [1]
@@ -276,10 +294,13 @@ def _header(
 
 
 def _parts(
-    header: messages.UploadHeader, upload: bytes, chunk_bytes: int
+    header: messages.UploadHeader, upload: bytes, chunk_bytes: int, before_upload: Callable[[], None]
 ) -> Callable[[], AsyncIterator[messages.UploadPart]]:
     async def parts() -> AsyncIterator[messages.UploadPart]:
         yield messages.UploadPart(header=header)
+        # A server that wants nothing of an update is sent nothing.
+        if upload:
+            before_upload()
         for start in range(0, len(upload), chunk_bytes):
             yield messages.UploadPart(data=upload[start : start + chunk_bytes])
 

@@ -5,6 +5,7 @@ engine and the server of a deployment both call `contribution`.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.exact_sums import SAFETY, empty_sum, grid_step, normalized, number_of_coordinates, on_grid
 from fedlm.fl_core.local_sgd import TrainingSums, global_norm
 from fedlm.models.base import Params
 
@@ -30,16 +32,23 @@ class AggregationRules:
     Attributes:
       weighting: a client counts by its `examples`, or all count the same (`uniform`).
       clip_norm: scale an update down to this L2 norm; None leaves norms alone.
+      most_examples: no client counts for more examples than these, whatever it says that it has.
+      exact: clipped updates are rounded toward zero to the grid of `exact_sums`, and integers are added, as privacy
+        needs it.
     """
 
     weighting: Weighting = "examples"
     clip_norm: float | None = None
+    most_examples: float = math.inf
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if self.weighting not in ("examples", "uniform"):
             raise ConfigurationError(f"weighting is {self.weighting!r}, but must be 'examples' or 'uniform'")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ConfigurationError(f"clip_norm is {self.clip_norm}, but must be positive (or left out)")
+        if self.exact and (self.weighting != "uniform" or self.clip_norm is None):
+            raise ConfigurationError("exact sums are of updates that are clipped and all weigh the same")
 
 
 class CohortAggregate(NamedTuple):
@@ -47,7 +56,7 @@ class CohortAggregate(NamedTuple):
 
     Attributes:
       delta: weighted sum of the decompressed, clipped updates: of deltas `server_params - local_params`, or of what
-        else the client algorithm sends, as a whole.
+        else the client algorithm sends, as a whole; an `ExactSum` in place of each array where the rules are `exact`.
       weight: sum of the weights in `delta`.
       clients: how many updates arrived.
       dropped: how many of them were not finite and so count for nothing else.
@@ -76,10 +85,10 @@ class CohortAggregate(NamedTuple):
     examples: jax.Array
 
 
-def empty_aggregate(like: Params) -> CohortAggregate:
+def empty_aggregate(like: Params, exact: bool = False) -> CohortAggregate:
     """Make the aggregate of no client: zeros, with `delta` of the structure of an update's arrays or shapes."""
     zero = jnp.zeros(())
-    delta = jax.tree_util.tree_map(jnp.zeros_like, like)
+    delta = empty_sum(like) if exact else jax.tree_util.tree_map(jnp.zeros_like, like)
     return CohortAggregate(delta, zero, zero, zero, zero, zero, jnp.zeros(NORM_BINS), TrainingSums.zero(), zero)
 
 
@@ -106,19 +115,25 @@ def contribution(
     norm = global_norm(delta) if norm is None else norm
     # A sum of squares may overflow where every value is finite; such an update is as useless.
     accepted = jnp.isfinite(norm) & jnp.isfinite(training.loss)
-    weight = jnp.where(accepted, num_examples if rules.weighting == "examples" else 1.0, 0.0)
+    counted = jnp.minimum(num_examples, rules.most_examples) if rules.weighting == "examples" else 1.0
+    weight = jnp.where(accepted, counted, 0.0)
     clipped = jnp.zeros((), bool)
     scale = weight
     clip_norm = rules.clip_norm if clip_norm is None else clip_norm
     if clip_norm is not None:
-        clipped = accepted & (norm > clip_norm)
-        scale = weight * jnp.where(clipped, clip_norm / norm, 1.0)
+        bound = clip_norm * SAFETY if rules.exact else clip_norm
+        clipped = accepted & (norm > bound)
+        scale = weight * jnp.where(clipped, bound / norm, 1.0)
 
     def keep(value: jax.Array) -> jax.Array:
         return jnp.where(accepted, value, 0.0).astype(jnp.float32)
 
+    added = jax.tree_util.tree_map(lambda leaf: jnp.where(accepted, leaf * scale, 0.0), delta)
+    if rules.exact:
+        step = grid_step(jnp.asarray(clip_norm, jnp.float32), number_of_coordinates(delta))
+        added = on_grid(added, step, "toward_zero")
     return CohortAggregate(
-        delta=jax.tree_util.tree_map(lambda leaf: jnp.where(accepted, leaf * scale, 0.0), delta),
+        delta=added,
         weight=keep(weight),
         clients=jnp.ones(()),
         dropped=1.0 - accepted,
@@ -155,7 +170,8 @@ def norm_quantiles(counts: npt.ArrayLike, quantiles: Sequence[float]) -> list[fl
 
 def add_aggregates(first: CohortAggregate, second: CohortAggregate) -> CohortAggregate:
     """Add two aggregates of disjoint sets of clients."""
-    return jax.tree_util.tree_map(jnp.add, first, second)
+    total = jax.tree_util.tree_map(jnp.add, first, second)
+    return total._replace(delta=normalized(total.delta))
 
 
 class MeanUpdate(NamedTuple):

@@ -1,6 +1,7 @@
 """Files that are whole or not there."""
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -11,10 +12,15 @@ from fedlm.fl_core.errors import ConfigurationError, DiskError
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn any OSError of writing `path` into a DiskError that says what to do."""
+    """Turn any OSError of writing `path` into a DiskError that says what to do; a full disk is not the only reason."""
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise DiskError(
+                f"{path}: cannot be written: {error}. Raise the limit on open files (`ulimit -n`), then give the same "
+                "command again."
+            ) from error
         raise DiskError(
             f"{path}: cannot be written: {error}. Make room or permit writing there, then give the same command again."
         ) from error

@@ -1,7 +1,7 @@
 """Which clients take part in a round. A cohort is a pure function of (seed, round), so resuming is free."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -41,12 +41,12 @@ class SeededSampler:
     Attributes:
       num_clients: how many clients there are.
       cohort_size: how many take part in a round; see each sampler for whether exactly, on average or at most.
-      seed: the experiment's root seed.
+      seed: the experiment's root seed, or a secret; see `host_rng`.
     """
 
     num_clients: int
     cohort_size: int
-    seed: int
+    seed: int | bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         check_cohort_size(self.cohort_size, self.num_clients)

@@ -74,6 +74,12 @@ class LocalTraining:
         counts = np.asarray(num_examples)
         return counts if self.max_examples is None else np.minimum(counts, self.max_examples)
 
+    @property
+    def most_examples(self) -> int:
+        """How many examples a client can train on in a round, and count for, at most."""
+        batches = self.max_batches * self.batch_size
+        return batches if self.max_examples is None else min(batches, self.max_examples)
+
     def count_steps(self, num_examples: npt.ArrayLike) -> np.ndarray:
         """Count the local steps that `batch_rows` gives to clients with int [clients], or one int, examples."""
         rows = self.rows_per_epoch(num_examples) * self.epochs

@@ -7,7 +7,7 @@ devices, so that nothing but JAX is needed; in a single process there is none.
 import functools
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import jax
@@ -91,7 +91,8 @@ def from_first(tree: Any) -> Any:
     """Put the arrays of the first process on all devices of all processes, bit for bit; the trees of other processes
     give the shapes and types only."""
     if jax.process_count() == 1:
-        return jax.device_put(tree, NamedSharding(_mesh(), PartitionSpec()))
+        with jax.enable_x64(True):
+            return jax.device_put(tree, NamedSharding(_mesh(), PartitionSpec()))
     return jax.tree_util.tree_map(_leaf_from_first, tree)
 
 
@@ -101,7 +102,8 @@ def _leaf_from_first(leaf: Any) -> jax.Array:
     bits = np.zeros((jax.local_device_count(), *whole.shape), f"u{whole.itemsize}")
     if is_first():
         bits[0] = whole.view(bits.dtype)
-    with lost_processes():
+    # Without 64-bit types JAX would round float64 arrays, such as those of noise.
+    with lost_processes(), jax.enable_x64(True) if whole.itemsize == 8 else nullcontext():
         spread = jax.make_array_from_process_local_data(_by_device(), bits)
         return jax.block_until_ready(_sum_of_bits(spread, whole.dtype.name))
 

@@ -4,20 +4,26 @@ A stream is a pure function of (root seed, purpose, indices): drawing from one n
 resumed run draws what the uninterrupted one would have drawn.
 """
 
+import hmac
 import zlib
 
 import jax
 import numpy as np
 
 
-def host_rng(seed: int, purpose: str, *indices: int) -> np.random.Generator:
+def host_rng(seed: int | bytes, purpose: str, *indices: int) -> np.random.Generator:
     """Make the NumPy generator of a stream, at its start.
 
     Args:
-      seed: the root seed, not negative.
+      seed: the root seed, not negative; or a secret, of which HMAC-SHA256 makes each stream a Philox key of 128
+        bits.
       purpose: what the numbers are for, such as `cohort`.
       *indices: what else tells this stream from its siblings, such as round and client; not negative.
     """
+    if isinstance(seed, bytes):
+        name = b"".join(index.to_bytes(8, "little") for index in (len(indices), *indices)) + purpose.encode()
+        key = np.frombuffer(hmac.digest(seed, name, "sha256")[:16], "<u8")
+        return np.random.Generator(np.random.Philox(key=key))
     return np.random.default_rng(np.random.SeedSequence([seed, _purpose_number(purpose), *indices]))
 
 

@@ -1,7 +1,7 @@
 """The round loop, written once: simulations and deployments differ only in the `CohortRunner` they bring."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -133,8 +133,9 @@ def run_rounds(
     optimization: FederatedOptimization,
     averaging: Averaging | None = None,
     averaging_state: Any = None,
-) -> Iterator[RoundResult]:
-    """Run rounds one by one, yielding after each.
+) -> Generator[RoundResult, tuple[ServerState, Any] | None, None]:
+    """Run rounds one by one, yielding after each; states that are sent, of server and averaging, take the place of the
+    round's.
 
     Args:
       rounds: the round numbers to run; to resume, start where the state was saved.
@@ -164,9 +165,11 @@ def run_rounds(
         if mean.restart:
             state = init_server(optimization.server, state.params)._replace(algorithm=state.algorithm)
         asked = len(plan.clients) if cohort.asked is None else cohort.asked
-        yield RoundResult(plan.round_number, state, cohort, asked, mean)
+        sent = yield RoundResult(plan.round_number, state, cohort, asked, mean)
+        if sent is not None:
+            state, averaging_state = sent
         # The next round needs the memory.
-        del cohort, mean
+        del cohort, mean, sent
         plan = following
 
 

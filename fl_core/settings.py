@@ -66,6 +66,11 @@ class TrainingSettings:
     the same with it."""
     update_clip_norm: float | None = None
     """Scale an update down to this L2 norm on the server. This alone gives no privacy guarantee."""
+    update_norm_bound: Literal["auto", "adaptive", "none"] = "auto"
+    """What bounds the norms of updates where update-clip-norm is not given. adaptive: four times the median norm of the
+    latest cohorts, and in a run's first round every update counts by its direction alone, so that a few clients cannot
+    move the model at will. none: nothing. auto: adaptive in a deployment without privacy, none in a simulation, whose
+    clients are honest. With privacy update-clip-norm bounds them."""
 
     compression: CompressionName | None = None
     """How updates travel; docs/protocol.md describes each. That of upload-bits where it is not given."""
@@ -87,6 +92,11 @@ class TrainingSettings:
             raise ConfigurationError(f"server_warmup_rounds is {self.server_warmup_rounds}, but must be at least 0")
         if self.compression is None and self.upload_bits is None:
             object.__setattr__(self, "upload_bits", 8)
+        if self.update_norm_bound != "auto" and self.update_clip_norm is not None:
+            raise ConfigurationError(
+                f"update_norm_bound is {self.update_norm_bound}, but update_clip_norm, {self.update_clip_norm}, bounds "
+                "norms; leave one of the two out"
+            )
         self.local_training(), self.aggregation_rules(False), self.server_config(), self.compressor()
 
     def compressor(self) -> Compressor:
@@ -121,7 +131,12 @@ class TrainingSettings:
     def aggregation_rules(self, private: bool) -> AggregationRules:
         """Collect how the server treats updates."""
         weighting: Weighting = "uniform" if private else "examples"
-        return AggregationRules(weighting if self.weighting == "auto" else self.weighting, self.update_clip_norm)
+        return AggregationRules(
+            weighting if self.weighting == "auto" else self.weighting,
+            self.update_clip_norm,
+            self.local_training().most_examples,
+            private,
+        )
 
     def server_config(self) -> ServerOptimizerConfig:
         """Collect the server optimizer's constants."""

@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from benchmarks.accelerator.rounds import STEPS_PER_CHUNK, Rounds, client_work, draw_clients
 from benchmarks.accelerator.timing import first_seconds, time_runs
 from fedlm.fl_core.aggregation import CohortAggregate
+from fedlm.fl_core.exact_sums import grid_step, number_of_coordinates, on_grid
 from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.privacy.noise_source import fresh_secret
 from fedlm.fl_core.privacy.participation import BoundedParticipation
@@ -135,13 +136,15 @@ def _after_the_round(params: Params, aggregate: CohortAggregate, clients: int) -
     """Time the noise of a tree, averaged over some rounds, and the server's step of FedAdam."""
     plan = PrivacyPlan("tree", PLANNED, 1.0, BoundedParticipation(1, 1))
     private = PrivateRounds(PrivateAggregation(plan, 1.0, clients), fresh_secret(), params)
+    sizes = number_of_coordinates(params)
     server = ServerOptimizerConfig()
+    exact = aggregate._replace(delta=on_grid(aggregate.delta, grid_step(np.float32(1.0), sizes), "to_nearest"))
     state, step = init_server(server, params), jax.jit(lambda state, delta: server_step(server, state, delta, 0.01))
 
     def noisy_rounds() -> Any:
         now, deltas = private.init(), None
         for number in range(NOISE_ROUNDS):
-            mean = private.next(now, aggregate, number)
+            mean = private.next(now, exact, number)
             now, deltas = mean.state, mean.delta
         return deltas
 

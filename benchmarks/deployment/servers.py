@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import psutil
@@ -29,7 +29,7 @@ def fedlm(connection: Connection, shape: Shape, check_in_seconds: float = 0.2, t
     from fedlm.fl_core.deployment.roles import Endpoints, serve
     from fedlm.fl_core.deployment.server.client_service import Task
     from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
-    from fedlm.fl_core.deployment.transport.listeners import Listeners, ListenOptions
+    from fedlm.fl_core.deployment.transport.listeners import Listener, ListenOptions
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
     return_freed_memory()
@@ -39,10 +39,21 @@ def fedlm(connection: Connection, shape: Shape, check_in_seconds: float = 0.2, t
     jax.jit(lambda values: values + 1)(jax.numpy.zeros(1)).block_until_ready()
     before = psutil.Process().memory_info().rss
 
-    class Telling(Listeners):
+    class Telling(NamedTuple):
+        """A listener that tells its port."""
+
+        inner: Listener
+
+        @property
+        def port(self) -> int:
+            return self.inner.port
+
         async def start(self) -> None:
-            await super().start()
+            await self.inner.start()
             connection.send({"port": self.port, "memory": before})
+
+        async def stop(self, grace: float) -> None:
+            await self.inner.stop(grace)
 
     def listen(handlers: Any) -> Telling:
         return Telling(TRANSPORTS[transport].listen(handlers, ListenOptions(f"{LOOPBACK}:0", CHUNK)))

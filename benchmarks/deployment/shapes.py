@@ -66,6 +66,7 @@ def deployment_of(shape: Shape, check_in_seconds: float) -> "Deployment":
         cohort_size=shape.goal,
         minimum_reports=shape.goal,
         over_selection=shape.selected / shape.goal,
+        window_seconds=0.0,
         selection_seconds=3600.0,
         reporting_seconds=3600.0,
         check_in_seconds=check_in_seconds,

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -123,9 +122,8 @@ def state_bytes(name: str, like: Any) -> int:
     """The most that a mechanism keeps between rounds."""
     if name == "tree_honaker":
         deepest = max(range(1, ROUNDS + 1), key=lambda number: number.bit_count())
-        return deepest.bit_count() * like["x"].nbytes
-    state = jax.eval_shape(lambda: jax.tree_util.tree_map(jnp.asarray, make_noise(plan_of(name)).init(like)))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree_util.tree_leaves(state))
+        return deepest.bit_count() * 8 * like["x"].size
+    return sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(make_noise(plan_of(name)).init(like)))
 
 
 def time_question(mechanism: str, rounds: int, participation: Any) -> float:

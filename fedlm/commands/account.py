@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -25,9 +25,12 @@ from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
 
+if TYPE_CHECKING:
+    from fedlm.fl_core.privacy.ledger import PrivacyLedger
+
 KINDS = {
     **{mechanism.name.replace("_", "-"): mechanism.summary for mechanism in MECHANISMS.values()},
-    "dpsgd": "central DP-SGD with Poisson or truncated Poisson batches",
+    "dpsgd": "central DP-SGD with Poisson or truncated Poisson batches, or with banded noise",
     "simulate": "what `fedlm simulate` with the same options would promise, without running it",
     "ledger": "what a run has spent, or several runs together, from their ledgers",
     "budget": "what private runs on a data set may spend together, and what is reserved",
@@ -83,9 +86,10 @@ def _command_of(mechanism: Mechanism) -> type:
 
 @dataclass(frozen=True, kw_only=True)
 class DpSgdCommand(_Noise):
-    """State the privacy of central training with DP-SGD.
+    """State the privacy of central training with DP-SGD, or with banded noise.
 
-    Unit: an example. Every example is in a batch independently with probability batch-size / examples. Accounted by
+    Unit: an example. Every example is in a batch independently with probability batch-size / examples; with bands, in
+    those steps that are for its part, one of as many, with as many times that probability. Accounted by
     privacy loss distributions: epsilon is an upper bound at any delta, with a lower bound and the looser epsilon of
     Renyi accounting beside it.
     """
@@ -101,6 +105,11 @@ class DpSgdCommand(_Noise):
     truncated_batch_size: int | None = None
     """Examples that the device takes at most, for truncated-poisson; the batch size and six standard deviations where
     it is not given."""
+    mechanism: Literal["gaussian", "banded"] = "gaussian"
+    """gaussian: noise of every step is independent. banded: correlated, with cyclic sampling (amplified banded matrix
+    factorization)."""
+    bands: int | None = None
+    """Of the banded mechanism; where it is not given, those of the least error at epsilon."""
     adjacency: Literal["add_or_remove", "zero_out"] = "add_or_remove"
     """Which data sets are neighbours: one example more or less, or one example whose gradient is zero."""
 
@@ -240,7 +249,8 @@ def _with_chosen_noise(command: _Noise, with_noise: Callable[[float], PrivacyPla
 
 def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
     from fedlm.fl_core.privacy.accounting import account
-    from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches
+    from fedlm.fl_core.privacy.band_choice import best_bands
+    from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches, most_bands
 
     truncated = command.truncated_batch_size
     if command.sampling == "poisson" and truncated is not None:
@@ -248,13 +258,30 @@ def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
     if command.sampling == "truncated-poisson" and truncated is None:
         truncated = enough_for_most_batches(command.batch_size, command.examples)
 
-    def with_noise(noise_multiplier: float) -> PrivacyPlan:
-        return central_plan(
-            command.examples, command.batch_size, command.steps, noise_multiplier, truncated, command.adjacency
-        )
+    def planned(bands: int | None) -> PrivacyPlan:
+        def with_noise(noise_multiplier: float) -> PrivacyPlan:
+            return central_plan(
+                command.examples,
+                command.batch_size,
+                command.steps,
+                noise_multiplier,
+                truncated,
+                command.adjacency,
+                bands=bands,
+            )
 
-    plan = _with_chosen_noise(command, with_noise)
+        return _with_chosen_noise(command, with_noise)
+
+    if command.mechanism == "gaussian" and command.bands is not None:
+        raise ConfigurationError("bands does nothing with the mechanism gaussian; leave it out")
+    if command.mechanism == "gaussian" or command.bands is not None:
+        plan = planned(command.bands)
+    elif command.epsilon is None:
+        raise ConfigurationError("bands can only be chosen for an epsilon; give --bands, or --epsilon")
+    else:
+        plan = best_bands(planned, most_bands(command.examples, command.batch_size, command.steps))
     return account(plan, command.delta).as_json() | {
+        "bands": len(plan.coefficients) or None,
         "truncated_batch_size": truncated,
         "noise_batch_ratio": plan.noise_multiplier / command.batch_size,
         "plan": plan.as_json(),
@@ -277,10 +304,9 @@ def _simulation(command: SimulateStatementCommand) -> dict[str, Any]:
 
 
 def _ledger(command: LedgerCommand) -> dict[str, Any]:
-    from fedlm.fl_core.privacy.ledger import PrivacyLedger
     from fedlm.fl_core.privacy.statement import state, state_together
 
-    ledgers = {str(path): PrivacyLedger(_ledger_path(path)) for path in command.path}
+    ledgers = {str(path): _read_ledger(path) for path in command.path}
     if len(ledgers) > 1:
         return state_together(ledgers, command.delta).as_json()
     (ledger,) = ledgers.values()
@@ -306,6 +332,15 @@ def _budget(command: BudgetCommand) -> dict[str, Any]:
     reserved = budget.reserved()
     nothing: dict[str, Any] = {"epsilon": 0.0, "delta": budget.delta, "trainings": [], "assumptions": []}
     return {"epsilon_budget": budget.epsilon, **(nothing if reserved is None else reserved.as_json())}
+
+
+def _read_ledger(given: Path) -> "PrivacyLedger":
+    from fedlm.fl_core.privacy.ledger import PrivacyLedger
+    from fedlm.fl_core.runs.initial_parameters import ledger_in
+
+    path = _ledger_path(given).absolute()
+    found = ledger_in(path.parents[1]) if path.parent.name == PRIVACY_FOLDER else None
+    return found or PrivacyLedger(path)
 
 
 def _ledger_path(given: Path) -> Path:
@@ -368,6 +403,7 @@ _SHOWN = (
     "sensitivity",
     "noise_multiplier",
     "noise_batch_ratio",
+    "bands",
     "rounds",
     "unit",
     "adjacency",

@@ -41,6 +41,13 @@ class ClientCommand:
     """Names of the models to train; any registered one where none is given."""
     client_algorithms: tuple[str, ...] = ()
     """Names of the client algorithms to train with; any registered one where none is given."""
+    record: Path | None = None
+    """File in which this device counts the rounds that it took part in; beside its text where it is not given."""
+    accept_plan: bool = False
+    """Accept the population and the plan of participation that the server shows now, in place of those that it showed
+    first: the device's owner agrees to more."""
+    require_plan: bool = False
+    """Take part only where the server promises how often a client takes part, as one with privacy does."""
 
 
 def main(argv: list[str]) -> int:
@@ -48,6 +55,7 @@ def main(argv: list[str]) -> int:
     command = read_options(ClientCommand, argv, "fedlm client")
     from fedlm.clients.example_store import ExampleStore, Retention
     from fedlm.clients.network_client import Client
+    from fedlm.clients.own_participation import OwnParticipation
     from fedlm.clients.settings import ClientLimits
     from fedlm.fl_core.deployment.addresses import check_address
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
@@ -57,12 +65,14 @@ def main(argv: list[str]) -> int:
     dial = TRANSPORTS[command.transport].dial(command.server, command.credentials)
     store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
     store.forget()
+    record = command.record or command.data.with_name(command.data.name + ".participation.json")
     client = Client(
         lambda: dial(name),
         store,
         _read_vocabulary,
         limits=ClientLimits(models=command.models, algorithms=command.client_algorithms),
         notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
+        participation=OwnParticipation(record, command.accept_plan, command.require_plan),
     )
     client.run()
     return 0

@@ -3,6 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -11,8 +12,13 @@ from fedlm.commands.progress import CellProgress
 from fedlm.simulations.experiments.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.presets import PRESETS
+from fedlm.simulations.reporting.privacy_summary import choice_warning
 from fedlm.simulations.reporting.report import write_report
+from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.worker_processes import ending_by_sigterm
+
+if TYPE_CHECKING:
+    from fedlm.fl_core.privacy.statement import Statement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +29,9 @@ class CompareCommand:
     mean held-out loss is selected; its scores on the test clients are the model's result. Writes report.html,
     results.csv and plots into its folder. Stopped at any time, the same command goes on where it was.
 
-    `--mechanisms` and `--epsilons` compare at equal privacy: every model is trained with every mechanism at every
-    epsilon, rates are selected for each by itself, and the report draws test perplexity against epsilon. `inf` among
-    the epsilons adds runs without noise. Such a comparison needs `--update-clip-norm` and a `--cohort-sampler` that
-    bounds participation. Each private run alone has the guarantee that its summary states; choosing the best of several
-    runs is not accounted.
+    `--mechanisms` and `--epsilons` compare at equal privacy (`inf`: without noise); that needs `--update-clip-norm` and
+    a `--cohort-sampler` that bounds participation. Each private run alone has the guarantee that its summary states.
+    Choosing the best of several is not accounted, but with `--private-selection`.
     """
 
     comparison: Comparison
@@ -39,7 +43,7 @@ class CompareCommand:
 
 _ESSENTIALS = (
     *("out", "workers", "models", "data", "rounds", "seeds", "client_learning_rates", "server_learning_rates"),
-    *("mechanisms", "epsilons", "init_from", "cohort_size", "cohort_sampler", "length", "client_batch_size"),
+    *("mechanisms", "epsilons", "private_selection", "cohort_size", "cohort_sampler", "length", "client_batch_size"),
     *("client_epochs", "server_optimizer", "update_clip_norm", "privacy", "noise_multiplier", "target_epsilon"),
     *("delta", "evaluate_every"),
 )
@@ -49,13 +53,39 @@ def main(argv: list[str]) -> int:
     """Run `fedlm compare`."""
     command = read_options(CompareCommand, argv, "fedlm compare", PRESETS, "small", _ESSENTIALS)
     comparison = command.comparison
+    line = shlex.join(["fedlm", "compare", *argv])
+    if comparison.selection.private_selection != "none":
+        return _select(command, line)
     with ending_by_sigterm(), CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
         results = run_comparison(comparison, command.out, command.workers, progress.update)
-    report = write_report(comparison, results, command.out, shlex.join(["fedlm", "compare", *argv]))
+    report = write_report(comparison, results, command.out, line)
     console = Console()
     for result in results:
         if result.status != "finished":
             why = result.summary.get("diverged_because") or result.summary.get("error")
             console.print(f"[red]{result.status}[/] {result.cell.directory}: {why}")
+    for warning in choice_warning(model_results(results)):
+        console.print(f"[red]not accounted[/]: {warning}", soft_wrap=True, highlight=False)
     console.print(f"report: {report}", soft_wrap=True)
     return 0 if all(result.status != "failed" for result in results) else 1
+
+
+def _select(command: CompareCommand, line: str) -> int:
+    # The libraries of privacy take a while to load.
+    from fedlm.simulations.experiments.private_selection import CHOSEN, run_selection
+    from fedlm.simulations.reporting.selection_page import write_selection_page
+
+    console = Console()
+
+    def announce(stated: "Statement") -> None:
+        said = f"privacy of the run that will be chosen: {stated.sentence()}"
+        console.print(said, soft_wrap=True, highlight=False, markup=False)
+        console.print("training; how many runs there are, and how they do, is not told", soft_wrap=True)
+
+    with ending_by_sigterm():
+        selection = run_selection(command.comparison, command.out, command.workers, announce)
+    report = write_selection_page(command.comparison, selection, command.out, line)
+    where = "none of the runs that were drawn" if selection.chosen is None else str(command.out / CHOSEN)
+    console.print(f"chosen: {where}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"report: {report}", soft_wrap=True)
+    return 0

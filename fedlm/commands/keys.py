@@ -1,5 +1,6 @@
 """`fedlm keys`: credentials of a deployment's server, clients and operators."""
 
+import asyncio
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, write_operator_token
+from fedlm.fl_core.errors import ConfigurationError
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -43,17 +45,22 @@ class AuthorityCommand(_InFolder):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerCommand(_InFolder):
-    """Make the server's certificate and key, in place of earlier ones."""
+    """Make the server's certificate and key, in place of earlier ones; a server that runs takes them up by itself."""
 
     host: tuple[str, ...] = ()
-    """Names or addresses that clients dial, beside those of loopback."""
+    """Names or addresses that clients dial, beside those of loopback; those of the certificate that is there where none
+    is given."""
     days: int = 825
     """For how long it is valid."""
 
     def run(self) -> None:
-        hosts = tuple(dict.fromkeys((*self.host, *_LOOPBACK)))
-        Authority(self.folder).make_server(hosts, self.days)
+        authority = Authority(self.folder)
+        before = authority.server_hosts()
+        hosts = tuple(dict.fromkeys((*(self.host or before), *_LOOPBACK)))
+        authority.make_server(hosts, self.days)
         print(f"server: {self.folder / 'server.pem'}, for {', '.join(hosts)}")
+        if dropped := [host for host in before if host not in hosts]:
+            print(f"it is not for {', '.join(dropped)} any more; give them as --host too where clients dial them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +100,25 @@ class TokenCommand(_InFolder):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServeCommand(_InFolder):
+    """Give devices certificates for their tokens until stopped: in a process of its own, which alone needs the
+    authority's key. A server of clients does without; both may have the folder, or the server a copy without `ca.key`.
+    """
+
+    address: str = "127.0.0.1:8472"
+    """Where to listen: host and port; port 0 takes a free one."""
+    log: Path | None = None
+    """File for the log, which is put aside when it has 64 MiB, four times; standard error where it is not given."""
+
+    def run(self) -> None:
+        from fedlm.fl_core.deployment.event_log import json_log
+        from fedlm.fl_core.deployment.roles import enrol_devices
+
+        with json_log(self.log):
+            asyncio.run(enrol_devices(self.folder, self.address))
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnrolCommand:
     """On a device: make a key, and get a certificate for it with a token that the operator gave."""
 
@@ -100,14 +126,17 @@ class EnrolCommand:
     """Host and port of the server's enrolment."""
     ca: Path
     """The authority's certificate, `ca.pem`, that the operator gave; no other server is talked to."""
-    token: str
-    """The token; - reads it from standard input, where nobody else on this machine sees it."""
+    token: Path | None = None
+    """File of the token; standard input where it is not given. Others on this machine see what commands are given."""
     out: Path
     """Folder for the credentials, for `fedlm client --credentials`."""
 
     def run(self) -> None:
         check_address(self.server)
-        token = sys.stdin.readline() if self.token == "-" else self.token
+        try:
+            token = sys.stdin.readline() if self.token is None else self.token.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{self.token}: no token can be read ({error}); give its file") from error
         enrol_device(self.server, self.ca, token.strip(), self.out)
         print(f"credentials: {self.out}")
 
@@ -146,6 +175,7 @@ _ACTIONS: dict[str, tuple[str, Any]] = {
     "server": ("make the server's certificate and key", ServerCommand),
     "client": ("make a client's certificate and key here, to be brought to its device", MakeClientCommand),
     "token": ("make a one-time token with which a device enrols", TokenCommand),
+    "serve": ("give devices certificates for their tokens, over the network", ServeCommand),
     "enrol": ("on a device: make a key, and get a certificate for it with a token", EnrolCommand),
     "revoke": ("let a client in no more", RevokeCommand),
     "list": ("list the clients' certificates", ListCommand),

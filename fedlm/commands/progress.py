@@ -94,7 +94,8 @@ class StepProgress(_Bar):
             "clipped_fraction": "clipped {:.0%}",
             "gradient_norm_p50": "median norm {:.2g}",
             "signal_to_noise": "signal/noise {:.2g}",
-            "epsilon": "epsilon {:.3g}",
+            # Unit, adjacency, delta and assumptions have no room in a line.
+            "epsilon": "epsilon {:.3g} as `fedlm account ledger` states it",
             "mfu": "MFU {:.1%}",
         }
         shown = [text.format(row[name]) for name, text in names.items() if row.get(name) is not None]

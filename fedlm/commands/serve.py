@@ -1,7 +1,6 @@
 """`fedlm serve`: train one model with clients that dial in."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +50,15 @@ class ServeCommand:
     keys: Path | None = None
     """Folder of the server's credentials and the list of revoked clients, as `fedlm keys` makes it. Clients need a
     certificate of the same authority (mutual TLS), and its name is their identity."""
-    enrolment_address: str | None = None
-    """Where devices get a certificate for a one-time token: host and port. The folder of keys must have the
-    authority's own key."""
+    max_connections: int = 10_000
+    """Connections of clients at once, as far as this process may open so many files; beyond that the newest are shut,
+    and over HTTP beyond half of it from one address."""
     insecure: bool = False
     """Speak plain text, and believe the name that a client gives itself; on loopback alone."""
     database: str | None = None
-    """Where rounds, check-ins and participation are kept: postgresql://USER:PASSWORD@HOST/DATABASE, or
-    sqlite:///FILE; SQLite in the run's folder where it is not given."""
+    """Where rounds, check-ins and participation are kept: postgresql://USER@HOST/DATABASE, whose
+    password is in ~/.pgpass or the file that PGPASSFILE names, or sqlite:///FILE; SQLite in the run's folder where it
+    is not given."""
     role: Literal["all", "coordinator", "aggregator"] = "all"
     """What this process does. `all`: everything. To grow past one process, run one `coordinator`, which no client
     talks to, and several `aggregator`s, which select clients, send them the model and add up their reports: all with
@@ -67,8 +67,14 @@ class ServeCommand:
     """Where operators look: host and port of a page, `/status.json` and `/metrics` for Prometheus; nowhere where it is
     not given. With keys over HTTPS and with the token of `fedlm keys operator`; insecure over HTTP, for whoever can log
     in to this machine. An aggregator has `/metrics` alone; the rest is the coordinator's."""
+    log: Path | None = None
+    """File for the log, which is put aside when it has 64 MiB, four times; standard error where it is not given."""
     linger_seconds: float = 30.0
     """How long clients are still told that the run is over, before the server ends."""
+
+    def __post_init__(self) -> None:
+        if self.max_connections < 1:
+            raise ConfigurationError(f"max_connections is {self.max_connections}, but must be at least 1")
 
 
 _ESSENTIALS = (
@@ -82,7 +88,7 @@ _ESSENTIALS = (
 def main(argv: list[str]) -> int:
     """Run `fedlm serve`."""
     command = read_options(ServeCommand, argv, "fedlm serve", essentials=_ESSENTIALS)
-    from fedlm.fl_core.deployment.event_log import JsonLines
+    from fedlm.fl_core.deployment.event_log import json_log
 
     if command.role != "all" and command.database is None:
         raise ConfigurationError(
@@ -93,8 +99,8 @@ def main(argv: list[str]) -> int:
     if command.role == "aggregator" and command.address.rsplit(":", 1)[-1] == "0":
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
     endpoints = _endpoints(command)
-    _log_to_stderr(JsonLines())
-    asyncio.run(_process(command, endpoints))
+    with json_log(command.log):
+        asyncio.run(_process(command, endpoints))
     return 0
 
 
@@ -125,16 +131,16 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     """Choose what listens to clients, and refuse what would let anybody in."""
     from fedlm.fl_core.deployment.addresses import loopback_only
     from fedlm.fl_core.deployment.security.credentials import SERVER, read_credentials
-    from fedlm.fl_core.deployment.security.grpc_enrolment import EnrolmentServer
-    from fedlm.fl_core.deployment.security.keys import Authority
-    from fedlm.fl_core.deployment.transport.listeners import Listeners, ListenOptions
+    from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+    from fedlm.fl_core.deployment.transport.listeners import ListenOptions
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
     listen, shared = TRANSPORTS[command.transport].listen, command.role == "aggregator"
-    options = ListenOptions(command.address, command.deployment.chunk_bytes, command.keys, shared)
+    limits = ConnectionLimits(command.max_connections, max(1, command.max_connections // 2))
+    options = ListenOptions(command.address, command.deployment.chunk_bytes, command.keys, shared, limits)
     if command.insecure:
-        if command.keys is not None or command.enrolment_address is not None:
-            raise ConfigurationError("insecure does without keys and enrolment_address; leave it, or those, out")
+        if command.keys is not None:
+            raise ConfigurationError("insecure does without keys; leave one of them out")
         loopback_only(command.address)
         return lambda handlers: listen(handlers, options)
     if command.keys is None:
@@ -142,39 +148,33 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
             "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
             "speak plain text on loopback"
         )
-    credentials, enrolment = read_credentials(command.keys, SERVER), command.enrolment_address
-    if enrolment is None:
-        return lambda handlers: listen(handlers, options)
-    enrol = Authority(command.keys).enrol
-    return lambda handlers: Listeners(
-        listen(handlers, options), EnrolmentServer(enrol, enrolment, credentials.for_enrolment())
-    )
+    read_credentials(command.keys, SERVER)
+    return lambda handlers: listen(handlers, options)
 
 
 def _operators(command: ServeCommand) -> "Callable[[Overview | None, CallMetrics], Listener] | None":
     """Choose how operators are shown the server, if at all."""
     from fedlm.fl_core.deployment.addresses import loopback_only
-    from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener, token_needed
-    from fedlm.fl_core.deployment.security.credentials import server_tls
+    from fedlm.fl_core.deployment.operations.certificate_days import CertificateDays
+    from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
+    from fedlm.fl_core.deployment.security.credentials import reloading_tls
     from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
 
     address = command.operator_address
     if address is None:
         return None
-    tls = admit = None
-    if command.keys is None:
+    keys, tls, access = command.keys, None, None
+    if keys is None:
         loopback_only(address)
     else:
-        tls, admit = server_tls(command.keys), token_needed(OperatorAccess(command.keys / OPERATOR_TOKEN_FILE))
-    return lambda overview, metrics: OperatorListener(OperatorApplication(overview, metrics, admit), address, tls)
+        tls, access = reloading_tls(keys), OperatorAccess(keys / OPERATOR_TOKEN_FILE)
 
+    def listen(overview: "Overview | None", metrics: "CallMetrics") -> "Listener":
+        if keys is not None:
+            metrics.registry.register(CertificateDays(keys))
+        return OperatorListener(OperatorApplication(overview, metrics, access), address, tls)
 
-def _log_to_stderr(form: logging.Formatter) -> None:
-    handler, logger = logging.StreamHandler(), logging.getLogger("fedlm")
-    handler.setFormatter(form)
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+    return listen
 
 
 def _task(command: ServeCommand) -> Any:

@@ -116,6 +116,9 @@ def describe(status: dict[str, Any]) -> Group:
             f"of {totals['selected']} selected; {totals['bytes_down']:,} bytes down, {totals['bytes_up']:,} up"
         )
     )
+    if "participation" in status:
+        # A server of an earlier version does not tell.
+        lines.append(Text(_participation_line(status["participation"])))
     return Group(*lines, Text(_privacy_line(status["privacy"])))
 
 
@@ -130,6 +133,15 @@ def _round_lines(found: dict[str, Any]) -> list[Any]:
         bar = ProgressBar(total=most, completed=found[stage], width=30)
         funnel.add_row("  " + stage.replace("_", " "), str(found[stage]), bar)
     return [Text(f"round {found['round_number'] + 1} ({state}), waits for {found['goal']} reports:"), funnel]
+
+
+def _participation_line(participation: dict[str, Any]) -> str:
+    planned, realised = participation["planned"], participation["realised"]
+    apart = "no one twice" if realised["min_separation"] is None else f"{realised['min_separation']} rounds apart"
+    return (
+        f"participation: one client {realised['max_participations']} times at most (planned "
+        f"{planned['max_participations']}), {apart} (planned {planned['min_separation']})"
+    )
 
 
 def _privacy_line(privacy: dict[str, Any] | None) -> str:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip_factors
 from fedlm.fl_core.clipping.factored_gradients import Gradient, gradients_of
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM
 from fedlm.models.base import Model, Params, weigh_examples
 from fedlm.models.losses import ExampleSums
 from fedlm.models.parameter_uses import UnrecordedUseError, record_uses
@@ -49,8 +50,10 @@ class Clipping:
             raise ConfigurationError(
                 f"clip_function is {self.function!r}, but must be one of {', '.join(CLIP_FUNCTIONS)}"
             )
-        if not 0 < self.clip_norm < float("inf"):
-            raise ConfigurationError(f"clip_norm is {self.clip_norm}, but must be positive and finite")
+        if not LEAST_CLIP_NORM <= self.clip_norm <= MOST_CLIP_NORM:
+            raise ConfigurationError(
+                f"clip_norm is {self.clip_norm}, but must lie between {LEAST_CLIP_NORM:g} and {MOST_CLIP_NORM:g}"
+            )
 
 
 class ClippedSum(NamedTuple):

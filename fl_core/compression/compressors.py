@@ -15,6 +15,7 @@ from fedlm.models.base import Params
 Buffer = bytes | bytearray | memoryview
 Shape = tuple[int, ...]
 _BLOCK = 1 << 14
+_ADDED_IN_A_ROW = 1 << 12
 
 
 class Scheme(NamedTuple):
@@ -108,6 +109,10 @@ def sum_of_squares(values: Callable[[jax.Array | int, int], jax.Array], size: in
     def add(number: jax.Array, sums: jax.Array) -> jax.Array:
         return sums + jnp.square(values(number * _BLOCK, _BLOCK))
 
-    whole = jnp.sum(jax.lax.fori_loop(0, blocks, add, jnp.zeros(_BLOCK))) if blocks else jnp.float32(0.0)
+    # More squares, one after another, could lose too much to rounding.
+    whole = jnp.float32(0.0)
+    for first in range(0, blocks, _ADDED_IN_A_ROW):
+        last = min(first + _ADDED_IN_A_ROW, blocks)
+        whole += jnp.sum(jax.lax.fori_loop(first, last, add, jnp.zeros(_BLOCK)))
     rest = size - blocks * _BLOCK
     return whole + jnp.sum(jnp.square(values(blocks * _BLOCK, rest))) if rest else whole

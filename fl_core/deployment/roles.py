@@ -25,13 +25,15 @@ from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics, Handle
 from fedlm.fl_core.deployment.operations.overview import Overview
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
-from fedlm.fl_core.deployment.server.client_service import ClientService, Task
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.server.client_service import ClientService, Task, participation_plan
 from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
 from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
 from fedlm.fl_core.deployment.server.network_runner import NetworkCohortRunner
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
 from fedlm.fl_core.deployment.transport.listeners import Listener
 from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.private_files import keep_private
@@ -55,11 +57,12 @@ class Endpoints:
         """Listen for as long as the context lasts; raises `ConfigurationError` where an address cannot be had."""
         async with contextlib.AsyncExitStack() as listening:
             metrics = CallMetrics()
-            if self.operators is not None:
-                await _listen(listening, self.operators(overview, metrics), "operators")
             if self.clients is not None and handlers is not None:
                 measured = handlers if self.operators is None else HandlersWithMetrics(handlers, metrics)
                 await _listen(listening, self.clients(measured), "clients")
+            # Last: who can ask whether it is ready is told that it is.
+            if self.operators is not None:
+                await _listen(listening, self.operators(overview, metrics), "operators")
             yield
 
 
@@ -170,6 +173,19 @@ async def aggregate(task: Task, out: Path, endpoints: Endpoints, database: str) 
                 one.cancel()
 
 
+async def enrol_devices(keys: Path, address: str) -> None:
+    """Give certificates for one-time tokens until asked to stop, with a folder of keys that has the authority's own.
+
+    Raises:
+      UserError: there is no authority or no server's certificate, or the address is taken.
+    """
+    stopped = asyncio.Event()
+    async with contextlib.AsyncExitStack() as listening:
+        listening.enter_context(_draining_signals(stopped.set))
+        await _listen(listening, EnrolmentServer(Authority(keys).enrol, address, keys), "devices")
+        await stopped.wait()
+
+
 def _training(task: Task, folder: RunFolder, state: SqlState) -> DeployedTraining:
     return DeployedTraining(
         task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler, task.vocabulary_origin
@@ -179,13 +195,17 @@ def _training(task: Task, folder: RunFolder, state: SqlState) -> DeployedTrainin
 def agreement(task: Task) -> str:
     """Digest what coordinator and aggregators must have in common: the SHA-256, in hex, of a description in JSON."""
     deployment, rules = task.deployment, task.deployment.aggregation_rules()
+    plan = participation_plan(deployment)
     described = {
         "protocol": PROTOCOL,
         "program": MessageToDict(write_training_program(deployment.model, task.model, deployment.training)),
+        "population": deployment.population,
+        "participation": None if plan is None else MessageToDict(plan),
         "vocabulary": hashlib.sha256(task.vocabulary).hexdigest(),
         "download_encoding": deployment.download_encoding,
         "weighting": rules.weighting,
         "clip_norm": rules.clip_norm,
+        "exact": rules.exact,
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 

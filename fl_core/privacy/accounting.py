@@ -4,10 +4,12 @@ Every mechanism but Poisson-sampled Gaussian noise is one Gaussian mechanism on 
 has standard deviation sigma in units of the clip norm, and one client changes the vector that the noise is added to by
 at most `sensitivity` clip norms, however later updates depend on earlier releases (Denisov et al. 2022, "Improved
 differential privacy for SGD via optimal private linear operators on adaptive streams"). So `rho = sensitivity^2 /
-(2 sigma^2)`, and epsilon is that of the Gaussian mechanism itself, which is tighter than by way of rho. Sampled rounds
-are composed by `composition`, whose epsilon is an upper bound at any delta, with a lower bound beside it.
+(2 sigma^2)`, and epsilon is that of the Gaussian mechanism itself, which is tighter than by way of rho. Of sampled
+rounds those that one client may be drawn in are composed by `composition`, whose epsilon is an upper bound at any
+delta, with a lower bound beside it.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ from dp_accounting import rdp
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, delta_above, epsilon_above, epsilon_bounds
+from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
@@ -103,7 +106,7 @@ def account(plan: PrivacyPlan, delta: float, generations: Generations | None = N
     """Account what the rounds of some generations have spent; what the whole plan promises where there are None.
 
     Raises:
-      ConfigurationError: delta is not a probability.
+      ConfigurationError: delta is out of range.
 
     Example:
       >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
@@ -124,7 +127,7 @@ def account(plan: PrivacyPlan, delta: float, generations: Generations | None = N
     common |= {"unit": plan.unit, "adjacency": _adjacency(plan), "assumptions": assumptions(plan)}
     if isinstance(plan.participation, PoissonParticipation):
         epsilon, lower = epsilon_bounds(events_of(plan, generations), delta)
-        looser = _epsilon_by_rdp(plan, rounds, delta)
+        looser = _epsilon_by_rdp(plan, generations, delta)
         return Guarantee(
             epsilon=epsilon, epsilon_lower=lower, rho=None, sensitivity=None, epsilon_by_rdp=looser, **common
         )
@@ -149,11 +152,21 @@ def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list
     sampling = plan.participation
     if not rounds:
         return []
-    if isinstance(sampling, TruncatedPoissonParticipation):
-        truncation = (sampling.population, sampling.most)
-        return [GaussianEvent(plan.noise_multiplier, rounds, sampling.sampling_probability, *truncation)]
     if isinstance(sampling, PoissonParticipation):
-        return [GaussianEvent(plan.noise_multiplier, rounds, sampling.sampling_probability)]
+        # Where a unit may be drawn again, all that its last round was spread over has ended: each is a sampled Gaussian
+        # mechanism of its own, on the outputs between (Choquette-Choo et al. 2023, "(Amplified) banded matrix
+        # factorization: A unified approach to private training", theorem 4).
+        noise = plan.noise_multiplier / math.sqrt(_squared_sensitivity_to_one_round(plan))
+        cut = sampling if isinstance(sampling, TruncatedPoissonParticipation) else None
+        return [
+            GaussianEvent(
+                noise,
+                sampling.most_eligible(generations),
+                sampling.sampling_probability,
+                population=cut.population if cut else None,
+                most=cut.most if cut else None,
+            )
+        ]
     squared = sensitivity_squared(plan, generations)
     return [GaussianEvent(plan.noise_multiplier / math.sqrt(squared))] if squared else []
 
@@ -167,19 +180,27 @@ def sensitivity_squared(plan: PrivacyPlan, generations: Generations) -> float:
     return MECHANISMS[plan.mechanism].sensitivity_squared(plan, generations)
 
 
+def _squared_sensitivity_to_one_round(plan: PrivacyPlan) -> float:
+    """Bound what one round's sum moves all releases by, squared."""
+    once = dataclasses.replace(plan, participation=BoundedParticipation(1), adjacency="zero_out")
+    return sensitivity_squared(once, [(0, plan.rounds)])
+
+
 def gaussian_epsilon(noise_multiplier: float, sensitivity: float, delta: float) -> float:
     """Compute epsilon of the Gaussian mechanism, exactly (Balle and Wang 2018)."""
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / sensitivity, delta)) if sensitivity else 0.0
 
 
-def _epsilon_by_rdp(plan: PrivacyPlan, rounds: int, delta: float) -> float | None:
-    if isinstance(plan.participation, TruncatedPoissonParticipation) or not rounds:
+def _epsilon_by_rdp(plan: PrivacyPlan, generations: Generations, delta: float) -> float | None:
+    events = events_of(plan, generations)
+    if isinstance(plan.participation, TruncatedPoissonParticipation) or not events:
         return None
+    (event,) = events
+    assert isinstance(event, GaussianEvent)
     accountant = rdp.RdpAccountant(neighboring_relation=_RELATIONS[str(plan.adjacency)])
-    assert isinstance(plan.participation, PoissonParticipation)
-    noise = dp_accounting.GaussianDpEvent(plan.noise_multiplier)
-    step = dp_accounting.PoissonSampledDpEvent(plan.participation.sampling_probability, noise)
-    return float(accountant.compose(dp_accounting.SelfComposedDpEvent(step, rounds)).get_epsilon(delta))
+    noise = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+    step = dp_accounting.PoissonSampledDpEvent(event.sampling_probability, noise)
+    return float(accountant.compose(dp_accounting.SelfComposedDpEvent(step, event.count)).get_epsilon(delta))
 
 
 def privacy_profile(plan: PrivacyPlan, epsilons: Sequence[float]) -> list[float]:
@@ -261,7 +282,13 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
     unit, time = _names(plan.unit)
     match plan.participation:
         case PoissonParticipation(probability):
-            who = f"each {unit} takes part in each {time} independently with probability {probability:.6g}, in secret"
+            often = f"each {time}"
+            if (cycle := plan.participation.cycle) > 1:
+                often = (
+                    f"no {time}s but those of its part, one of {cycle} that take turns, drawn whatever the data, "
+                    "and in each of these"
+                )
+            who = f"each {unit} takes part in {often} independently with probability {probability:.6g}, in secret"
             if isinstance(plan.participation, TruncatedPoissonParticipation):
                 who += f"; of more than {plan.participation.most} a uniformly random part is left out"
         case BoundedParticipation(most, apart):
@@ -273,12 +300,18 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         clipped = "each client's update is clipped on the server, all clients weigh the same, and the sum"
     else:
         clipped = f"the gradient of each {unit} is clipped, and the noised sum"
+    rounding = (
+        "rounding in 32-bit floating point moves a sum of gradients by no more than 2^-12 of the clip norm, for which "
+        "room is left"
+    )
     return (
         who,
         f"{clipped} is divided by a number fixed beforehand",
         f"only models made of noised sums are published; measurements of single {time}s are not",
-        "the seed of the noise stays secret, and its generator (Threefry) cannot be told from chance; noise is "
-        "drawn in 32-bit floating point",
+        "the seed of the noise stays secret, and its generator (ChaCha20) cannot be told from chance; noise is "
+        "computed in 64-bit floating point, and rounded with the sum, which is exact, to a grid",
+        *(() if unit == "client" else (rounding,)),
+        "the run goes on in one place alone, and no older copy of its whole folder is put back",
     )
 
 
@@ -295,13 +328,3 @@ def _names(unit: str) -> tuple[str, str]:
     """The unit's noun, and what its updates are summed over at once."""
     noun = unit.split(":")[0]
     return noun, "round" if noun == "client" else "step"
-
-
-def check_delta(delta: float) -> None:
-    """Refuse a delta that does not lie between 0 and 1.
-
-    Raises:
-      ConfigurationError: it does not.
-    """
-    if not 0 < delta < 1:
-        raise ConfigurationError(f"delta is {delta}, but must lie between 0 and 1")

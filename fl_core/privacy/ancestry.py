@@ -16,6 +16,10 @@ text; other people's. Only a user can say the last two."""
 BUDGET_FILE = "privacy-budget.jsonl"
 """In the folder of a data set that carries a budget."""
 NOT_PRIVATE = "NOT PRIVATE"
+REPEATABLE = "the noise follows from the experiment's seed"
+TUNING_FIELD = "tuning"
+"""In what checkpoints and ledger say of a run: `runs`, the number of private runs that it was compared with, or
+`selection`, the private selection that it is a trial of; its ledger adds `chosen` to the best of those."""
 UNRECORDED = "a version of fedlm that wrote down neither what its first parameters were made from nor what it spent"
 
 
@@ -33,6 +37,7 @@ class Phase(NamedTuple):
     generations: Sequence[Sequence[int]] = ()  # of its noise, see `PrivacyLedger.generations`
     # of its ledger: the hashes of its first and last records, and their number
     ledger: dict[str, Any] | None = None
+    tuning: dict[str, Any] | None = None  # what it was compared with, see `TUNING_FIELD`
 
     @property
     def words(self) -> str:

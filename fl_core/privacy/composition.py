@@ -9,19 +9,27 @@ from typing import NamedTuple
 import dp_accounting
 import scipy.special
 
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy import little_noise
+from fedlm.fl_core.privacy.delta import check_delta
+from fedlm.fl_core.privacy.little_noise import Releases
 from fedlm.fl_core.privacy.loss_pairs import (
     DIRECTIONS,
     Direction,
     MixedLoss,
     sampled_gaussian,
     stated_loss,
-    truncated_gaussian,
+    truncation,
 )
-from fedlm.fl_core.privacy.loss_sums import Losses, chernoff_delta, lower_epsilon, upper_delta, upper_epsilon
+from fedlm.fl_core.privacy.loss_sums import lower_epsilon, upper_delta, upper_epsilon
+from fedlm.fl_core.privacy.loss_windows import Losses, chernoff_delta
 
 _WITHIN = 0.01
 """How far the two bounds on epsilon may be apart, of the upper, before finer grids are taken."""
-_FINEST = 2  # grids that are tried, each with twice the points of the one before
+_FINER = (0, 1, 3, 4, 6)  # doublings of the grids' points that are tried
+
+LITTLE_NOISE = 0.02
+"""Sampled releases with a multiplier below this have losses of thousands, which closed forms bound."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +54,30 @@ class GaussianEvent:
 
     def loss(self, direction: Direction) -> MixedLoss:
         """Describe the privacy loss of one of the releases."""
-        if self.population is not None and self.most is not None:
-            return truncated_gaussian(
-                self.noise_multiplier, self.sampling_probability, self.population, self.most, direction
+        return sampled_gaussian(self.noise_multiplier, self.sampling_probability, direction, *self._truncation())
+
+    def releases(self) -> Releases:
+        """Describe the releases without their losses."""
+        return Releases(self.count, self.sampling_probability, 1 / self.noise_multiplier, self._truncation()[0])
+
+    def check(self) -> None:
+        """Refuse numbers that make no sense.
+
+        Raises:
+          ConfigurationError: one does not.
+        """
+        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
+            raise ConfigurationError(f"noise_multiplier is {self.noise_multiplier}, but must be positive and finite")
+        if not 0 <= self.sampling_probability <= 1:
+            raise ConfigurationError(
+                f"sampling_probability is {self.sampling_probability}, but must lie between 0 and 1"
             )
-        return sampled_gaussian(self.noise_multiplier, self.sampling_probability, direction)
+        _check_count(self.count)
+
+    def _truncation(self) -> tuple[float, float]:
+        if self.population is None or self.most is None:
+            return 0.0, 0.0
+        return truncation(self.sampling_probability, self.population, self.most)
 
 
 @dataclass(frozen=True)
@@ -71,6 +98,23 @@ class StatedEvent:
         """Describe the privacy loss of one of the releases."""
         return stated_loss(self.epsilon, self.delta)
 
+    def check(self) -> None:
+        """Refuse numbers that make no sense.
+
+        Raises:
+          ConfigurationError: one does not.
+        """
+        if not 0 <= self.epsilon < math.inf:
+            raise ConfigurationError(f"the epsilon of an event is {self.epsilon}, but must be finite, and 0 at least")
+        if not 0 <= self.delta < 1:
+            raise ConfigurationError(f"the delta of an event is {self.delta}, but must be at least 0 and below 1")
+        _check_count(self.count)
+
+
+def _check_count(count: int) -> None:
+    if count < 0:
+        raise ConfigurationError(f"the count of an event is {count}, but must be 0 at least")
+
 
 Event = GaussianEvent | StatedEvent
 
@@ -90,26 +134,42 @@ class EpsilonBounds(NamedTuple):
 def epsilon_bounds(events: Sequence[Event], delta: float) -> EpsilonBounds:
     """Compose events, all about the same person, into one epsilon at delta, between bounds.
 
-    The bounds hold at any delta, and are less than 1 % apart but where epsilon is below about 0.1 and delta below 1e-12
-    at once; there rounding in float64, which the bounds contain, may take more.
+    The bounds are less than 1 % apart, but where a release has a noise multiplier below `LITTLE_NOISE`, beside sampled
+    ones, so that closed forms are taken; and where delta is so close to the total variation that epsilon is as good as
+    0, a small part of what the losses are.
 
     It holds under zero-out, and under add-or-remove where each of the events alone holds under it; later releases may
     depend on earlier ones in any way.
+
+    Raises:
+      ConfigurationError: delta, or a number of an event, is out of range.
     """
+    check_delta(delta)
     return _epsilon_bounds(_merged(events), delta)
 
 
 def epsilon_above(events: Sequence[Event], delta: float) -> float:
-    """Bound epsilon from above alone, in half the time; `epsilon_bounds` gives no more than this."""
+    """Bound epsilon from above alone, in half the time; `epsilon_bounds` gives no more than this.
+
+    Raises:
+      ConfigurationError: delta, or a number of an event, is out of range.
+    """
+    check_delta(delta)
     return _epsilon_above(_merged(events), delta)
 
 
 def delta_above(events: Sequence[Event], epsilon: float) -> float:
-    """Bound delta at epsilon from above."""
+    """Bound delta at epsilon from above.
+
+    Raises:
+      ConfigurationError: a number of an event is out of range.
+    """
     events = _merged(events)
     gaussian = _only_gaussian(events)
     if gaussian is not None:
         return gaussian_delta(gaussian, epsilon) * (1 + 1e-9)
+    if _has_little_noise(events):
+        return _delta_of_little_noise(events, epsilon)
     return max((upper_delta(_losses(events, direction), epsilon) for direction in DIRECTIONS), default=0.0)
 
 
@@ -128,6 +188,8 @@ def _epsilon_above(events: tuple[Event, ...], delta: float) -> float:
     gaussian = _only_gaussian(events)
     if gaussian is not None:
         return float(dp_accounting.get_epsilon_gaussian(gaussian, delta))
+    if _has_little_noise(events):
+        return _bounds_of_little_noise(events, delta).upper
     upper = 0.0
     for losses in _both_directions(events):
         # Mostly one direction spends far less than the other.
@@ -138,18 +200,18 @@ def _epsilon_above(events: tuple[Event, ...], delta: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
+    if _has_little_noise(events):
+        return _bounds_of_little_noise(events, delta)
     upper = _epsilon_above(events, delta)
-    if not events or upper == 0 or _only_gaussian(events) is not None:
-        return EpsilonBounds(upper, upper)
-    if math.isinf(upper):
+    if not events or upper == 0 or math.isinf(upper) or _only_gaussian(events) is not None:
         return EpsilonBounds(upper, upper)
     lower = 0.0
-    for finer in range(_FINEST):
+    for finer in _FINER:
         directions = _both_directions(events)
         if finer:
             upper = min(upper, max(upper_epsilon(losses, delta, finer) for losses in directions))
         for losses in directions:
-            lower = max(lower, lower_epsilon(losses, delta, finer))
+            lower = max(lower, lower_epsilon(losses, delta, finer, near=upper))
             if lower >= upper * (1 - _WITHIN):
                 return EpsilonBounds(upper, min(lower, upper))
     return EpsilonBounds(upper, min(lower, upper))
@@ -160,6 +222,9 @@ def _merged(events: Sequence[Event]) -> tuple[Event, ...]:
     counts: dict[Event, int] = {}
     precision = 0.0
     for event in events:
+        event.check()
+        if isinstance(event, GaussianEvent) and event.sampling_probability == 0:
+            continue
         if isinstance(event, GaussianEvent) and event.sampling_probability == 1 and event.most is None:
             precision += event.count / event.noise_multiplier**2
         else:
@@ -182,6 +247,31 @@ def _only_gaussian(events: Sequence[Event]) -> float | None:
     (event,) = events
     whole = isinstance(event, GaussianEvent) and event.sampling_probability == 1 and event.most is None
     return event.noise_multiplier if isinstance(event, GaussianEvent) and whole else None
+
+
+def _has_little_noise(events: Sequence[Event]) -> bool:
+    return any(isinstance(event, GaussianEvent) and event.noise_multiplier < LITTLE_NOISE for event in events)
+
+
+def _bounds_of_little_noise(events: Sequence[Event], delta: float) -> EpsilonBounds:
+    """Compose by closed forms; stated events by adding up."""
+    stated = [event for event in events if isinstance(event, StatedEvent)]
+    gaussian = [event.releases() for event in events if isinstance(event, GaussianEvent)]
+    left = delta - math.fsum(event.count * event.delta for event in stated)
+    lower = little_noise.lower_epsilon(gaussian, delta)
+    if left <= 0:
+        return EpsilonBounds(math.inf, lower)
+    upper = little_noise.upper_epsilon(gaussian, left) + math.fsum(event.count * event.epsilon for event in stated)
+    return EpsilonBounds(upper, min(lower, upper))
+
+
+def _delta_of_little_noise(events: Sequence[Event], epsilon: float) -> float:
+    low, high = math.log(1e-300), 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        enough = _bounds_of_little_noise(events, math.exp(middle)).upper <= epsilon
+        low, high = (low, middle) if enough else (middle, high)
+    return math.exp(high)
 
 
 def _both_directions(events: Sequence[Event]) -> list[Losses]:

@@ -12,6 +12,7 @@ Kinds of records, in the order in which they may follow each other:
 - `release`: that checkpoint is on disk.
 - `restart`: it could not be found after an interruption. The rounds are over, and noise begins anew with another
 secret.
+- `chosen`: the last; the run is the outcome of the private selection that it is a trial of.
 """
 
 from pathlib import Path
@@ -19,10 +20,18 @@ from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.accounting import Guarantee, account
+from fedlm.fl_core.privacy.ancestry import TUNING_FIELD
+from fedlm.fl_core.privacy.noise_source import NOISE_FORMAT
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record_chain import RecordChain
 
-_FOLLOWS = {"plan": ("",), "intent": ("plan", "release", "restart"), "release": ("intent",), "restart": ("intent",)}
+_FOLLOWS = {
+    "plan": ("",),
+    "intent": ("plan", "release", "restart"),
+    "release": ("intent",),
+    "restart": ("intent",),
+    "chosen": ("release", "restart"),
+}
 
 
 class LedgerError(CheckpointError):
@@ -67,7 +76,16 @@ class PrivacyLedger:
 
     def begin(self, plan: PrivacyPlan, delta: float, commitment: str, about: dict[str, Any]) -> None:
         """Write the first record: plan, commitment to the secret, and JSON-able facts that tell whose ledger it is."""
-        self._append({"kind": "plan", "plan": plan.as_json(), "delta": delta, "secret": commitment, "about": about})
+        self._append(
+            {
+                "kind": "plan",
+                "plan": plan.as_json(),
+                "delta": delta,
+                "secret": commitment,
+                "noise": NOISE_FORMAT,
+                "about": about,
+            }
+        )
 
     def intend(self, release: Release) -> None:
         """Record that a checkpoint is about to be written; when this returns, the record is on disk."""
@@ -81,6 +99,11 @@ class PrivacyLedger:
         """Record that the checkpoint of the open intent is lost, and commit to the secret from here on."""
         self._append({"kind": "restart", "rounds": self.records[-1]["rounds"], "secret": commitment})
 
+    def choose(self) -> None:
+        """Record that the run, a trial of a private selection, is its outcome."""
+        if not self.chosen:
+            self._append({"kind": "chosen"})
+
     @property
     def plan(self) -> PrivacyPlan:
         """The plan of the run."""
@@ -92,9 +115,22 @@ class PrivacyLedger:
         return float(self._head["delta"])
 
     @property
+    def noise_format(self) -> str | None:
+        """How the run's noise follows from its secret; None in a ledger of an earlier version."""
+        return self._head.get("noise")
+
+    @property
     def about(self) -> dict[str, Any]:
-        """What `begin` was told of the run."""
-        return dict(self._head["about"])
+        """What `begin` was told of the run, and whether it was chosen since."""
+        about = dict(self._head["about"])
+        if self.chosen:
+            about[TUNING_FIELD] = {**about[TUNING_FIELD], "chosen": True}
+        return about
+
+    @property
+    def chosen(self) -> bool:
+        """Whether it is the outcome of the private selection that it is a trial of."""
+        return bool(self.records) and self.records[-1]["kind"] == "chosen"
 
     @property
     def _head(self) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def _pair_cells(
     cells = cell - first
     masses = np.bincount(cells, mass, last - first + 1) * scale
     lows = np.bincount(cells, low, last - first + 1) * (scale / math.expm1(spacing))
-    error = (wrong + _ROUNDING * (1 + float(np.max(np.abs(losses))))) / spacing
+    error = (wrong + pair.rounding(begin, end)) / spacing
     return first, masses, np.clip(lows, 0.0, masses), error
 
 

@@ -16,6 +16,7 @@ import scipy.stats
 Direction = Literal["remove", "add"]
 """Whether the person is in the data set that outcomes are drawn from, or in the other."""
 DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
+_ROUNDING = 2.0**-53
 
 
 class LossPair(ABC):
@@ -45,6 +46,10 @@ class LossPair(ABC):
     @abstractmethod
     def range(self, tail: float) -> tuple[float, float]:
         """Give outcomes below and above which P has at most the mass `tail` each."""
+
+    @abstractmethod
+    def rounding(self, begin: float, end: float) -> float:
+        """Bound the error of `loss` in float64, between two outcomes."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,9 @@ class SampledGaussianPair(LossPair):
             return -far, far
         return -far, max(far, self.shift - float(scipy.special.ndtri(shifted)))
 
+    def rounding(self, begin: float, end: float) -> float:
+        return _rounding_of_log_ratio(max(abs(begin), abs(end)), self)
+
 
 @dataclass(frozen=True)
 class ReplacedGaussianPair(LossPair):
@@ -125,12 +133,30 @@ class ReplacedGaussianPair(LossPair):
     def range(self, tail: float) -> tuple[float, float]:
         return SampledGaussianPair(self.shift, self.probability, "remove").range(tail)
 
+    def rounding(self, begin: float, end: float) -> float:
+        return 3 * _rounding_of_log_ratio(max(abs(begin), abs(end)), self)
+
 
 def _log_ratio(u: np.ndarray, pair: SampledGaussianPair | ReplacedGaussianPair) -> np.ndarray:
     """The logarithm of `((1 - q) N(0, 1) + q N(m, 1)) / N(0, 1)`."""
     exponent = pair.shift * (u - pair.shift / 2)
-    small = np.log1p(pair.probability * np.expm1(np.minimum(exponent, 600.0))) if pair.probability < 1 else exponent
+    if pair.probability == 1:
+        return exponent
+    if pair.probability > 0.5:
+        return np.logaddexp(math.log1p(-pair.probability), math.log(pair.probability) + exponent)
+    small = np.log1p(pair.probability * np.expm1(np.minimum(exponent, 600.0)))
     return np.where(exponent > 600.0, exponent + math.log(pair.probability), small)
+
+
+def _rounding_of_log_ratio(farthest: float, pair: SampledGaussianPair | ReplacedGaussianPair) -> float:
+    """Bound the error of `_log_ratio` for outcomes of at most this size: of each operation at most 2 roundings."""
+    largest = pair.shift * (farthest + pair.shift / 2)
+    if pair.probability > 0.5:
+        return _ROUNDING * (8 + 8 * largest + (0 if pair.probability == 1 else -4 * math.log1p(-pair.probability)))
+    # Of a loss x close to 0, which is that of log1p(x), only a part of x is lost.
+    ends = _log_ratio(np.array([-farthest, farthest]), pair)
+    size = float(np.max(np.abs(ends)))
+    return _ROUNDING * (4 * size + min(1.0, size) * 4 * (4 + largest))
 
 
 def _at_log_ratio(value: np.ndarray, pair: SampledGaussianPair) -> np.ndarray:
@@ -155,27 +181,26 @@ class MixedLoss:
     infinite: float = 0.0
 
 
-def sampled_gaussian(noise_multiplier: float, probability: float, direction: Direction) -> MixedLoss:
-    """Describe a sum with noise, in which a person is with some probability."""
-    return MixedLoss(((1.0, SampledGaussianPair(1 / noise_multiplier, probability, direction)),))
-
-
-def truncated_gaussian(
-    noise_multiplier: float, probability: float, population: int, most: int, direction: Direction
-) -> MixedLoss:
-    """Describe a sum with noise over a Poisson sample that is cut to a size (Chua et al. 2024, arXiv 2411.04205).
+def truncation(probability: float, population: int, most: int) -> tuple[float, float]:
+    """Compute how likely it is that a Poisson sample may be cut to a size, and that the person is in it then.
 
     Where there is something to cut, the person may take another's place, which moves the sum twice as far; the pair for
-    that case is a little worse than what happens, as in the dp-accounting library.
+    that case is a little worse than what happens, as in the dp-accounting library (Chua et al. 2024, arXiv 2411.04205).
     """
-    whole = SampledGaussianPair(1 / noise_multiplier, probability, direction)
     cut = float(scipy.stats.binom.sf(most - 1, population - 1, probability))
-    if cut == 0:
+    replaced = float(scipy.stats.binom.sf(most, population, probability)) * most / cut / population if cut else 0.0
+    return (cut, min(replaced, 1.0)) if replaced > 0 else (0.0, 0.0)
+
+
+def sampled_gaussian(
+    noise_multiplier: float, probability: float, direction: Direction, cut: float = 0.0, replaced: float = 0.0
+) -> MixedLoss:
+    """Describe a sum with noise, in which a person is with some probability; `truncation` gives the last two numbers of
+    samples that are cut."""
+    whole = SampledGaussianPair(1 / noise_multiplier, probability, direction)
+    if not cut:
         return MixedLoss(((1.0, whole),))
-    sampled = float(scipy.stats.binom.sf(most, population, probability)) * most / cut / population
-    if sampled <= 0:
-        return MixedLoss(((1.0, whole),))
-    return MixedLoss(((1 - cut, whole), (cut, ReplacedGaussianPair(2 / noise_multiplier, min(sampled, 1.0)))))
+    return MixedLoss(((1 - cut, whole), (cut, ReplacedGaussianPair(2 / noise_multiplier, replaced))))
 
 
 def stated_loss(epsilon: float, delta: float) -> MixedLoss:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import scipy.special
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.delta import LEAST_DELTA
 
 _BERRY_ESSEEN = 0.469
 _NODES = 161
@@ -50,7 +51,7 @@ def many_noise_multipliers(
       probability: with which an example is in a step, below 1.
       steps: of a training, 10 million at most.
       epsilon: positive.
-      delta: between 0 and 1.
+      delta: at least 1e-15 and below 1.
 
     Returns:
       Float64, of the shape that the arguments have together. Nothing below 0.25 is tried.
@@ -60,14 +61,14 @@ def many_noise_multipliers(
     """
     arrays = np.broadcast_arrays(*(np.asarray(one, np.float64) for one in (probability, steps, epsilon, delta)))
     flat = _Trainings(*(one.ravel() for one in arrays))
-    for name, fits in (
-        ("probability", (flat.probability > 0) & (flat.probability < 1)),
-        ("steps", (flat.steps >= 1) & (flat.steps <= 1e7)),
-        ("epsilon", (flat.epsilon > 0) & np.isfinite(flat.epsilon)),
-        ("delta", (flat.delta > 0) & (flat.delta < 1)),
+    for name, fits, wanted in (
+        ("probability", (flat.probability > 0) & (flat.probability < 1), "lie between 0 and 1"),
+        ("steps", (flat.steps >= 1) & (flat.steps <= 1e7), "lie between 1 and 10 million"),
+        ("epsilon", (flat.epsilon > 0) & np.isfinite(flat.epsilon), "be positive and finite"),
+        ("delta", (flat.delta >= LEAST_DELTA) & (flat.delta < 1), f"be at least {LEAST_DELTA:g} and below 1"),
     ):
         if not fits.all():
-            raise ConfigurationError(f"{name} has {getattr(flat, name)[~fits][0]}, which is out of range")
+            raise ConfigurationError(f"{name} has {getattr(flat, name)[~fits][0]}, but must {wanted}")
     found = np.empty(len(flat.delta))
     for start in range(0, len(found), _CHUNK):
         part = slice(start, start + _CHUNK)

@@ -1,18 +1,29 @@
 """What is promised about how often, and how close together, one client takes part: accounting relies on nothing
 else."""
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
 class PoissonParticipation:
-    """Every client takes part in every round with the same probability, independently, and nobody learns who did."""
+    """Every client takes part in every round with the same probability, independently, and nobody learns who did.
+
+    Attributes:
+      sampling_probability: in each round of its part.
+      cycle: of how many parts each client is in one, whatever its data; round t is for those of part `t mod cycle`.
+    """
 
     sampling_probability: float
+    cycle: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.cycle < 1:
+            raise ConfigurationError(f"cycle is {self.cycle}, but must be at least 1")
         if not 0 < self.sampling_probability <= 1:
             raise ConfigurationError(f"sampling_probability is {self.sampling_probability}, but must lie in (0, 1]")
 
@@ -20,13 +31,21 @@ class PoissonParticipation:
         """Refuse: nothing bounds how often a client takes part."""
         raise ConfigurationError("Poisson sampling is accounted round by round, not by a sensitivity")
 
+    def most_eligible(self, stretches: Sequence[tuple[int, int]]) -> int:
+        """Count the rounds in which one client may be drawn, of stretches from one round to before another."""
+        parts = range(min(self.cycle, max((end for _, end in stretches), default=1)))
+        return max(
+            sum(len(range(first + (part - first) % self.cycle, end, self.cycle)) for first, end in stretches)
+            for part in parts
+        )
+
 
 @dataclass(frozen=True)
 class TruncatedPoissonParticipation(PoissonParticipation):
     """Poisson sampling of which rounds that are too large keep only a uniformly random part.
 
     Attributes:
-      population: how many there are to sample from.
+      population: how many there are to sample from in a round.
       most: that a round keeps.
     """
 
@@ -68,6 +87,27 @@ class BoundedParticipation:
         """Count the rounds, of so many, that one client can take part in."""
         fitting = -(-rounds // self.min_separation)
         return fitting if self.max_participations is None else min(fitting, self.max_participations)
+
+
+class RealisedParticipation(NamedTuple):
+    """How often, and how close together, clients took part: for whoever runs the training, since it was counted without
+    noise."""
+
+    clients: int  # that took part at all
+    max_participations: int  # of one client, 0 where nobody took part
+    min_separation: int | None  # between two rounds of one client; None where nobody took part twice
+
+    @staticmethod
+    def of(rounds: Iterable[Sequence[int]]) -> "RealisedParticipation":
+        """Count the rounds of each client, in their order."""
+        taken = [one for one in rounds if one]
+        gaps = (later - earlier for one in taken for earlier, later in itertools.pairwise(one))
+        return RealisedParticipation(len(taken), max(map(len, taken), default=0), min(gaps, default=None))
+
+    def beside(self, planned: "BoundedParticipation", rounds: int) -> dict[str, Any]:
+        """Put it beside what is promised of so many rounds: `planned` and `realised`, JSON-able."""
+        promised = {"max_participations": planned.most(rounds), "min_separation": planned.min_separation}
+        return {"planned": promised, "realised": self._asdict()}
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedlm.fl_core.atomic_files import append_whole, disk_errors, write_atomically
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation
+from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, RealisedParticipation
 
 PARTICIPATION_FILE = "participation.jsonl"
 
@@ -59,6 +60,13 @@ class ParticipationRecord:
         if len(kept) < len(lines):
             write_atomically(self._path, content, private=True)
         self._length, self._last = len(content), rounds - 1
+
+    def beside_plan(self, done: int, rounds: int) -> dict[str, Any]:
+        """Put how clients took part in the rounds that are done beside what is promised of all; see
+        `RealisedParticipation.beside`."""
+        # The round after the last is drawn already.
+        realised = RealisedParticipation.of([one for one in taken if one < done] for taken in self._rounds.values())
+        return realised.beside(self._promised.bounded(rounds), rounds)
 
     def note(self, round_number: int, cohort: np.ndarray) -> None:
         """Hold a cohort to the promise, and keep it for `write`. Raises CheckpointError where a client of it may not

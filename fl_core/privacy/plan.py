@@ -53,11 +53,11 @@ class PrivacyPlan(NoisePlan):
                 f"{_LEAST_NOISE:g} and {_MOST_NOISE:g}"
             )
         sampled = isinstance(self.participation, PoissonParticipation)
-        if sampled and not mechanism.independent_rounds:
+        if isinstance(self.participation, PoissonParticipation) and not self._amplified(self.participation):
             raise ConfigurationError(
                 f"the mechanism {self.mechanism} with Poisson sampling: no sound analysis of it is implemented, "
-                "because amplification by sampling needs noise that is independent between rounds, and without it "
-                "nothing bounds how often a client takes part. Take the mechanism "
+                "because amplification by sampling needs noise that is independent between the rounds of a client, "
+                "and without it nothing bounds how often a client takes part. Take the mechanism "
                 f"{' or '.join(independent_mechanisms())}, or the sampler min_separation or shuffled_epochs"
             )
         mechanism.check_plan(self)
@@ -68,6 +68,11 @@ class PrivacyPlan(NoisePlan):
                 "adjacency is add_or_remove, but without Poisson sampling one more client would move all others; take "
                 "zero_out"
             )
+
+    def _amplified(self, participation: PoissonParticipation) -> bool:
+        """Say whether what one round's sum is spread over has ended where the same clients may be drawn again."""
+        reach = MECHANISMS[self.mechanism].reach(self)
+        return reach is not None and reach <= participation.cycle
 
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary, which `from_json` takes."""
@@ -127,7 +132,11 @@ def plan_noise(
     described = MECHANISMS[mechanism]
     described.check_rounds(rounds)
     options = described.options() if options is None else options
-    if known is not None and (known.mechanism, known.rounds) == (mechanism, rounds):
+    if known is not None and (known.mechanism, known.rounds, known.participation) == (
+        mechanism,
+        rounds,
+        participation,
+    ):
         coefficients = known.coefficients
     else:
         coefficients = described.coefficients(options, rounds, participation)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
@@ -23,6 +24,7 @@ def plan_aggregation(
     training_data: str | None = None,
     ancestry: Sequence[Phase] = (),
     vocabulary: VocabularyOrigin = UNKNOWN,
+    law: TrialsLaw | None = None,
 ) -> PrivateAggregation:
     """Work out what a private run does, of settings that were checked.
 
@@ -37,6 +39,7 @@ def plan_aggregation(
       training_data: fingerprint of the training data; None where nobody knows it.
       ancestry: what the first parameters went through, whose spending a target includes.
       vocabulary: where it comes from; what it has spent a target includes too.
+      law: of the number of trials that the run is to be chosen from, which a target includes too; None for no choice.
 
     Raises:
       ConfigurationError: the settings do not fit.
@@ -47,7 +50,7 @@ def plan_aggregation(
         plan = with_noise(settings.noise_multiplier)
     else:
         target = settings.target_epsilon, settings.target_rho
-        plan = calibrate_total(with_noise, delta, *target, training_data, ancestry, known, vocabulary)
+        plan = calibrate_total(with_noise, delta, *target, training_data, ancestry, known, vocabulary, law)
     goal = cohort_size if settings.report_goal is None else settings.report_goal
     adaptive = None
     if settings.clip_quantile is not None:

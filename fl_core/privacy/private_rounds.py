@@ -11,9 +11,10 @@ import numpy as np
 
 from fedlm.fl_core.aggregation import CohortAggregate, MeanUpdate
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.local_sgd import global_norm
+from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM, grid_step, number_of_coordinates
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise_source import Draw, noise_from
+from fedlm.fl_core.privacy.noised_sums import noised_mean
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.models.base import Params
 
@@ -81,8 +82,10 @@ class PrivateAggregation:
     restart_optimizer: bool = False
 
     def __post_init__(self) -> None:
-        if not (self.clip_norm > 0 and math.isfinite(self.clip_norm)):
-            raise ConfigurationError(f"the clip norm is {self.clip_norm}, but must be positive and finite")
+        if not LEAST_CLIP_NORM <= self.clip_norm <= MOST_CLIP_NORM:
+            raise ConfigurationError(
+                f"the clip norm is {self.clip_norm}, but must lie between {LEAST_CLIP_NORM:g} and {MOST_CLIP_NORM:g}"
+            )
         if self.report_goal < 1:
             raise ConfigurationError(f"report_goal is {self.report_goal}, but must be at least 1")
         if self.adaptive_clipping is not None and self._clip_norm_moves_every is None:
@@ -165,7 +168,7 @@ class PrivateRounds:
         return float(state.clip_norm)
 
     def next(self, state: PrivacyState, aggregate: CohortAggregate, round_number: int) -> MeanUpdate:
-        """Turn the sum of a cohort, clipped and weighed uniformly, into a private mean.
+        """Turn the sum of a cohort, exact and clipped, into a private mean.
 
         Among its metrics `noise_norm` is the L2 norm of the noise in the mean; `signal_to_noise` compares that of the
         mean without its noise with it, and is not private.
@@ -176,13 +179,19 @@ class PrivateRounds:
         setting, adaptive = self.aggregation, self.aggregation.adaptive_clipping
         noise, after = self._noise.next(state.noise, self._draw)
         multiplier = setting.plan.noise_multiplier
-        scale = state.clip_norm * (multiplier if adaptive is None else adaptive.sum_noise(multiplier))
-        delta, noise_norm, signal_norm = _noised_mean(aggregate.delta, noise["delta"], scale, setting.report_goal)
+        scale = float(state.clip_norm) * (multiplier if adaptive is None else adaptive.sum_noise(multiplier))
+        step = grid_step(state.clip_norm, number_of_coordinates(self._like["delta"]))
+        with jax.enable_x64(True):
+            delta, noise_norm, signal_norm = _noised_mean(
+                aggregate.delta, noise["delta"], np.float64(scale), np.float64(step), np.float64(setting.report_goal)
+            )
         state = state._replace(noise=after)
         counted = float(aggregate.clients - aggregate.dropped)
         if adaptive is not None:
             shifted = counted / 2 - float(aggregate.clipped)
-            unclipped = state.unclipped + shifted + adaptive.count_noise * float(noise["unclipped"])
+            # The count is a multiple of 1/2, and stays one.
+            added = round(2 * adaptive.count_noise * float(noise["unclipped"])) / 2
+            unclipped = state.unclipped + shifted + added
             state = state._replace(unclipped=np.float32(unclipped), since=np.int32(state.since + 1))
             if setting.moves_clip_norm(round_number):
                 state = _move_clip_norm(adaptive, setting.report_goal, state)
@@ -195,16 +204,11 @@ class PrivateRounds:
         return MeanUpdate(delta, state, metrics, setting.restart_optimizer and setting.ends_tree(round_number))
 
 
-@jax.jit
-def _noised_mean(
-    total: Params, noise: Params, scale: jax.Array, report_goal: jax.Array
-) -> tuple[Params, jax.Array, jax.Array]:
-    noise = jax.tree_util.tree_map(lambda leaf: leaf * scale, noise)
-    mean = jax.tree_util.tree_map(lambda leaf, added: (leaf + added) / report_goal, total, noise)
-    return mean, global_norm(noise) / report_goal, global_norm(total) / report_goal
+_noised_mean = jax.jit(noised_mean)
 
 
 def _move_clip_norm(adaptive: AdaptiveClipping, report_goal: int, state: PrivacyState) -> PrivacyState:
     part = 0.5 + float(state.unclipped) / (int(state.since) * report_goal)
     factor = math.exp(-adaptive.rate * (min(max(part, 0.0), 1.0) - adaptive.quantile))
-    return state._replace(clip_norm=np.float32(state.clip_norm * factor), unclipped=np.float32(0), since=np.int32(0))
+    clip_norm = np.clip(state.clip_norm * factor, LEAST_CLIP_NORM, MOST_CLIP_NORM)
+    return state._replace(clip_norm=np.float32(clip_norm), unclipped=np.float32(0), since=np.int32(0))

@@ -25,7 +25,7 @@ from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.accounting import sensitivity_squared
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
-from fedlm.fl_core.privacy.noise_source import SECRET_BYTES, commitment, fresh_secret
+from fedlm.fl_core.privacy.noise_source import NOISE_FORMAT, SECRET_BYTES, commitment, fresh_secret
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
 
@@ -74,6 +74,11 @@ class Resumed(NamedTuple):
     first: int
     end: int
     secret: bytes
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether rounds are left."""
+        return self.next_round < self.end
 
     @property
     def fresh_noise(self) -> bool:
@@ -130,10 +135,23 @@ class Releases:
             self.ledger.begin(plan, delta, secret, about)
         if self._budget is not None:
             self._budget.begun(self.ledger.records[0]["secret"])
-        if self.ledger.plan != plan or self.ledger.delta != delta:
+        begun = self.ledger.plan
+        if begun.rounds != plan.rounds and (begun.mechanism, self.ledger.delta) == (plan.mechanism, delta):
+            raise LedgerError(
+                f"{self._directory / LEDGER_FILE}: the run was begun with another privacy plan (rounds was "
+                f"{begun.rounds} and is now {plan.rounds}), and what it promised is for those rounds. Give rounds "
+                f"{begun.rounds}; or for more rounds begin another run with the parameters of this one, by --init-from "
+                f"{self._directory.parent} and another --out: it has a plan of its own, and its statement composes both"
+            )
+        if begun != plan or self.ledger.delta != delta:
             raise LedgerError(
                 f"{self._directory / LEDGER_FILE}: the run was begun with another privacy plan "
-                f"({_differences(self.ledger.plan, plan)}); give the same settings, or another --out"
+                f"({_differences(begun, plan)}); give the same settings, or another --out"
+            )
+        if self.ledger.noise_format != NOISE_FORMAT and self._resumed(plan).goes_on:
+            raise LedgerError(
+                f"{self._directory / LEDGER_FILE}: the run was begun by an earlier version of fedlm, with noise that "
+                "this one does not draw any more; begin a new run with another --out"
             )
         self._settle(checkpoints)
         return self._resumed(plan)
@@ -180,9 +198,9 @@ class Releases:
             secret=self._read_secret(len(generations) - 1),
         )
 
-    def cohort_seed(self) -> int:
-        """Make a secret seed of 256 bits for drawing cohorts, the same in all generations."""
-        return int.from_bytes(hmac.digest(self._secret_path(0).read_bytes(), b"cohorts", "sha256"), "little")
+    def cohort_secret(self) -> bytes:
+        """Make the secret of 32 bytes that cohorts are drawn by, the same in all generations."""
+        return hmac.digest(self._secret_path(0).read_bytes(), b"cohorts", "sha256")
 
     def save(self, rounds: int, digest: str, write: Callable[[], None], parameters: str | None = None) -> None:
         """Make a model durable; when this returns, it may be shown.

@@ -10,6 +10,7 @@ from typing_extensions import Doc
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.plan import independent_mechanisms
 
@@ -102,8 +103,8 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         """
         if self.privacy not in get_args(PrivacyName):
             raise ConfigurationError(f"privacy is {self.privacy!r}, but must be one of {get_args(PrivacyName)}")
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise ConfigurationError(f"delta is {self.delta}, but must lie between 0 and 1")
+        if self.delta is not None:
+            check_delta(self.delta)
         if self.privacy == "none":
             kept = ("privacy", "delta") if audited else ("privacy",)
             self._refuse_without_effect(

@@ -19,19 +19,48 @@ from fedlm.fl_core.privacy.accounting import (
     least_noise,
     sensitivity_squared,
 )
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, Phase, as_records, command_of, recorded_ancestry, settings_in
-from fedlm.fl_core.privacy.composition import Event, StatedEvent, epsilon_above, epsilon_bounds
+from fedlm.fl_core.privacy.ancestry import (
+    NOT_PRIVATE,
+    REPEATABLE,
+    TUNING_FIELD,
+    Phase,
+    as_records,
+    command_of,
+    recorded_ancestry,
+    settings_in,
+)
+from fedlm.fl_core.privacy.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
+from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.plan import Adjacency, PrivacyPlan
+from fedlm.fl_core.privacy.private_selection import AnyEvent, SelectionEvent, composed_above, composed_bounds
 from fedlm.fl_core.privacy.vocabulary_origin import ASSUMPTIONS, ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import vocabulary_events
 
-Spending = tuple[PrivacyPlan, Generations]
-"""A plan, and which of its rounds have run."""
 
-REPEATABLE = "the noise follows from the experiment's seed"
+class Spending(NamedTuple):
+    """What a training spends."""
+
+    plan: PrivacyPlan
+    rounds: Generations  # of the plan that have run
+    law: TrialsLaw | None = None  # of the number of trials that it was chosen from, each of the whole plan
+
+    def events(self) -> list[AnyEvent]:
+        """Describe what it releases."""
+        if self.law is None:
+            return list(events_of(self.plan, self.rounds))
+        return [SelectionEvent(tuple(one for one in events_of(self.plan) if isinstance(one, GaussianEvent)), self.law)]
+
+
+_OF_SELECTION = (
+    "how many runs {} was chosen from, and the scores and models of the others, are known to nobody but the operator",
+    "the runs that {} was chosen from were drawn from candidates that were fixed without looking at the text",
+    "the score that {} was chosen by is made of its released models and of the text of other people, who are the same "
+    "whoever trains; nothing is promised to those",
+)
+UNCHOSEN = "it is a trial of a private selection, of which only the best is covered, and it was not chosen"
 _PEOPLE = {
     "public": "the first parameters were made from public text alone",
     "disjoint": "the first parameters were made from text of other people, of whom nothing is promised here",
@@ -46,16 +75,19 @@ class Statement(NamedTuple):
     not_private: tuple[str, ...]  # why nothing is promised
     ancestry: tuple[Phase, ...]
     vocabulary: VocabularyOrigin
+    tuning: Mapping[str, Any] | None = None  # what the run was compared with
 
     def sentence(self) -> str:
         """Say it in one sentence."""
         if self.total is None:
             said = f"{NOT_PRIVATE}: {'; '.join(self.not_private)}"
-            alone = self.not_private == (REPEATABLE,) and not self.ancestry
-            return f"{said}. With secret noise it would be {self.own.sentence()}" if alone else said
+            alone = self.not_private == (REPEATABLE,) and not self.ancestry and self.vocabulary.private is None
+            would_be = f"{self.own.sentence()}; {self.vocabulary.sentence()}"
+            return f"{said}. With secret noise it would be {would_be}" if alone else said
         composed = [_spending_words(phase) for phase in self.ancestry if phase.people == "same"]
-        words = [self.total.sentence(), *(f"composed with {one}" for one in composed)]
-        words += [f"assumed: {one}" for one in _words_of_users(self.ancestry)]
+        chosen = [_selection_words(law) for law in [law_of(self.tuning)] if law is not None]
+        words = [self.total.sentence(), *chosen, *(f"composed with {one}" for one in composed)]
+        words += [f"assumed: {one}" for one in _assumed(self.ancestry, self.tuning)]
         return "; ".join([*words, self.vocabulary.sentence()])
 
     def as_terms(self) -> dict[str, Any]:
@@ -72,11 +104,14 @@ class Statement(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Make what a summary says of it: `privacy`, one sentence; `privacy_guarantee`, all of it, None where there is
-        none; `ancestry`, what the first parameters went through; and `vocabulary_origin`."""
+        none; `not_private_because`, why; `ancestry`, what the first parameters went through;
+        `tuning`, what it was compared with; and `vocabulary_origin`."""
         return {
             "privacy": self.sentence(),
             "privacy_guarantee": None if self.total is None else self.total.as_json(),
+            "not_private_because": list(self.not_private),
             "ancestry": as_records(self.ancestry),
+            TUNING_FIELD: self.tuning,
             ORIGIN_FIELD: self.vocabulary.as_json(),
         }
 
@@ -99,37 +134,40 @@ def state_plan(
     Raises:
       ConfigurationError: delta is not a probability.
     """
-    own, ancestry = account(plan, delta, generations), recorded_ancestry(about)
+    own, ancestry, tuning = account(plan, delta, generations), recorded_ancestry(about), about.get(TUNING_FIELD)
     vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
     found = vocabulary_events(vocabulary, plan.unit)
     secret &= settings_in(about).get("noise_seed") != "experiment"
     reasons = [] if secret else [REPEATABLE]
     before, lost = _before(plan, about.get("training_data_sha256"), ancestry)
     reasons += lost
+    law = law_of(tuning)
+    if tuning is not None and _is_unchosen(tuning):
+        reasons.append(UNCHOSEN)
     if _leaves_nothing(found, delta):
         reasons.append(_too_much_delta(vocabulary, delta))
     if reasons:
-        return Statement(own, None, tuple(reasons), ancestry, vocabulary)
-    said = [*_words_of_users(ancestry), *(ASSUMPTIONS if found else ())]
-    if not before and not found:
+        return Statement(own, None, tuple(reasons), ancestry, vocabulary, tuning)
+    said = [*_assumed(ancestry, tuning), *(ASSUMPTIONS if found else ())]
+    if not before and not found and law is None:
         total = dataclasses.replace(own, assumptions=(*own.assumptions, *said))
-        return Statement(own, total, (), ancestry, vocabulary)
-    spent: list[Spending] = [*before, (plan, [(0, plan.rounds)] if generations is None else generations)]
-    adjacency = _common_adjacency([one for one, _ in spent])
+        return Statement(own, total, (), ancestry, vocabulary, tuning)
+    spent = [*before, Spending(plan, [(0, plan.rounds)] if generations is None else generations, law)]
+    adjacency = _common_adjacency([one.plan for one in spent])
     as_stated = dataclasses.replace(plan, adjacency=adjacency)
-    theirs = [line for one, rounds in before for line in account(one, delta, rounds).assumptions]
-    epsilon, lower = epsilon_bounds([*_events(spent), *found], delta)
+    theirs = [line for one in before for line in account(one.plan, delta, one.rounds).assumptions]
+    epsilon, lower = composed_bounds([*_events(spent), *found], delta)
     total = dataclasses.replace(
         own,
         epsilon=epsilon,
         epsilon_lower=lower,
-        rho=None if found or _any_sampled(spent) else _rho(spent),
+        rho=None if found else _rho(spent),
         sensitivity=None,
         epsilon_by_rdp=None,
         adjacency=account(as_stated, delta, []).adjacency,
         assumptions=tuple(dict.fromkeys([*own.assumptions, *theirs, *([_ONE_UNIT] if before else []), *said])),
     )
-    return Statement(own, total, (), ancestry, vocabulary)
+    return Statement(own, total, (), ancestry, vocabulary, tuning)
 
 
 class Joint(NamedTuple):
@@ -164,6 +202,8 @@ def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
     """Describe the training that a ledger is of, as it stands."""
     seen = max(end for _, end in ledger.generations)
     repeatable = settings_in(ledger.about).get("noise_seed") == "experiment"
+    tuning = ledger.about.get(TUNING_FIELD)
+    unchosen = tuning is not None and _is_unchosen(tuning)
     return Phase(
         command=command_of(ledger.about),
         folder=folder,
@@ -171,11 +211,12 @@ def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
         parameters_sha256=next((one.parameters for one in reversed(ledger.releases) if one.parameters), ""),
         training_data_sha256=ledger.about.get("training_data_sha256"),
         people="same",
-        not_private="its noise follows from its seed" if repeatable else None,
+        not_private="its noise follows from its seed" if repeatable else UNCHOSEN if unchosen else None,
         plan=ledger.plan.as_json(),
         generations=[list(part) for part in ledger.generations],
         ledger={"first": ledger.hashes[0], "last": ledger.hashes[-1], "records": len(ledger.records)}
         | {"secret": ledger.records[0]["secret"]},
+        tuning=tuning,
     )
 
 
@@ -205,7 +246,8 @@ def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = N
         for ledger in ledgers.values()
     ]
     vocabularies = {(tokenizer, origin.kind, origin.private): origin for tokenizer, origin in origins}
-    return compose_trainings(trainings, delta, forked, tuple(vocabularies.values()))
+    doubts = [*forked, *_chosen_twice(trainings)]
+    return compose_trainings(trainings, delta, doubts, tuple(vocabularies.values()))
 
 
 def compose_trainings(
@@ -221,17 +263,17 @@ def compose_trainings(
     spent, lost = _before(first, data, trainings)
     events = [event for origin in vocabularies for event in vocabulary_events(origin, first.unit)]
     reasons = (*reasons, *lost, *([_NO_DELTA_LEFT] if _leaves_nothing(events, delta) else []))
-    adjacency = _common_adjacency([plan for plan, _ in spent]) if spent else first.adjacency
+    adjacency = _common_adjacency([one.plan for one in spent]) if spent else first.adjacency
     stated = account(dataclasses.replace(first, adjacency=adjacency), delta, [])
-    lines = [line for plan, rounds in spent for line in account(plan, delta, rounds).assumptions]
-    promised, bounds = not reasons, epsilon_bounds([*_events(spent), *events], delta)
-    said = [*_words_of_users(trainings), *(ASSUMPTIONS if events else ())]
+    lines = [line for one in spent for line in account(one.plan, delta, one.rounds).assumptions]
+    promised, bounds = not reasons, composed_bounds([*_events(spent), *events], delta)
+    said = [*_assumed(trainings), *(ASSUMPTIONS if events else ())]
     return Joint(
         tuple(trainings),
         delta,
         bounds.upper if promised else None,
         bounds.lower if promised else None,
-        None if _any_sampled(spent) or events or not promised else _rho(spent),
+        None if events or not promised else _rho(spent),
         first.unit,
         stated.adjacency,
         tuple(dict.fromkeys([*(lines or stated.assumptions), _ONE_UNIT, *said])),
@@ -273,6 +315,20 @@ def _each_once(found: Sequence[Phase], chains: Sequence[list[str]]) -> tuple[lis
     return [*longest.values(), *others], list(dict.fromkeys(doubts))
 
 
+def _chosen_twice(trainings: Sequence[Phase]) -> list[str]:
+    """Say which trainings are outcomes of the same private selection, gone on with in several copies of its folder:
+    their numbers of runs, and perhaps the runs, are not independent."""
+    outcomes: dict[str, list[str]] = {}
+    for phase in trainings:
+        if phase.people == "same" and law_of(phase.tuning) is not None and not _is_unchosen(phase.tuning or {}):
+            outcomes.setdefault(str((phase.tuning or {})["selection"].get("id")), []).append(phase.words)
+    return [
+        f"{' and '.join(words)} were chosen by one private selection, of which one run alone is covered"
+        for words in outcomes.values()
+        if len(words) > 1
+    ]
+
+
 _NO_DELTA_LEFT = "the vocabularies were made with more delta than this; give a larger --delta"
 _ONE_UNIT = (
     "whoever is among the people of this run and of the runs that its first parameters come from is one unit of each"
@@ -301,8 +357,9 @@ def _before(
                 f"{plan.unit}), so that the two do not add up to a promise to anybody"
             )
             continue
-        spent.append((earlier, [(first, end) for first, end in phase.generations if end > first]))
-    return [one for one in spent if one[1]], reasons
+        rounds = [(first, end) for first, end in phase.generations if end > first]
+        spent.append(Spending(earlier, rounds, law_of(phase.tuning)))
+    return [one for one in spent if one.rounds], reasons
 
 
 def _same_units(one: str, other: str, data: str | None, other_data: str | None) -> bool:
@@ -318,23 +375,54 @@ def _spending_words(phase: Phase) -> str:
     assert phase.plan is not None
     rounds = sum(end - first for first, end in phase.generations)
     plan = phase.plan
+    law = law_of(phase.tuning)
     return (
         f"{rounds} releases of {plan['mechanism']} noise, multiplier {plan['noise_multiplier']:.6g}, of {phase.words}"
+        f"{'' if law is None else ', ' + _selection_words(law)}"
     )
 
 
-def _words_of_users(ancestry: Sequence[Phase]) -> list[str]:
+def _assumed(ancestry: Sequence[Phase], tuning: Mapping[str, Any] | None = None) -> list[str]:
+    """Say what has to hold that nothing enforces: a user's word on people, and that nobody chose among runs."""
     said = dict.fromkeys((phase.people, phase.words) for phase in ancestry if phase.people != "same")
-    return [f"{_PEOPLE[people]} ({words})" for people, words in said]
+    compared = [("this run", tuning), *((phase.words, phase.tuning) for phase in ancestry if phase.people == "same")]
+    lines = [f"{_PEOPLE[people]} ({words})" for people, words in said]
+    for words, found in compared:
+        if found is None:
+            continue
+        if law_of(found) is not None:
+            lines += [line.format(words) for line in _OF_SELECTION]
+        else:
+            lines.append(
+                f"{words} was not chosen by looking at the others of the {found['runs']} or more private runs that it "
+                "was compared with: choosing among them is not accounted"
+            )
+    return lines
+
+
+def law_of(tuning: Mapping[str, Any] | None) -> TrialsLaw | None:
+    """Read the distribution of the number of trials; None of a run that is no trial of a private selection."""
+    selection = (tuning or {}).get("selection")
+    if selection is None:
+        return None
+    return TrialsLaw(selection["distribution"], selection["expected_trials"], selection["eta"])
+
+
+def _is_unchosen(tuning: Mapping[str, Any]) -> bool:
+    return law_of(tuning) is not None and not tuning.get("chosen")
+
+
+def _selection_words(law: TrialsLaw) -> str:
+    return f"the best of a random number of such runs, which is of a {law.words()}"
 
 
 def composed_epsilon(spent: Sequence[Spending], delta: float, vocabulary: Sequence[Event] = ()) -> float:
     """Compute epsilon at delta of all releases of several plans about the same people, and of their vocabulary."""
-    return epsilon_above([*_events(spent), *vocabulary], delta)
+    return composed_above([*_events(spent), *vocabulary], delta)
 
 
-def _events(spent: Sequence[Spending]) -> list[Event]:
-    return [event for plan, rounds in spent for event in events_of(plan, rounds)]
+def _events(spent: Sequence[Spending]) -> list[AnyEvent]:
+    return [event for one in spent for event in one.events()]
 
 
 def _leaves_nothing(vocabulary: Sequence[Event], delta: float) -> bool:
@@ -342,8 +430,11 @@ def _leaves_nothing(vocabulary: Sequence[Event], delta: float) -> bool:
     return math.fsum(event.delta * event.count for event in vocabulary if isinstance(event, StatedEvent)) >= delta
 
 
-def _rho(spent: Sequence[Spending]) -> float:
-    return sum(sensitivity_squared(plan, rounds) / (2 * plan.noise_multiplier**2) for plan, rounds in spent)
+def _rho(spent: Sequence[Spending]) -> float | None:
+    """Add up the rho of trainings; None where there is none of one that was sampled, or chosen."""
+    if _any_sampled(spent) or any(one.law is not None for one in spent):
+        return None
+    return sum(sensitivity_squared(one.plan, one.rounds) / (2 * one.plan.noise_multiplier**2) for one in spent)
 
 
 def _common_adjacency(plans: Sequence[PrivacyPlan]) -> Adjacency:
@@ -353,7 +444,7 @@ def _common_adjacency(plans: Sequence[PrivacyPlan]) -> Adjacency:
 
 
 def _any_sampled(spent: Sequence[Spending]) -> bool:
-    return any(isinstance(plan.participation, PoissonParticipation) for plan, _ in spent)
+    return any(isinstance(one.plan.participation, PoissonParticipation) for one in spent)
 
 
 def calibrate_total(
@@ -365,12 +456,14 @@ def calibrate_total(
     ancestry: Sequence[Phase] = (),
     known: PrivacyPlan | None = None,
     vocabulary: VocabularyOrigin = UNKNOWN,
+    law: TrialsLaw | None = None,
 ) -> PrivacyPlan:
     """Find the least noise with which a run, all that its first parameters went through, and its vocabulary reach a
     target together.
 
     Where nothing can be promised of the first parameters the target is the run's own. `known` is the plan of the run
-    that goes on, whose noise stays as it is, however accounting has changed since.
+    that goes on, whose noise stays as it is, however accounting has changed since. `law` is that of the number of
+    trials that the run is to be chosen from, whose choice the target includes.
 
     Raises:
       ConfigurationError: the target is spent already, or `calibrate` refuses it.
@@ -381,22 +474,24 @@ def calibrate_total(
     loudest = with_noise(1.0)
     before, reasons = _before(loudest, training_data, ancestry)
     found = vocabulary_events(vocabulary, loudest.unit)
-    if reasons or not (before or found):
+    if reasons or not (before or found or law):
         return calibrate(with_noise, delta, epsilon, rho)
     if _leaves_nothing(found, delta):
         raise ConfigurationError(_too_much_delta(vocabulary, delta))
     if rho is not None:
+        if law is not None:
+            raise ConfigurationError("target_rho: rho does not express a private selection; give target_epsilon")
         if found:
             raise ConfigurationError(
                 "target_rho: the vocabulary was made with (epsilon, delta)-differential privacy, which rho does not "
                 "express; give target_epsilon"
             )
-        if _any_sampled(before):
-            raise ConfigurationError(
-                "target_rho: the first parameters come from a run with Poisson sampling, whose privacy rho does not "
-                "express; give target_epsilon"
-            )
         spent = _rho(before)
+        if spent is None:
+            raise ConfigurationError(
+                "target_rho: the first parameters come from a run with Poisson sampling or of a private selection, "
+                "whose privacy rho does not express; give target_epsilon"
+            )
         _check_left("rho", spent, rho)
         return calibrate(with_noise, delta, None, rho - spent)
     assert epsilon is not None
@@ -404,7 +499,7 @@ def calibrate_total(
 
     def total(noise: float) -> float:
         plan = with_noise(noise)
-        return composed_epsilon([*before, (plan, [(0, plan.rounds)])], delta, found)
+        return composed_epsilon([*before, Spending(plan, [(0, plan.rounds)], law)], delta, found)
 
     return with_noise(least_noise(total, epsilon))
 

@@ -17,11 +17,12 @@ import dp_accounting
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, StatedEvent
+from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.private_words import COUNT_NORM, word_weight
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
 
 _SLACK = 1e-9  # relative, by which noise and threshold are larger than 64-bit floating point says that they need be
-_LEAST_DELTA, _MOST_EPSILON = 1e-15, 100.0
+_MOST_EPSILON = 100.0
 _WHOLE_CLIENTS = ("client", "user")
 
 
@@ -35,8 +36,7 @@ def plan_vocabulary(epsilon: float, delta: float, words_per_client: int) -> Priv
         raise ConfigurationError(
             f"vocabulary_epsilon is {epsilon}, but must be positive, and {_MOST_EPSILON:g} at most"
         )
-    if not _LEAST_DELTA <= delta < 1:
-        raise ConfigurationError(f"vocabulary_delta is {delta}, but must lie between {_LEAST_DELTA:g} and 1")
+    check_delta(delta, "vocabulary_delta")
     if words_per_client < 1:
         raise ConfigurationError(f"vocabulary_words_per_client is {words_per_client}, but must be at least 1")
     half = delta / 2

@@ -7,18 +7,19 @@ spent, and never exceeds the budget, whatever crashes. Kinds of records in the f
 - `reserve`: a run with this commitment to the secret of its noise is about to begin, and may spend its whole plan.
 - `begun`: the ledger of that run is on disk.
 - `void`: that run was interrupted before it had a ledger; its secret is gone, and has made no noise.
+- `enter`: a process with this name goes on with that run; see `fedlm.fl_core.runs.lineage`.
 """
 
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.errors import ConfigurationError, UserError
-from fedlm.fl_core.privacy.accounting import check_delta
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
+from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record_chain import Record, RecordChain
 from fedlm.fl_core.privacy.statement import Joint, compose_trainings
@@ -101,6 +102,19 @@ class DataBudget:
         """Give back what was reserved for a run that never had a ledger; one that had keeps it."""
         self._settle("void", commitment)
 
+    def enter(self, commitment: str, known: Sequence[str], name: str) -> bool:
+        """Enter a process that goes on with a run; see `fedlm.fl_core.runs.lineage.CommonPlace.enter`."""
+        with self._locked() as chain:
+            before = _entered(chain.records, commitment)
+            if before not in (None, *known):
+                return False
+            chain.append({"kind": "enter", "secret": commitment, "process": name})
+            return True
+
+    def entered(self, commitment: str, name: str) -> bool:
+        """Say whether that process is the last that went on with the run."""
+        return _entered(self._chain().records, commitment) == name
+
     def _settle(self, kind: str, commitment: str) -> None:
         with self._locked() as chain:
             of_run = [record["kind"] for record in chain.records if record.get("secret") == commitment]
@@ -126,6 +140,7 @@ class Reservation:
     def __init__(self, budget: DataBudget, training: Phase, ancestry: tuple[Phase, ...]):
         """Describe all that the run plans, and what its first parameters went through."""
         self._budget, self._training, self._ancestry = budget, training, ancestry
+        self._commitment = ""
 
     def reserve(self, commitment: str) -> None:
         """See `DataBudget.reserve`."""
@@ -135,10 +150,19 @@ class Reservation:
         """See `DataBudget.begun`; a run that was begun before there was a budget reserves now."""
         self.reserve(commitment)
         self._budget.begun(commitment)
+        self._commitment = commitment
 
     def void(self, commitment: str) -> None:
         """See `DataBudget.void`."""
         self._budget.void(commitment)
+
+    def enter(self, known: Sequence[str], name: str) -> bool:
+        """Enter a process that goes on with the run that was begun; see `DataBudget.enter`."""
+        return self._budget.enter(self._commitment, known, name)
+
+    def entered(self, name: str) -> bool:
+        """See `DataBudget.entered`."""
+        return self._budget.entered(self._commitment, name)
 
 
 def reservation_of(
@@ -182,6 +206,11 @@ def _reservations(records: list[Record]) -> list[Any]:
     return [one for one in records if one["kind"] == "reserve" and one["secret"] not in void]
 
 
+def _entered(records: list[Record], commitment: str) -> str | None:
+    of_run = [one["process"] for one in records if one["kind"] == "enter" and one["secret"] == commitment]
+    return of_run[-1] if of_run else None
+
+
 def _trainings(records: list[Record]) -> list[Phase]:
     return _each_once([Phase(**phase) for record in _reservations(records) for phase in record["trainings"]])
 
@@ -202,7 +231,7 @@ def _releases(phase: Phase) -> int:
 
 
 def _check(records: list[Record], record: Record) -> None:
-    kinds = ("reserve", "begun", "void") if records else ("budget",)
+    kinds = ("reserve", "begun", "void", "enter") if records else ("budget",)
     if record.get("kind") not in kinds:
         raise _damaged(f"a record {record.get('kind')!r} where one of {', '.join(kinds)} was expected")
 

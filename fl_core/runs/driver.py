@@ -7,8 +7,9 @@ before the model is in a checkpoint and its release in the ledger. What a step i
 Several processes that `jax.distributed` has joined call all of this together; only the first touches the folder.
 """
 
+import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, RunIdentity
+from fedlm.fl_core.runs.lineage import CommonPlace, Lineage
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_row, read_rows
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS, Divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
@@ -44,7 +46,7 @@ class Standing(NamedTuple):
     end: int  # one more than the last step that may run
     noise_from: int | None = None  # the step with which the current noise began; None without privacy
     secret: str = ""  # of the current noise, in hex
-    draw_seed: int | None = None  # secret seed of who takes part in a step; None where that follows from the run's seed
+    draw_seed: str | None = None  # of who takes part in a step, in hex; None where that follows from the run's seed
 
     @property
     def fresh_noise(self) -> bool:
@@ -67,6 +69,7 @@ class Run:
     Attributes:
       standing: known from `resume` on.
       divergence: why it counts as diverged, if it does.
+      saved: whether there is a checkpoint.
     """
 
     standing: Standing
@@ -79,6 +82,7 @@ class Run:
         save_every: int,
         find_divergence: Callable[[list[dict[str, Any]]], Divergence | None],
         privacy: "PrivacyTerms | None" = None,
+        common: CommonPlace | None = None,
     ):
         """Prepare to begin, or to go on; nothing is written yet.
 
@@ -86,12 +90,17 @@ class Run:
           save_every: steps from one checkpoint to the next; there is one after the last step too.
           find_divergence: decides from the rows so far, of which only the last few may be there.
           privacy: what the run promises; it is not private where None.
+          common: what all copies of the folder see; with privacy the budget of its data where None.
         """
         self.folder, self._identity, self._steps, self._save_every = folder, identity, steps, save_every
         self._find_divergence, self._privacy = find_divergence, privacy
+        common = privacy.budget if common is None and privacy is not None else common
+        forks_matter = privacy is not None or common is not None
+        self._lineage = Lineage(folder.directory, common) if forks_matter else None
         self._releases: PrivateReleases | None = None
         self._withheld: list[dict[str, Any]] = []
         self.divergence: Divergence | None = None
+        self.saved = False
 
     def resume(self, like: Any) -> Any:
         """Go back to the newest checkpoint, and forget what was recorded after it. Returns what the checkpoint holds in
@@ -99,9 +108,17 @@ class Run:
         holds another run, or what it holds cannot be read or does not belong together."""
         standing, state = together(lambda: self._find(like)) if is_first() else together(lambda: (None, like))
         self.standing = Standing(*gather(standing)[0])
+        self.saved = self.standing.checkpoint > 0
         self.folder.open_log(self.standing.first, self.standing.checkpoint)
         self.divergence = self._find_divergence(self.folder.rows)
         return state
+
+    def earlier(self, like: Any) -> Iterator[tuple[int, Any]]:
+        """Read the checkpoints there are, as rounds and state, the newest first; all processes call it, and those that
+        are not the first are given `like`."""
+        for rounds in sorted(gather(self.folder.checkpoint_rounds())[0], reverse=True):
+            restore = functools.partial(self.folder.restore, rounds, like)
+            yield rounds, together(restore if is_first() else lambda: like)
 
     def _find(self, like: Any) -> tuple[Standing, Any]:
         folder = self.folder
@@ -115,6 +132,7 @@ class Run:
             self._identity.check(found_about, folder.directory)
             self._identity = self._identity.going_on(found_about)
         if self._privacy is None:
+            self._go_on()
             return Standing(latest, latest, self._steps), folder.restore(latest, like) if latest else like
         from fedlm.fl_core.runs.private_releases import PrivateReleases
 
@@ -129,6 +147,7 @@ class Run:
                     f"{folder.directory}: holds a run that is not private, and this one is; give another --out"
                 )
         found, state = releases.resume(self._identity.about())
+        self._go_on()
         standing = Standing(
             found.checkpoint, found.next_round, found.end, found.first, found.secret.hex(), releases.draw_seed()
         )
@@ -139,6 +158,10 @@ class Run:
                 "--out; --init-from begins it with these parameters"
             )
         return standing, state
+
+    def _go_on(self) -> None:
+        if self._lineage is not None:
+            self._lineage.go_on()
 
     @property
     def remaining(self) -> range:
@@ -190,9 +213,12 @@ class Run:
         """Make a state durable, of the structure that `resume` was given; with privacy, this releases it. Raises
         DiskError where it cannot be written."""
         together(lambda: self._save(done, state) if is_first() else None)
+        self.saved = True
 
     def _save(self, done: int, state: Any) -> None:
         about = self._identity.about()
+        if self._lineage is not None:
+            self._lineage.check()
         if self._releases is None:
             self.folder.save(done, state, about)
         else:
@@ -207,9 +233,9 @@ class Run:
             ORIGIN_FIELD: about[ORIGIN_FIELD],
         }
 
-    def epsilon(self, done: int) -> float | None:
-        """See `fedlm.fl_core.runs.private_releases.PrivateReleases.epsilon`; None in other processes than the first."""
-        return self._releases.epsilon(done) if self._releases else None
+    def spent(self, done: int) -> dict[str, Any]:
+        """See `fedlm.fl_core.runs.private_releases.PrivateReleases.spent`; empty in other processes than the first."""
+        return self._releases.spent(done) if self._releases else {}
 
     def finish(self, params: Params, facts: dict[str, Any]) -> dict[str, Any]:
         """Write the summary, and return it in all processes."""

@@ -11,10 +11,12 @@ from fedlm.fl_core.aggregation import WeightedMean
 from fedlm.fl_core.client_algorithms.interface import check_private
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.processes import from_first
+from fedlm.fl_core.norm_bounds import BoundedMean, recent_medians
+from fedlm.fl_core.processes import from_first, gather
 from fedlm.fl_core.round_loop import Averaging, CohortRunner, FederatedOptimization, run_rounds
+from fedlm.fl_core.runs.absurd_steps import AbsurdSteps, standing_rows
 from fedlm.fl_core.runs.driver import Run, Step
-from fedlm.fl_core.runs.round_rows import round_row
+from fedlm.fl_core.runs.round_rows import WENT_BACK, WENT_BACK_TO, round_row
 from fedlm.fl_core.server_optimizers import ServerState
 from fedlm.models.base import Params
 
@@ -59,15 +61,28 @@ class FederatedTraining:
         optimization: FederatedOptimization,
         fresh: ServerState,
         aggregation: "PrivateAggregation | None" = None,
+        bounds_norms: bool = False,
+        goes_back: bool = False,
     ):
-        """Begin, or go back to the newest checkpoint; see `Run.resume`. The aggregation, whose plan the run has the
-        terms of, makes means private; without it the run is not private."""
+        """Begin, or go back to the newest checkpoint; see `Run.resume`.
+
+        Args:
+          aggregation: makes means private, and the run has the terms of its plan; without it the run is not private.
+          bounds_norms: whether no update counts with a norm that is unusual, see `BoundedMean`; not with privacy.
+          goes_back: whether a step that makes the held-out loss absurd is undone; not with privacy.
+        """
         self.run, self._optimization = run, optimization
         self._private: PrivateRounds | None = None
+        # What a run without a checkpoint goes back to.
+        self._first: ServerState | None = None
+        self._absurd: AbsurdSteps | None = None
         if aggregation is None:
-            self._averaging: Averaging = WeightedMean()
-            self._averaging_state: Any = None
             self.server = ServerState(*from_first(run.resume(_stored(fresh))))
+            self._averaging: Averaging = BoundedMean() if bounds_norms else WeightedMean()
+            rows = gather(run.folder.rows)[0] if bounds_norms or goes_back else []
+            self._averaging_state: Any = recent_medians(standing_rows(rows)) if bounds_norms else None
+            if goes_back:
+                self._first, self._absurd = fresh, AbsurdSteps(rows)
         else:
             self._resume_privately(fresh, aggregation)
         self.rounds_done = run.standing.first
@@ -108,8 +123,13 @@ class FederatedTraining:
             self._averaging_state,
         )
         began = time.monotonic()
-        for result in results:
-            self.server, self.rounds_done = result.state, result.round_number + 1
+        earlier: tuple[ServerState, Any] | None = None
+        while True:
+            try:
+                result = results.send(earlier)
+            except StopIteration:
+                return
+            self.server, self.rounds_done, earlier = result.state, result.round_number + 1, None
             row = round_row(result)
             if score is not None and (
                 self.rounds_done % evaluate_every == 0 or self.rounds_done == self.run.standing.end
@@ -118,10 +138,38 @@ class FederatedTraining:
                 if taken := row.keys() & scores.keys():
                     raise ConfigurationError(f"scores have the names of other metrics: {', '.join(sorted(taken))}")
                 row |= scores
+                if self._absurd is not None and self._is_absurd(self._absurd, scores, score):
+                    row[WENT_BACK] = self._absurd.in_a_row
+                    row[WENT_BACK_TO], self.server = self._earlier(self._absurd, score)
+                    earlier = self.server, self._averaging_after(row)
             began, row["seconds"] = time.monotonic(), time.monotonic() - began
             state = functools.partial(self.checkpoint, result.mean.state)
             yield Step(self.rounds_done, row | result.mean.metrics, state)
             del result, state
+
+    def _is_absurd(self, absurd: AbsurdSteps, scores: dict[str, Any], score: Score) -> bool:
+        first = self._first
+        found = absurd.look(scores, lambda: score(first.params) if first else {})
+        if self.run.saved:
+            self._first = None
+        return found
+
+    def _earlier(self, absurd: AbsurdSteps, score: Score) -> tuple[int, ServerState]:
+        """Read the newest state whose score is not absurd, or the oldest that there is, and the rounds it has seen."""
+        found = None if self._first is None else (0, self._first)
+        for rounds, stored in self.run.earlier(_stored(self.server)):
+            found = rounds, ServerState(*from_first(stored))
+            if not absurd.is_absurd(score(found[1].params)):
+                break
+        assert found is not None
+        return found
+
+    def _averaging_after(self, row: dict[str, Any]) -> Any:
+        """Find the averaging's state after a row that tells of going back."""
+        if not isinstance(self._averaging, BoundedMean):
+            return self._averaging.init()
+        # Honest updates from a ruined model are long: a bound that remembered them would let the next lie through.
+        return recent_medians(standing_rows([*gather(self.run.folder.rows)[0], row]))
 
     def checkpoint(self, averaging_state: Any = None) -> Any:
         """Make what a checkpoint holds; with privacy, after the round that left this state of what makes means."""

@@ -12,6 +12,7 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ancestry import Phase, as_records, recorded_ancestry
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.processes import gather
+from fedlm.fl_core.runs.initial_parameters import restated
 
 SUMMARY_FILE = "summary.json"
 TRAINING_DATA = "training_data_sha256"
@@ -83,8 +84,8 @@ class RunIdentity:
 
     def finished_summary(self, directory: Path, length: str) -> dict[str, Any] | None:
         """Read the summary of a run that has nothing left to do; None where there is none, or one of another run, or of
-        one that is shorter or longer by the setting named `length`. Raises CheckpointError where the file is not a
-        summary."""
+        one that is shorter or longer by the setting named `length`. What it says of privacy is by the run's ledger, as
+        anybody can write a summary. Raises CheckpointError where the file is not a summary, or the ledger damaged."""
         path = directory / SUMMARY_FILE
         if not path.exists():
             return None
@@ -101,7 +102,7 @@ class RunIdentity:
             raise CheckpointError(
                 f"{path}: not a summary of ours ({error}); remove it, or give another --out"
             ) from error
-        return summary if same else None
+        return restated(summary, directory) if same else None
 
     def check_same_in_all_processes(self, precision: str) -> None:
         """Refuse processes that would not compute the same; all call it. Raises ConfigurationError where a process

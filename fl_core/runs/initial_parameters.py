@@ -24,6 +24,7 @@ from fedlm.models.base import Params
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
     from fedlm.fl_core.privacy.ledger import PrivacyLedger
+    from fedlm.fl_core.privacy.statement import Statement
 
 
 class InitialParameters(NamedTuple):
@@ -31,7 +32,8 @@ class InitialParameters(NamedTuple):
 
     folder: Path
     rounds: int
-    arrays: Any  # its parameters, NumPy arrays in dictionaries and lists
+    # its parameters, NumPy arrays in dictionaries and lists; None where the run that goes on has outlived that folder
+    arrays: Any
     sha256: str
     privacy: str  # what that run states of its privacy
     ancestry: tuple[Phase, ...]  # what the parameters went through, seen from the run that begins with them
@@ -46,12 +48,18 @@ class InitialParameters(NamedTuple):
         }
 
     def fit(self, fresh: Params) -> Params:
-        """Put the arrays into the structure of a model's fresh parameters; see `fit_parameters`."""
-        return fit_parameters(self.arrays, fresh, self.folder)
+        """Put the arrays into the structure of a model's fresh parameters; see `fit_parameters`. A run that has a
+        checkpoint to go on from needs no more than the structure."""
+        return fresh if self.arrays is None else fit_parameters(self.arrays, fresh, self.folder)
 
 
 def read_parameters(
-    folder: Path, vocabulary: str, model: str, initial_data: InitialData = "same", training_data: str | None = None
+    folder: Path,
+    vocabulary: str,
+    model: str,
+    initial_data: InitialData = "same",
+    training_data: str | None = None,
+    going_on: Path | None = None,
 ) -> InitialParameters:
     """Read the newest parameters of a run, and what they went through.
 
@@ -60,6 +68,8 @@ def read_parameters(
       model: the name of the model that they must be of.
       initial_data: what the user says of the text that they were made from.
       training_data: fingerprint of the training data of the run that begins with them; None where nobody knows it.
+      going_on: folder of the run that begins with them, or goes on: where it has a checkpoint, what it has written down
+        does where their own folder is gone. None where the parameters themselves are needed.
 
     Raises:
       CheckpointError: there is no checkpoint, it is of something else, or it is not one that the run has released.
@@ -67,6 +77,9 @@ def read_parameters(
     """
     directory = folder / "checkpoints"
     if not directory.is_dir():
+        recorded = None if going_on is None else _recorded_in(going_on)
+        if recorded is not None:
+            return recorded
         raise CheckpointError(f"{folder}: not the folder of a run, for it holds no checkpoints; give the --out of one")
     with Checkpoints(directory) as checkpoints:
         rounds = checkpoints.latest_round()
@@ -88,6 +101,22 @@ def read_parameters(
     parent, ancestors = _training_of(folder, about, rounds, digest)
     behind = training_behind(ancestors, parent, initial_data, training_data)
     return InitialParameters(folder, rounds, params, digest, stated_privacy(folder), behind)
+
+
+def _recorded_in(begun: Path) -> InitialParameters | None:
+    """Read what a run has written down of its first parameters; None where it has no checkpoint of its own, or had no
+    first parameters."""
+    if not (begun / "checkpoints").is_dir():
+        return None
+    with Checkpoints(begun / "checkpoints") as checkpoints:
+        rounds = checkpoints.latest_round()
+        about = checkpoints.restore_about(rounds) if rounds else {}
+    ancestry, digest = recorded_ancestry(about), about.get("initial_parameters_sha256")
+    if digest is None or not ancestry:
+        return None
+    last = ancestry[-1]
+    privacy = NOT_PRIVATE if last.plan is None or last.not_private is not None else "private, see the ancestry"
+    return InitialParameters(Path(last.folder), last.steps, None, digest, privacy, ancestry)
 
 
 def _training_of(folder: Path, about: dict[str, Any], rounds: int, digest: str) -> tuple[Phase, tuple[Phase, ...]]:
@@ -122,13 +151,23 @@ def _training_of(folder: Path, about: dict[str, Any], rounds: int, digest: str) 
 
 
 def ledger_in(folder: Path) -> "PrivacyLedger | None":
-    """Read the ledger of a run; None where the run is not private. Raises LedgerError where it is damaged."""
+    """Read the ledger of a run; None where the run is not private. Raises LedgerError where it is damaged, or ends
+    before the newest checkpoint."""
     path = folder / PRIVACY_FOLDER / LEDGER_FILE
     if not path.exists():
         return None
-    from fedlm.fl_core.privacy.ledger import PrivacyLedger
+    from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
 
+    # Before the ledger, which a run that goes on writes to first.
+    names = [path.name for path in (folder / "checkpoints").glob("*")]
+    newest = max((int(name) for name in names if name.isdecimal()), default=0)
     ledger = PrivacyLedger(path)
+    known = max((release.rounds for release in ledger.releases), default=0)
+    if ledger.records and newest > known:
+        raise LedgerError(
+            f"{path}: it ends with {known} rounds, but there is a checkpoint of {newest}: the ledger was cut off, or "
+            "is an older copy; put back the one that belongs to the checkpoints"
+        )
     return ledger if ledger.records else None
 
 
@@ -164,15 +203,39 @@ def fit_parameters(arrays: Any, like: Params, folder: Path) -> Params:
     return jax.tree_util.tree_unflatten(structure, [np.asarray(found[name]) for name in names])
 
 
-def stated_privacy(folder: Path) -> str:
-    """Say what a run promises now, finished or not: by its ledger, since anybody can write a summary. Raises
-    LedgerError where the ledger is damaged."""
+def statement_in(folder: Path) -> "Statement | None":
+    """State what a run promises now, finished or not: by its ledger, since anybody can write a summary. Returns None
+    where there is no ledger. Raises LedgerError where it is damaged."""
     ledger = ledger_in(folder)
     if ledger is None:
-        return NOT_PRIVATE
+        return None
     from fedlm.fl_core.privacy.statement import state
 
-    return state(ledger).sentence()
+    return state(ledger)
+
+
+def restated(summary: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Put what a run's ledger states in the place of what its summary says of its privacy; without a ledger it promises
+    nothing. Raises LedgerError where the ledger is damaged."""
+    found = statement_in(folder)
+    if found is not None:
+        return summary | {"noise_multiplier": found.own.noise_multiplier, **found.as_json()}
+    promises = summary.get("privacy_guarantee") or not str(summary.get("privacy", NOT_PRIVATE)).startswith(NOT_PRIVATE)
+    if not promises and settings_in(summary).get("privacy", "none") == "none":
+        return summary
+    why = "its ledger is missing"
+    return summary | {
+        "noise_multiplier": None,
+        "privacy": f"{NOT_PRIVATE}: {why}",
+        "privacy_guarantee": None,
+        "not_private_because": [why],
+    }
+
+
+def stated_privacy(folder: Path) -> str:
+    """Say in a sentence what `statement_in` finds."""
+    found = statement_in(folder)
+    return NOT_PRIVATE if found is None else found.sentence()
 
 
 def _name(path: tuple) -> str:

@@ -54,7 +54,8 @@ class MetricsLog:
             self._end = append_whole(self._file.fileno(), _line(row).encode(), self._end)
         self.rows.append(row)
         shown = {name: value for name, value in row.items() if name != self._counter and value is not None}
-        values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in shown.items()]
+        numbers = {name: float(value) for name, value in shown.items() if not isinstance(value, str)}
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
         with disk_errors(self._events_folder):
             self._write_event(row[self._counter], summary=Summary(value=values))
             if time.monotonic() - self._flushed > _FLUSHED_EVERY:

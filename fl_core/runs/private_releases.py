@@ -9,12 +9,13 @@ from fedlm.fl_core.privacy.ancestry import Phase, recorded_ancestry
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.participation_record import ParticipationRecord
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
-from fedlm.fl_core.privacy.releases import Budget, Releases, Resumed
+from fedlm.fl_core.privacy.releases import Releases, Resumed
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import state, state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.data_budget import Reservation
 from fedlm.fl_core.runs.run_folder import RunFolder
 
 
@@ -28,7 +29,7 @@ class PrivacyTerms(NamedTuple):
     repeatable: bool = True  # whether rounds that are run again with the same noise come to the same sums
     # of who takes part; None where nothing bounds how often, or something else knows. Only in the first process
     participation: ParticipationRecord | None = None
-    budget: Budget | None = None  # of the data set, from which the run reserves what it may spend
+    budget: Reservation | None = None  # of the data set, from which the run reserves what it may spend
 
 
 class PrivateReleases:
@@ -53,9 +54,9 @@ class PrivateReleases:
         self._cached = {}
         return found, state
 
-    def draw_seed(self) -> int | None:
-        """Give the secret seed of who takes part, which must stay as secret as noise; None where noise is not."""
-        return self._releases.cohort_seed() if self._terms.noise_seed is None else None
+    def draw_seed(self) -> str | None:
+        """Give the secret of who takes part, in hex, which must stay as secret as noise; None where noise is not."""
+        return self._releases.cohort_secret().hex() if self._terms.noise_seed is None else None
 
     def latest_round(self) -> int:
         return max(self._folder.checkpoint_rounds(), default=0)
@@ -92,14 +93,15 @@ class PrivateReleases:
         stated = state(self.ledger, secret=self._terms.noise_seed is None)
         return {"noise_multiplier": stated.own.noise_multiplier, **stated.as_json()}
 
-    def epsilon(self, rounds: int) -> float | None:
-        """Compute epsilon of all releases so far and of one that has seen so many rounds; None where nothing is
-        promised."""
+    def spent(self, rounds: int) -> dict[str, Any]:
+        """Compute `epsilon` of all releases so far and of one that has seen so many rounds, with `delta`, `unit` and
+        `adjacency`; nothing where nothing is promised."""
         *over, (first, _) = self.ledger.generations
         generations = [(start, end) for start, end in [*over, (first, rounds)] if end > start]
         secret = self._terms.noise_seed is None
         total = state_plan(self.ledger.plan, self.ledger.delta, self.ledger.about, generations, secret).total
-        return None if total is None else total.epsilon
+        stated = {} if total is None else total.as_json()
+        return {name: stated[name] for name in ("epsilon", "delta", "unit", "adjacency") if name in stated}
 
 
 class BegunRun(NamedTuple):

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, Phase, as_records, recorded_ancestry, settings_in
-from fedlm.fl_core.privacy.statement import state_plan
+from fedlm.fl_core.privacy.statement import law_of, state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, stored_parameters
@@ -29,7 +29,7 @@ MODEL_FILE, SETTINGS_FILE, TOKENIZER_FILE = "model.npz", "settings.json", "token
 STATEMENT_FILE, PAGE_FILE = "statement.json", "statement.html"
 
 WITHHELD = (
-    "how many clients and examples took part in each round, and who",
+    "how many clients and examples took part in each round, and who; how often, and how close together, one did",
     "bytes and tokens that were sent and trained on",
     "updates that were dropped because they were not finite, and whether and when the run counted as diverged",
     "training losses, norms of updates and gradients, and how many were clipped",
@@ -46,7 +46,8 @@ OPERATOR = (
 """What whoever ran the training has seen, in words."""
 ACCOUNTANT = (
     "all releases are composed by one accountant: those of bounded participation as one Gaussian mechanism (Balle and "
-    "Wang 2018), sampled ones by their privacy loss distributions; epsilon is an upper bound"
+    "Wang 2018), sampled ones by their privacy loss distributions, a private selection by Renyi divergences (Papernot "
+    "and Steinke 2022); epsilon is an upper bound"
 )
 PLANNED = (
     "epsilon is that of all planned rounds, at least what was spent, since how many ran may depend on the text",
@@ -183,7 +184,7 @@ def _stated(run: Path, about: dict[str, Any]) -> dict[str, Any]:
     """State what all planned rounds spend, without the names of folders, and without what was computed of text: whoever
     knows all but one client's text could find that one's out by a fingerprint."""
     nameless = [
-        phase._replace(folder=f"run {number} of its history")
+        _as_planned(phase)._replace(folder=f"run {number} of its history")
         for number, phase in enumerate(recorded_ancestry(about), start=1)
     ]
     ledger = ledger_in(run)
@@ -193,14 +194,19 @@ def _stated(run: Path, about: dict[str, Any]) -> dict[str, Any]:
         promise: dict[str, Any] = {"privacy": NOT_PRIVATE, "privacy_guarantee": None}
         return promise | {"ancestry": _without_fingerprints(nameless), "not_private_because": [why]}
     statement = state_plan(ledger.plan, ledger.delta, about | {"ancestry": as_records(nameless)})
-    own = None if statement.total is None else statement.own.as_json()
-    reasons = list(statement.not_private)
+    # The epsilon of a run that nobody had chosen is no property of one that was.
+    alone = statement.total is not None and law_of(statement.tuning) is None
+    own = statement.own.as_json() if alone else None
     ancestry = _without_fingerprints(statement.ancestry)
-    return statement.as_json() | {
-        "ancestry": ancestry,
-        "guarantee_of_this_run_alone": own,
-        "not_private_because": reasons,
-    }
+    return statement.as_json() | {"ancestry": ancestry, "guarantee_of_this_run_alone": own}
+
+
+def _as_planned(phase: Phase) -> Phase:
+    """Take a training for as long as it was planned: how long it went on may depend on its text. Without a plan nothing
+    fixed its length beforehand, and none is told."""
+    if phase.plan is None:
+        return phase._replace(steps=0)
+    return phase._replace(steps=phase.plan["rounds"], generations=[[0, phase.plan["rounds"]]])
 
 
 def _without_fingerprints(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, TUNING_FIELD
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
+from fedlm.fl_core.runs.initial_parameters import statement_in
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON_FILE
 
-NOT_PRIVATE = "NOT PRIVATE"
 _CHECKPOINTS, _ERROR, _LOCK = "checkpoints", "error.txt", ".lock"
 _MARKS = (METRICS_FILE, SUMMARY_FILE, _CHECKPOINTS, _ERROR)
 _DEEPEST_CELL = 6
@@ -95,18 +96,22 @@ class RecordedRun:
 
     @property
     def privacy(self) -> str:
-        """Its privacy in short: an epsilon with unit, adjacency and delta, or why there is none."""
-        summary = self.summary or {}
-        guarantee = summary.get("privacy_guarantee")
-        if guarantee and not self.may_go_on and NOT_PRIVATE not in str(summary.get("privacy")):
-            epsilon = math.inf if guarantee["epsilon"] is None else guarantee["epsilon"]
-            # The terms alone; what they mean is in the summary.
-            unit, adjacency = (str(guarantee[name]).partition(":")[0] for name in ("unit", "adjacency"))
-            terms = f"epsilon {epsilon:.4g} at delta {guarantee['delta']:.4g}; unit: {unit}; adjacency: {adjacency}"
-            return "; ".join([terms, *_provisos(summary)])
-        if self.has_ledger and self.settings.get("noise_seed") == "entropy" and self.may_go_on:
+        """Its privacy in short, by its ledger: an epsilon with unit, adjacency and delta, or why there is none."""
+        if not self.has_ledger:
+            return NOT_PRIVATE
+        if self.settings.get("noise_seed") == "entropy" and self.may_go_on:
             return "not over; `fedlm account ledger` states what is spent"
-        return NOT_PRIVATE
+        try:
+            stated = statement_in(self.directory)
+        except CheckpointError:
+            return f"{NOT_PRIVATE}: its ledger is damaged"
+        if stated is None or stated.total is None:
+            return NOT_PRIVATE
+        total = stated.total
+        # The terms alone; what they mean is in the summary.
+        unit, adjacency = (words.partition(":")[0] for words in (total.unit, total.adjacency))
+        terms = f"epsilon {total.epsilon:.4g} at delta {total.delta:.4g}; unit: {unit}; adjacency: {adjacency}"
+        return "; ".join([terms, *_provisos(stated.as_json())])
 
     def score(self, name: str) -> float | None:
         """Look a score up, such as `test_perplexity`; the newest where it is a held-out one."""
@@ -127,15 +132,20 @@ class RecordedRun:
         return max(mark.stat().st_mtime for mark in marks if mark.exists())
 
 
-def _provisos(summary: dict[str, Any]) -> list[str]:
+def _provisos(stated: dict[str, Any]) -> list[str]:
     """Name in short what an epsilon does not cover, or only by a user's word."""
-    said = {phase["people"] for phase in summary.get("ancestry") or ()}
+    said = {phase["people"] for phase in stated["ancestry"]}
     whose = {"public": "public text", "disjoint": "other people's text"}
     provisos = [f"assumed: first parameters of {words}" for people, words in whose.items() if people in said]
-    vocabulary = summary.get("vocabulary_origin") or {}
-    if vocabulary.get("kind") == "public":
+    tuning = stated[TUNING_FIELD] or {}
+    if "runs" in tuning:
+        provisos.append(f"one of {tuning['runs']} private runs compared: choosing is not accounted")
+    if "selection" in tuning:
+        provisos.append("outcome of a private selection")
+    vocabulary = stated[ORIGIN_FIELD]
+    if vocabulary["kind"] == "public":
         provisos.append("assumed: public vocabulary")
-    return provisos if vocabulary.get("covered") else [*provisos, "VOCABULARY NOT COVERED"]
+    return provisos if vocabulary["covered"] else [*provisos, "VOCABULARY NOT COVERED"]
 
 
 def find_runs(folder: Path) -> list[RecordedRun]:

@@ -11,6 +11,10 @@ from fedlm.fl_core.runs.metrics_log import finite_or_none
 from fedlm.fl_core.scores import Scores
 
 DIVERGED_ROUNDS = 3
+WENT_BACK = "went_back"
+"""In the row of a round after which a run went back to an earlier model: how many scores in a row were absurd."""
+WENT_BACK_TO = "went_back_to"
+"""In the same row: how many rounds that earlier model had seen."""
 _NORM_QUANTILES = {"update_norm_p10": 0.1, "update_norm_p50": 0.5, "update_norm_p90": 0.9}
 
 
@@ -48,15 +52,26 @@ def round_row(result: RoundResult) -> dict[str, Any]:
 
 def find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:
     """Decide from its record whether a run has diverged beyond recovery. Returns the divergence where the held-out loss
-    is no number, or no client's update was finite for three rounds in a row; else None."""
+    is no number and the run did not go back, where it went back for the third score in a row, or where no client's
+    update was finite for three rounds in a row; else None."""
+    found, recent = find_lost_score(rows), rows[-DIVERGED_ROUNDS:]
+    if found is not None:
+        return found
+    if len(recent) == DIVERGED_ROUNDS and all(row["clients"] == row["clients_dropped"] > 0 for row in recent):
+        return Divergence(rows[-1]["round"], f"no client sent a finite update for {DIVERGED_ROUNDS} rounds in a row")
+    return None
+
+
+def find_lost_score(rows: list[dict[str, Any]]) -> Divergence | None:
+    """Decide as `find_divergence` does, by the held-out loss alone: from what models tell, not from what clients send.
+    Returns None where that does not tell of divergence."""
     if not rows:
         return None
     last = rows[-1]
-    if last.get("heldout_loss", 0.0) is None:
+    if last.get(WENT_BACK, 0) >= DIVERGED_ROUNDS:
+        return Divergence(last["round"], f"the held-out loss was absurd {DIVERGED_ROUNDS} times in a row")
+    if last.get("heldout_loss", 0.0) is None and WENT_BACK not in last:
         return Divergence(last["round"], "the held-out loss is not a finite number")
-    recent = rows[-DIVERGED_ROUNDS:]
-    if len(recent) == DIVERGED_ROUNDS and all(row["clients"] == row["clients_dropped"] > 0 for row in recent):
-        return Divergence(last["round"], f"no client sent a finite update for {DIVERGED_ROUNDS} rounds in a row")
     return None
 
 

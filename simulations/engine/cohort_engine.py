@@ -23,6 +23,7 @@ from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_agg
 from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalState, sent_by_client
 from fedlm.fl_core.compression.compressors import Compressor, compress_update, decompress_update
 from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
+from fedlm.fl_core.exact_sums import is_exact, like_of, normalized, summed
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, algorithm_step
 from fedlm.fl_core.processes import lost_processes
 from fedlm.fl_core.round_loop import CohortResult, RoundPlan
@@ -100,7 +101,7 @@ class CohortEngine:
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         setting = RoundSetting(plan.learning_rate, clip_norm, plan.upload_key())
         server = jax.device_put(Broadcast(params, memory), NamedSharding(self._mesh, PartitionSpec()))
-        state = _empty_state(self._work.training.algorithm, server, self._shape, self._mesh)
+        state = _empty_state(self._work.training.algorithm, server, self._shape, self._mesh, self._work.rules.exact)
         for chunk in self._chunks(plan):
             on_devices = jax.make_array_from_process_local_data(self._by_device, chunk)
             state = _run_chunk(self._work, self._mesh, server, setting, state, on_devices)
@@ -115,7 +116,8 @@ class CohortEngine:
             aggregate=aggregate,
             steps=int(steps.sum()),
             bytes_down=len(plan.clients) * download_bytes(server),
-            bytes_up=int(aggregate.clients - aggregate.dropped) * upload_bytes(self._work.compressor, aggregate.delta),
+            bytes_up=int(aggregate.clients - aggregate.dropped)
+            * upload_bytes(self._work.compressor, like_of(aggregate.delta)),
         )
 
     @staticmethod
@@ -127,9 +129,9 @@ class CohortEngine:
         return _run_chunk._cache_size()  # type: ignore[attr-defined]
 
 
-@functools.partial(jax.jit, static_argnames=("algorithm", "shape", "mesh"))
+@functools.partial(jax.jit, static_argnames=("algorithm", "shape", "mesh", "exact"))
 def _empty_state(
-    algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh
+    algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh, exact: bool
 ) -> tuple[_LaneState, CohortAggregate]:
     def zeros(tree: Any, *leading: int) -> Any:
         def one(leaf: jax.Array) -> jax.Array:
@@ -138,7 +140,7 @@ def _empty_state(
 
         return jax.tree_util.tree_map(one, tree)
 
-    aggregate = empty_aggregate(sent_by_client(algorithm, server.params))
+    aggregate = empty_aggregate(sent_by_client(algorithm, server.params), exact)
     lanes = _LaneState(jax.eval_shape(algorithm.init, server), aggregate.training)
     return zeros(lanes, shape.devices, shape.lanes), zeros(aggregate, shape.devices)
 
@@ -159,6 +161,9 @@ def _add_in_order(devices: int, aggregate: CohortAggregate) -> CohortAggregate:
     own = jax.tree_util.tree_map(lambda leaf: leaf[0], aggregate)
     if devices == 1:
         return own
+    if any(map(is_exact, jax.tree_util.tree_leaves(own.delta, is_leaf=is_exact))):
+        delta = normalized(jax.lax.psum(own.delta, _AXIS))
+        return _add_in_order(devices, aggregate._replace(delta={}))._replace(delta=delta)
     # An all-reduce would move as much, but the order of its sums depends on what connects the devices.
     vector, unravel = ravel_pytree(own)
     parts = jnp.pad(vector, (0, -vector.size % devices)).reshape(devices, -1)
@@ -211,7 +216,7 @@ def _run_device_chunk(
         received = decompress_update(work.compressor, key, compressed, delta)
         examples = jnp.asarray(inputs.num_examples)
         update = contribution(received, examples, lane.sums, work.rules, setting.clip_norm)
-        return jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, 0.0), update)
+        return jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, jnp.zeros_like(leaf)), update)
 
     def step(index: jax.Array, state: tuple[_LaneState, CohortAggregate]) -> tuple[_LaneState, CohortAggregate]:
         lanes, aggregate = state
@@ -220,8 +225,7 @@ def _run_device_chunk(
 
         def collect() -> CohortAggregate:
             reports = over_lanes(report)(lanes, inputs)
-            total = jax.tree_util.tree_map(lambda leaf: jnp.sum(leaf, axis=0), reports)
-            return add_aggregates(aggregate, total)
+            return add_aggregates(aggregate, summed(reports))
 
         return lanes, jax.lax.cond(jnp.any(inputs.last), collect, lambda: aggregate)
 

@@ -1,9 +1,10 @@
-"""Auditing in one run: made-up clients of which half take part, and how well one can tell which.
+"""Auditing in one run: made-up clients of which half contribute, and how well one can tell which.
 
-Each canary client holds one sequence of random tokens (the "secret" of Carlini et al. 2019), several times over. A fair
-coin of its own decides whether it is among the training clients. If the model, trained once, allows to guess those
-coins better than chance, its epsilon has a lower bound (Steinke et al. 2023, "Privacy auditing with one (1) training
-run").
+Each canary client holds one sequence of random tokens (the "secret" of Carlini et al. 2019), several times over. All
+are training clients, who take part as often as others; a fair coin of its own decides whether a canary contributes, or
+adds zero to every sum and to every count, as the neighbour of zero-out adjacency does. (Where each is sampled alone,
+that is as good as being absent.) If the model, trained once, allows to guess those coins better than chance, its
+epsilon has a lower bound (Steinke et al. 2023, "Privacy auditing with one (1) training run").
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ class Canaries(NamedTuple):
 
     sequences: np.ndarray  # int32 [canaries, length + 1], each one's secret
     repeats: int  # how many times a canary client holds its own
-    inside: np.ndarray  # bool [canaries], whether it takes part
+    inside: np.ndarray  # bool [canaries], whether it contributes
 
 
 def draw_canaries(number: int, repeats: int, length: int, vocabulary_size: int, seed: int) -> Canaries:
@@ -41,26 +42,25 @@ def draw_canaries(number: int, repeats: int, length: int, vocabulary_size: int, 
 
 
 class WithCanaries:
-    """A federated data set with the canaries that take part added as its last clients."""
+    """A federated data set with canaries added as its last clients; those outside have no examples."""
 
     def __init__(self, data: Any, canaries: Canaries):
-        """Add the canaries that are inside to a `FederatedData` with `client_ids`."""
+        """Add all canaries to a `FederatedData` with `client_ids`."""
         self._data: FederatedData = data
-        self._inside = canaries.sequences[canaries.inside]
-        self._repeats = canaries.repeats
+        self._canaries = canaries
         self._ids = data.client_ids
-        self.num_examples = np.append(data.num_examples, np.full(len(self._inside), canaries.repeats))
+        self.num_examples = np.append(data.num_examples, canaries.repeats * canaries.inside)
 
     @property
     def client_ids(self) -> list[str]:
         """The names of all clients, by index."""
-        return [*self._ids, *(f"canary {number}" for number in range(len(self._inside)))]
+        return [*self._ids, *(f"canary {number}" for number in range(len(self._canaries.inside)))]
 
     def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
         if client < len(self._ids):
             return self._data.sequences(client, rows)
-        secret = self._inside[client - len(self._ids)]
-        return np.tile(secret, (self._repeats if rows is None else len(rows), 1))
+        secret = self._canaries.sequences[client - len(self._ids)]
+        return np.tile(secret, (int(self.num_examples[client]) if rows is None else len(rows), 1))
 
 
 def audit(model: Model, before: Params, after: Params, canaries: Canaries, delta: float) -> dict[str, Any]:

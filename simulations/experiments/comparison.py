@@ -10,15 +10,16 @@ import multiprocessing
 import queue
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.composed_settings import default_settings, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, UserError
+from fedlm.fl_core.runs.initial_parameters import restated
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
 from fedlm.simulations.data.cohort_files import fingerprint
@@ -28,6 +29,7 @@ from fedlm.simulations.experiments.configuration import (
     Comparison,
     Experiment,
     RunSettings,
+    SelectionSettings,
     with_defaults,
 )
 from fedlm.simulations.experiments.federated_models import create_federated_model
@@ -46,6 +48,8 @@ class Cell:
 
     experiment: Experiment
     directory: Path  # where it runs
+    # what its ledger says of what it is compared with
+    tuning: Mapping[str, Any] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ class CellResult:
     """What became of a cell."""
 
     cell: Cell
-    # its summary, with `status` `finished`, `diverged` or `failed`; a failed one has only `error` beside it
+    # its summary, with `status` `finished`, `diverged` or `failed`, and its ledger's statement in place of what it says
+    # of privacy; a failed one has only `error` beside the status
     summary: dict[str, Any]
     rows: list[dict[str, Any]]  # its metrics, a dictionary a round
 
@@ -66,6 +71,8 @@ class CellResult:
 def list_cells(comparison: Comparison, out: Path) -> list[Cell]:
     """Name the cells of a comparison and their folders. Returns one cell for each experiment, those of one model
     together."""
+    experiments = comparison.experiments()
+    private = sum(experiment.privacy.is_private for experiment in experiments)
     return [
         Cell(
             experiment,
@@ -75,8 +82,9 @@ def list_cells(comparison: Comparison, out: Path) -> list[Cell]:
             / _privacy_folder(comparison, experiment)
             / f"client-{experiment.client_learning_rate:g}_server-{experiment.server_learning_rate:g}"
             / f"seed-{experiment.seed}",
+            {"runs": private} if experiment.privacy.is_private and private > 1 else None,
         )
-        for experiment in comparison.experiments()
+        for experiment in experiments
     ]
 
 
@@ -103,31 +111,39 @@ def run_comparison(
       >>> comparison = fedlm.compose(fedlm.Comparison, models=("cifg_tiny", "si_cifg_tiny"), data=Path("runs/stdlib"))
       >>> results = run_comparison(comparison, Path("runs/compare"), workers=2)  # doctest: +SKIP
     """
-    for name in comparison.models:
-        create_federated_model(name)
-    TokenStore.open(comparison.data)
-    cohort_file = comparison.cohorts.availability_trace or comparison.cohorts.cohort_weights
-    digest = fingerprint(cohort_file) if cohort_file else None
-    make_folder(out)
-    _claim(comparison, out, digest)
+    claim_folder(comparison, out)
     cells = list_cells(comparison, out)
     failures = run_cells(cells, workers or default_workers(), observe)
     return [read_result(cell, failures.get(cell)) for cell in cells]
 
 
-def _claim(comparison: Comparison, out: Path, cohort_file: str | None) -> None:
-    """Refuse a folder whose cells were run with other settings than this comparison's."""
+def claim_folder(comparison: Comparison, out: Path) -> None:
+    """Make the folder of a comparison, or find that it holds what was begun with these settings.
+
+    Raises:
+      UserError: settings or data do not fit, or the runs in it have other settings.
+    """
+    for name in comparison.models:
+        create_federated_model(name)
+    TokenStore.open(comparison.data)
+    file = comparison.cohorts.availability_trace or comparison.cohorts.cohort_weights
+    cohort_file = fingerprint(file) if file else None
+    make_folder(out)
     path = out / COMPARISON_FILE
     if not path.exists():
         refuse_other_contents(out, COMPARISON)
     settings = settings_as_json(comparison) | {"cohort_file_sha256": cohort_file}
-    may_grow = {field.name for field in dataclasses.fields(Comparison)} - {
-        field.name for field in dataclasses.fields(RunSettings)
+    may_grow = {one.name for one in dataclasses.fields(Comparison)} - {
+        one.name for one in dataclasses.fields(RunSettings)
     }
+    if comparison.selection.private_selection != "none":
+        # What runs were drawn from does not change.
+        may_grow = set()
     shared = settings.keys() - may_grow - set(MAY_MOVE)
     if path.exists():
         try:
-            before = with_defaults(json.loads(path.read_text(encoding="utf-8")))
+            recorded = json.loads(path.read_text(encoding="utf-8"))
+            before = default_settings(SelectionSettings) | with_defaults(recorded)
         except (json.JSONDecodeError, TypeError) as error:
             raise CheckpointError(f"{path}: not the settings of a comparison ({error}); give another --out") from error
         changed = [name for name in settings if name in shared and before.get(name) != settings[name]]
@@ -135,7 +151,8 @@ def _claim(comparison: Comparison, out: Path, cohort_file: str | None) -> None:
             what = "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
             raise CheckpointError(
                 f"{out} holds a comparison with other settings: {what}. Give the same settings to go on with it "
-                "(models, mechanisms, epsilons, learning rates and seeds may be added), or another --out"
+                f"{'(models, mechanisms, epsilons, learning rates and seeds may be added)' * bool(may_grow)}, or "
+                "another --out"
             )
     write_atomically(path, json.dumps(settings, indent=2) + "\n")
 
@@ -206,7 +223,9 @@ def _run_cell(cell: Cell) -> str | None:
 
     report_round(cell.directory, None)
     try:
-        run_experiment(cell.experiment, cell.directory, lambda row, rounds: report_round(cell.directory, row))
+        run_experiment(
+            cell.experiment, cell.directory, lambda row, rounds: report_round(cell.directory, row), tuning=cell.tuning
+        )
     except UserError:
         raise
     except Exception as error:
@@ -217,13 +236,14 @@ def _run_cell(cell: Cell) -> str | None:
 
 
 def read_result(cell: Cell, failure: str | None = None) -> CellResult:
-    """Read what a cell that `run_cells` was given left in its folder. Raises CheckpointError where its files are
-    damaged."""
+    """Read what a cell that `run_cells` was given left in its folder, and state its privacy by its ledger. Raises
+    CheckpointError where its files are damaged."""
     rows = read_rows(cell.directory / METRICS_FILE)
     if failure is not None:
         return CellResult(cell, {"status": "failed", "error": failure}, rows)
     path = cell.directory / "summary.json"
     try:
-        return CellResult(cell, json.loads(path.read_text(encoding="utf-8")), rows)
+        summary = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); remove {cell.directory} and run again") from error
+    return CellResult(cell, restated(summary, cell.directory), rows)

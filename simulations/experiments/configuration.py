@@ -4,7 +4,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedlm.fl_core.composed_settings import check_value_types, compose, default_settings
 from fedlm.fl_core.errors import ConfigurationError
@@ -13,6 +13,10 @@ from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
 from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
 from fedlm.simulations.engine.cohort_settings import CohortSettings
+
+if TYPE_CHECKING:
+    # A run without privacy need not load the libraries of privacy.
+    from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 
 _GONE = {"client_gradient_norms"}
 
@@ -38,7 +42,7 @@ class AuditSettings:
     """An audit of what a run gives away of its clients."""
 
     audit_canaries: int = 0
-    """Audit the run: draw so many made-up clients, let half of them take part, and state in the summary how well one
+    """Audit the run: draw so many made-up clients, let half of them contribute, and state in the summary how well one
     can tell from the model which, as a lower bound on epsilon at delta. It is 0 wherever N times delta is not far below
     0.05."""
     audit_repeats: int = 20
@@ -124,6 +128,51 @@ class Experiment(RunSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SelectionSettings:
+    """Private selection: the best of a random number of runs, at a stated price."""
+
+    private_selection: Literal["none", "poisson", "truncated_negative_binomial"] = "none"
+    """Keep the best of a secret random number of runs alone, with a statement that includes what the choice costs
+    (Papernot and Steinke 2022). Each is a random one of the combinations of models and learning rates, with a seed and
+    noise of its own; the best is that of the lowest held-out loss. The distribution of the number:
+    truncated_negative_binomial costs the least, and gives at least one run; poisson varies less, and may give none. A
+    target-epsilon is reached with the choice. none: every combination is trained with every seed, and choosing among
+    them is not accounted."""
+    expected_trials: float = 10.0
+    """How many runs a private selection trains on average."""
+    selection_eta: float = 1.0
+    """Shape of the truncated negative binomial distribution: 1 is the geometric one; smaller costs less and varies
+    more, down to 0, the logarithmic one."""
+
+    def __post_init__(self) -> None:
+        check_value_types(self)
+        for name, unused in (
+            ("expected_trials", self.private_selection == "none"),
+            ("selection_eta", self.private_selection != "truncated_negative_binomial"),
+        ):
+            if unused and getattr(self, name) != getattr(type(self), name):
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)}, which does nothing with private_selection "
+                    f"{self.private_selection}; leave it out"
+                )
+        self.law()
+
+    def law(self) -> "TrialsLaw | None":
+        """Make the distribution of the number of runs; None where there is no private selection.
+
+        Raises:
+          ConfigurationError: a number is out of range.
+        """
+        if self.private_selection == "none":
+            return None
+        # The libraries of privacy take a while to load.
+        from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
+
+        poisson = self.private_selection == "poisson"
+        return TrialsLaw(self.private_selection, self.expected_trials, None if poisson else self.selection_eta)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison(RunSettings):
     """Several models, each trained with all combinations of rates, privacy and seeds.
 
@@ -148,9 +197,11 @@ class Comparison(RunSettings):
     epsilons: tuple[float, ...] = ()
     """Compare at each of these epsilons in place of target-epsilon. inf means without noise: such runs have no privacy,
     but the same cohorts and clip norm, and all clients weigh the same, so that what noise costs can be seen."""
+    selection: SelectionSettings = field(default_factory=SelectionSettings)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_selection()
         for name in ("models", "client_learning_rates", "server_learning_rates", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
@@ -158,6 +209,32 @@ class Comparison(RunSettings):
         check_learning_rates("client_learning_rates", *self.client_learning_rates)
         check_learning_rates("server_learning_rates", *self.server_learning_rates)
         check_seeds("seeds", *self.seeds)
+
+    def _check_selection(self) -> None:
+        if self.selection.private_selection == "none":
+            return
+        for name, default in (("mechanisms", ()), ("epsilons", ()), ("seeds", type(self).seeds)):
+            if getattr(self, name) != default:
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)}, but a private selection has runs of one privacy, each with a "
+                    f"seed of its own; leave {name} out"
+                )
+        if not self.privacy.is_private or self.privacy.noise_seed != "entropy":
+            raise ConfigurationError(
+                "private_selection needs runs that are private: give privacy, and no noise_seed, or leave it out"
+            )
+        if self.privacy.target_rho is not None:
+            raise ConfigurationError(
+                "target_rho does not express a private selection; give target_epsilon or noise_multiplier"
+            )
+        if self.audit.audit_canaries:
+            raise ConfigurationError(
+                "audit_canaries: an audit is of one run, and does not fit a private selection; leave one of them out"
+            )
+
+    def candidates(self) -> list[Experiment]:
+        """List what a run of a private selection may be, all with seed 0."""
+        return dataclasses.replace(self, seeds=(0,), selection=SelectionSettings()).experiments()
 
     def compared_privacy(self) -> list[PrivacySettings]:
         """List the privacy to compare: every mechanism at every epsilon, and at last none where that is asked for."""

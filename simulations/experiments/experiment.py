@@ -22,7 +22,7 @@ from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, stored_parameters
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_or_none, read_rows
-from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, named_scores
+from fedlm.fl_core.runs.round_rows import Divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
 from fedlm.fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
@@ -106,6 +106,7 @@ def run_experiment(
     out: Path,
     observe: Observer = lambda row, rounds: None,
     save_client_scores: bool = False,
+    tuning: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run an experiment, or the rest of it where `out` holds an unfinished one.
 
@@ -124,6 +125,7 @@ def run_experiment(
       out: folder of the run; made where absent.
       observe: see `Observer`; called in the first process.
       save_client_scores: write `test_clients.parquet` too, a row a test client.
+      tuning: what the run is compared with, for its ledger.
 
     Raises:
       UserError: settings, data or an earlier run in `out` do not fit, or processes differ in them.
@@ -134,7 +136,7 @@ def run_experiment(
       >>> run_experiment(experiment, Path("runs/cifg"))["test_perplexity"]  # doctest: +SKIP
       57.1
     """
-    prepared = together(lambda: prepare(experiment))
+    prepared = together(lambda: prepare(experiment, tuning=tuning, out=out))
 
     def see(finished: FinishedRound) -> None:
         observe(dict(finished.row), finished.rounds)
@@ -164,9 +166,10 @@ def run_prepared(
         return _found(prepared, out, finished)
     with precision_scope(prepared.precision), RunFolder(out, private=prepared.privacy is not None) as folder:
         aggregation, terms = (None, None) if prepared.privacy is None else _privacy(prepared, folder)
-        run = Run(folder, prepared.identity, prepared.rounds, prepared.save_every, find_divergence, terms)
+        run = Run(folder, prepared.identity, prepared.rounds, prepared.save_every, prepared.find_divergence, terms)
         training, scoring = prepared.training, prepared.scoring
-        state = FederatedTraining(run, training.optimization, prepared.fresh_state(), aggregation)
+        bounded = prepared.bounds_norms
+        state = FederatedTraining(run, training.optimization, prepared.fresh_state(), aggregation, bounded, bounded)
         heldout = list(device_batches(scoring.heldout, training.length, scoring.heldout_examples))
         rounds = state.rounds(
             _engine(training),
@@ -191,7 +194,9 @@ def run_prepared(
         if is_first():
             table = client_columns(clients, scoring.test.client_ids) if save_client_scores else None
             _write_table(out / _TABLE, table)
-        summary = _finish(run, prepared, params, test, clients, stops.stopped)
+        record = None if terms is None else terms.participation
+        took_part = None if record is None else record.beside_plan(state.rounds_done, prepared.rounds)
+        summary = _finish(run, prepared, params, test, clients, stops.stopped, took_part)
         return FinishedRun(summary, list(folder.rows), prepared.model, lambda: params)
 
 
@@ -269,7 +274,7 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
     return dataclasses.replace(aggregation, plan=plan), terms
 
 
-def _sampler(sampler: CohortSampler, draw_seed: int | None, terms: "PrivacyTerms | None") -> CohortSampler:
+def _sampler(sampler: CohortSampler, draw_seed: str | None, terms: "PrivacyTerms | None") -> CohortSampler:
     if terms is not None and terms.participation is not None:
         from fedlm.fl_core.privacy.participation_record import RecordedSampler
 
@@ -277,7 +282,7 @@ def _sampler(sampler: CohortSampler, draw_seed: int | None, terms: "PrivacyTerms
     if draw_seed is None or not isinstance(sampler, PoissonSampler):
         return sampler
     # Its privacy relies on nobody knowing who takes part.
-    return dataclasses.replace(sampler, seed=draw_seed)
+    return dataclasses.replace(sampler, seed=bytes.fromhex(draw_seed))
 
 
 def _engine(training: Training) -> CohortEngine:
@@ -297,7 +302,13 @@ def _write_table(path: Path, table: dict[str, Any] | None) -> None:
 
 
 def _finish(
-    run: Run, prepared: PreparedExperiment, params: Params, test: Scores, clients: ClientSums, stopped: bool
+    run: Run,
+    prepared: PreparedExperiment,
+    params: Params,
+    test: Scores,
+    clients: ClientSums,
+    stopped: bool,
+    participation: dict[str, Any] | None,
 ) -> dict[str, Any]:
     rows, model, identity, file = run.folder.rows, prepared.model, prepared.identity, prepared.training.cohorts.file
     heldout = next((row["heldout_loss"] for row in reversed(rows) if "heldout_loss" in row), None)
@@ -307,6 +318,7 @@ def _finish(
         params,
         {
             **({"stopped_by_callback": True} if stopped else {}),
+            **({} if participation is None else {"participation": participation}),
             "diverged_at_round": run.divergence.round_number if run.divergence else None,
             **describe_training(model, prepared.precision, rows, test),
             "test_clients": describe_clients(clients),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax
 
 from fedlm.fl_core.client_algorithms.interface import check_private, check_usable
 from fedlm.fl_core.composed_settings import settings_as_json
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD, Phase
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
@@ -17,6 +18,7 @@ from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.round_loop import FederatedOptimization
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
+from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, find_lost_score
 from fedlm.fl_core.server_optimizers import ServerState
 from fedlm.models.base import Model
 from fedlm.models.precision import Precision, resolve_precision, with_precision
@@ -32,6 +34,7 @@ from fedlm.simulations.experiments.own_parts import CheckedSampler, Evaluation, 
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
+    from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
     from fedlm.fl_core.runs.private_releases import BegunRun
 
@@ -56,7 +59,7 @@ class Scoring(NamedTuple):
     every: int  # rounds from one score on the held-out clients to the next
     test: StoredData
     test_examples: int | None
-    canaries: Canaries | None  # made-up clients, some of which are training clients, where the run is audited
+    canaries: Canaries | None  # made-up clients, some of which contribute, where the run is audited
 
 
 class Privacy(NamedTuple):
@@ -73,6 +76,7 @@ class Privacy(NamedTuple):
     ancestry: tuple[Phase, ...]  # what the first parameters went through
     data: Path  # the folder of the data set, which may carry a budget
     vocabulary: VocabularyOrigin
+    law: "TrialsLaw | None" = None  # of the number of trials that the run is to be chosen from
 
     def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
         """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
@@ -89,6 +93,7 @@ class Privacy(NamedTuple):
             self.training_data,
             self.ancestry if begun is None else begun.ancestry,
             self.vocabulary if begun is None else begun.vocabulary,
+            self.law,
         )
 
 
@@ -104,7 +109,10 @@ class PreparedExperiment(NamedTuple):
     privacy: Privacy | None
     delta: float  # at which an audit's lower bound on epsilon, and the epsilon of a private run, are stated
     initial: InitialParameters | None  # of an earlier run to begin with, where the settings name one
+    bounds_norms: bool  # whether updates of unusual norm, and steps that ruin the model, are guarded against
     evaluation: Evaluation | None  # a program's own scores of parameters, beside those on the held-out clients
+    # decides from the rows so far whether the run has diverged
+    find_divergence: Callable[[list[dict[str, Any]]], Divergence | None] = find_divergence
 
     @property
     def model(self) -> Model:
@@ -118,9 +126,18 @@ class PreparedExperiment(NamedTuple):
         return optimization.first_state(self.initial.fit(params) if self.initial else params)
 
 
-def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExperiment:  # noqa: B008
-    """Open an experiment's data and build its model, touching nothing on disk; what a program brings by object takes
-    the place of what settings name.
+def prepare(
+    experiment: Experiment,
+    own: OwnParts = OwnParts(),  # noqa: B008
+    tuning: Mapping[str, Any] | None = None,
+    out: Path | None = None,
+) -> PreparedExperiment:
+    """Open an experiment's data and build its model, touching nothing on disk.
+
+    Args:
+      own: what a program brings by object, which takes the place of what settings name.
+      tuning: what the run is compared with, for its ledger.
+      out: folder of the run, which may have been begun there; only read. None where nothing is to run.
 
     Raises:
       UserError: settings, data or objects do not fit.
@@ -160,10 +177,18 @@ def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExper
     initial = None
     if experiment.init_from is not None:
         initial = read_parameters(
-            experiment.init_from, store.fingerprint, experiment.model, experiment.initial_data, training_data
+            experiment.init_from,
+            store.fingerprint,
+            experiment.model,
+            experiment.initial_data,
+            training_data,
+            # An audit asks what the run has changed of its first parameters.
+            None if experiment.audit.audit_canaries else out,
         )
     return PreparedExperiment(
-        identity=_identity(settings_as_json(experiment) | dict(own.labels), store, training_data, cohorts, initial),
+        identity=_identity(
+            settings_as_json(experiment) | dict(own.labels), store, training_data, cohorts, initial, tuning
+        ),
         rounds=experiment.rounds,
         save_every=experiment.checkpoint_every,
         precision=precision,
@@ -189,10 +214,13 @@ def prepare(experiment: Experiment, own: OwnParts = OwnParts()) -> PreparedExper
             experiment.evaluation.test_examples,
             canaries,
         ),
-        privacy=_privacy(experiment, cohorts, delta, training_data, initial, store) if private else None,
+        privacy=_privacy(experiment, cohorts, delta, training_data, initial, store, tuning) if private else None,
         delta=delta,
         initial=initial,
+        bounds_norms=settings.update_norm_bound == "adaptive",
         evaluation=own.evaluation,
+        # What a private selection chooses by must follow from what was released alone, not from what clients sent.
+        find_divergence=find_divergence if tuning is None or "selection" not in tuning else find_lost_score,
     )
 
 
@@ -210,7 +238,11 @@ def _privacy(
     training_data: str | None,
     initial: InitialParameters | None,
     store: DataSet,
+    tuning: Mapping[str, Any] | None,
 ) -> Privacy:
+    # The libraries of privacy take a while to load.
+    from fedlm.fl_core.privacy.statement import law_of
+
     clip_norm = experiment.training.update_clip_norm
     assert cohorts.participation is not None
     assert clip_norm is not None
@@ -229,6 +261,7 @@ def _privacy(
         initial.ancestry if initial else (),
         store.path,
         store.vocabulary_origin,
+        law_of(tuning),
     )
 
 
@@ -238,6 +271,7 @@ def _identity(
     training_data: str | None,
     cohorts: Cohorts,
     initial: InitialParameters | None,
+    tuning: Mapping[str, Any] | None,
 ) -> RunIdentity:
     drawn_by = "content of the file that cohorts are drawn by"
     first = "set of first parameters"
@@ -262,6 +296,7 @@ def _identity(
         complete=with_defaults,
         ancestry=initial.ancestry if initial else (),
         vocabulary=store.vocabulary_origin,
+        unchecked={} if tuning is None else {TUNING_FIELD: dict(tuning)},
     )
 
 

@@ -143,7 +143,7 @@ def _experiment(named: dict[str, Any], labels: dict[str, str], settings: dict[st
 def _run(
     experiment: Experiment, own: OwnParts, out: Path, callbacks: Sequence[Callback], may_stop: bool
 ) -> FinishedRun:
-    prepared = together(lambda: prepare(experiment, own))
+    prepared = together(lambda: prepare(experiment, own, out=out))
     watching = _Watching(callbacks, prepared.identity.settings)
     try:
         run = run_prepared(prepared, out, watching.see, may_stop=may_stop)

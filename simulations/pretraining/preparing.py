@@ -1,6 +1,7 @@
 """A central training run whose settings and data have been found to fit."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -54,8 +55,9 @@ class PreparedPretraining(NamedTuple):
         return self._replace(plan=plan)
 
 
-def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
-    """Open a run's data and build its model. Returns what `run_pretraining` works with. Raises UserError where settings
+def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> PreparedPretraining:
+    """Open a run's data and build its model; `out` is the folder in which the run may have been begun, only read.
+    Returns what `run_pretraining` works with. Raises UserError where settings
     or data do not fit."""
     create_model(settings.model)
     precision = resolve_precision(settings.precision, jax.default_backend())
@@ -83,7 +85,7 @@ def prepare_pretraining(settings: Pretraining) -> PreparedPretraining:
     initial = None
     if settings.init_from is not None:
         initial = read_parameters(
-            settings.init_from, store.fingerprint, settings.model, settings.initial_data, training_data
+            settings.init_from, store.fingerprint, settings.model, settings.initial_data, training_data, out
         )
     ancestry = initial.ancestry if initial else ()
     return PreparedPretraining(

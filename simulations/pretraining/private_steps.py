@@ -1,12 +1,16 @@
 """What makes central training private: its plan, and batches that are drawn as the plan accounts them."""
 
+import functools
 from collections.abc import Sequence
 
 from fedlm.fl_core.privacy.ancestry import Phase
-from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches
+from fedlm.fl_core.privacy.band_choice import best_bands
+from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches, most_bands
+from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import calibrate_total
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.simulations.pretraining.cyclic_sampling import CyclicPoissonBatches
 from fedlm.simulations.pretraining.privacy_units import Units
 from fedlm.simulations.pretraining.sampling import Batches, PoissonBatches, TruncatedPoissonBatches
 from fedlm.simulations.pretraining.settings import Pretraining
@@ -28,7 +32,7 @@ def plan_privacy(
     if settings.sampling == "truncated_poisson" and truncated is None:
         truncated = enough_for_most_batches(settings.batch_size, units.count)
 
-    def with_noise(noise_multiplier: float) -> PrivacyPlan:
+    def with_noise(noise_multiplier: float, bands: int | None) -> PrivacyPlan:
         return central_plan(
             units.count,
             settings.batch_size,
@@ -37,16 +41,37 @@ def plan_privacy(
             truncated,
             settings.adjacency,
             f"{units.kind}: {units.unit}, in all steps",
+            bands,
+            known.coefficients if known is not None and len(known.coefficients) == bands else None,
         )
 
-    if settings.noise_multiplier is not None:
-        return with_noise(settings.noise_multiplier)
-    return calibrate_total(with_noise, delta, settings.epsilon, None, training_data, ancestry, known, vocabulary)
+    def planned(bands: int | None) -> PrivacyPlan:
+        if settings.noise_multiplier is not None:
+            return with_noise(settings.noise_multiplier, bands)
+        noise = functools.partial(with_noise, bands=bands)
+        return calibrate_total(noise, delta, settings.epsilon, None, training_data, ancestry, known, vocabulary)
+
+    if settings.mechanism == "gaussian" or settings.bands is not None:
+        return planned(settings.bands)
+    if known is not None and known.mechanism == settings.mechanism:
+        return planned(len(known.coefficients))
+    return best_bands(planned, most_bands(units.count, settings.batch_size, settings.steps))
 
 
-def private_batches(plan: PrivacyPlan, units: Units, batch_size: int, seed: int) -> Batches:
+def private_batches(plan: PrivacyPlan, units: Units, batch_size: int, seed: int | bytes) -> Batches:
     """Draw batches as the plan accounts them."""
     most = getattr(plan.participation, "most", None)
+    assert isinstance(plan.participation, PoissonParticipation)
+    if plan.mechanism == "banded":
+        return CyclicPoissonBatches(
+            units,
+            batch_size,
+            seed,
+            plan.participation.sampling_probability,
+            plan.participation.cycle,
+            equal_parts=plan.adjacency == "zero_out",
+            truncated_batch_size=most,
+        )
     if most is None:
         return PoissonBatches(units, batch_size, seed)
     return TruncatedPoissonBatches(units, batch_size, seed, most)

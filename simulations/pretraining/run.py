@@ -11,7 +11,7 @@ import jax
 
 from fedlm.fl_core.aggregation import norm_quantiles
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
-from fedlm.fl_core.privacy.noise_source import noise_key
+from fedlm.fl_core.privacy.mechanisms.registry import make_noise
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.runs.data_budget import reservation_of
@@ -76,7 +76,7 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
       UserError: settings, data or an earlier run in `out` do not fit.
     """
     observer = observer or Silence()
-    prepared = together(lambda: prepare_pretraining(settings))
+    prepared = together(lambda: prepare_pretraining(settings, out))
     if prepared.notice and is_first():
         observer.noticed(prepared.notice)
     identity = _identity(prepared)
@@ -163,7 +163,19 @@ class _Training:
         params = prepared.model.init(device_key(settings.seed, "init"))
         if prepared.initial is not None:
             params = prepared.initial.fit(params)
-        self._state = self._trainer.place(from_first(run.resume(self._trainer.fresh(params))))
+        fresh = self._trainer.fresh(params)
+        if prepared.plan is not None:
+            fresh = fresh._replace(noise=make_noise(prepared.plan).init(params))
+        state = from_first(run.resume(fresh))
+        if prepared.plan is not None:
+            # Where noise begins anew, that of the checkpoint is over.
+            begun, end = run.standing.noise_from, run.standing.end
+            assert begun is not None
+            self._noise = make_noise(prepared.plan, begun, end)
+            self._draw = self._trainer.draw_noise(bytes.fromhex(run.standing.secret))
+            if run.standing.fresh_noise:
+                state = state._replace(noise=self._noise.init(params))
+        self._state = self._trainer.place(state)
 
     def steps(self) -> Iterator[Step]:
         """Take the steps that are left."""
@@ -191,21 +203,18 @@ class _Training:
                 row |= named_scores(self._evaluate(heldout), "heldout")
             started, seconds = time.monotonic(), time.monotonic() - started
             row |= {"seconds": seconds, **self._speed(batch, seconds)}
-            yield Step(done, row, lambda: self._trainer.whole(self._state), functools.partial(self._spent, done))
+            yield Step(done, row, lambda: self._trainer.whole(self._state), functools.partial(self._run.spent, done))
             if is_first():
                 self._observer.stepped(done, settings.steps, seconds and self._expected_tokens() / seconds)
 
     def _evaluate(self, batches: Iterable[Any]) -> Scores:
         return evaluate(self._prepared.model, self._trainer.whole_params(self._state), batches)
 
-    def _spent(self, done: int) -> dict[str, Any]:
-        return {"epsilon": self._run.epsilon(done)} if self._prepared.plan else {}
-
     def _batches(self) -> Batches:
         prepared, settings, draw_seed = self._prepared, self._prepared.settings, self._run.standing.draw_seed
         if prepared.plan is None:
             return ShuffledBatches(prepared.units, settings.batch_size, settings.seed)
-        seed = settings.seed if draw_seed is None else draw_seed
+        seed = settings.seed if draw_seed is None else bytes.fromhex(draw_seed)
         return private_batches(prepared.plan, prepared.units, settings.batch_size, seed)
 
     def _step(self, state: TrainState, batch: LogicalBatch) -> tuple[TrainState, StepReport]:
@@ -213,10 +222,11 @@ class _Training:
         params = state.params
         for number in range(batch.num_chunks):
             totals = self._trainer.add(params, totals, batch.chunk(number))
-        key = None
+        noise = None
         if self._prepared.plan is not None:
-            key = noise_key(bytes.fromhex(self._run.standing.secret), (batch.step,))
-        return self._trainer.step(state, totals, key)
+            noise, after = self._noise.next(state.noise, self._draw)
+            state = state._replace(noise=after)
+        return self._trainer.step(state, totals, noise)
 
     def _row(self, batch: LogicalBatch, report: StepReport) -> dict[str, Any]:
         totals = report.totals

@@ -29,7 +29,7 @@ class SeededBatches:
 
     units: Units
     batch_size: int  # how many are in a batch, on average where batches differ in size
-    seed: int = field(repr=False)  # not negative, of any size
+    seed: int | bytes = field(repr=False)  # not negative, or a secret; see `host_rng`
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= self.units.count:
@@ -37,7 +37,7 @@ class SeededBatches:
                 f"batch_size is {self.batch_size}, but must lie between 1 and the number of units, {self.units.count} "
                 f"({self.units.unit})"
             )
-        if self.seed < 0:
+        if isinstance(self.seed, int) and self.seed < 0:
             raise ConfigurationError(f"seed is {self.seed}, but must not be negative")
 
 

@@ -18,7 +18,7 @@ from fedlm.simulations.pretraining.optimizers import OptimizerName, ScheduleName
 from fedlm.simulations.pretraining.privacy_units import Packing, Unit
 from fedlm.simulations.pretraining.trainer import Sharding
 
-_OF_PRIVACY = ("epsilon", "noise_multiplier", "delta", "truncated_batch_size")
+_OF_PRIVACY = ("epsilon", "noise_multiplier", "delta", "truncated_batch_size", "bands")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,8 @@ class _Model:
     steps: int
     """T, how many steps are taken."""
     batch_size: int
-    """B, units of a batch on average. With privacy each unit is in a batch independently with probability B / N."""
+    """B, units of a batch on average. With privacy each unit is in a batch independently with probability B / N; with b
+    bands, in every b-th with probability b B / N."""
     length: int = 128
     """Tokens that the model reads in a sequence."""
     unit: Unit = "example"
@@ -62,6 +63,12 @@ class _Privacy:
 
     privacy: Literal["dpsgd", "none"] = "dpsgd"
     """dpsgd: clip the gradient of every unit and add noise to their sum. none: neither; the run is NOT PRIVATE."""
+    mechanism: Literal["gaussian", "banded"] = "gaussian"
+    """gaussian: noise of every step is independent, as in DP-SGD. banded: it cancels what steps before have added, and
+    units take turns in as many parts as it has bands (amplified banded matrix factorization)."""
+    bands: int | None = None
+    """Diagonals of the banded mechanism, all but one of which cost the memory of a model each. Where it is not given,
+    the power of two up to 32 with the least error of prefix sums at epsilon, which takes a while to find."""
     epsilon: float | None = None
     """Choose the noise so that the whole run is (this, delta)-differentially private."""
     noise_multiplier: float | None = None
@@ -185,6 +192,8 @@ class Pretraining(_Canaries, _Computation, _Optimization, _Privacy, _Model):
         if self.privacy == "none":
             if given:
                 raise ConfigurationError(f"privacy is none, but {', '.join(given)} is set; leave it out")
+            if self.mechanism != "gaussian":
+                raise ConfigurationError(f"privacy is none, but mechanism is {self.mechanism}; leave it out")
             return
         Clipping(self.clipping, self.clip_norm, self.clip_function)
         targets = [name for name in ("epsilon", "noise_multiplier") if name in given]
@@ -198,6 +207,13 @@ class Pretraining(_Canaries, _Computation, _Optimization, _Privacy, _Model):
             raise ConfigurationError(f"{targets[0]} is {value}, but must be positive and finite")
         if self.truncated_batch_size is not None and self.sampling == "poisson":
             raise ConfigurationError("truncated_batch_size does nothing with the sampling poisson; leave it out")
+        if self.bands is not None and self.mechanism == "gaussian":
+            raise ConfigurationError("bands does nothing with the mechanism gaussian; leave it out")
+        if self.mechanism == "banded" and self.bands is None and self.noise_multiplier is not None:
+            raise ConfigurationError(
+                "mechanism is banded, but bands is not given, and can only be chosen for an epsilon; give bands, or "
+                "epsilon in place of noise_multiplier"
+            )
 
 
 def _at_least_1(name: str, value: int) -> None:

@@ -1,10 +1,12 @@
 """Steps of central training on the devices of a mesh: sums over a logical batch, noise, optimizer.
 
 A logical batch comes in chunks of one shape, each of these in microbatches, so that nothing is compiled again and a
-batch may be larger than memory. Every microbatch adds its clipped gradients to a running sum; noise is added once, to
-the sum of the whole batch.
+batch may be larger than memory. Every microbatch adds its gradients to a running sum. With privacy those are clipped,
+and a microbatch's sum is rounded to the nearest integers of a grid (`fl_core.exact_sums`), so that it does not matter
+in what order sums are added, or where; noise is added once, to the sum of the whole batch.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +20,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedlm.fl_core.aggregation import NORM_BINS, norm_bin
 from fedlm.fl_core.clipping.methods import Clipping, clipped_sum, unit_sums
+from fedlm.fl_core.exact_sums import empty_sum, grid_step, normalized, number_of_coordinates, on_grid, summed
 from fedlm.fl_core.local_sgd import global_norm
+from fedlm.fl_core.privacy.noise_source import Draw, noise_from
+from fedlm.fl_core.privacy.noised_sums import noised_mean
 from fedlm.models.base import Batch, Model, Params
 from fedlm.models.masked_language import MaskedBatch
 
@@ -26,6 +31,9 @@ Sharding = Literal["data", "full"]
 AXIS = "devices"
 MICROBATCHES = 8
 """Microbatches of each device in a chunk."""
+CLIPPED_TO = 1 - 2.0**-11
+"""Of the clip norm, gradients are clipped to. A unit is in one microbatch, whose sum, rounded, it changes by that and
+2^-12 of the clip norm at most; 2^-12 more is left for what rounding within a microbatch of floats may change."""
 _BATCH_TYPES: dict[str, Any] = {"causal": Batch, "masked": MaskedBatch}
 
 
@@ -34,12 +42,13 @@ class TrainState(NamedTuple):
 
     params: Params  # of the model, float32
     optimizer: Any
+    noise: Any = ()  # of the noise mechanism, which may have arrays of float64
 
 
 class BatchTotals(NamedTuple):
     """Sums over a part of a logical batch, by the device that made them: each has a first axis of partial sums."""
 
-    gradient: Params  # of clipped gradients, in units of the clip norm; without clipping, of the units' gradients
+    gradient: Params  # of clipped gradients, as `ExactSum` in units of the clip norm; without clipping, of gradients
     unit_loss: jax.Array  # of the units' losses, in nats per token
     loss: jax.Array  # cross-entropy of all targets, in nats
     tokens: jax.Array
@@ -100,17 +109,20 @@ class Trainer:
         state_shapes = jax.eval_shape(lambda params: TrainState(params, optimizer.init(params)), shapes)
         self._state_shardings = self._shardings(jax.tree_util.tree_map(self._spec, state_shapes))
         self._shapes = shapes
+        self._grid_step = float(grid_step(np.float32(1.0), number_of_coordinates(shapes)))
         totals = self._shardings(self._totals_specs())
         self._zero = jax.jit(self._empty_totals, out_shardings=totals)
         self._add = jax.jit(self._add_chunk, donate_argnums=1, out_shardings=totals)
         replicated = NamedSharding(self._mesh, PartitionSpec())
         self._step = jax.jit(
-            self._apply,
+            self._apply if rules.clipping is None else self._apply_released,
             donate_argnums=0,
             out_shardings=(self._state_shardings, replicated),
         )
+        self._release = jax.jit(
+            self._noised, out_shardings=(self._shardings(self._param_specs), replicated, replicated)
+        )
         self._replicate = jax.jit(lambda state: state, out_shardings=replicated)
-        self._place = jax.jit(lambda state: state, out_shardings=self._state_shardings)
 
     def fresh(self, params: Params) -> TrainState:
         """Make the state before the first step."""
@@ -118,11 +130,18 @@ class Trainer:
 
     def place(self, state: TrainState) -> TrainState:
         """Spread a state that every device of all processes has whole as this trainer keeps it."""
-        return self._place(state)
+        shardings = self._shardings(jax.tree_util.tree_map(self._spec, state))
+        with jax.enable_x64(True):
+            return jax.jit(lambda state: state, out_shardings=shardings)(state)
+
+    def draw_noise(self, secret: bytes) -> Draw:
+        """Make the noise of a secret, in the shapes of the model's parameters, spread as this trainer keeps them."""
+        return noise_from(secret, self._shapes, self._shardings(self._param_specs))
 
     def whole(self, state: TrainState) -> TrainState:
         """Fetch a state. Returns NumPy arrays, in every process."""
-        return jax.tree_util.tree_map(np.asarray, self._replicate(state))
+        with jax.enable_x64(True):
+            return jax.tree_util.tree_map(np.asarray, self._replicate(state))
 
     def whole_params(self, state: TrainState) -> Params:
         """Put the parameters on every device, to score them."""
@@ -136,9 +155,11 @@ class Trainer:
         """Add the units of a chunk to the totals, which are not to be used again. A chunk has arrays [units of this
         process, K, ...]: `weight` and the fields of the model's batch."""
         rows = NamedSharding(self._mesh, PartitionSpec(AXIS))
-        # Neighbours go to different devices, so that a chunk that is not full keeps all of them busy.
+        # Neighbours go to different devices, so that a chunk that is not full keeps all of them busy; clipped gradients
+        # by microbatches, so that the same units are in one on any number of devices.
         local = self._devices // jax.process_count()
-        dealt = {name: _dealt(array, local) for name, array in chunk.items()}
+        together = 1 if self._rules.clipping is None else self._rules.microbatch_size
+        dealt = {name: _dealt(array, local, together) for name, array in chunk.items()}
         arrays = {name: jax.make_array_from_process_local_data(rows, array) for name, array in dealt.items()}
         totals = self._add(params, totals, arrays)
         if self._sharding == "full" and jax.default_backend() == "cpu":
@@ -146,15 +167,19 @@ class Trainer:
             jax.block_until_ready(totals)
         return totals
 
-    def step(
-        self, state: TrainState, totals: BatchTotals, noise_key: np.ndarray | None
-    ) -> tuple[TrainState, StepReport]:
-        """Take a step with the sums of a whole logical batch; the state is not to be used again. The key of the noise,
-        uint32 [2], is for this step alone, and None without privacy."""
+    def step(self, state: TrainState, totals: BatchTotals, noise: Params | None) -> tuple[TrainState, StepReport]:
+        """Take a step with the sums of a whole logical batch; the state is not to be used again, and that of the noise
+        stays as it is. The noise, float64 in units of one draw, is for this step alone, and None without privacy."""
         if self._devices > 1 and jax.default_backend() == "cpu":
-            jax.block_until_ready(totals)
-        key = np.zeros(2, np.uint32) if noise_key is None else noise_key
-        return self._step(state, totals, key)
+            jax.block_until_ready((totals, noise))
+        released: tuple[Any, ...] = ()
+        if self._rules.clipping is not None:
+            noise = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), self._shapes) if noise is None else noise
+            with jax.enable_x64(True):
+                released = self._release(totals.gradient, noise)
+            totals = totals._replace(gradient=())
+        after, report = self._step(state._replace(noise=()), totals, *released)
+        return after._replace(noise=state.noise), report
 
     def _spec(self, leaf: jax.ShapeDtypeStruct) -> PartitionSpec:
         """Spread the longest axis that the devices divide, where the state is spread at all."""
@@ -175,7 +200,8 @@ class Trainer:
         return jax.tree_util.tree_map(lambda spec: NamedSharding(self._mesh, spec), specs, is_leaf=_is_spec)
 
     def _empty_totals(self) -> BatchTotals:
-        return _empty(self._shapes, self._devices if self._sharding == "data" else 1)
+        parts = self._devices if self._sharding == "data" else 1
+        return _empty(self._shapes, parts, self._rules.clipping is not None)
 
     def _add_chunk(self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array]) -> BatchTotals:
         if self._sharding == "full":
@@ -203,7 +229,8 @@ class Trainer:
         def add(totals: BatchTotals, rows: dict[str, jax.Array]) -> tuple[BatchTotals, None]:
             def with_rows(totals: BatchTotals) -> BatchTotals:
                 found = self._microbatch(params, rows)
-                return jax.tree_util.tree_map(lambda total, one: total + one[None], totals, found)
+                added = jax.tree_util.tree_map(lambda total, one: total + one[None], totals, found)
+                return added._replace(gradient=normalized(added.gradient))
 
             return jax.lax.cond(jnp.any(rows["weight"] > 0), with_rows, lambda totals: totals, totals), None
 
@@ -218,14 +245,15 @@ class Trainer:
         clipping = self._rules.clipping
         if clipping is None:
             return self._plain(params, batch, units, present)
-        found = clipped_sum(clipping, self._model, params, batch, units)
+        narrower = dataclasses.replace(clipping, clip_norm=clipping.clip_norm * CLIPPED_TO)
+        found = clipped_sum(narrower, self._model, params, batch, units)
         finite = jnp.isfinite(found.norms)
         counted = present * finite
         # In units of the clip norm, learning rates need not follow it (De et al. 2022).
         gradient = jax.tree_util.tree_map(lambda leaf: leaf / clipping.clip_norm, found.gradient)
         losses = found.sums.loss / jnp.maximum(found.sums.tokens, 1.0)
         return BatchTotals(
-            gradient=gradient,
+            gradient=on_grid(gradient, jnp.float32(self._grid_step), "to_nearest"),
             unit_loss=jnp.sum(jnp.where(counted > 0, losses, 0.0)),
             loss=jnp.sum(jnp.where(counted > 0, found.sums.loss, 0.0)),
             tokens=jnp.sum(jnp.where(counted > 0, found.sums.tokens, 0.0)),
@@ -253,29 +281,30 @@ class Trainer:
             jnp.zeros(NORM_BINS),
         )
 
-    def _apply(self, state: TrainState, totals: BatchTotals, noise_key: jax.Array) -> tuple[TrainState, StepReport]:
-        rules = self._rules
+    def _apply(self, state: TrainState, totals: BatchTotals) -> tuple[TrainState, StepReport]:
         summed = jax.tree_util.tree_map(lambda leaf: jnp.sum(leaf, axis=0), totals)
-        mean = jax.tree_util.tree_map(lambda leaf: leaf / rules.batch_size, self._spread(summed.gradient))
-        gradient_norm, noise_norm = global_norm(mean), jnp.zeros(())
-        if rules.noise_multiplier:
-            noise = self._noise(noise_key, rules.noise_multiplier / rules.batch_size)
-            noise_norm = global_norm(noise)
-            mean = jax.tree_util.tree_map(jnp.add, mean, noise)
+        mean = jax.tree_util.tree_map(lambda leaf: leaf / self._rules.batch_size, self._spread(summed.gradient))
+        return self._update(state, summed._replace(gradient=()), mean, jnp.zeros(()), global_norm(mean))
+
+    def _apply_released(
+        self, state: TrainState, totals: BatchTotals, mean: Params, noise_norm: jax.Array, gradient_norm: jax.Array
+    ) -> tuple[TrainState, StepReport]:
+        summed = jax.tree_util.tree_map(lambda leaf: jnp.sum(leaf, axis=0), totals)
+        return self._update(state, summed, mean, noise_norm, gradient_norm)
+
+    def _update(
+        self, state: TrainState, totals: BatchTotals, mean: Params, noise_norm: jax.Array, gradient_norm: jax.Array
+    ) -> tuple[TrainState, StepReport]:
         updates, optimizer = self._optimizer.update(mean, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         finite = jnp.isfinite(global_norm(params))
-        report = StepReport(summed._replace(gradient=()), gradient_norm, noise_norm, finite)
-        return TrainState(params, optimizer), report
+        return TrainState(params, optimizer), StepReport(totals, gradient_norm, noise_norm, finite)
 
-    def _noise(self, key_data: jax.Array, deviation: float) -> Params:
-        key = jax.random.wrap_key_data(key_data, impl="threefry2x32")
-        leaves, structure = jax.tree_util.tree_flatten(self._shapes)
-        drawn = [
-            deviation * jax.random.normal(jax.random.fold_in(key, number), leaf.shape, jnp.float32)
-            for number, leaf in enumerate(leaves)
-        ]
-        return self._spread(jax.tree_util.tree_unflatten(structure, drawn))
+    def _noised(self, gradient: Params, noise: Params) -> tuple[Params, jax.Array, jax.Array]:
+        """Add the noise of a step to the sums of the devices, where JAX's 64-bit types are enabled."""
+        rules = self._rules
+        mean, *norms = noised_mean(summed(gradient), noise, rules.noise_multiplier, self._grid_step, rules.batch_size)
+        return mean, *(norm.astype(jnp.float32) for norm in norms)
 
     def _spread(self, tree: Params) -> Params:
         return jax.tree_util.tree_map(jax.lax.with_sharding_constraint, tree, self._shardings(self._param_specs))
@@ -285,14 +314,16 @@ def _is_spec(value: Any) -> bool:
     return isinstance(value, PartitionSpec)
 
 
-def _dealt(array: np.ndarray, hands: int) -> np.ndarray:
-    return np.ascontiguousarray(np.swapaxes(array.reshape(-1, hands, *array.shape[1:]), 0, 1)).reshape(array.shape)
+def _dealt(array: np.ndarray, hands: int, together: int) -> np.ndarray:
+    by_hand = array.reshape(-1, hands, together, *array.shape[1:])
+    return np.ascontiguousarray(np.swapaxes(by_hand, 0, 1)).reshape(array.shape)
 
 
 def _same_for_all(gradient: Any, other: Any) -> Any:
     return BatchTotals(gradient, *[other] * (len(BatchTotals._fields) - 1))
 
 
-def _empty(shapes: Params, parts: int) -> BatchTotals:
-    gradient = jax.tree_util.tree_map(lambda leaf: jnp.zeros((parts, *leaf.shape), jnp.float32), shapes)
+def _empty(shapes: Params, parts: int, exact: bool) -> BatchTotals:
+    shapes = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct((parts, *leaf.shape), jnp.float32), shapes)
+    gradient = empty_sum(shapes) if exact else jax.tree_util.tree_map(jnp.zeros_like, shapes)
     return _same_for_all(gradient, jnp.zeros(parts))._replace(norm_counts=jnp.zeros((parts, NORM_BINS)))

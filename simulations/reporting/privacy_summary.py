@@ -69,8 +69,10 @@ def privacy_marks(models: Sequence[ModelResult]) -> list[str]:
     levels = list(dict.fromkeys(privacy.level for privacy in privacies if privacy.private))
     epsilons = [level.removeprefix("epsilon ") for level in levels]
     marks = [f"each run alone differentially private: epsilon {join_words(epsilons)}"] if levels else []
-    if any(privacy.mechanism != "none" and not privacy.private for privacy in privacies):
-        marks.append(f"{NOT_PRIVATE}: the noise follows from the seed")
+    if levels and (number := _private_runs(models)) > 1:
+        marks.append(f"choosing among {number} private runs is not accounted")
+    if reasons := _reasons(models):
+        marks.append(f"{NOT_PRIVATE}: {'; '.join(reasons)}")
     if any(privacy.mechanism == "none" for privacy in privacies):
         marks.append(f"runs without noise: {NOT_PRIVATE}" if marks else NOT_PRIVATE)
     return marks or [NOT_PRIVATE]
@@ -83,18 +85,36 @@ def privacy_sentence(models: Sequence[ModelResult]) -> str:
     privacies = privacies_of(models)
     sentences = []
     if any(privacy.private for privacy in privacies):
+        sentences += ["Each private run alone has the guarantee stated below.", *choice_warning(models)]
+    if reasons := _reasons(models):
         sentences.append(
-            "Each private run alone has the guarantee stated below; choosing the best of several runs, by learning "
-            "rate, seed, model or mechanism, is not accounted."
-        )
-    if any(privacy.mechanism != "none" and not privacy.private for privacy in privacies):
-        sentences.append(
-            f"Runs whose noise follows from the seed are {NOT_PRIVATE}, so no epsilon is stated for them, whatever was "
-            "asked for."
+            f"Runs with noise are {NOT_PRIVATE} where {'; '.join(reasons)}. No epsilon is stated for them, whatever "
+            "was asked for."
         )
     if any(privacy.mechanism == "none" for privacy in privacies):
         sentences.append(f"The runs without noise are {NOT_PRIVATE}; they show what noise costs.")
     return " ".join(sentences)
+
+
+def choice_warning(models: Sequence[ModelResult]) -> list[str]:
+    """Warn that choosing among private runs is not accounted; empty where there are not several."""
+    number = _private_runs(models)
+    if number < 2:
+        return []
+    return [
+        f"{number} private runs were compared: choosing the best of several runs, by learning rate, seed, model or "
+        "mechanism, is not accounted, so that whoever publishes one that was chosen here has spent more than the "
+        "epsilon of that run."
+    ]
+
+
+def _private_runs(models: Sequence[ModelResult]) -> int:
+    return sum(privacy.runs for privacy in privacies_of(models) if privacy.private)
+
+
+def _reasons(models: Sequence[ModelResult]) -> list[str]:
+    """Why nothing is promised of runs with noise, each reason once."""
+    return list(dict.fromkeys(reason for privacy in privacies_of(models) for reason in privacy.reasons))
 
 
 def privacy_statements(models: Sequence[ModelResult]) -> list[tuple[str, str]]:

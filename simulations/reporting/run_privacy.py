@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, REPEATABLE
 from fedlm.simulations.experiments.comparison import CellResult
 
 NO_NOISE = "no noise"
@@ -25,6 +25,8 @@ class RunPrivacy:
     Attributes:
       target_epsilon: that was asked for, where it was; it holds for private runs only.
       private: whether each of the runs has a guarantee.
+      runs: how many they are, finished or not.
+      reasons: why nothing is promised of those of which nothing is.
       epsilon: that none of them exceeds; None where they are not private, or none is finite.
       noise_multiplier: None where there is no noise, or no run got so far.
       statements: what the runs say, each once; without an epsilon where they are not private.
@@ -36,6 +38,8 @@ class RunPrivacy:
     epsilon: float | None = None
     noise_multiplier: float | None = None
     statements: tuple[str, ...] = ()
+    runs: int = 0
+    reasons: tuple[str, ...] = ()
 
     @property
     def level(self) -> str:
@@ -69,16 +73,21 @@ def run_privacies(results: Sequence[CellResult]) -> dict[PrivacyKey, RunPrivacy]
 
 def _privacy_of(key: PrivacyKey, results: Sequence[CellResult]) -> RunPrivacy:
     if key.mechanism == "none":
-        return RunPrivacy(statements=(NOT_PRIVATE,))
+        return RunPrivacy(statements=(NOT_PRIVATE,), runs=len(results))
     ended = [result.summary for result in results if result.status != "failed"]
     noise = next((summary["noise_multiplier"] for summary in ended if summary.get("noise_multiplier")), None)
-    guarantees = [summary.get("privacy_guarantee") for summary in ended]
-    if any(result.cell.experiment.privacy.noise_seed != "entropy" for result in results) or None in guarantees:
-        # What such a run says goes on with the epsilon that secret noise would have had.
-        statements = {str(summary.get("privacy") or NOT_PRIVATE).split(". ")[0] for summary in ended}
-        return RunPrivacy(*key, False, None, noise, tuple(sorted(statements)) or (NOT_PRIVATE,))
-    stated = [guarantee["epsilon"] for guarantee in guarantees if guarantee]
+    guarantees = [summary["privacy_guarantee"] for summary in ended]
+    reasons = {reason for summary in ended for reason in summary["not_private_because"]}
+    if any(result.cell.experiment.privacy.noise_seed != "entropy" for result in results):
+        reasons.add(REPEATABLE)
+    if reasons:
+        # What such a run says may go on with the epsilon that secret noise would have had.
+        told = tuple(sorted(reasons))
+        statement = f"{NOT_PRIVATE}: {'; '.join(told)}"
+        return RunPrivacy(*key, False, None, noise, (statement,), len(results), told)
+    stated = [guarantee["epsilon"] for guarantee in guarantees]
     most = math.inf if None in stated else max(stated, default=math.inf)
-    epsilon = key.target_epsilon or (most if math.isfinite(most) else None)
+    within = key.target_epsilon is not None and (most <= key.target_epsilon or not stated)
+    epsilon = key.target_epsilon if within else (most if math.isfinite(most) else None)
     statements = {summary["privacy"] for summary in ended}
-    return RunPrivacy(*key, True, epsilon, noise, tuple(sorted(statements)))
+    return RunPrivacy(*key, True, epsilon, noise, tuple(sorted(statements)), len(results))

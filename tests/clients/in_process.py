@@ -33,7 +33,7 @@ class InProcessRunner:
 
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         server, like = Broadcast(params, memory), sent_by_client(self._program.training.algorithm, params)
-        aggregate = empty_aggregate(like)
+        aggregate = empty_aggregate(like, self._rules.exact)
         steps = bytes_up = 0
         for client in map(int, plan.clients):
             sequences = self._examples_of(client)
@@ -42,7 +42,7 @@ class InProcessRunner:
                 aggregate = add_aggregates(aggregate, self._receive(report, like, plan, client, clip_norm))
                 bytes_up += len(report.upload)
             elif len(sequences):
-                aggregate = add_aggregates(aggregate, _refused(like))
+                aggregate = add_aggregates(aggregate, _refused(like, self._rules.exact))
             steps += int(self._program.training.count_steps(len(sequences)))
         return CohortResult(aggregate, steps, len(plan.clients) * download_bytes(server), bytes_up)
 
@@ -58,6 +58,6 @@ class InProcessRunner:
         return contribution(delta, jnp.asarray(report.num_examples, jnp.float32), sums, self._rules, clip_norm)
 
 
-def _refused(like: Any) -> CohortAggregate:
+def _refused(like: Any, exact: bool) -> CohortAggregate:
     one = jnp.ones(())
-    return empty_aggregate(like)._replace(clients=one, dropped=one)
+    return empty_aggregate(like, exact)._replace(clients=one, dropped=one)

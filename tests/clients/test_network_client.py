@@ -1,6 +1,7 @@
 """What a client does when things go wrong, against a server that is a few lines of Python."""
 
 import asyncio
+import math
 
 import jax
 import numpy as np
@@ -211,3 +212,39 @@ def test_a_client_that_is_told_to_stop_does_so_at_once(tmp_path):
             await running
 
     asyncio.run(go())
+
+
+def test_a_client_says_how_long_it_waits_for_a_server_that_it_cannot_reach(tmp_path):
+    heard, server = [], FakeServer()
+    server.faults["check_in"] = [TransportError("no route")] * 3
+    limits = QUICK.__class__((small.MODEL,), first_backoff=0.02, longest_backoff=0.1)
+    Client(lambda: server, small.store_of(tmp_path, 3), small.read_vocabulary, limits=limits, notice=heard.append).run()
+    told = [words for words in heard if "cannot be reached: no route; trying again in " in words]
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize("seconds", [math.nan, -5.0, 0.0])
+def test_a_server_cannot_have_a_client_ask_without_end(tmp_path, seconds):
+    class Hurried(FakeServer):
+        async def check_in(self, request):
+            self.check_ins += 1
+            return answer(come_back=messages.ComeBack(seconds=seconds))
+
+    async def go():
+        server = Hurried()
+        client = Client(lambda: server, small.store_of(tmp_path, 3), small.read_vocabulary, limits=QUICK)
+        running = asyncio.create_task(client.run_async())
+        await asyncio.sleep(0.5)
+        client.stop()
+        await running
+        return server.check_ins
+
+    assert 1 <= asyncio.run(go()) <= 26
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf])
+def test_a_server_cannot_have_a_client_train_longer_than_its_owner_allows(tmp_path, seconds):
+    server = FakeServer()
+    server.seconds = seconds
+    limits = ClientLimits((small.MODEL,), first_backoff=0.001, longest_backoff=0.002, max_training_seconds=1e-9)
+    assert outcome_of(server, tmp_path, limits=limits) == "TOO_SLOW"

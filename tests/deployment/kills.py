@@ -27,7 +27,8 @@ SETTINGS = small.PRIVACY | {
     "over_selection": 1.5,
     "reporting_seconds": 5.0,
 }
-CLIENTS = 10
+# More than a server without kills would need: a device counts an update too that a killed server has forgotten.
+CLIENTS = 20
 # What to wait for before a kill, and how many seconds may pass from there on.
 AIMS = {"anything": 4.0, "selected": 0.03, "finished": 0.25, "opened": 0.2, "reported": 0.0}
 

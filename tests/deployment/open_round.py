@@ -27,6 +27,7 @@ DEFAULTS = {
     "cohort_size": 2,
     "minimum_reports": 1,
     "over_selection": 2.0,
+    "window_seconds": 0.0,
     "selection_seconds": 0.5,
     "reporting_seconds": 0.5,
     "upload_bits": 8,

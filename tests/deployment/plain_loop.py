@@ -28,7 +28,7 @@ def simulate(settings, sampler, out):
             aggregation = plan_aggregation(settings.privacy, settings.rounds, settings.cohort_size, clip, bound, delta)
             terms = PrivacyTerms(aggregation.plan, delta, settings.seed)
         run = Run(folder, RunIdentity("test", {}, {}), settings.rounds, 1, find_divergence, terms)
-        training = FederatedTraining(run, settings.optimization(), fresh, aggregation)
+        training = FederatedTraining(run, settings.optimization(), fresh, aggregation, settings.bounds_norms)
         rows = []
         run.take(training.rounds(runner, sampler), rows.append)
         return training.server.params, rows[-1]

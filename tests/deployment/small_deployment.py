@@ -21,7 +21,7 @@ from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate, ser
 from fedlm.fl_core.deployment.server.client_service import Task
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.transport.grpc_server import GrpcServer
-from fedlm.fl_core.deployment.transport.listeners import Listeners, ListenOptions
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.models.base import language_model
 from fedlm.models.registry import ModelEntry, create_model
@@ -149,18 +149,20 @@ class Server:
 
     async def __aenter__(self):
         listening = asyncio.Event()
-        owner = self
-
-        class Listening(Listeners):
-            async def start(self):
-                await super().start()
-                owner.port = self.port
-                listening.set()
 
         def listen(handlers):
             self.rounds = getattr(handlers, "inner", handlers).rounds
             options = ListenOptions(f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, self.keys)
-            return Listening(self.transport.listen(handlers, options))
+            made = self.transport.listen(handlers, options)
+            start = made.start
+
+            async def start_and_tell():
+                await start()
+                self.port = made.port
+                listening.set()
+
+            made.start = start_and_tell
+            return made
 
         endpoints = Endpoints(listen, self.operators, self.linger)
         over = serve(self.what, self.out, endpoints, self.rows.append, self.database)

@@ -47,7 +47,11 @@ async def aggregators_here(count, settings, folder, url, port, operators=None):
 
 
 @pytest.mark.parametrize(
-    "changes", [small.PRIVACY | {"min_separation": 1}, {"client_algorithm": "mime_lite"}], ids=["private", "mime_lite"]
+    "changes",
+    [
+        pytest.param(small.PRIVACY | {"min_separation": 1}, id="private"),
+        pytest.param({"client_algorithm": "mime_lite"}, id="mime_lite", marks=pytest.mark.long),
+    ],
 )
 def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path, free_port, database_url, changes):
     everyone = {"cohort_size": small.CLIENTS, "minimum_reports": small.CLIENTS, "over_selection": 1.0}
@@ -71,6 +75,7 @@ def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path,
     assert (rows[-1]["steps"], rows[-1]["bytes_up"]) == (expected["steps"], expected["bytes_up"])
 
 
+@pytest.mark.long
 def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggregator(tmp_path, free_port):
     everyone = {"cohort_size": small.CLIENTS, "minimum_reports": small.CLIENTS, "over_selection": 1.0}
     settings = small.deployment(**everyone, rounds=2)
@@ -164,6 +169,7 @@ async def kill_one(url, processes, gate):
     return count
 
 
+@pytest.mark.long
 def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends(tmp_path, free_port, monkeypatch):
     monkeypatch.setattr(shared_runner, "LEASE_SECONDS", 2.5)
     everyone = {"cohort_size": small.CLIENTS, "minimum_reports": 2, "over_selection": 1.0, "min_separation": 1}
@@ -203,6 +209,7 @@ def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends
     compare(out, simulate(settings, Named(url), tmp_path / "simulation")[0])
 
 
+@pytest.mark.long
 def test_a_sum_that_finds_no_room_on_the_disk_is_handed_over_once_there_is(
     tmp_path, free_port, monkeypatch, largest_file, caplog
 ):

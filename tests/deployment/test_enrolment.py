@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
+import ssl
 
-import grpc
 import pytest
 
 from fedlm.clients.enrolment import enrol_device
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.security.certificates import KeysError, make_request, new_key
-from fedlm.fl_core.deployment.security.credentials import CLIENT, SERVER, read_credentials
-from fedlm.fl_core.deployment.security.grpc_enrolment import EnrolmentServer
+from fedlm.fl_core.deployment.security.credentials import CLIENT, read_credentials
 from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport import http_listener
+from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
 from fedlm.fl_core.errors import ConfigurationError
 
 
@@ -19,19 +20,23 @@ from fedlm.fl_core.errors import ConfigurationError
 async def enrolment(folder):
     authority = Authority.create(folder / "keys")
     authority.make_server(["127.0.0.1"])
-    credentials = read_credentials(folder / "keys", SERVER)
-    server = EnrolmentServer(authority.enrol, "127.0.0.1:0", credentials.for_enrolment())
+    server = EnrolmentServer(authority.enrol, "127.0.0.1:0", folder / "keys")
     await server.start()
     try:
-        yield authority, f"127.0.0.1:{server.port}", credentials.authority
+        async with asyncio.timeout(60):
+            yield authority, server.port
     finally:
         await server.stop(0)
 
 
 def test_a_device_gets_its_certificate_from_the_right_server_alone(tmp_path):
     async def go():
-        async with enrolment(tmp_path) as (authority, address, _):
-            token, other = authority.make_token("alice"), Authority.create(tmp_path / "other")
+        async with enrolment(tmp_path) as (authority, port):
+            token, other, address = (
+                authority.make_token("alice"),
+                Authority.create(tmp_path / "other"),
+                f"127.0.0.1:{port}",
+            )
             ours, theirs = tmp_path / "keys/ca.pem", tmp_path / "other/ca.pem"
             with pytest.raises(KeysError, match="is not the server that the authority signed for"):
                 await asyncio.to_thread(enrol_device, address, theirs, token, tmp_path / "alice")
@@ -39,6 +44,8 @@ def test_a_device_gets_its_certificate_from_the_right_server_alone(tmp_path):
             await asyncio.to_thread(enrol_device, address, ours, token, tmp_path / "alice")
             with pytest.raises(ConfigurationError, match="has credentials already"):
                 await asyncio.to_thread(enrol_device, address, ours, token, tmp_path / "alice")
+            with pytest.raises(KeysError, match=r"refuses: .*the token is not known"):
+                await asyncio.to_thread(enrol_device, address, ours, "0" * 64, tmp_path / "mallory")
             assert not other.issued()
 
     asyncio.run(go())
@@ -46,25 +53,55 @@ def test_a_device_gets_its_certificate_from_the_right_server_alone(tmp_path):
     assert sorted(path.name for path in (tmp_path / "alice").iterdir()) == ["ca.pem", "client.key", "client.pem"]
 
 
+def test_a_stranger_who_says_nothing_after_the_handshake_is_shut_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(http_listener, "_STRANGERS_IDLE_SECONDS", 0.3)
+
+    async def go():
+        async with enrolment(tmp_path) as (_, port):
+            tls = ssl.create_default_context(cafile=str(tmp_path / "keys/ca.pem"))
+            for said in (b"", sent(b"")):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+                writer.write(said)
+                # Also after a refusal.
+                async with asyncio.timeout(10):
+                    assert await reader.read() or not said
+                writer.transport.abort()
+
+    asyncio.run(go())
+
+
+def sent(body, line="POST /enrol", length=None):
+    return f"{line} HTTP/1.1\r\nHost: h\r\nContent-Length: {length or len(body)}\r\n\r\n".encode() + body
+
+
 def test_what_is_no_request_is_refused_and_logged(tmp_path, caplog):
     request = messages.EnrolRequest(token="0" * 64, request=make_request(new_key()))
     attempts = {
-        b"\xff\xff": (grpc.StatusCode.INVALID_ARGUMENT, "not a message"),
-        bytes(1 << 20): (grpc.StatusCode.RESOURCE_EXHAUSTED, ""),
-        request.SerializeToString(): (grpc.StatusCode.PERMISSION_DENIED, "token is not known"),
-        b"": (grpc.StatusCode.PERMISSION_DENIED, "token is not known"),
+        sent(b"\xff\xff"): (400, "no EnrolRequest"),
+        sent(b"", length=1 << 20): (413, "more than any message has"),
+        sent(request.SerializeToString()): (401, "token is not known"),
+        sent(b""): (401, "token is not known"),
+        sent(b"", "GET /keys/ca.key"): (404, "nothing else"),
+        # A head without an end, in many pieces or in one, costs the server no more than its longest.
+        b"POST /enrol HTTP/1.1\r\n" + b"x: y\r\n" * 100_000: (431, "too long"),
+        b"POST /enrol HTTP/1.1\r\nx: " + b"y" * 1_000_000: (431, "too long"),
+        # HTTP/2, with which a head could be continued for ever.
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": (505, "HTTP/1.1"),
     }
 
-    async def go():
-        async with (
-            enrolment(tmp_path) as (_, address, believed),
-            grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(believed)) as channel,
-        ):
-            for content, (code, _) in attempts.items():
-                with pytest.raises(grpc.aio.AioRpcError) as found:
-                    await channel.unary_unary("/fedlm.Enrolment/Enrol")(content, timeout=10)
-                assert found.value.code() is code
+    async def answer(port, content):
+        tls = ssl.create_default_context(cafile=str(tmp_path / "keys/ca.pem"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        try:
+            writer.write(content)
+            return int((await asyncio.wait_for(reader.readline(), 20)).split()[1])
+        finally:
+            writer.transport.abort()
 
-    asyncio.run(go())
-    logged = " ".join(record.fields["why"] for record in caplog.records if record.message == "enrolment_refused")
-    assert all(why in logged for _, why in attempts.values())
+    async def go():
+        async with enrolment(tmp_path) as (_, port):
+            return await asyncio.gather(*(answer(port, content) for content in attempts))
+
+    assert asyncio.run(go()) == [status for status, _ in attempts.values()]
+    logged = " ".join(record.fields["why"] for record in caplog.records if record.message == "call_refused")
+    assert all(why in logged for _, why in attempts.values()), logged

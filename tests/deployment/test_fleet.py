@@ -91,6 +91,7 @@ def test_a_fleet_goes_home_when_none_of_it_may_take_part_again(tmp_path, small_s
     assert summary["answers"]["accepted"] == 12
 
 
+@pytest.mark.long
 def test_a_fleet_trains_on_json_lines_of_a_few_people(tmp_path, small_store, capsys):
     path = tmp_path / "people.jsonl"
     lines = [{"user": f"u{number % 3}", "text": "the server reads a file"} for number in range(9)]

@@ -252,13 +252,14 @@ def test_hostile_clients_are_refused_and_logged_while_honest_ones_finish(tmp_pat
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "median"])
-def test_one_liar_moves_the_mean_but_not_the_median(tmp_path, aggregation):
+def test_without_a_bound_one_liar_moves_the_mean_but_not_the_median(tmp_path, aggregation):
     settings = small.deployment(
         rounds=1,
         cohort_size=HONEST,
         minimum_reports=HONEST,
         over_selection=1.0,
         aggregation=aggregation,
+        update_norm_bound="none",
         weighting="uniform",
         server_optimizer="fedavg",
         server_learning_rate=1.0,

@@ -20,6 +20,7 @@ from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError, UnknownA
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_update
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
+from fedlm.fl_core.exact_sums import as_float64, grid_step, like_of, number_of_coordinates
 from fedlm.fl_core.local_sgd import TrainingSums, global_norm
 from tests.deployment import small_deployment as small
 from tests.deployment.open_round import in_round
@@ -131,7 +132,10 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
         assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(total))
         assert int(total.weight) == int(total.clients - total.dropped) == len(accepted) + 1
         clip_norm = round_.settings.training.update_clip_norm
-        assert float(global_norm(total.delta)) <= (len(accepted) + 1) * clip_norm * 1.001
+        step = float(grid_step(np.float32(clip_norm), number_of_coordinates(like_of(total.delta))))
+        with jax.enable_x64(True):
+            whole = [np.asarray(leaf).ravel() for leaf in jax.tree_util.tree_leaves(as_float64(total.delta))]
+        assert step * np.linalg.norm(np.concatenate(whole)) <= (len(accepted) + 1) * clip_norm
         assert accepted, "the fuzzing does not reach the sum"
 
     in_round(tmp_path, scenario, **PRIVATE, **PATIENT, compression=compression, upload_bits=None)

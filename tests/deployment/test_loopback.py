@@ -79,7 +79,7 @@ def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, co
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
     # A difference in the last bit may move a value to the neighbouring code.
     bits = settings.training.compressor().scheme.settings.get("bits")
-    compare(settings, sampler, tmp_path, transport, tolerance=0.05 / (2**bits - 1) if bits else 1e-5)
+    compare(settings, sampler, tmp_path, transport, tolerance=0.2 / (2**bits - 1) if bits else 1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in CLIENT_ALGORITHMS if name != "sgd"] + [OWN_ALGORITHM])

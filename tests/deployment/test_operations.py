@@ -1,6 +1,7 @@
 """What operators see of a server: its page in a real browser, its JSON, its metrics, and nothing of any client's."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import re
@@ -8,6 +9,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -18,9 +20,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fedlm.commands.cli import main as fedlm
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
-from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener, token_needed
+from fedlm.fl_core.deployment.operations.certificate_days import CertificateDays
+from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
 from fedlm.fl_core.deployment.operations.overview import curves
-from fedlm.fl_core.deployment.security.credentials import server_tls
+from fedlm.fl_core.deployment.security import callers
+from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
 from tests.deployment import small_deployment as small
@@ -35,6 +39,7 @@ class Operated(small.Server):
     """A server that operators look at."""
 
     def operators(self, overview, metrics):
+        metrics.registry.register(CertificateDays(keys_of(self.out)))
         self.shown = OperatorListener(OperatorApplication(overview, metrics), "127.0.0.1:0")
         return self.shown
 
@@ -46,6 +51,12 @@ class Operated(small.Server):
         return asyncio.to_thread(small.fetch, self.url + path)
 
 
+def keys_of(folder):
+    """A folder of a server's keys."""
+    Authority.create(folder / "keys", 20).make_server(("127.0.0.1",), 10)
+    return folder / "keys"
+
+
 def scored(params):
     return {"heldout_loss": 3.25, "heldout_accuracy": 0.125}
 
@@ -55,7 +66,7 @@ async def operated(tmp_path, look, **changes):
     settings = small.deployment(rounds=3, evaluate_every=1, **changes)
     task = small.task(settings)
     server = Operated(dataclasses.replace(task, score=scored), tmp_path / "run")
-    async with asyncio.timeout(60), server:
+    async with asyncio.timeout(100), server:
         async with small.running(all_clients(server, tmp_path)):
             while len(server.rows) < 2:
                 await asyncio.sleep(0.05)
@@ -87,6 +98,10 @@ def test_the_status_counts_what_happened(tmp_path):
     assert 8 >= found["checked_in"] >= found["selected"] >= found["reported"] + found["dropped"]
     assert found["working"] == found["selected"] - found["reported"] - found["dropped"]
     assert status["curves"]["heldout_accuracy"][0] == [1, 0.125]
+    assert status["participation"]["planned"] == {"max_participations": 3, "min_separation": 1}
+    assert status["participation"]["realised"]["clients"] == 8
+    assert status["participation"]["realised"]["max_participations"] >= 2
+    assert status["participation"]["realised"]["min_separation"] == 1
     spent = status["privacy"]
     assert spent["private"]
     assert 0 < spent["epsilon_spent"] <= spent["epsilon_budget"]
@@ -110,9 +125,16 @@ def check_metrics(text, status):
     assert values['fedlm_attempts_total{outcome="finished"}'] >= 2
     assert values['fedlm_transferred_bytes_total{way="up"}'] >= status["totals"]["bytes_up"]
     assert values["fedlm_heldout_accuracy"] == 0.125
+    (epsilon,) = [family for family in families if family.name == "fedlm_epsilon"]
+    privacy = status["privacy"]
+    assert f"delta {privacy['delta']:g}; unit {privacy['unit']}; adjacency {privacy['adjacency']}" in (
+        epsilon.documentation
+    )
     assert values['fedlm_epsilon{of="spent"}'] == pytest.approx(status["privacy"]["epsilon_spent"])
     assert values["fedlm_check_in_seconds_count"] >= 16
     assert values["process_resident_memory_bytes"] > 1e6
+    assert values['fedlm_certificate_days{of="server"}'] == pytest.approx(10, abs=0.1)
+    assert values['fedlm_certificate_days{of="authority"}'] == pytest.approx(20, abs=0.1)
     promised = set(re.findall(r"fedlm_\w+(?:{[^}]*})?", DEPLOYMENT.read_text()))
     assert len(promised) >= 4
     assert promised <= values.keys() | {family.name for family in families}
@@ -160,7 +182,7 @@ def test_the_terminal_shows_the_same(tmp_path, capsys):
 
     assert asyncio.run(operated(tmp_path, look)) == 0
     shown = capsys.readouterr().out
-    for words in ("of 3 rounds done", "8 checked in within a day", "waits for 8 reports", "NOT PRIVATE"):
+    for words in ("of 3 rounds done", "8 checked in within a day", "waits for 8 reports", "NOT PRIVATE", "planned 3"):
         assert words in shown
 
 
@@ -171,6 +193,8 @@ def test_where_no_server_is_the_terminal_says_so():
 class MadeUp:
     """An overview of nothing."""
 
+    ready = True
+
     def read(self):
         return dict(STATUS)
 
@@ -178,11 +202,11 @@ class MadeUp:
         return []
 
 
-def listening(act, admit=None, tls=None):
+def listening(act, access=None, tls=None):
     """Serve a made-up status, and give its address to a function in another thread."""
 
     async def run():
-        application = OperatorApplication(MadeUp(), CallMetrics(), admit)
+        application = OperatorApplication(MadeUp(), CallMetrics(), access)
         listener = OperatorListener(application, "127.0.0.1:0", tls)
         await listener.start()
         try:
@@ -221,7 +245,8 @@ def test_other_requests_are_refused():
     assert listening(act) == [404, 405, 405]
 
 
-def test_with_keys_operators_need_the_token_and_the_authority(tmp_path, capsys):
+def test_with_keys_operators_need_the_token_and_the_authority(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(callers, "_HELD_SECONDS", 0.01)
     keys, elsewhere = tmp_path / "keys", tmp_path / "elsewhere"
     for folder in (keys, elsewhere):
         Authority.create(folder, 2)
@@ -235,15 +260,35 @@ def test_with_keys_operators_need_the_token_and_the_authority(tmp_path, capsys):
             assert refused(f"https://{address}{path}", tls=trust) == 401
             wrong = {"Authorization": "Bearer " + OperatorAccess(elsewhere / OPERATOR_TOKEN_FILE).token()}
             assert refused(f"https://{address}{path}", headers=wrong, tls=trust) == 401
+        for path in ("/healthz", "/readyz"):
+            with urllib.request.urlopen(f"https://{address}{path}", timeout=10, context=trust) as answer:
+                assert answer.read() == b"ok\n"
+            assert refused(f"https://{address}{path}", data=b"posted", tls=trust) == 401
         with socket.create_connection(address.split(":")):
             # A connection that says nothing keeps nobody else waiting.
             shown = fedlm(["status", "--server", address, "--keys", str(keys)])
         return shown, fedlm(["status", "--server", address, "--keys", str(elsewhere)])
 
-    assert listening(act, token_needed(access), server_tls(keys)) == (0, 2)
+    assert listening(act, access, reloading_tls(keys)) == (0, 2)
     found = capsys.readouterr()
     assert "1 of 3 rounds done" in found.out
     assert "CERTIFICATE_VERIFY_FAILED" in found.err
+
+
+def test_strangers_at_the_operators_port_take_no_threads():
+    def act(address):
+        before = threading.active_count()
+        with contextlib.ExitStack() as opened:
+            for _ in range(300):
+                stranger = opened.enter_context(socket.socket())
+                stranger.bind(("127.0.0.2", 0))
+                stranger.connect(("127.0.0.1", int(address.split(":")[1])))
+                stranger.send(b"GET / HT")
+            return small.fetch(f"http://{address}/healthz"), threading.active_count() - before
+
+    answer, threads = listening(act)
+    assert answer == "ok\n"
+    assert threads <= 8
 
 
 def test_the_status_cannot_end_its_script():

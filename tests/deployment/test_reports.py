@@ -190,6 +190,18 @@ def test_min_separation_and_max_participations_are_enforced(tmp_path):
     in_round(tmp_path, scenario, min_separation=2, max_participations=2, checkpoint_every=1)
 
 
+def test_a_client_has_its_number_for_good_before_it_is_told(tmp_path):
+    """Its random streams follow from it, and a device makes its update for a round in one way alone."""
+
+    async def scenario(round_):
+        for name in ("a", "b"):
+            configuration = await round_.select(name)
+            known = {one.identity: one.number for one in round_.state.clients()}
+            assert known[name] == configuration.client_index
+
+    in_round(tmp_path, scenario)
+
+
 def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_off(tmp_path):
     async def scenario(round_):
         configuration = await round_.select("a")

@@ -22,12 +22,14 @@ from fedlm.fl_core.round_loop import CohortResult
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.run_folder import RunFolder
 from tests.deployment import small_deployment as small
+from tests.support.exact_totals import exact_total
 
 
 class RandomSums:
     """A `CohortRunner` that never comes to the same sums twice, and drains after so many rounds."""
 
-    def __init__(self, state, drain_after=99):
+    def __init__(self, state, drain_after=99, exact=False):
+        self.exact = exact
         self.rng, self.state, self.left, self.rounds = np.random.default_rng(), state, drain_after, []
 
     def announce(self, plan):
@@ -44,17 +46,19 @@ class RandomSums:
         aggregate = jax.tree_util.tree_map(
             lambda leaf: self.rng.normal(size=leaf.shape).astype(np.float32), empty_aggregate(params)
         )
+        if self.exact:
+            aggregate = aggregate._replace(delta=exact_total(aggregate.delta, clip_norm))
         one = np.float32(1)
         return CohortResult(aggregate._replace(weight=one, clients=one, dropped=np.float32(0)), 1, 1, 1)
 
 
-def go_on(out, settings, drain_after=99):
-    """Run until the end or until drained; returns which rounds were run."""
-    with RunFolder(out) as folder, contextlib.closing(SqlState(sqlite_url(out / DATABASE_FILE))) as state:
+def go_on(out, settings, drain_after=99, url=None, meanwhile=lambda row: None):
+    """Run until the end or until drained, doing something after each round; returns which rounds were run."""
+    with RunFolder(out) as folder, contextlib.closing(SqlState(url or sqlite_url(out / DATABASE_FILE))) as state:
         state.record_check_ins([SeenClient(one, f"client{one}", "", 1, 0.0) for one in range(20)])
         training = DeployedTraining(settings, small.task(settings).model, "numbers", folder, state)
-        runner = RandomSums(state, drain_after)
-        over = training.run(runner, lambda row: None, lambda: False)
+        runner = RandomSums(state, drain_after, settings.aggregation_rules().exact)
+        over = training.run(runner, meanwhile, lambda: False)
         assert over == (drain_after == 99)
     return runner.rounds
 
@@ -104,6 +108,38 @@ def test_a_database_that_is_an_older_copy_is_refused(tmp_path):
         go_on(tmp_path, settings)
 
 
+@pytest.mark.parametrize("privacy", [{}, small.PRIVACY | {"noise_seed": "entropy"}], ids=["plain", "private"])
+def test_of_two_copies_of_a_folder_with_one_database_the_second_is_noticed(tmp_path, database_url, privacy):
+    settings = small.deployment(**privacy, rounds=9, checkpoint_every=1)
+    go_on(tmp_path / "run", settings, 2, database_url)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    with pytest.raises(CheckpointError, match="which is still there"):
+        go_on(tmp_path / "copy", settings, 1, database_url)
+    assert go_on(tmp_path / "run", settings, 2, database_url) == [2, 3]
+    # As where the copy is on another machine.
+    (tmp_path / "run").rename(tmp_path / "hidden")
+    with contextlib.closing(SqlState(database_url)) as state:
+        before = state.clients()
+    with pytest.raises(CheckpointError, match="has gone on in a copy of this folder"):
+        go_on(tmp_path / "copy", settings, 1, database_url)
+    with contextlib.closing(SqlState(database_url)) as state:
+        assert state.clients() == before, "who took part was forgotten"
+    (tmp_path / "hidden").rename(tmp_path / "run")
+
+    def fork(row):
+        if row["round"] == 5:
+            shutil.copytree(tmp_path / "run", tmp_path / "fork")
+            (tmp_path / "run").rename(tmp_path / "hidden")
+            assert go_on(tmp_path / "fork", settings, 0, database_url) == []
+            (tmp_path / "hidden").rename(tmp_path / "run")
+
+    with pytest.raises(CheckpointError, match="has gone on in a copy of this folder"):
+        go_on(tmp_path / "run", settings, url=database_url, meanwhile=fork)
+    # A round without privacy is seen before it is saved.
+    saved = [int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert max(saved) == (6 if privacy else 5)
+
+
 def test_a_folder_of_other_settings_or_without_its_privacy_is_refused(tmp_path):
     settings = small.deployment(**small.PRIVACY, rounds=6)
     go_on(tmp_path, settings, drain_after=2)
@@ -126,6 +162,20 @@ def test_a_run_that_began_before_there_were_client_algorithms_goes_on_with_sgd_a
     with pytest.raises(CheckpointError, match="client_algorithm was sgd and is now fedprox"):
         go_on(tmp_path, small.deployment(client_algorithm="fedprox"))
     assert go_on(tmp_path, small.deployment()) == [2]
+
+
+def test_a_run_goes_on_when_the_folder_of_its_first_parameters_is_gone(tmp_path):
+    private = small.PRIVACY | {"noise_seed": "entropy"}
+    go_on(tmp_path / "first", small.deployment(**private, rounds=1))
+    settings = small.deployment(**private, rounds=4, init_from=tmp_path / "first")
+    go_on(tmp_path / "second", settings, drain_after=2)
+    shutil.rmtree(tmp_path / "first")
+    assert go_on(tmp_path / "second", settings) == [2, 3]
+    summary = json.loads((tmp_path / "second" / "summary.json").read_text())
+    assert [phase["steps"] for phase in summary["ancestry"]] == [1]
+    assert "composed with 1 releases" in summary["privacy"]
+    with pytest.raises(CheckpointError, match="not the folder of a run"):
+        go_on(tmp_path / "third", settings)
 
 
 def test_what_first_parameters_went_through_is_part_of_what_is_stated(tmp_path):
@@ -153,3 +203,36 @@ def test_what_first_parameters_went_through_is_part_of_what_is_stated(tmp_path):
     assert alone < found["second"]["privacy_guarantee"]["epsilon"] < 2 * alone
     with pytest.raises(CheckpointError, match="initial_data was same and is now public"):
         go_on(tmp_path / "of public", small.deployment(**private, init_from=tmp_path / "public", initial_data="public"))
+
+
+def test_a_folder_that_is_older_than_its_database_is_refused(tmp_path, database_url):
+    """It was copied while the server ran, and put back after more had been released: noise would be used twice."""
+    settings = small.deployment(**small.PRIVACY | {"noise_seed": "entropy"}, rounds=9)
+    run, backup = tmp_path / "run", tmp_path / "backup"
+
+    def back_up(row):
+        if row["round"] == 1:
+            shutil.copytree(run, backup)
+
+    go_on(run, settings, 4, database_url, back_up)
+    shutil.rmtree(run)
+    backup.rename(run)
+    with pytest.raises(StateError, match="ends with a model of 2 rounds, but its database knows that one of 4"):
+        go_on(run, settings, url=database_url)
+
+
+def test_a_backup_of_folder_and_database_goes_on_with_what_was_promised(tmp_path):
+    """Both were copied after the server was stopped, as the page on deployments says, and the machine was lost."""
+    settings = small.deployment(**small.PRIVACY | {"noise_seed": "entropy"}, rounds=6)
+    assert go_on(tmp_path / "run", settings, 3) == [0, 1, 2]
+    shutil.copytree(tmp_path / "run", tmp_path / "backup")
+    shutil.rmtree(tmp_path / "run")
+    shutil.copytree(tmp_path / "backup", tmp_path / "restored")
+    shutil.rmtree(tmp_path / "backup")
+    assert go_on(tmp_path / "restored", settings) == [3, 4, 5]
+    ledger = PrivacyLedger(tmp_path / "restored/privacy/ledger.jsonl")
+    assert ledger.generations == [(0, 6)]
+    with contextlib.closing(SqlState(sqlite_url(tmp_path / "restored" / DATABASE_FILE))) as state:
+        assert {one.number: one.participations for one in state.clients() if one.participations} == dict.fromkeys(
+            range(6), 1
+        )

@@ -174,3 +174,24 @@ def test_a_database_that_cannot_be_opened_is_named_without_its_password(url, wor
     with pytest.raises(StateError, match=words) as raised:
         Database(url)
     assert "secret" not in str(raised.value)
+
+
+def test_realised_participation_is_counted_over_all_clients(state):
+    assert state.realised_participation() == (0, 0, None)
+    state.record_check_ins(seen(0, 1, 2, 3))
+    for number, clients in enumerate([[0, 1], [2], [], [1], [0], [1, 2]]):
+        state.record_attempt(ATTEMPT._replace(token=f"{number}", round_number=number), clients)
+        if number == 1:
+            assert state.realised_participation() == (3, 1, None)
+    assert state.realised_participation() == (3, 3, 2)
+
+
+def test_one_process_at_a_time_is_entered(state):
+    state.claim("run")
+    assert not state.entered("a")
+    assert state.enter([], "a")
+    assert state.enter([], "a"), "it was committed although its connection broke"
+    assert state.enter(["a"], "b")
+    assert (state.entered("a"), state.entered("b")) == (False, True)
+    assert not state.enter(["a"], "c")
+    assert state.entered("b")

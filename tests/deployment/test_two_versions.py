@@ -27,7 +27,9 @@ class OtherVersion:
 
 
 @every_transport
-@pytest.mark.parametrize("version", [0, PROTOCOL - 1, PROTOCOL + 1])
+@pytest.mark.parametrize(
+    "version", [PROTOCOL - 1, *(pytest.param(other, marks=pytest.mark.long) for other in (0, PROTOCOL + 1))]
+)
 def test_a_server_tells_a_client_of_another_version_which_one_it_speaks(tmp_path, transport, version):
     async def go():
         server = small.Server(small.task(small.deployment()), tmp_path / "run", transport=transport)

@@ -168,3 +168,17 @@ def test_streams_are_independent_of_each_other():
     assert host_rng(0, "a", 1, 2).integers(2**62) == host_rng(0, "a", 1, 2).integers(2**62)
     assert device_key(0, "a", 1) != device_key(0, "b", 1)
     assert device_key(0, "a", 1) == device_key(0, "a", 1)
+
+
+def test_a_secret_gives_each_stream_a_key_of_128_bits():
+    secret = bytes(range(32))
+
+    def key(secret, *name):
+        return host_rng(secret, *name).bit_generator.state["state"]["key"]
+
+    assert key(secret, "a", 1).nbytes * 8 == 128
+    others = [key(secret, "b", 1), key(secret, "a", 2), key(secret, "a"), key(secret, "a", 1, 0)]
+    others += [key(secret[:place] + b"\xff" + secret[place + 1 :], "a", 1) for place in range(32)]
+    keys = {other.tobytes() for other in [*others, key(secret, "a", 1)]}
+    assert len(keys) == len(others) + 1
+    assert host_rng(secret, "a", 1).random() == host_rng(secret, "a", 1).random()

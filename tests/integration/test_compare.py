@@ -35,6 +35,7 @@ def compared(small_store, tmp_path_factory):
     return out, result
 
 
+@pytest.mark.long
 def test_every_cell_is_run_and_diverged_ones_do_not_end_the_rest(compared):
     out, result = compared
     summaries = [json.loads(path.read_text()) for path in out.glob("cells/*/*/*/summary.json")]
@@ -47,6 +48,7 @@ def test_every_cell_is_run_and_diverged_ones_do_not_end_the_rest(compared):
     assert "round 12/12" in result.stderr or "left" in result.stderr
 
 
+@pytest.mark.long
 def test_the_results_are_a_table_and_a_page(compared):
     out, _ = compared
     with (out / "results.csv").open() as file:
@@ -70,6 +72,7 @@ def test_going_on_runs_only_the_cells_that_are_left(compared, small_store):
     assert json.loads(gone.read_text())["parameters_sha256"] == digest
 
 
+@pytest.mark.long
 def test_a_folder_of_another_comparison_is_refused(compared, small_store, fedlm_here):
     out, _ = compared
     result = fedlm_here("compare", *options(small_store, out, "--rounds", "4"))

@@ -146,19 +146,13 @@ def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
 
 @pytest.fixture(scope="module")
 def free_ports():
-    """The same free ports for every command of a page."""
-    found = {}
-
-    def ports(count):
-        if not found:
-            with contextlib.ExitStack() as stack:
-                for number in range(count):
-                    listener = stack.enter_context(socket.socket())
-                    listener.bind(("127.0.0.1", 0))
-                    found[number] = listener.getsockname()[1]
-        return found.values()
-
-    return ports
+    """The same free ports for every command of a page, as many as the page has."""
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        found = [listener.getsockname()[1] for listener in listeners]
+    return lambda count: found[:count]
 
 
 def fitting(block):

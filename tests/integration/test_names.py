@@ -61,6 +61,7 @@ def type_words(crowded):
     return type_words
 
 
+@pytest.mark.long
 def test_a_folder_full_of_such_names_is_in_nobodys_way(crowded, type_words):
     installed = Path(sys.executable).with_name("fedlm")
     as_module = (sys.executable, "-m", "fedlm")

@@ -69,6 +69,42 @@ def test_says_what_it_promises_and_what_not(whole, capsys):
     assert summary["units"]["unit"] == "example"
 
 
+BANDED = {"mechanism": "banded", "bands": 3}
+"""Noise of a step cancels that of steps before the checkpoint."""
+
+
+@pytest.fixture(scope="module")
+def whole_banded(small_store, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole_banded")
+    return *run(small_store, out, **BANDED), out
+
+
+@pytest.mark.long
+def test_banded_noise_goes_on_where_it_was_when_killed(small_store, whole_banded, tmp_path):
+    process = start(small_store, tmp_path, **BANDED)
+    while not (tmp_path / "checkpoints" / "2").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "summary.json").exists()
+    summary, _ = run(small_store, tmp_path, **BANDED)
+    assert summary["parameters_sha256"] == whole_banded[0]["parameters_sha256"]
+    plan = PrivacyLedger(tmp_path / "privacy" / "ledger.jsonl").plan
+    assert (plan.mechanism, len(plan.coefficients), plan.participation.cycle) == ("banded", 3, 3)
+
+
+@pytest.mark.long
+def test_banded_noise_is_the_same_in_two_processes(small_store, whole_banded, tmp_path):
+    alone, _ = run(small_store, tmp_path / "alone", devices=4, **BANDED)
+    group = [f"--coordinator=127.0.0.1:{find_free_port()}", "--num-processes=2"]
+    changes = {"devices": 2, **BANDED}
+    both = [start(small_store, tmp_path / "two", *group, f"--process-id={number}", **changes) for number in range(2)]
+    results = [finish(process) for process in both]
+    assert [status for status, *_ in results] == [0, 0], results
+    two = json.loads((tmp_path / "two" / "summary.json").read_text())
+    assert two["parameters_sha256"] == alone["parameters_sha256"] == whole_banded[0]["parameters_sha256"]
+
+
 @pytest.mark.long
 def test_killed_and_resumed_gives_the_same_parameters(small_store, whole, tmp_path):
     process = start(small_store, tmp_path)
@@ -112,6 +148,8 @@ def test_a_private_run_that_is_killed_spends_no_more_than_planned(small_store, t
     assert summary["privacy_guarantee"]["epsilon"] <= 3
     spent = PrivacyLedger(tmp_path / "privacy" / "ledger.jsonl").spent()
     assert spent.epsilon == pytest.approx(summary["privacy_guarantee"]["epsilon"])
+    stated = {name: summary["privacy_guarantee"][name] for name in ("epsilon", "delta", "unit", "adjacency")}
+    assert stated.items() <= rows_of(tmp_path)[-1].items()
 
 
 @pytest.mark.long
@@ -142,6 +180,11 @@ def test_a_private_run_says_what_it_spent_and_starts_a_simulation(small_store, t
         ({"noise_multiplier": None}, "exactly one of epsilon and noise_multiplier"),
         ({"privacy": "none"}, "privacy is none, but noise_multiplier is set"),
         ({"batch_size": 10**6}, "units"),
+        ({"bands": 2}, "bands does nothing with the mechanism gaussian"),
+        ({"mechanism": "banded"}, "can only be chosen for an epsilon"),
+        ({"mechanism": "banded", "bands": 7}, "between 1 and 6"),
+        ({"mechanism": "banded", "bands": 2, "sampling": "truncated_poisson"}, "give the adjacency zero_out"),
+        ({"mechanism": "banded", "privacy": "none", "noise_multiplier": None}, "but mechanism is banded"),
         ({"truncated_batch_size": 20}, "does nothing with the sampling poisson"),
         ({"weight_decay": 0.5}, "does nothing with the optimizer adam"),
         ({"warmup_steps": 6}, "warmup_steps is 6"),

@@ -114,6 +114,16 @@ def test_two_processes_release_the_same_private_models_as_one(small_store, tmp_p
 
 
 @pytest.mark.long
+def test_a_private_model_has_the_same_bits_on_any_number_of_devices(small_store, tmp_path):
+    found = set()
+    for devices in (1, 2, 4):
+        out = tmp_path / str(devices)
+        run_alone(small_store, out, rounds=2, **PRIVATE | {"devices": devices})
+        found.add(json.loads((out / "summary.json").read_text())["parameters_sha256"])
+    assert len(found) == 1
+
+
+@pytest.mark.long
 def test_a_secret_of_noise_and_cohorts_reaches_both_processes(small_store, tmp_path):
     changes = {"privacy": "gaussian", "noise-multiplier": 1.0, "update-clip-norm": 0.3, "cohort-sampler": "poisson"}
     run_two(small_store, tmp_path, rounds=3, **changes)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 HANGING = """

@@ -7,7 +7,7 @@ from fedlm.fl_core.runs.metrics_log import read_rows
 
 # A command's own `--devices` says how many devices there are.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
-LONGEST_SECONDS = 240
+LONGEST_SECONDS = 480
 
 
 def find_free_port():

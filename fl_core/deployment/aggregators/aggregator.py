@@ -22,6 +22,7 @@ from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.server.client_handlers import CheckedIn
 from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
 from fedlm.fl_core.deployment.server.client_service import ClientService
+from fedlm.fl_core.deployment.server.pacing import spread
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, Participant, RoundCollection
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.deployment.state.retrying import with_retries_async
@@ -82,15 +83,32 @@ class Aggregator:
         await self._numbers.find(peer)
         number = self.registry.check_in(peer, version)
         shard = self._shard
+        takes_part = shard is not None and number in shard.attempt.participants
+        if not takes_part and (early := await self._seconds_early(peer, number)):
+            return CheckedIn(number, None, seconds=early)
         if shard is None or not shard.wants(number, asyncio.get_running_loop().time()):
             return CheckedIn(number, None)
         if self.draining and number not in shard.attempt.participants:
             return CheckedIn(number, None)
-        selected, rest = await asyncio.to_thread(self._shared.select, shard.token, number, self._saved_every)
-        if not selected or shard.attempt.closed:
-            return CheckedIn(number, None, rest)
+        found = await asyncio.to_thread(self._shared.select, shard.token, number, self._saved_every)
+        if found.drawn_later:
+            # When the first checked in, and so when the draw is, the coordinator knows.
+            window = self._service.rules.window_seconds
+            self.ask_back(number, window)
+            return CheckedIn(number, None, seconds=spread(window))
+        if not found.selected or shard.attempt.closed:
+            return CheckedIn(number, None, found.rest)
         shard.attempt.participants.setdefault(number, Participant())
         return CheckedIn(number, shard)
+
+    async def _seconds_early(self, peer: str, number: int) -> float:
+        if here := self.registry.seconds_early(number):
+            return here
+        # Other processes may have asked it back.
+        return (await asyncio.to_thread(self._shared.seconds_early, [peer])).get(peer, 0.0)
+
+    def ask_back(self, number: int, seconds: float) -> None:
+        self.registry.ask_back(number, seconds)
 
     async def number_of(self, peer: str) -> int | None:
         try:
@@ -151,7 +169,7 @@ class Aggregator:
         if shard is None:
             await self._take_part(found)
             return
-        shard.selecting = found.phase == "selecting"
+        shard.selecting = found.phase in ("gathering", "selecting")
         shard.attempt.deadline = asyncio.get_running_loop().time() + found.seconds_left
         await shard.settle()
         if found.phase == "closed":

@@ -1,6 +1,7 @@
 """The bytes of an aggregate, from the process that added it up to the one that merges it.
 
-Every number as little-endian float32, in the order of `jax.tree_util.tree_leaves`; both sides know the shapes.
+Every number little-endian, as float32, or int32 in sums that are exact, in the order of `jax.tree_util.tree_leaves`;
+both sides know the shapes.
 """
 
 import jax
@@ -9,37 +10,42 @@ import numpy as np
 
 from fedlm.fl_core.aggregation import CohortAggregate, empty_aggregate
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError
+from fedlm.fl_core.exact_sums import like_of
 from fedlm.models.base import Params
 
 
 def pack_aggregate(aggregate: CohortAggregate) -> bytes:
     """Serialize an aggregate."""
-    return b"".join(np.asarray(leaf, "<f4").tobytes() for leaf in jax.tree_util.tree_leaves(aggregate))
+    leaves = map(np.asarray, jax.tree_util.tree_leaves(aggregate))
+    return b"".join(leaf.astype(leaf.dtype.newbyteorder("<")).tobytes() for leaf in leaves)
 
 
-def unpack_aggregate(content: bytes, like: Params, reports: int) -> CohortAggregate:
+def unpack_aggregate(content: bytes, like: Params, exact: bool, reports: int) -> CohortAggregate:
     """Read what `pack_aggregate` wrote.
+
+    Args:
+      content: the bytes.
+      like: arrays, or shapes, of an update's structure.
+      exact: whether it is a sum of integers.
+      reports: how many it must be of.
 
     Raises:
       WireError: it is of another model, holds a number that is not finite, or another count of reports.
     """
-    empty = jax.eval_shape(empty_aggregate, jax.tree_util.tree_map(_float32, like))
+    empty = jax.eval_shape(lambda: empty_aggregate(like_of(like), exact))
     leaves, structure = jax.tree_util.tree_flatten(empty)
     expected = 4 * sum(leaf.size for leaf in leaves)
     if len(content) != expected:
         raise WireError(f"a partial sum has {len(content)} bytes, but that of this model has {expected}")
-    values, arrays, offset = np.frombuffer(content, "<f4"), [], 0
-    if not np.isfinite(values).all():
-        raise WireError("a partial sum holds a number that is not finite")
+    arrays, offset = [], 0
     for leaf in leaves:
-        arrays.append(jnp.asarray(values[offset : offset + leaf.size].reshape(leaf.shape)))
-        offset += leaf.size
+        values = np.frombuffer(content, leaf.dtype.newbyteorder("<"), leaf.size, offset)
+        if not np.isfinite(values).all():
+            raise WireError("a partial sum holds a number that is not finite")
+        arrays.append(jnp.asarray(values.reshape(leaf.shape), leaf.dtype))
+        offset += values.nbytes
     aggregate = jax.tree_util.tree_unflatten(structure, arrays)
     found = round(float(aggregate.clients - aggregate.dropped))
     if found != reports:
         raise WireError(f"a partial sum holds {found} reports, but {reports} were expected")
     return aggregate
-
-
-def _float32(leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, jnp.float32)

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-Phase = Literal["selecting", "reporting", "closed"]
+Phase = Literal["gathering", "selecting", "reporting", "closed"]
 Claim = Literal["taken", "mine", "elsewhere", "answered", "late"]
 
 
@@ -16,12 +16,21 @@ class SharedRound(NamedTuple):
     clip_norm: float | None  # of this round, in place of the rules'; None for theirs
     goal: int  # reports that it waits for
     to_select: int
+    minimum: int  # reports without which it is abandoned
     min_separation: int  # see `fedlm.fl_core.privacy.participation.BoundedParticipation`
     max_participations: int | None  # see there
     agreement: str  # digest of the settings that coordinator and aggregators must have in common
     parameters: str  # digest of the model's bytes, see `SharedRounds.fetch`
-    phase: Phase  # whether clients are selected, reports are taken, or neither
+    phase: Phase  # whether clients check in for the draw, are selected, reports are taken, or none of it
     seconds_left: float  # until no report is taken any more, when this was last written
+
+
+class Selection(NamedTuple):
+    """What a check-in came to."""
+
+    selected: bool
+    rest: int | None = 0  # rounds that the client has to rest; None where it may never take part again
+    drawn_later: bool = False  # whether it is among those that the round will draw from
 
 
 class Tally(NamedTuple):
@@ -29,6 +38,7 @@ class Tally(NamedTuple):
 
     phase: Phase  # see `SharedRound.phase`
     states: dict[str, int]  # how many of the selected clients are in each state
+    candidates: int  # clients that have checked in for the draw, and were not drawn yet
     claims: dict[str, int]  # by aggregator, how many reports it may add or has added
     delivered: set[str]
     beats: dict[str, int]  # by aggregator that is not lost, a count that grows while it lives

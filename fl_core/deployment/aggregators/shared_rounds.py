@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
-from fedlm.fl_core.deployment.aggregators.shared_records import Claim, PartialSum, Phase, SharedRound, Tally
+from fedlm.fl_core.deployment.aggregators.shared_records import Claim, PartialSum, Phase, Selection, SharedRound, Tally
 from fedlm.fl_core.deployment.server.client_registry import final_rest
+from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError
 from fedlm.fl_core.deployment.state.state_sql import write_attempt
@@ -67,6 +68,7 @@ class SharedRounds:
         """Forget what an earlier coordinator was doing: its round runs again, and no sum of it is used."""
         with self._database.writing() as connection:
             connection.execute(sql.update(RUNS).values(over=False))
+            connection.execute(sql.update(CLIENTS).values(rests_until=0.0))
             _clear(connection)
 
     def open(self, shared: SharedRound) -> None:
@@ -75,10 +77,11 @@ class SharedRounds:
             if _phase(connection, shared.token) is None:
                 connection.execute(sql.insert(SHARED_ROUNDS).values(**shared._asdict()))
 
-    def advance(self, token: str, phase: Phase, seconds_left: float) -> None:
-        """Go on to a phase, or stay in it. Once it is `closed` no report is claimed any more."""
+    def advance(self, token: str, phase: Phase, seconds_left: float, passed: float = 0.0) -> None:
+        """Go on to a phase, or stay in it, after so many seconds. Once it is `closed` no report is claimed any more."""
         values = {"phase": phase, "seconds_left": seconds_left}
         with self._database.writing() as connection:
+            connection.execute(sql.update(RUNS).values(clock=RUNS.c.clock + passed))
             connection.execute(sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(**values))
 
     def tally(self, token: str) -> Tally:
@@ -94,13 +97,47 @@ class SharedRounds:
                 raise StateError(
                     f"{self._database.name}: the round has vanished; is another coordinator at work there?"
                 )
+            found = {state: count for state, count in connection.execute(states)}
+            candidates = found.pop("candidate", 0)
             return Tally(
                 phase,
-                {state: count for state, count in connection.execute(states)},
+                found,
+                candidates,
                 {name: count for name, count in connection.execute(claims.group_by(selected.aggregator))},
                 set(connection.scalars(delivered)),
                 {name: count for name, count in connection.execute(beats)},
             )
+
+    def draw(self, token: str, rules: RoundRules) -> None:
+        """Select clients uniformly among those that checked in for it; others come in only where they are too few."""
+        ours = (SELECTIONS.c.token == token) & (SELECTIONS.c.state == "candidate")
+        query = (
+            sql.select(SELECTIONS.c.client, CLIENTS.c.late_until > SHARED_ROUNDS.c.round_number)
+            .join(CLIENTS, CLIENTS.c.number == SELECTIONS.c.client)
+            .join(SHARED_ROUNDS, SHARED_ROUNDS.c.token == SELECTIONS.c.token)
+            .where(ours)
+        )
+        with self._database.writing() as connection:
+            found = connection.execute(query).all()
+            chosen = rules.draw([one for one, late in found if not late], [one for one, late in found if late])
+            select = sql.update(SELECTIONS).where(ours, SELECTIONS.c.client == sql.bindparam("which"))
+            if chosen:
+                connection.execute(select.values(state="selected"), [{"which": client} for client in chosen])
+            connection.execute(sql.delete(SELECTIONS).where(ours))
+            phase = "reporting" if len(chosen) >= rules.to_select else "selecting"
+            connection.execute(sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(phase=phase))
+
+    def let_in(self, token: str, most: int) -> None:
+        """Select clients again, until so many are selected that have not declined or been refused."""
+        values = {"phase": "selecting", "to_select": most}
+        with self._database.writing() as connection:
+            connection.execute(sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(**values))
+
+    def silent(self, token: str) -> list[int]:
+        """List the clients that were selected and have not answered."""
+        query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.state == "selected")
+        with self._database.reading() as connection:
+            return list(connection.scalars(query))
 
     def lose(self, aggregator: str) -> int:
         """Give an aggregator up with all that it has claimed and delivered; returns how many reports are lost."""
@@ -124,10 +161,11 @@ class SharedRounds:
         with self._database.reading() as connection:
             return list(connection.scalars(query))
 
-    def finish(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
-        """Record an attempt, once, and the clients whose updates count, and clear away what was shared."""
+    def finish(self, attempt: AttemptRecord, participants: Sequence[int], silent: Sequence[int]) -> None:
+        """Record an attempt, once, the clients whose updates count and those that were silent, and clear away what was
+        shared."""
         with self._database.writing() as connection:
-            write_attempt(connection, attempt, participants)
+            write_attempt(connection, attempt, participants, silent)
             _clear(connection)
 
     def end_run(self) -> None:
@@ -174,36 +212,54 @@ class SharedRounds:
                 connection.execute(sql.insert(CLIENTS), rows)
         return found | {row["identity"]: row["number"] for row in rows}
 
-    def select(self, token: str, client: int, saved_every: int) -> tuple[bool, int | None]:
-        """Take a client into a round, if it may and is needed.
+    def seconds_early(self, identities: Sequence[str]) -> dict[str, float]:
+        """Say for how many seconds clients should still have stayed away, by identity; none for who is in time."""
+        left = CLIENTS.c.rests_until - sql.select(sql.func.coalesce(sql.func.max(RUNS.c.clock), 0)).scalar_subquery()
+        query = sql.select(CLIENTS.c.identity, left).where(CLIENTS.c.identity.in_(identities), left > 0)
+        with self._database.reading() as connection:
+            return {identity: seconds for identity, seconds in connection.execute(query)}
 
-        Returns:
-          Whether it is selected, and the rounds that it has to rest: None where it may never take part again. A client
-          that was selected before, and has not answered, is told the same again; so is one whose report was lost.
+    def select(self, token: str, client: int, saved_every: int) -> Selection:
+        """Take a client into a round, or into its draw, if it may and is needed.
+
+        A client that was selected before, and has not answered, is told the same again; so is one whose report was
+        lost.
         """
         states = sql.select(SELECTIONS.c.client, SELECTIONS.c.state).where(SELECTIONS.c.token == token)
         with self._database.writing() as connection:
             shared = connection.execute(sql.select(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token)).first()
             if shared is None or shared.phase == "closed":
-                return False, 0
+                return Selection(False)
             known = {number: state for number, state in connection.execute(states)}
             if known.get(client) == "selected":
-                return True, 0
+                return Selection(True)
+            if known.get(client) == "candidate":
+                return Selection(False, drawn_later=True)
             active = sum(state in ("selected", "claimed") for state in known.values())
-            if shared.phase != "selecting" or active >= shared.to_select or known.get(client, "lost") != "lost":
-                return False, 0
+            gathering = shared.phase == "gathering"
+            full = shared.phase == "reporting" or active >= shared.to_select
+            if (full and not gathering) or known.get(client, "lost") != "lost":
+                return Selection(False)
             rest = _rounds_to_rest(connection, client, shared, saved_every)
             if rest != 0:
-                return False, rest
+                return Selection(False, rest)
+            if gathering:
+                _set_state(connection, token, client, client in known, state="candidate")
+                return Selection(False, drawn_later=True)
+            late = sql.select(CLIENTS.c.late_until).where(CLIENTS.c.number == client)
+            if active >= shared.minimum and (connection.scalar(late) or 0) > shared.round_number:
+                return Selection(False)
             _set_state(connection, token, client, client in known, state="selected", aggregator=None, upload_id=None)
             if active + 1 >= shared.to_select:
                 ours = SHARED_ROUNDS.c.token == token
                 connection.execute(sql.update(SHARED_ROUNDS).where(ours).values(phase="reporting"))
-            return True, 0
+            return Selection(True)
 
     def takes_part(self, token: str, client: int) -> bool:
         """Say whether a client was selected, by whichever aggregator."""
-        query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.client == client)
+        query = sql.select(SELECTIONS.c.client).where(
+            SELECTIONS.c.token == token, SELECTIONS.c.client == client, SELECTIONS.c.state != "candidate"
+        )
         with self._database.reading() as connection:
             return connection.scalar(query) is not None
 

@@ -67,7 +67,7 @@ class SharedCohortRunner:
         token = secrets.token_hex(16)
         self._open(token, plan, clip_norm, content)
         event("round_opened", round=plan.round_number, attempt=token)
-        first = self._until_over(token, plan.round_number)
+        first, overdue = self._until_over(token, plan.round_number)
         with_retries(lambda: self._shared.advance(token, "closed", 0.0))
         self._until_delivered(token)
         merged = self._merge(token, like)
@@ -93,7 +93,9 @@ class SharedCohortRunner:
         self._progress = self._progress_of(plan.round_number, states, seconds, 0.0, "closed")._replace(
             bytes_down=merged.bytes_down, bytes_up=merged.bytes_up
         )
-        with_retries(lambda: self._shared.finish(record, [] if shortfall else participants))
+        # Some may have answered while the round was being closed.
+        silent = sorted(overdue.intersection(with_retries(lambda: self._shared.silent(token)))) if overdue else []
+        with_retries(lambda: self._shared.finish(record, [] if shortfall else participants, silent))
         event(f"round_{record.outcome}", **record._asdict())
         if shortfall:
             return None
@@ -109,16 +111,21 @@ class SharedCohortRunner:
             clip_norm=None if clip_norm is None else float(clip_norm),
             goal=self._rules.goal,
             to_select=self._rules.to_select,
+            minimum=self._rules.minimum,
             min_separation=bound.min_separation,
             max_participations=bound.max_participations,
             agreement=self._agreement,
             parameters=with_retries(lambda: self._shared.put(content)),
-            phase="selecting",
-            seconds_left=self._rules.selection_seconds + self._rules.reporting_seconds,
+            phase="gathering" if self._rules.window_seconds else "selecting",
+            seconds_left=self._seconds_at_most,
         )
         self._opened = time.time()
         self._progress = self._progress_of(plan.round_number, {}, 0.0, None, "selecting")
         with_retries(lambda: self._shared.open(shared))
+
+    @property
+    def _seconds_at_most(self) -> float:
+        return self._rules.window_seconds + self._rules.selection_seconds + self._rules.reporting_seconds
 
     def _progress_of(
         self, round_number: int, states: Mapping[str, int], seconds: float, seconds_left: float | None, phase: Phase
@@ -128,7 +135,7 @@ class SharedCohortRunner:
         return RoundProgress(
             round_number=round_number,
             open=phase != "closed",
-            selecting=phase == "selecting",
+            selecting=phase in ("gathering", "selecting"),
             seconds=seconds,
             seconds_left=seconds_left,
             goal=rules.goal,
@@ -142,36 +149,57 @@ class SharedCohortRunner:
             bytes_up=0,
         )
 
-    def _until_over(self, token: str, round_number: int) -> float:
-        """Wait for a round's end; returns when its first client was selected."""
+    def _until_over(self, token: str, round_number: int) -> tuple[float, set[int]]:
+        """Wait for a round's end; returns when its first client was selected, and who should have answered by then and
+        had not; see `fedlm.fl_core.deployment.server.local_rounds.LocalCollection.silent`."""
         rules, opened = self._rules, time.monotonic()
-        advanced, first, selection_ends = opened, math.inf, math.inf
+        advanced, gathered, first, selection_ends, replaced = opened, math.inf, math.inf, math.inf, False
+        latest_end, overdue = math.inf, set[int]()
         while True:
             tally, now = self._look(token), time.monotonic()
+            if tally.phase == "gathering":
+                gathered = min(gathered, now if tally.candidates else math.inf)
+                if now >= gathered + rules.window_seconds:
+                    with_retries(lambda: self._shared.draw(token, rules))
+                    continue
             selected = sum(tally.states.values())
             if selected and first == math.inf:
                 first, selection_ends = now, now + rules.selection_seconds
             if tally.phase == "reporting":
                 selection_ends = min(selection_ends, now)
-            selecting = now < selection_ends
+            selecting, reported = now < selection_ends, tally.states.get("claimed", 0)
             left = min(selection_ends, now + rules.selection_seconds) + rules.reporting_seconds - now
-            answered = selected - tally.states.get("selected", 0)
-            if left <= 0 or rules.over(tally.states.get("claimed", 0), answered, selected, selecting):
-                return first
+            if self._draining():
+                latest_end = min(latest_end, now + rules.drain_seconds)
+            left = min(left, latest_end - now)
+            waiting = tally.states.get("selected", 0)
+            over = left <= 0 or rules.over(reported, selected - waiting, selected, selecting)
+            patient = now < selection_ends + rules.patience_seconds
+            if over:
+                if left <= 0 and not patient:
+                    overdue = set(with_retries(lambda: self._shared.silent(token)))
+                return first, overdue
             if self._draining() and not selected:
                 with_retries(self._shared.begin)
                 raise DrainedError
+            if not patient and not replaced:
+                replaced = True
+                overdue = set(with_retries(lambda: self._shared.silent(token)))
+                most = waiting + reported + rules.replacements(reported, waiting)
+                with_retries(functools.partial(self._shared.let_in, token, most))
+                continue
             phase: Phase = "selecting" if selecting else "reporting"
+            phase = tally.phase if tally.phase == "gathering" or replaced else phase
             since, shown = (first, left) if selected else (opened, None)
             self._progress = self._progress_of(round_number, tally.states, now - since, shown, phase)
             if phase != tally.phase or now - advanced > _ADVANCED_EVERY:
-                self._advance(token, phase, left)
+                self._advance(token, phase, left, now - advanced)
                 advanced = now
             time.sleep(min(_POLL_SECONDS, left))
 
-    def _advance(self, token: str, phase: Phase, left: float) -> None:
+    def _advance(self, token: str, phase: Phase, left: float, passed: float) -> None:
         try:
-            self._shared.advance(token, phase, left)
+            self._shared.advance(token, phase, left, passed)
         except StateError as error:
             warn("state_not_written", why=str(error))
 
@@ -197,11 +225,12 @@ class SharedCohortRunner:
             time.sleep(_POLL_SECONDS / 2)
 
     def _merge(self, token: str, like: Any) -> CohortResult:
-        merged = CohortResult(empty_aggregate(like), 0, 0, 0)
+        exact = self._deployment.aggregation_rules().exact
+        merged = CohortResult(empty_aggregate(like, exact), 0, 0, 0)
         for partial in with_retries(lambda: self._shared.partial_sums(token)):
             try:
                 content = with_retries(functools.partial(self._shared.fetch, partial.content))
-                aggregate = unpack_aggregate(content, like, partial.reports)
+                aggregate = unpack_aggregate(content, like, exact, partial.reports)
             except (WireError, StateError) as error:
                 self._lose(partial.aggregator, str(error))
                 continue

@@ -62,7 +62,8 @@ class Overview:
           JSON-able. `run`: model, planned and released rounds, and what it does now. `round`: the attempt that is open,
           or was last, with its funnel; None before the first. `attempts`: the latest that are over, oldest first.
           `totals`: over all attempts. `clients`: how many are known. `curves`: scores by round, with `round` beside
-          them, thinned. `latest`: the last round's row. `privacy`: see `PrivacyBudget.read`; None without noise.
+          them, thinned. `latest`: the last round's row. `participation`: of clients, `planned` and
+          `realised`. `privacy`: see `PrivacyBudget.read`; None without noise.
         """
         rows, progress = list(self._training.rows), self._status.progress()
         return {
@@ -80,8 +81,14 @@ class Overview:
             "clients": self._status.clients_seen()._asdict(),
             "curves": curves(rows),
             "latest": rows[-1] if rows else None,
+            "participation": self._training.participation(),
             "privacy": None if self._budget is None else self._budget.read(),
         }
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients are taken into rounds, now or soon."""
+        return not (self._status.finished or self._status.draining)
 
     def _doing(self, collecting: bool) -> str:
         if self._status.finished:
@@ -109,9 +116,8 @@ class Overview:
             yield clients
         yield from _scores(found["latest"])
         if privacy is not None and privacy["private"]:
-            epsilon = GaugeMetricFamily(
-                "fedlm_epsilon", f"Privacy loss at delta {privacy['delta']:g}; unit {privacy['unit']}.", labels=["of"]
-            )
+            terms = f"delta {privacy['delta']:g}; unit {privacy['unit']}; adjacency {privacy['adjacency']}"
+            epsilon = GaugeMetricFamily("fedlm_epsilon", f"Privacy loss at {terms}.", labels=["of"])
             for name in ("spent", "budget"):
                 value = privacy[f"epsilon_{name}"]
                 epsilon.add_metric([name], float("inf") if value is None else value)

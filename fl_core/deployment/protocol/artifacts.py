@@ -157,6 +157,8 @@ class ArtifactAssembly:
             raise TransportError(f"chunk {chunk.number} arrived where chunk {number} was asked for")
         if hashlib.sha256(chunk.data).digest() != self.description.chunk_digests[number]:
             raise TransportError(f"chunk {number} of a download was damaged on the way")
+        if len(chunk.data) != min(step, len(self.content) - number * step):
+            raise TransportError(f"chunk {number} of a download has {len(chunk.data)} bytes, which were not announced")
         self.content[number * step : number * step + len(chunk.data)] = chunk.data
         self._received += 1
 

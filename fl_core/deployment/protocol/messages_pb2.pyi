@@ -42,7 +42,7 @@ class ComeBack(_message.Message):
     def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ..., finished: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class RoundConfiguration(_message.Message):
-    __slots__ = ("attempt", "round_number", "client_index", "seed", "learning_rate", "program", "parameters", "vocabulary", "seconds")
+    __slots__ = ("attempt", "round_number", "client_index", "seed", "learning_rate", "program", "parameters", "vocabulary", "seconds", "population", "participation")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROUND_NUMBER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,8 @@ class RoundConfiguration(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPATION_FIELD_NUMBER: _ClassVar[int]
     attempt: bytes
     round_number: int
     client_index: int
@@ -61,7 +63,19 @@ class RoundConfiguration(_message.Message):
     parameters: Artifact
     vocabulary: Artifact
     seconds: float
-    def __init__(self, attempt: _Optional[bytes] = ..., round_number: _Optional[int] = ..., client_index: _Optional[int] = ..., seed: _Optional[int] = ..., learning_rate: _Optional[float] = ..., program: _Optional[_Union[TrainingProgram, _Mapping]] = ..., parameters: _Optional[_Union[Artifact, _Mapping]] = ..., vocabulary: _Optional[_Union[Artifact, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
+    population: str
+    participation: ParticipationPlan
+    def __init__(self, attempt: _Optional[bytes] = ..., round_number: _Optional[int] = ..., client_index: _Optional[int] = ..., seed: _Optional[int] = ..., learning_rate: _Optional[float] = ..., program: _Optional[_Union[TrainingProgram, _Mapping]] = ..., parameters: _Optional[_Union[Artifact, _Mapping]] = ..., vocabulary: _Optional[_Union[Artifact, _Mapping]] = ..., seconds: _Optional[float] = ..., population: _Optional[str] = ..., participation: _Optional[_Union[ParticipationPlan, _Mapping]] = ...) -> None: ...
+
+class ParticipationPlan(_message.Message):
+    __slots__ = ("rounds", "max_participations", "min_separation")
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PARTICIPATIONS_FIELD_NUMBER: _ClassVar[int]
+    MIN_SEPARATION_FIELD_NUMBER: _ClassVar[int]
+    rounds: int
+    max_participations: int
+    min_separation: int
+    def __init__(self, rounds: _Optional[int] = ..., max_participations: _Optional[int] = ..., min_separation: _Optional[int] = ...) -> None: ...
 
 class TrainingProgram(_message.Message):
     __slots__ = ("model", "vocabulary_size", "length", "precision", "batch_size", "epochs", "max_batches", "gradient_clip", "max_examples", "cap_order", "batches_across_epochs", "upload", "algorithm")

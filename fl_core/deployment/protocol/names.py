@@ -6,3 +6,6 @@ TransportName = Literal["grpc", "http"]
 
 CLIENT_NAME = "fedlm-client"
 """Metadata of gRPC, or field of HTTP, by which a client names itself where it has no certificate."""
+
+LONGEST_POPULATION = 128
+"""Characters of a population's name."""

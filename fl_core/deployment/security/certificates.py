@@ -19,7 +19,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedlm.fl_core.errors import UserError
 
 AUTHORITY_FILE = "ca.pem"
-"""Certificate of the authority; both sides have a copy, and believe what it signed."""
+"""Certificate of the authority; both sides have a copy, and believe what it signed. Where one authority follows another
+it has both, the one that signs first."""
 
 PrivateKey = ec.EllipticCurvePrivateKey
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -109,12 +110,17 @@ def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def read_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate from a PEM file; raises `KeysError` where it is missing or damaged."""
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """Read the certificates in a PEM file, one at least; raises `KeysError` where it is missing or damaged."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError) as error:
         raise KeysError(f"{path}: no certificate can be read ({error}); `fedlm keys` makes them") from error
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate, the first in a PEM file; see `read_certificates` for its errors."""
+    return read_certificates(path)[0]
 
 
 def read_key(path: Path) -> PrivateKey:
@@ -137,11 +143,13 @@ def read_key(path: Path) -> PrivateKey:
     return key
 
 
-def check_certificate(path: Path, certificate: x509.Certificate, key: PrivateKey, authority: x509.Certificate) -> None:
+def check_certificate(
+    path: Path, certificate: x509.Certificate, key: PrivateKey, authorities: Sequence[x509.Certificate]
+) -> None:
     """Refuse credentials that the other side would refuse, before it is dialled.
 
     Raises:
-      KeysError: the certificate is not valid now, not of this key or not of this authority.
+      KeysError: the certificate is not valid now, not of this key or not of one of these authorities.
     """
     now = datetime.datetime.now(datetime.UTC)
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
@@ -151,18 +159,34 @@ def check_certificate(path: Path, certificate: x509.Certificate, key: PrivateKey
         )
     if certificate.public_key() != key.public_key():
         raise KeysError(f"{path}: the certificate belongs to another key than the one beside it")
+    if not any(_signed_by(certificate, authority) for authority in authorities):
+        raise KeysError(f"{path}: the certificate was not signed by the authority beside it, {AUTHORITY_FILE}")
+
+
+def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise KeysError(
-            f"{path}: the certificate was not signed by the authority beside it, {AUTHORITY_FILE}"
-        ) from error
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def common_name(certificate: x509.Certificate) -> str:
     """Give the name in a certificate."""
     (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(name.value)
+
+
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Give the names and addresses that a server's certificate is for."""
+    try:
+        named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return (
+        *named.get_values_for_type(x509.DNSName),
+        *map(str, named.get_values_for_type(x509.IPAddress)),
+    )
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:

@@ -1,12 +1,17 @@
 """Mutual TLS: who each side is, from files, and whom it believes."""
 
 import ssl
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 import grpc
 
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.certificates import (
     AUTHORITY_FILE,
@@ -17,30 +22,27 @@ from fedlm.fl_core.deployment.security.certificates import (
     common_name,
     key_pem,
     read_certificate,
+    read_certificates,
     read_key,
 )
 
 SERVER, CLIENT = "server", "client"
 REVOKED_FOLDER = "revoked"
-"""In the folder of keys: an empty file for each client that was revoked."""
+"""In the folder of keys: an empty file for each client that was revoked, and for each certificate that counts no more
+since its client has a newer one (`revoked_serial`)."""
+
+_Made = TypeVar("_Made")
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass(frozen=True)
 class Credentials:
     """One side's own certificate and key, and the authority that it believes."""
 
-    authority: bytes  # certificate, in PEM
+    authority: bytes  # certificate, in PEM; several while one authority follows another
     certificate: bytes  # its own, in PEM
     key: bytes  # its own, in PEM
     name: str
-
-    def for_server(self) -> grpc.ServerCredentials:
-        """Make what a server listens with: clients without a certificate of the authority do not get in."""
-        return grpc.ssl_server_credentials([(self.key, self.certificate)], self.authority, require_client_auth=True)
-
-    def for_enrolment(self) -> grpc.ServerCredentials:
-        """Make what a server listens with for clients that have no certificate yet."""
-        return grpc.ssl_server_credentials([(self.key, self.certificate)])
 
     def for_client(self) -> grpc.ChannelCredentials:
         """Make what a client dials with."""
@@ -57,10 +59,15 @@ def read_credentials(folder: Path, side: str) -> Credentials:
       KeysError: a file is missing, damaged, not valid now, readable by others, or does not belong to the others.
     """
     path = folder / f"{side}.pem"
-    authority, certificate = read_certificate(folder / AUTHORITY_FILE), read_certificate(path)
+    authorities, certificate = read_certificates(folder / AUTHORITY_FILE), read_certificate(path)
     key = read_key(folder / f"{side}.key")
-    check_certificate(path, certificate, key, authority)
-    return Credentials(certificate_pem(authority), certificate_pem(certificate), key_pem(key), common_name(certificate))
+    check_certificate(path, certificate, key, authorities)
+    return Credentials(
+        b"".join(map(certificate_pem, authorities)),
+        certificate_pem(certificate),
+        key_pem(key),
+        common_name(certificate),
+    )
 
 
 def write_credentials(folder: Path, authority: bytes, certificate: bytes, key: bytes) -> None:
@@ -98,6 +105,74 @@ def client_tls(folder: Path) -> ssl.SSLContext:
     return context
 
 
+class Reloading(Generic[_Made]):
+    """What is made of the files of a server's credentials, and made anew once these have changed."""
+
+    def __init__(self, folder: Path, make: Callable[[Path], _Made]):
+        """Make it of a folder; raises what `make` does."""
+        self._folder, self._make, self._looked = folder, make, time.monotonic()
+        self._versions, self._made = self._found(), make(folder)
+
+    def __call__(self) -> _Made:
+        """Give what was made last; where new files do not belong together, of those before them."""
+        if time.monotonic() - self._looked >= _SECONDS_BETWEEN_LOOKS:
+            self._looked = time.monotonic()
+            if (versions := self._found()) != self._versions:
+                try:
+                    self._made, self._versions = self._make(self._folder), versions
+                    event("keys_reloaded", folder=self._folder)
+                except (KeysError, ssl.SSLError, OSError) as error:
+                    # One file may be there before the other: it is looked again.
+                    warn("keys_not_reloaded", why=str(error))
+        return self._made
+
+    def _found(self) -> list[tuple[int, int] | None]:
+        found: list[tuple[int, int] | None] = []
+        for name in (AUTHORITY_FILE, f"{SERVER}.pem", f"{SERVER}.key"):
+            try:
+                status = (self._folder / name).stat()
+                found.append((status.st_mtime_ns, status.st_ino))
+            except OSError:
+                found.append(None)
+        return found
+
+
+def reloading_tls(folder: Path, certified: bool = False) -> Reloading[ssl.SSLContext]:
+    """Make the TLS of a server that follows its files; see `server_tls`."""
+    return Reloading(folder, partial(server_tls, certified=certified))
+
+
+def reloading_grpc(folder: Path) -> grpc.ServerCredentials:
+    """Make what a gRPC server listens with, which follows its files: clients need a certificate of the authority."""
+    latest = Reloading(folder, lambda folder: read_credentials(folder, SERVER))
+    given = latest()
+
+    def configuration(of: Credentials) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(of.key, of.certificate)], of.authority)
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal given
+        if (found := latest()) is given:
+            return None
+        given = found
+        return configuration(found)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(given), fetch, require_client_authentication=True)
+
+
+class ClientCertificate(NamedTuple):
+    """What counts of a certificate that TLS has verified. Its connection may have begun long ago."""
+
+    names: tuple[str, ...]  # common names of its subject
+    ends: float  # when it is valid no more, in seconds since 1970
+    serial: int
+
+
+def revoked_serial(serial: int) -> str:
+    """Name the file of a certificate that counts no more; no client can have that name."""
+    return f"+{serial:x}"
+
+
 class CertifiedNames:
     """Finds out who calls: the name in the certificate that TLS has verified, unless it was revoked."""
 
@@ -107,19 +182,25 @@ class CertifiedNames:
         if not self._revoked.is_dir():
             raise KeysError(f"{self._revoked}: there is no list of revoked clients; `fedlm keys ca` makes one")
 
-    def check(self, names: list[bytes]) -> str:
-        """Find a client's name among those of a certificate's subject.
+    def check(self, certificate: ClientCertificate | None) -> str:
+        """Find a client's name.
 
         Raises:
-          RefusedError: it has no client's name, or was revoked.
+          RefusedError: there is no certificate, it has no client's name, is valid no more, or was revoked.
         """
+        if certificate is None:
+            raise RefusedError("there is no certificate")
         try:
-            (name,) = names
-            identity = check_name(name.decode())
+            (name,) = certificate.names
+            identity = check_name(name)
         except (ValueError, KeysError) as error:
             raise RefusedError("the certificate names no client") from error
+        if time.time() > certificate.ends:
+            raise RefusedError(f"the certificate of {identity} is valid no more; enrol again")
         if (self._revoked / identity).exists():
             raise RefusedError(f"the certificate of {identity} was revoked")
+        if (self._revoked / revoked_serial(certificate.serial)).exists():
+            raise RefusedError(f"the certificate of {identity} counts no more, since there is a newer one")
         if not self._revoked.is_dir():
             raise RefusedError("the list of revoked clients is gone, so that nobody is let in")
         return identity

@@ -4,8 +4,8 @@
     server.pem, server.key    the server
     clients/NAME/             client credentials that were made here; a device that enrols keeps its key to itself
     issued/NAME/              every certificate of a client
-    tokens/                   SHA-256 of each one-time token, the name it is for and when it ends
-    revoked/                  an empty file for each client that was revoked
+    tokens/                   SHA-256 of each one-time token, the name it is for and when it ends; the latest of a name
+    revoked/                  an empty file for each client that was revoked, and each certificate that another followed
 
 Several processes may use the folder at once: a file appears whole, and of two that are made under one name one wins.
 """
@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cryptography import x509
+
 from fedlm.fl_core.atomic_files import create_privately, make_folder, write_atomically
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.certificates import (
@@ -27,6 +29,7 @@ from fedlm.fl_core.deployment.security.certificates import (
     KeysError,
     certificate_pem,
     check_name,
+    hosts_of,
     key_pem,
     new_key,
     read_certificate,
@@ -36,7 +39,13 @@ from fedlm.fl_core.deployment.security.certificates import (
     sign_client,
     sign_server,
 )
-from fedlm.fl_core.deployment.security.credentials import REVOKED_FOLDER, SERVER, write_credentials, write_pair
+from fedlm.fl_core.deployment.security.credentials import (
+    REVOKED_FOLDER,
+    SERVER,
+    revoked_serial,
+    write_credentials,
+    write_pair,
+)
 
 AUTHORITY_DAYS, SERVER_DAYS, CLIENT_DAYS, TOKEN_HOURS = 3650, 825, 365, 72.0
 _AUTHORITY_KEY = "ca.key"
@@ -81,6 +90,12 @@ class Authority:
         certificate = sign_server(self._certificate, self._key, key.public_key(), hosts, days)
         write_pair(self._folder, SERVER, certificate_pem(certificate), key_pem(key))
 
+    def server_hosts(self) -> tuple[str, ...]:
+        """Give the names and addresses that the server's certificate is for; none where there is no certificate."""
+        if not (self._folder / f"{SERVER}.pem").exists():
+            return ()
+        return hosts_of(read_certificate(self._folder / f"{SERVER}.pem"))
+
     def make_client(self, name: str, days: int = CLIENT_DAYS) -> Path:
         """Make a folder of a client's credentials, to be brought to its device.
 
@@ -96,13 +111,14 @@ class Authority:
         return folder
 
     def make_token(self, name: str, hours: float = TOKEN_HOURS, days: int = CLIENT_DAYS, again: bool = False) -> str:
-        """Let a device enrol once, by a token which is kept nowhere.
+        """Let a device enrol once, by a token which is kept nowhere; an earlier one of the same name counts no more.
 
         Args:
           name: that its certificate will have.
           hours: for which the token can be used.
           days: for which the certificate will be valid.
-          again: the name may have been given before, to the same device, whose certificate ends.
+          again: the name may have been given before, to the same device. Its other certificates are let in no more once
+            it has the new one.
 
         Raises:
           KeysError: the name is none, was revoked, or has been given; or hours or days are not positive.
@@ -113,6 +129,7 @@ class Authority:
         token = secrets.token_hex(32)
         facts = {"name": name, "days": days, "ends": time.time() + hours * 3600, "again": again}
         create_privately(self._token(token), json.dumps(facts))
+        write_atomically(self._latest(name), _digest(token), private=True)
         return token
 
     def enrol(self, token: str, request: bytes) -> bytes:
@@ -134,6 +151,8 @@ class Authority:
             raise RefusedError(f"the token of {name} has ended")
         if self.is_revoked(name):
             raise RefusedError(f"{name} was revoked")
+        if not self._is_latest(name, token):
+            raise RefusedError(f"the token of {name} counts no more, since there is a newer one")
         try:
             key = requested_key(request)
         except KeysError as error:
@@ -147,7 +166,8 @@ class Authority:
             before = read_certificate(self._issued(name) / f"{_digest(token)}.pem")
             if before.public_key() != key:
                 raise RefusedError(f"the token of {name} was used by another device") from None
-            return certificate_pem(before)
+            certificate = certificate_pem(before)
+        self._supersede(name, but=_digest(token))
         return certificate
 
     def revoke(self, name: str) -> None:
@@ -167,7 +187,10 @@ class Authority:
     def issued(self) -> list[Issued]:
         """List the clients' certificates by name, the newest of each name last."""
         found = [(path.parent.name, read_certificate(path)) for path in (self._folder / "issued").glob("*/*.pem")]
-        return sorted(Issued(name, one.not_valid_after_utc, self.is_revoked(name)) for name, one in found)
+        return sorted(
+            Issued(name, one.not_valid_after_utc, self.is_revoked(name) or self._serial(one).exists())
+            for name, one in found
+        )
 
     def _check_new(self, name: str, again: bool = False) -> None:
         if self.is_revoked(check_name(name)):
@@ -180,6 +203,23 @@ class Authority:
 
     def _token(self, token: str) -> Path:
         return self._folder / "tokens" / f"{_digest(token)}.json"
+
+    def _latest(self, name: str) -> Path:
+        return self._folder / "tokens" / f"{name}.latest"
+
+    def _is_latest(self, name: str, token: str) -> bool:
+        try:
+            return self._latest(name).read_text() == _digest(token)
+        except FileNotFoundError:
+            return False
+
+    def _serial(self, certificate: x509.Certificate) -> Path:
+        return self._folder / REVOKED_FOLDER / revoked_serial(certificate.serial_number)
+
+    def _supersede(self, name: str, but: str) -> None:
+        for path in self._issued(name).glob("*.pem"):
+            if path.stem != but:
+                write_atomically(self._serial(read_certificate(path)), "", private=True)
 
     def _issued(self, name: str) -> Path:
         return self._folder / "issued" / name

@@ -33,6 +33,7 @@ class CheckedIn(NamedTuple):
     number: int  # of the client in this run
     selected_for: RoundCollection | None  # the round that it takes part in; None where it is not needed now
     rest: int | None = 0  # rounds in which it may not take part; None where it never may again
+    seconds: float | None = None  # when to come back, where that is known already
 
 
 class Rounds(Protocol):
@@ -56,6 +57,10 @@ class Rounds(Protocol):
         """Note a client, and select it where it is needed; raises `StateError` where that cannot be found out."""
         ...
 
+    def ask_back(self, number: int, seconds: float) -> None:
+        """Note that a client is asked to come back after so many seconds, and is not needed before."""
+        ...
+
     async def number_of(self, peer: str) -> int | None:
         """Look up the number of a client that has checked in."""
         ...
@@ -70,6 +75,8 @@ class Offer(NamedTuple):
 
     program: messages.TrainingProgram
     vocabulary: ServedArtifact
+    population: str
+    participation: messages.ParticipationPlan | None  # None where nothing is promised
 
 
 class ClientHandlers:
@@ -97,7 +104,11 @@ class ClientHandlers:
             reply.come_back.done = True
             return reply
         if checked_in.selected_for is None:
-            return self._come_back("it is resting" if checked_in.rest else "not needed now", checked_in.rest)
+            if checked_in.seconds is not None:
+                return self._come_back("it is not drawn yet whom the round needs", seconds=checked_in.seconds)
+            reply = self._come_back("it is resting" if checked_in.rest else "not needed now", checked_in.rest)
+            self.rounds.ask_back(checked_in.number, reply.come_back.seconds)
+            return reply
         configuration = self._configuration(checked_in.selected_for.attempt, checked_in.number)
         return messages.CheckInReply(selected=configuration, protocols=[PROTOCOL])
 
@@ -115,8 +126,8 @@ class ClientHandlers:
         # Clients that name none know of no other than SGD.
         return algorithm_name(self._offer.program) in (request.algorithms or (SGD,))
 
-    def _come_back(self, reason: str, rest: int = 0) -> messages.CheckInReply:
-        wait = self._pacing.wait(self.rounds.population(), rest)
+    def _come_back(self, reason: str, rest: int = 0, seconds: float | None = None) -> messages.CheckInReply:
+        wait = self._pacing.wait(self.rounds.population(), rest) if seconds is None else seconds
         come_back = messages.ComeBack(seconds=wait, reason=reason, finished=self.rounds.finished)
         return messages.CheckInReply(come_back=come_back, protocols=[PROTOCOL])
 
@@ -131,6 +142,8 @@ class ClientHandlers:
             parameters=attempt.parameters.description,
             vocabulary=self._offer.vocabulary.description,
             seconds=attempt.deadline - asyncio.get_running_loop().time(),
+            population=self._offer.population,
+            participation=self._offer.participation,
         )
 
     async def download(
@@ -179,6 +192,8 @@ class ClientHandlers:
         counted = CountedUpload(upload, lambda size: self._limiter.carry(peer, size))
         reply.CopyFrom(await self._upload(peer, counted))
         reply.come_back_seconds = self._pacing.wait(self.rounds.population())
+        if reply.status == messages.UploadReply.ACCEPTED and (number := await self.rounds.number_of(peer)) is not None:
+            self.rounds.ask_back(number, reply.come_back_seconds)
         if reply.status != messages.UploadReply.ACCEPTED:
             warn("report_refused", client=peer, status=messages.UploadReply.Status.Name(reply.status), why=reply.reason)
         return reply

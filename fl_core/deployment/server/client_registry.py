@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedlm.fl_core.deployment.event_log import warn
-from fedlm.fl_core.deployment.state.state import SeenClient, StateError
+from fedlm.fl_core.deployment.state.state import LATE_ROUNDS, SeenClient, StateError
 from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 
 DAY_SECONDS = 24 * 3600.0
 _SAVED_EVERY_SECONDS = 1.0
+_IN_TIME = 0.95
 
 
 class ClientsSeen(NamedTuple):
@@ -26,11 +27,17 @@ class ClientsSeen(NamedTuple):
 
 
 class _Client:
-    __slots__ = ("check_ins", "identity", "last_round", "last_seen", "number", "participations", "version")
+    __slots__ = (
+        *("check_ins", "identity", "last_round", "last_seen", "late_until", "number", "participations", "rests_until"),
+        "version",
+    )
 
-    def __init__(self, number: int, identity: str, last_round: int | None, participations: int):
+    def __init__(
+        self, number: int, identity: str, last_round: int | None = None, participations: int = 0, late_until: int = 0
+    ):
         self.number, self.identity = number, identity
         self.last_round, self.participations = last_round, participations
+        self.late_until, self.rests_until = late_until, 0.0
         self.check_ins, self.last_seen, self.version = 0, 0.0, ""
 
 
@@ -45,8 +52,8 @@ class ClientRegistry:
         self._unsaved: dict[int, _Client] = {}
         self._saving = asyncio.Lock()
         for record in state.clients():
-            self._add(_Client(record.number, record.identity, record.last_round, record.participations))
-        self._next = max(self._by_number, default=-1) + 1
+            self._add(_Client(*record))
+        self._next = self._known = max(self._by_number, default=-1) + 1
         self._recent: dict[int, float] = {}
 
     def _add(self, client: _Client) -> None:
@@ -55,13 +62,13 @@ class ClientRegistry:
     def add(self, number: int, identity: str) -> None:
         """Note a client that another process knows."""
         if number not in self._by_number:
-            self._add(_Client(number, identity, None, 0))
+            self._add(_Client(number, identity))
 
     def check_in(self, identity: str, version: str) -> int:
         """Note a check-in with a version of the client's software; returns the client's number in this run."""
         client = self._clients.get(identity)
         if client is None:
-            client = _Client(self._next, identity, None, 0)
+            client = _Client(self._next, identity)
             self._next += 1
             self._add(client)
         client.check_ins += 1
@@ -75,6 +82,31 @@ class ClientRegistry:
         """Look a client's number up; None where it has never checked in."""
         client = self._clients.get(identity)
         return None if client is None else client.number
+
+    def ask_back(self, number: int, seconds: float) -> None:
+        """Note that a client was asked to come back after so many seconds; a little earlier is in time too."""
+        client = self._by_number[number]
+        client.rests_until = time.monotonic() + _IN_TIME * seconds
+        self._unsaved[number] = client
+
+    def seconds_early(self, number: int) -> float:
+        """Say how many seconds a client should still have stayed away; 0 where it is in time."""
+        return max(self._by_number[number].rests_until - time.monotonic(), 0.0)
+
+    def was_silent(self, numbers: Sequence[int], round_number: int) -> None:
+        """Note clients that were selected for a round and silent, once the state has it."""
+        for number in numbers:
+            self._by_number[number].late_until = round_number + 1 + LATE_ROUNDS
+
+    def comes_last(self, number: int, round_number: int) -> bool:
+        """Say whether a client was silent of late."""
+        return round_number < self._by_number[number].late_until
+
+    async def keep_number(self, number: int) -> None:
+        """Make sure that a client has the same number after a crash, which what it sends follows from; raises
+        `StateError` where that fails."""
+        if number >= self._known:
+            await self.save()
 
     def rounds_to_rest(self, number: int, round_number: int, is_open: bool) -> int | None:
         """Say how long a client may not take part.
@@ -119,7 +151,14 @@ class ClientRegistry:
     def unsaved(self) -> list[SeenClient]:
         """List the check-ins that the state does not have yet, one entry a client."""
         return [
-            SeenClient(client.number, client.identity, client.version, client.check_ins, client.last_seen)
+            SeenClient(
+                client.number,
+                client.identity,
+                client.version,
+                client.check_ins,
+                client.last_seen,
+                self.seconds_early(client.number),
+            )
             for client in self._unsaved.values()
         ]
 
@@ -131,6 +170,7 @@ class ClientRegistry:
                 self._by_number[one.number].check_ins = 0
             try:
                 await asyncio.to_thread(self._state.record_check_ins, seen)
+                self._known = max([self._known, *(one.number + 1 for one in seen)])
             except BaseException:
                 for one in seen:
                     client = self._unsaved[one.number] = self._by_number[one.number]

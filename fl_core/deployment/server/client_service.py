@@ -8,6 +8,7 @@ import jax
 
 from fedlm.fl_core.client_algorithms.interface import sent_by_client, sent_by_server
 from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import Buffer, ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding, download_bytes, upload_bytes
@@ -40,6 +41,16 @@ class Task:
     score: Score | None = None  # see `fedlm.fl_core.runs.federated_training.Score`
     sampler: CohortSampler | None = None  # names the cohorts, for runs that repeat a simulation
     vocabulary_origin: VocabularyOrigin = GIVEN
+
+
+def participation_plan(deployment: Deployment) -> messages.ParticipationPlan | None:
+    """Say what clients are promised of how often each takes part; None without privacy, which nothing depends on."""
+    if not deployment.privacy.is_private:
+        return None
+    bound = deployment.participation
+    return messages.ParticipationPlan(
+        rounds=deployment.rounds, max_participations=bound.max_participations, min_separation=bound.min_separation
+    )
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ class ClientService:
             state=state,
             rules=rules,
             registry=ClientRegistry(state, deployment.participation, deployment.saved_every),
-            offer=Offer(program, vocabulary),
+            offer=Offer(program, vocabulary, deployment.population, participation_plan(deployment)),
             receiver=Receiver(
                 update, compressor, deployment.training.local_training(), deployment.training.length, buffers
             ),

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections.abc import Callable
 
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
@@ -10,6 +11,7 @@ from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.server.client_handlers import CheckedIn
 from fedlm.fl_core.deployment.server.client_registry import ClientsSeen
 from fedlm.fl_core.deployment.server.client_service import ClientService
+from fedlm.fl_core.deployment.server.pacing import spread
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, Participant, RoundCollection
 from fedlm.fl_core.deployment.server.reports.receiving import refusal
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
@@ -31,12 +33,19 @@ class LocalCollection:
       changed: set whenever it may be over.
     """
 
-    def __init__(self, attempt: Attempt, rules: RoundRules):
+    def __init__(self, attempt: Attempt, rules: RoundRules, comes_last: Callable[[int], bool] = lambda client: False):
         self.attempt, self.rules = attempt, rules
         self.checked_in: set[int] = set()
         self.changed = asyncio.Event()
         self._named = {int(client) for client in attempt.plan.clients}
-        self._selection_ends = math.inf
+        self._comes_last = comes_last
+        # Who has checked in for the draw; None once there is nothing to draw.
+        self._candidates: list[int] | None = None if self._named or not rules.window_seconds else []
+        self._draws_at = self._selection_ends = self._latest_end = math.inf
+        self._most = rules.to_select
+        self._replaced = False
+        # Who had not answered when others were let in beside them.
+        self._overdue: set[int] = set()
         self._taken = 0
 
     # What calls of clients ask for.
@@ -67,9 +76,55 @@ class LocalCollection:
             return False
         if client in participants:
             return participants[client].receipt is None
-        if now >= self._selection_ends or (self._named and client not in self._named):
+        if self._candidates is not None or (self._named and client not in self._named):
             return False
-        return self._active() < self.rules.to_select
+        if now >= self._selection_ends and not self._replaced:
+            return False
+        if self._active() >= self.rules.minimum and self._comes_last(client):
+            return False
+        return self._active() < self._most
+
+    def seconds_to_draw(self, client: int, now: float) -> float | None:
+        """Take a client into the draw; returns in how many seconds that is, None where nothing is drawn any more."""
+        if self._candidates is None:
+            return None
+        if not self._candidates:
+            self._draws_at = now + self.rules.window_seconds
+            self.changed.set()
+        if client not in self.attempt.participants and client not in self.checked_in:
+            self._candidates.append(client)
+        return max(self._draws_at - now, 0.0)
+
+    def look(self, now: float) -> None:
+        """Do what is due: draw, or take others in beside clients that are silent."""
+        if self._candidates and now >= self._draws_at:
+            candidates, self._candidates = self._candidates, None
+            prompt = [client for client in candidates if not self._comes_last(client)]
+            late = [client for client in candidates if self._comes_last(client)]
+            for client in self.rules.draw(prompt, late):
+                self.select(client, now)
+        if not self._replaced and not self._named and now >= self._patience_ends:
+            self._replaced = True
+            self._overdue = set(self._unanswered())
+            more = self.rules.replacements(len(self.attempt.accepted), len(self._overdue))
+            self._most = self._active() + more
+
+    @property
+    def _patience_ends(self) -> float:
+        return self._selection_ends + self.rules.patience_seconds
+
+    def silent(self, now: float) -> list[int]:
+        """List the selected clients that should have answered in full, and have not.
+
+        Who was let in beside others has until the deadline.
+        """
+        if now < self._patience_ends:
+            return []
+        return [one for one in self._unanswered() if now >= self.attempt.deadline or one in self._overdue]
+
+    def _unanswered(self) -> list[int]:
+        # To begin an answer is not enough: a byte a second would keep a round waiting as silence does.
+        return [client for client, one in self.attempt.participants.items() if one.receipt is None]
 
     def select(self, client: int, now: float) -> None:
         """Take a client in that the round `wants`."""
@@ -77,14 +132,21 @@ class LocalCollection:
             self.attempt.opened = now
             self._end_selection(now + self.rules.selection_seconds)
         self.attempt.participants.setdefault(client, Participant())
-        if self._active() >= self.rules.to_select:
+        if not self._replaced and self._active() >= self.rules.to_select:
             self._end_selection(min(self._selection_ends, now))
 
     def _active(self) -> int:
         return len(self.attempt.participants) - self.attempt.declined - self.attempt.refused
 
     def _end_selection(self, moment: float) -> None:
-        self._selection_ends, self.attempt.deadline = moment, moment + self.rules.reporting_seconds
+        self._selection_ends = moment
+        self.attempt.deadline = min(moment + self.rules.reporting_seconds, self._latest_end)
+        self.changed.set()
+
+    def hurry(self, now: float) -> None:
+        """End soon, whoever has not answered by then: the server is going down."""
+        self._latest_end = min(self._latest_end, now + self.rules.drain_seconds)
+        self.attempt.deadline = min(self.attempt.deadline, self._latest_end)
         self.changed.set()
 
     # What the round loop asks for.
@@ -99,7 +161,9 @@ class LocalCollection:
 
     def next_moment(self, now: float) -> float:
         """Say how many seconds nothing can change unless a client does something."""
-        next_end = self._selection_ends if now < self._selection_ends else self.attempt.deadline
+        draw = self._draws_at if self._candidates is not None else math.inf
+        moments = (draw, self._selection_ends, self._patience_ends, self.attempt.deadline)
+        next_end = min((moment for moment in moments if moment > now), default=now)
         return max(0.0, min(next_end - now, _LONGEST_WAIT))
 
     def progress(self, now: float) -> RoundProgress:
@@ -171,13 +235,27 @@ class LocalRounds:
 
     async def check_in(self, peer: str, version: str) -> CheckedIn:
         number, collection, now = self.registry.check_in(peer, version), self._collecting, self._clock()
-        if collection is not None:
-            collection.checked_in.add(number)
+        takes_part = collection is not None and number in collection.attempt.participants
         rest = self.registry.rounds_to_rest(number, self._next_round, collection is not None)
-        if rest != 0 or collection is None or not collection.wants(number, now):
+        if rest is not None and not takes_part and (early := self.registry.seconds_early(number)):
+            return CheckedIn(number, None, seconds=early)
+        if rest != 0 or collection is None:
+            return CheckedIn(number, None, rest)
+        seconds = collection.seconds_to_draw(number, now)
+        collection.checked_in.add(number)
+        if seconds is not None:
+            self.ask_back(number, seconds)
+            return CheckedIn(number, None, seconds=spread(seconds))
+        if not collection.wants(number, now):
+            return CheckedIn(number, None, rest)
+        await self.registry.keep_number(number)
+        if self._collecting is not collection or not collection.wants(number, now := self._clock()):
             return CheckedIn(number, None, rest)
         collection.select(number, now)
         return CheckedIn(number, collection)
+
+    def ask_back(self, number: int, seconds: float) -> None:
+        self.registry.ask_back(number, seconds)
 
     async def number_of(self, peer: str) -> int | None:
         return self.registry.number_of(peer)
@@ -211,7 +289,7 @@ class LocalRounds:
         """
         rules = self._rules.for_cohort(len(plan.clients)) if len(plan.clients) else self._rules
         attempt = Attempt(plan, parameters, total, self._clock())
-        collection = LocalCollection(attempt, rules)
+        collection = LocalCollection(attempt, rules, lambda number: self.registry.comes_last(number, plan.round_number))
         self._next_round, self._collecting = plan.round_number, collection
         event("round_opened", round=plan.round_number, attempt=attempt.token.hex())
         try:
@@ -220,10 +298,11 @@ class LocalRounds:
             self._collecting = None
             await self._receiver.close(attempt)
             self._latest = collection.progress(self._clock())
-        seconds = self._clock() - attempt.opened
+        silent, seconds = collection.silent(self._clock()), self._clock() - attempt.opened
         self._pacing.round_took(seconds)
         record = collection.record(seconds)
-        await self._save(record, attempt.accepted if record.outcome == "finished" else [])
+        await self._save(record, attempt.accepted if record.outcome == "finished" else [], silent)
+        self.registry.was_silent(silent, plan.round_number)
         event(f"round_{record.outcome}", **record._asdict())
         if record.outcome == "abandoned":
             return None
@@ -234,6 +313,7 @@ class LocalRounds:
 
     async def _until_finished(self, collection: LocalCollection) -> None:
         while not collection.finished(self._clock()):
+            collection.look(self._clock())
             if self.draining and not collection.attempt.participants:
                 raise DrainedError
             collection.changed.clear()
@@ -243,16 +323,16 @@ class LocalRounds:
             except TimeoutError:
                 continue
 
-    async def _save(self, record: AttemptRecord, participants: list[int]) -> None:
+    async def _save(self, record: AttemptRecord, participants: list[int], silent: list[int]) -> None:
         async def save() -> None:
             # Who takes part must be in the state before that it took part.
             await self.registry.save()
-            await asyncio.to_thread(self._state.record_attempt, record, participants)
+            await asyncio.to_thread(self._state.record_attempt, record, participants, silent)
 
         await with_retries_async(save, warning="attempt_not_saved")
 
     def drain(self) -> None:
-        """Select nobody for another round; one that is under way goes on to its end."""
+        """Select nobody for another round; one that is under way goes on to its end, but not for long."""
         self.draining = True
         if self._collecting is not None:
-            self._collecting.changed.set()
+            self._collecting.hurry(self._clock())

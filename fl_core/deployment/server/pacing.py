@@ -12,6 +12,11 @@ _LONGEST = 6 * 3600.0
 _WEIGHT_OF_LATEST = 0.3
 
 
+def spread(seconds: float) -> float:
+    """Make of the seconds until a draw a moment after it, so that not all who wait for it come back at once."""
+    return seconds + random.uniform(0.01, 0.11) * max(seconds, 0.1)
+
+
 class PaceSteering:
     """Suggests when to come back."""
 

@@ -1,8 +1,12 @@
 """When a round is over and when it counts, and how far one is."""
 
 import math
-from dataclasses import dataclass
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+_RANDOM = random.SystemRandom()
 
 
 class DrainedError(Exception):
@@ -18,15 +22,34 @@ class RoundRules:
     over_selection: float  # clients selected for each report waited for
     selection_seconds: float  # how long it takes clients in at most, from the first one on
     reporting_seconds: float  # how long it waits for reports after that
+    window_seconds: float = 0.0  # how long clients check in before those that take part are drawn, from the first on
+    drain_seconds: float = 60.0  # how long it goes on at most once the server is going down
 
     @property
     def to_select(self) -> int:
         """Clients to select."""
         return math.ceil(self.goal * self.over_selection)
 
+    @property
+    def patience_seconds(self) -> float:
+        """How long after the selection the selected clients may be silent before others are taken in beside them."""
+        return self.reporting_seconds / 2
+
+    def replacements(self, reported: int, silent: int) -> int:
+        """Say how many clients to take in beside so many that are silent."""
+        return min(silent, math.ceil((self.goal - reported) * self.over_selection))
+
+    def draw(self, prompt: Sequence[int], late: Sequence[int]) -> list[int]:
+        """Draw the clients that take part, uniformly among those that checked in.
+
+        Those of them who were silent of late are drawn only where a round could not count without them.
+        """
+        chosen = _RANDOM.sample(prompt, min(len(prompt), self.to_select))
+        return chosen + _RANDOM.sample(late, min(len(late), max(self.minimum - len(chosen), 0)))
+
     def for_cohort(self, size: int) -> "RoundRules":
         """Make the rules of a round whose clients are named: it waits for all of them."""
-        return RoundRules(size, size, 1.0, self.selection_seconds, self.reporting_seconds)
+        return replace(self, goal=size, minimum=size, over_selection=1.0, window_seconds=0.0)
 
     def over(self, reported: int, answered: int, selected: int, selecting: bool) -> bool:
         """Say whether a round whose time is not over waits for nothing more.

@@ -1,11 +1,13 @@
 """The settings of a deployment. The command line's options and help are made from this dataclass."""
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.deployment.protocol.names import LONGEST_POPULATION
 from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
@@ -55,14 +57,23 @@ class _Selection:
     given."""
     over_selection: float = 1.3
     """Clients selected for each report waited for, since some will not answer."""
+    window_seconds: float | None = None
+    """How long a round lets clients check in, from the first one on, before it draws those that take part, uniformly
+    among all that did; 0 takes whoever comes first. check-in-seconds where it is not given."""
     selection_seconds: float = 60.0
-    """How long a round takes clients in at most, from the first one on."""
+    """How long a round takes in who comes after the draw, where that found too few."""
     reporting_seconds: float = 600.0
     """How long a round waits for reports after it has selected its clients."""
+    drain_seconds: float = 60.0
+    """How long a round that is under way goes on at most once the server was asked to end (SIGTERM). It then counts if
+    minimum-reports have come, and is abandoned otherwise; service managers must wait somewhat longer."""
     min_separation: int = 1
     """Rounds from one that a client takes part in to the next that it may, at least; 1 allows adjacent rounds."""
     max_participations: int | None = None
     """Rounds that a client may take part in at most."""
+    population: str = "default"
+    """Name of the people whose devices take part. With privacy a device keeps a count of its rounds for each
+    population, and refuses what is more than the first plan that it was shown."""
     aggregation: RobustName = "mean"
     """How the updates of a round become one. mean: they are added as they come and forgotten. median, trimmed_mean: of
     each parameter by itself, so that a few dishonest clients cannot lead it astray (Yin et al. 2018). All clients count
@@ -107,9 +118,12 @@ class Deployment(_Travel, _Selection, _Model):
         for name in ("rounds", "cohort_size", "evaluate_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
-        for name in ("selection_seconds", "reporting_seconds", "check_in_seconds"):
+        for name in ("selection_seconds", "reporting_seconds", "drain_seconds", "check_in_seconds"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be positive and finite")
+        window = self.window_seconds
+        if window is not None and not (window >= 0 and math.isfinite(window)):
+            raise ConfigurationError(f"window_seconds is {window}, but must be 0 or more, and finite")
         if not (self.over_selection >= 1 and math.isfinite(self.over_selection)):
             raise ConfigurationError(f"over_selection is {self.over_selection}, but must be at least 1 and finite")
         if not 1 <= self.fewest_reports <= self.cohort_size:
@@ -119,6 +133,11 @@ class Deployment(_Travel, _Selection, _Model):
         if not 1 << 12 <= self.chunk_bytes <= 1 << 22:
             raise ConfigurationError(f"chunk_bytes is {self.chunk_bytes}, but must lie between 4096 and 4194304")
         _ = self.participation
+        if not (self.population.isprintable() and 1 <= len(self.population) <= LONGEST_POPULATION):
+            raise ConfigurationError(
+                f"population is {self.population!r}, but must have 1 to {LONGEST_POPULATION} characters that can be "
+                "printed"
+            )
         self._check_aggregation()
         training = self.training
         self.privacy.check_privacy("min_separation", training.update_clip_norm, training.weighting, audited=False)
@@ -152,7 +171,14 @@ class Deployment(_Travel, _Selection, _Model):
 
     def aggregation_rules(self) -> AggregationRules:
         rules = self.training.aggregation_rules(self.privacy.is_private)
-        return rules if self.aggregation == "mean" else AggregationRules("uniform", rules.clip_norm)
+        return rules if self.aggregation == "mean" else dataclasses.replace(rules, weighting="uniform")
+
+    @property
+    def bounds_norms(self) -> bool:
+        """Whether the norms of updates are bounded by what is usual among them."""
+        training = self.training
+        fixed = training.update_clip_norm is not None
+        return not self.privacy.is_private and not fixed and training.update_norm_bound != "none"
 
     @property
     def fewest_reports(self) -> int:
@@ -162,7 +188,13 @@ class Deployment(_Travel, _Selection, _Model):
     def round_rules(self) -> RoundRules:
         """When a round is over, and when it counts."""
         return RoundRules(
-            self.cohort_size, self.fewest_reports, self.over_selection, self.selection_seconds, self.reporting_seconds
+            self.cohort_size,
+            self.fewest_reports,
+            self.over_selection,
+            self.selection_seconds,
+            self.reporting_seconds,
+            self.check_in_seconds if self.window_seconds is None else self.window_seconds,
+            self.drain_seconds,
         )
 
     @property
@@ -182,11 +214,14 @@ class Deployment(_Travel, _Selection, _Model):
 
 MAY_CHANGE = (
     "rounds",
+    "update_norm_bound",
     "cohort_size",
     "minimum_reports",
     "over_selection",
+    "window_seconds",
     "selection_seconds",
     "reporting_seconds",
+    "drain_seconds",
     "check_in_seconds",
     "chunk_bytes",
     "evaluate_every",

@@ -5,13 +5,14 @@ With privacy every round's model is in a checkpoint, and in the ledger, before a
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.cohorts import CohortSampler, WhoeverChecksIn
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
+from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
@@ -68,7 +69,13 @@ class DeployedTraining:
         initial = None
         if deployment.init_from is not None:
             # Nobody knows who the clients of a deployment are.
-            initial = read_parameters(deployment.init_from, vocabulary, deployment.model, deployment.initial_data)
+            initial = read_parameters(
+                deployment.init_from,
+                vocabulary,
+                deployment.model,
+                deployment.initial_data,
+                going_on=folder.directory,
+            )
         self._identity = RunIdentity(
             kind="experiment",
             settings=settings_as_json(deployment),
@@ -88,11 +95,15 @@ class DeployedTraining:
         state.claim(name)
         aggregation, terms = _privacy(deployment, folder, self._identity)
         steps, save_every = deployment.rounds, deployment.saved_every
-        self._run = Run(folder, self._identity, steps, save_every, find_divergence, terms)
+        run = (folder, self._identity, steps, save_every, find_divergence, terms)
+        self._run = Run(*run, common=_CommonState(state))
         params = model.init(device_key(deployment.seed, "init"))
         optimization = deployment.optimization()
         fresh = optimization.first_state(initial.fit(params) if initial else params)
-        self._training = FederatedTraining(self._run, optimization, fresh, aggregation)
+        bounds_norms, goes_back = deployment.bounds_norms, aggregation is None
+        self._training = FederatedTraining(self._run, optimization, fresh, aggregation, bounds_norms, goes_back)
+        if aggregation is None and not bounds_norms and deployment.training.update_clip_norm is None:
+            warn("updates_not_bounded", why="update_norm_bound is none: one client can ruin the model")
         self._agree_with_state(self._training.rounds_done)
 
     @property
@@ -110,6 +121,11 @@ class DeployedTraining:
         """The record of releases; None without privacy."""
         return self._run.ledger
 
+    def participation(self) -> dict[str, Any]:
+        """Put how often, and how close together, clients took part beside what is promised; not to be published."""
+        realised = with_retries(self._state.realised_participation)
+        return realised.beside(self._deployment.participation, self._deployment.rounds)
+
     def _agree_with_state(self, first: int) -> None:
         finished = self._state.finished_rounds()
         if finished < first:
@@ -117,6 +133,14 @@ class DeployedTraining:
                 f"{self._run.folder.directory}: the run has released {first} rounds, but its database knows of "
                 f"{finished}: it is an older copy, and who took part is lost with it; put back the one that belongs to "
                 "the run"
+            )
+        last = self.ledger.last_release if self.ledger else None
+        known, released = last.rounds if last else 0, self._state.last_release()
+        if self.ledger and released > known:
+            raise StateError(
+                f"{self._run.folder.directory}: its ledger ends with a model of {known} rounds, but its database knows "
+                f"that one of {released} was released: the folder is an older copy, and noise would be used twice; put "
+                "back the newest one"
             )
         self._state.forget_rounds(first)
         self._record_release()
@@ -144,8 +168,21 @@ class DeployedTraining:
                 self._run.save(training.rounds_done, training.checkpoint())
         over = self._run.divergence is not None or training.rounds_done >= self._run.standing.end
         if over:
-            self._run.finish(self.params, self._identity.about())
+            self._run.finish(self.params, self._identity.about() | {"participation": self.participation()})
         return over
+
+
+class _CommonState:
+    """A `fedlm.fl_core.runs.lineage.CommonPlace` in a database that may be busy."""
+
+    def __init__(self, state: SqlState):
+        self._state = state
+
+    def enter(self, known: Sequence[str], name: str) -> bool:
+        return with_retries(lambda: self._state.enter(known, name))
+
+    def entered(self, name: str) -> bool:
+        return with_retries(lambda: self._state.entered(name))
 
 
 def _privacy(

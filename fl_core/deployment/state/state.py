@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 from fedlm.fl_core.errors import UserError
 
 Outcome = Literal["finished", "abandoned"]
+LATE_ROUNDS = 8
+"""For how many rounds a client comes last that was selected and silent."""
 
 
 class StateError(UserError):
@@ -22,6 +24,7 @@ class ClientRecord(NamedTuple):
     identity: str  # its name, or that of its certificate
     last_round: int | None  # the last round that it took part in; None where it has in none
     participations: int  # how many rounds it took part in
+    late_until: int = 0  # the first round for which it does not come last, after it was selected and silent
 
 
 class SeenClient(NamedTuple):
@@ -32,6 +35,7 @@ class SeenClient(NamedTuple):
     version: str
     check_ins: int
     last_seen: float  # seconds since 1970 of the last
+    rest: float = 0.0  # seconds that it was asked to stay away, from when this is written
 
 
 class AttemptRecord(NamedTuple):

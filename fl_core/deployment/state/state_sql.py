@@ -8,6 +8,7 @@ from sqlalchemy.engine import Connection
 
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import (
+    LATE_ROUNDS,
     AttemptRecord,
     ClientRecord,
     ReleaseRecord,
@@ -16,6 +17,7 @@ from fedlm.fl_core.deployment.state.state import (
     Totals,
 )
 from fedlm.fl_core.deployment.state.tables import ATTEMPTS, CLIENTS, PARTICIPATIONS, RELEASES, RUNS
+from fedlm.fl_core.privacy.participation import RealisedParticipation
 
 DATABASE_FILE = "state.db"
 _AT_ONCE = 500
@@ -42,6 +44,19 @@ class SqlState:
                     "to this run's folder, or a new one for a new run"
                 )
 
+    def enter(self, known: Sequence[str], name: str) -> bool:
+        """Enter a process that goes on with the claimed run; see `fedlm.fl_core.runs.lineage.CommonPlace.enter`."""
+        with self._database.writing() as connection:
+            if connection.scalar(sql.select(RUNS.c.process)) not in (None, name, *known):
+                return False
+            connection.execute(sql.update(RUNS).values(process=name))
+            return True
+
+    def entered(self, name: str) -> bool:
+        """Say whether that process is the last that was entered."""
+        with self._database.reading() as connection:
+            return connection.scalar(sql.select(RUNS.c.process)) == name
+
     def clients(self) -> list[ClientRecord]:
         """List all clients that have ever checked in."""
         taken = (
@@ -54,12 +69,29 @@ class SqlState:
             .subquery()
         )
         query = (
-            sql.select(CLIENTS.c.number, CLIENTS.c.identity, taken.c.last, sql.func.coalesce(taken.c.count, 0))
+            sql.select(
+                CLIENTS.c.number,
+                CLIENTS.c.identity,
+                taken.c.last,
+                sql.func.coalesce(taken.c.count, 0),
+                CLIENTS.c.late_until,
+            )
             .outerjoin(taken, CLIENTS.c.number == taken.c.client)
             .order_by(CLIENTS.c.number)
         )
         with self._database.reading() as connection:
             return [ClientRecord(*row) for row in connection.execute(query)]
+
+    def realised_participation(self) -> RealisedParticipation:
+        """Say how often, and how close together, clients took part."""
+        client, number = PARTICIPATIONS.c.client, PARTICIPATIONS.c.round_number
+        before = sql.func.lag(number).over(partition_by=client, order_by=number)
+        gaps = sql.select((number - before).label("gap")).subquery()
+        counts = sql.select(sql.func.count(client).label("count")).group_by(client).subquery()
+        summed = sql.select(sql.func.count(), sql.func.coalesce(sql.func.max(counts.c.count), 0)).select_from(counts)
+        with self._database.reading() as connection:
+            clients, most = connection.execute(summed).one()
+            return RealisedParticipation(clients, most, connection.scalar(sql.select(sql.func.min(gaps.c.gap))))
 
     def clients_since(self, moment: float) -> int:
         """Count the clients that have checked in since a moment in seconds since 1970; 0 counts all."""
@@ -78,25 +110,31 @@ class SqlState:
                 version=sql.bindparam("new_version"),
                 check_ins=CLIENTS.c.check_ins + sql.bindparam("more"),
                 last_seen=sql.bindparam("seen"),
+                rests_until=sql.bindparam("rests"),
             )
         )
         with self._database.writing() as connection:
             known = _known(connection, [one.number for one in seen])
-            new = [one._asdict() for one in seen if one.number not in known]
-            old = [
-                {"which": one.number, "new_version": one.version, "more": one.check_ins, "seen": one.last_seen}
+            clock = connection.scalar(sql.select(RUNS.c.clock)) or 0.0
+            new = [{"number": one.number, "identity": one.identity} for one in seen if one.number not in known]
+            rows = [
+                {
+                    "which": one.number,
+                    "new_version": one.version,
+                    "more": one.check_ins,
+                    "seen": one.last_seen,
+                    "rests": clock + one.rest,
+                }
                 for one in seen
-                if one.number in known
             ]
             if new:
-                connection.execute(sql.insert(CLIENTS), new)
-            if old:
-                connection.execute(update, old)
+                connection.execute(sql.insert(CLIENTS).values(version="", check_ins=0, last_seen=0.0), new)
+            connection.execute(update, rows)
 
-    def record_attempt(self, attempt: AttemptRecord, participants: Sequence[int]) -> None:
-        """Record, once, an attempt that is over and, in the same transaction, whose updates count."""
+    def record_attempt(self, attempt: AttemptRecord, participants: Sequence[int], silent: Sequence[int] = ()) -> None:
+        """Record, once, an attempt that is over and, in one transaction, whose updates count and who was silent."""
         with self._database.writing() as connection:
-            write_attempt(connection, attempt, participants)
+            write_attempt(connection, attempt, participants, silent)
 
     def finished_rounds(self) -> int:
         """Say how many rounds are finished: one more than the last one's number."""
@@ -120,6 +158,11 @@ class SqlState:
             if there is None:
                 connection.execute(sql.insert(RELEASES).values(**release._asdict()))
 
+    def last_release(self) -> int:
+        """Say how many rounds the newest release has seen that is recorded; 0 where there is none."""
+        with self._database.reading() as connection:
+            return connection.scalar(sql.select(sql.func.max(RELEASES.c.rounds))) or 0
+
     def attempts(self, last: int) -> list[AttemptRecord]:
         """List the latest attempts, so many at most, the oldest of them first."""
         columns = [ATTEMPTS.c[name] for name in AttemptRecord._fields]
@@ -141,8 +184,10 @@ class SqlState:
         self._database.close()
 
 
-def write_attempt(connection: Connection, attempt: AttemptRecord, participants: Sequence[int]) -> None:
-    """Write an attempt, and who took part, within a transaction; see `SqlState.record_attempt`."""
+def write_attempt(
+    connection: Connection, attempt: AttemptRecord, participants: Sequence[int], silent: Sequence[int]
+) -> None:
+    """Write an attempt, who took part and who was silent, within a transaction; see `SqlState.record_attempt`."""
     # The first try may have been committed although its connection broke.
     if connection.scalar(sql.select(ATTEMPTS.c.number).where(ATTEMPTS.c.token == attempt.token)) is not None:
         return
@@ -150,6 +195,10 @@ def write_attempt(connection: Connection, attempt: AttemptRecord, participants: 
     rows = [{"round_number": attempt.round_number, "client": client} for client in participants]
     if rows:
         connection.execute(sql.insert(PARTICIPATIONS), rows)
+    late = sql.update(CLIENTS).where(CLIENTS.c.number == sql.bindparam("which"))
+    if silent:
+        until = attempt.round_number + 1 + LATE_ROUNDS
+        connection.execute(late.values(late_until=until), [{"which": client} for client in silent])
 
 
 def sqlite_url(path: Path) -> str:

@@ -8,6 +8,8 @@ RUNS = sql.Table(
     TABLES,
     sql.Column("run", sql.String(64), primary_key=True),
     sql.Column("over", sql.Boolean, nullable=False, server_default=sql.false()),
+    sql.Column("process", sql.String(64)),
+    sql.Column("clock", sql.Double, nullable=False, server_default="0"),
 )
 CLIENTS = sql.Table(
     "clients",
@@ -17,6 +19,8 @@ CLIENTS = sql.Table(
     sql.Column("version", sql.String(64), nullable=False),
     sql.Column("check_ins", sql.Integer, nullable=False),
     sql.Column("last_seen", sql.Float, nullable=False),
+    sql.Column("late_until", sql.Integer, nullable=False, server_default="0"),
+    sql.Column("rests_until", sql.Double, nullable=False, server_default="0"),
 )
 ATTEMPTS = sql.Table(
     "attempts",
@@ -63,6 +67,7 @@ SHARED_ROUNDS = sql.Table(
     sql.Column("clip_norm", sql.Double),
     sql.Column("goal", sql.Integer, nullable=False),
     sql.Column("to_select", sql.Integer, nullable=False),
+    sql.Column("minimum", sql.Integer, nullable=False, server_default="0"),
     sql.Column("min_separation", sql.Integer, nullable=False),
     sql.Column("max_participations", sql.Integer),
     sql.Column("agreement", sql.String(64), nullable=False),

@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import lru_cache
 
 import grpc
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from fedlm.fl_core.deployment.addresses import host_and_port
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
@@ -18,7 +21,7 @@ from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
 from fedlm.fl_core.deployment.security.callers import Refusals, check_claimed_name, parse_message
-from fedlm.fl_core.deployment.security.credentials import SERVER, CertifiedNames, read_credentials
+from fedlm.fl_core.deployment.security.credentials import CertifiedNames, ClientCertificate, reloading_grpc
 from fedlm.fl_core.deployment.transport.grpc_names import (
     CHECK_IN,
     DOWNLOAD,
@@ -33,6 +36,7 @@ from fedlm.fl_core.errors import ConfigurationError
 
 _CALLS_AT_ONCE = 16
 _HANDSHAKE_SECONDS = 10
+_CERTIFICATES = 1 << 14
 _STALLED_SECONDS = 60.0
 
 
@@ -48,13 +52,15 @@ class GrpcServer:
         self._handlers, self._address = handlers, options.address
         self._credentials = self._names = None
         if options.keys is not None:
-            self._credentials = read_credentials(options.keys, SERVER).for_server()
+            self._credentials = reloading_grpc(options.keys)
             self._names = CertifiedNames(options.keys)
         channel_options = [
             *message_limits(options.chunk_bytes),
             *flow_options(),
             ("grpc.max_concurrent_streams", _CALLS_AT_ONCE),
             ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+            # gRPC does not say whose connections these are, so that there is no limit for an address.
+            ("grpc.max_allowed_incoming_connections", options.limits.that_fit().in_all),
             ("grpc.so_reuseport", int(options.share_port)),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
@@ -138,13 +144,23 @@ class GrpcServer:
     def _identity_of(self, context: grpc.aio.ServicerContext) -> str:
         if self._names is None:
             return check_claimed_name(dict(context.invocation_metadata() or ()).get(CLIENT_NAME))
-        return self._names.check(context.auth_context().get("x509_common_name", []))
+        certificates = context.auth_context().get("x509_pem_cert")
+        return self._names.check(_read_certificate(certificates[0]) if certificates else None)
 
     async def _refuse(
         self, context: grpc.aio.ServicerContext, status: grpc.StatusCode, peer: str, error: Exception
     ) -> None:
         await self._refusals.note(peer, context.peer(), error)
         await context.abort(status, str(error))
+
+
+@lru_cache(_CERTIFICATES)
+def _read_certificate(pem: bytes) -> ClientCertificate:
+    found = x509.load_pem_x509_certificate(pem)
+    names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return ClientCertificate(
+        tuple(str(name.value) for name in names), found.not_valid_after_utc.timestamp(), found.serial_number
+    )
 
 
 async def _parse_all(

@@ -7,9 +7,10 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from http import HTTPStatus
+from typing import TypeVar
 
 import h11
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from fedlm.fl_core.deployment.addresses import host_and_port
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
@@ -27,11 +28,12 @@ from fedlm.fl_core.deployment.transport.http_names import (
 )
 from fedlm.fl_core.errors import ConfigurationError
 
-_CHECK_IN_SECONDS = 30.0
+_ANSWER_SECONDS = 30.0
 _AT_ONCE, _LONGEST_MESSAGE = 1 << 18, 1 << 22
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _FOR_GOOD = range(400, 408)
 
+_Answer = TypeVar("_Answer", bound=Message)
 _Fields = list[tuple[str, str]]
 
 
@@ -57,15 +59,19 @@ class HttpChannel:
         self._idle: list[_Connection] = []
 
     async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
+        return await self.ask(CHECK_IN, request, messages.CheckInReply)
+
+    async def ask(self, path: str, request: Message, answer: type[_Answer]) -> _Answer:
+        """Send a message, and wait for the one that answers it; see `Channel.check_in` for errors."""
         body = request.SerializeToString()
         fields = [("Content-Type", MESSAGE), ("Content-Length", str(len(body)))]
         try:
-            async with asyncio.timeout(_CHECK_IN_SECONDS), self._connection() as connection:
-                await connection.begin("POST", CHECK_IN, fields)
+            async with asyncio.timeout(_ANSWER_SECONDS), self._connection() as connection:
+                await connection.begin("POST", path, fields)
                 await connection.send(body)
-                return messages.CheckInReply.FromString(await connection.body(await connection.answer()))
+                return answer.FromString(await connection.body(await connection.answer()))
         except TimeoutError as error:
-            raise TransportError(f"no answer within {_CHECK_IN_SECONDS:g} seconds") from error
+            raise TransportError(f"no answer within {_ANSWER_SECONDS:g} seconds") from error
 
     async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
         target = f"{ARTIFACTS}{request.digest.hex()}?{FIRST_CHUNK}={request.first_chunk}"

@@ -6,9 +6,8 @@ kept, and those of a download go there from a file, without another copy.
 
 import asyncio
 import base64
-import binascii
 import contextlib
-from collections.abc import Callable
+import ssl
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError, MalformedError
 from fedlm.fl_core.deployment.security.callers import parse_message
+from fedlm.fl_core.deployment.security.credentials import ClientCertificate
 from fedlm.fl_core.deployment.transport.http_names import MESSAGE, UPLOAD_HEADER
 
 _LINGERING_SECONDS, _LINGERING_BYTES = 2.0, 1 << 16
@@ -27,7 +27,7 @@ CLOSE = {"Connection": "close"}
 """Fields of answers: of those in words, those in bytes, and the last of a connection."""
 
 _LONGEST_HEAD, _AT_ONCE, _LONGEST_MESSAGE = 1 << 14, 1 << 11, 1 << 16
-_IDLE_SECONDS, _HEAD_SECONDS, _STALLED_SECONDS = 900.0, 10.0, 60.0
+_HEAD_SECONDS, _STALLED_SECONDS = 10.0, 60.0
 
 
 class BadRequestError(Exception):
@@ -57,9 +57,8 @@ class ServedConnection(asyncio.BufferedProtocol):
       transport: of the connection, once it is made.
     """
 
-    def __init__(self, begin: Callable[["ServedConnection"], None]):
-        """Wait for the connection, with which `begin` is called."""
-        self._begin = begin
+    def __init__(self) -> None:
+        """Wait for the connection."""
         self.transport: Any = None
         self._space = memoryview(b"")
         self._arrived: asyncio.Future[int] | None = None
@@ -67,6 +66,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._over = False
+        self._lost = asyncio.Event()
 
     # What asyncio calls.
 
@@ -74,8 +74,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self.transport = transport
         # TLS of asyncio would take a limit of 0 for reached for ever.
         self.transport.set_write_buffer_limits(high=1, low=0)
-        self.transport.pause_reading()
-        self._begin(self)
+        self._pause()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._space
@@ -91,6 +90,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._over = True
         self._came(0)
         self._writable.set()
+        self._lost.set()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -101,14 +101,19 @@ class ServedConnection(asyncio.BufferedProtocol):
     def _came(self, count: int) -> None:
         """Wake who waits, once there is no space left or nothing more will come."""
         if self._arrived is None or self._arrived.done():
-            self.transport.pause_reading()
+            self._pause()
             return
         self._filled += count
         if self._over or not self._fill or count == len(self._space):
-            self.transport.pause_reading()
+            self._pause()
             self._arrived.set_result(self._filled)
         else:
             self._space = self._space[count:]
+
+    def _pause(self) -> None:
+        # The transport of a connection that is over has nothing left to pause.
+        if not self._over:
+            self.transport.pause_reading()
 
     # What calls do.
 
@@ -126,11 +131,11 @@ class ServedConnection(asyncio.BufferedProtocol):
         try:
             return await self._arrived
         finally:
-            self.transport.pause_reading()
+            self._pause()
             self._space, self._arrived = memoryview(b""), None
 
-    async def head(self) -> Head | None:
-        """Wait for a request; None where none came.
+    async def head(self, idle_seconds: float) -> Head | None:
+        """Wait for a request; None where none began to come in so many seconds.
 
         Raises:
           BadRequestError: something else came.
@@ -139,7 +144,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
         space = memoryview(bytearray(_AT_ONCE))
         try:
-            async with asyncio.timeout(_IDLE_SECONDS):
+            async with asyncio.timeout(idle_seconds):
                 count = await self.receive(space)
         except TimeoutError:
             return None
@@ -195,11 +200,14 @@ class ServedConnection(asyncio.BufferedProtocol):
                 while await self.receive(space):
                     pass
 
-    def certified_names(self) -> list[bytes]:
-        """Give the names in the certificate of the client, which TLS has verified."""
-        certificate = self.transport.get_extra_info("peercert") or {}
-        pairs = [pair for group in certificate.get("subject", ()) for pair in group]
-        return [value.encode() for kind, value in pairs if kind == "commonName"]
+    def certificate(self) -> ClientCertificate | None:
+        """Give what counts of the certificate of the client; None where it has none."""
+        found: dict[str, Any] = self.transport.get_extra_info("peercert") or {}
+        if not found:
+            return None
+        pairs = [pair for group in found["subject"] for pair in group]
+        names = tuple(value for kind, value in pairs if kind == "commonName")
+        return ClientCertificate(names, ssl.cert_time_to_seconds(found["notAfter"]), int(found["serialNumber"], 16))
 
     @property
     def address(self) -> str:
@@ -207,9 +215,17 @@ class ServedConnection(asyncio.BufferedProtocol):
         host, port, *_ = self.transport.get_extra_info("peername") or ("", 0)
         return f"{host}:{port}"
 
-    def close(self) -> None:
-        """Hang up, once what was written is sent."""
+    async def end(self, seconds: float) -> None:
+        """Hang up, once what was written is sent, or at last when so many seconds are over."""
+        if self.transport is None:
+            return
         self.transport.close()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._lost.wait()
+        finally:
+            self.transport.abort()
 
 
 def _head_of(request: h11.Request, begun: bytes) -> Head:
@@ -234,11 +250,13 @@ class ServedCall:
 
     Attributes:
       closes: whether no other may follow on the connection.
+      peer: who calls; empty as long as that is not known.
     """
 
     def __init__(self, connection: ServedConnection, head: Head):
         """Prepare to read the body; see the attributes."""
         self.connection, self.head, self.closes = connection, head, head.close
+        self.peer = ""
         self._begun, self._left, self._waits = memoryview(head.begun), head.length, head.waits
 
     async def header(self) -> messages.UploadHeader | None:
@@ -247,7 +265,7 @@ class ServedCall:
             return None
         try:
             header = parse_message(messages.UploadHeader, base64.b64decode(field, validate=True))
-        except binascii.Error as error:
+        except ValueError as error:
             raise MalformedError(f"{len(field)} characters that are no base64") from error
         if header.outcome == messages.UploadHeader.TRAINED and header.size != self._left:
             raise MalformedError(f"{self._left} bytes follow, but the upload is declared to have {header.size}")

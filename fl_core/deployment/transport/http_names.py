@@ -3,6 +3,9 @@
 CHECK_IN, UPLOAD, ARTIFACTS = "/check-in", "/upload", "/artifacts/"
 """Paths: `POST` a `CheckInRequest`; `PUT` an update's bytes; `GET` an artifact by its digest in hex."""
 
+ENROL = "/enrol"
+"""Path of enrolment, at a port of its own: `POST` an `EnrolRequest`."""
+
 FIRST_CHUNK = "first_chunk"
 """Of the query of an artifact: where to go on."""
 

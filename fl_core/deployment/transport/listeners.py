@@ -1,7 +1,9 @@
-"""What a server listens with: where, to whom, and on several ports at once."""
+"""What a server listens with: where, and to whom."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
 
 
 class ListenOptions(NamedTuple):
@@ -15,6 +17,8 @@ class ListenOptions(NamedTuple):
     keys: Path | None = None
     # whether other processes may listen on the same port; the operating system spreads connections
     share_port: bool = False
+    # connections at once; gRPC knows the limit of all alone
+    limits: ConnectionLimits = ConnectionLimits()
 
 
 class Listener(Protocol):
@@ -32,28 +36,3 @@ class Listener(Protocol):
     async def stop(self, grace: float) -> None:
         """Take no new call, and end those that last longer than a grace in seconds."""
         ...
-
-
-class Listeners:
-    """Listeners that start and stop together; the first is the one that clients call."""
-
-    def __init__(self, *listeners: Listener):
-        self._listeners = listeners
-
-    @property
-    def port(self) -> int:
-        return self._listeners[0].port
-
-    async def start(self) -> None:
-        """Start each; where one cannot, those before it are stopped again."""
-        for number, listener in enumerate(self._listeners):
-            try:
-                await listener.start()
-            except BaseException:
-                for started in self._listeners[:number]:
-                    await started.stop(0)
-                raise
-
-    async def stop(self, grace: float) -> None:
-        for listener in self._listeners:
-            await listener.stop(grace)

@@ -13,7 +13,7 @@ import numpy as np
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan
 from fedlm.fl_core.privacy.mechanisms.toeplitz import Buffers, ToeplitzMechanism, ToeplitzNoise
-from fedlm.fl_core.privacy.participation import Participation
+from fedlm.fl_core.privacy.participation import Participation, PoissonParticipation
 from fedlm.models.base import Params
 
 _DEFAULT_BANDS = 16
@@ -63,14 +63,10 @@ class Banded(ToeplitzMechanism):
     def coefficients(self, options: BandedSettings, rounds: int, participation: Participation) -> tuple[float, ...]:
         from jax_privacy.matrix_factorization import toeplitz
 
-        bound = participation.bounded(rounds)
-        limit = rounds if bound.most(rounds) == 1 else min(bound.min_separation, rounds)
+        limit, of = _most_bands(rounds, participation)
         bands = min(_DEFAULT_BANDS, limit) if options.bands is None else options.bands
         if not 1 <= bands <= limit:
-            raise ConfigurationError(
-                f"bands is {bands}, but must lie between 1 and {limit}, the min-separation (the rounds, where a client "
-                "takes part only once)"
-            )
+            raise ConfigurationError(f"bands is {bands}, but must lie between 1 and {limit}, the {of}")
         with jax.enable_x64(True):
             found = np.asarray(toeplitz.optimize_banded_toeplitz(rounds, bands), np.float32)
         return tuple(map(float, found))
@@ -78,8 +74,19 @@ class Banded(ToeplitzMechanism):
     def column(self, coefficients: tuple[float, ...], rounds: int) -> np.ndarray:
         return np.pad(np.asarray(coefficients, np.float64), (0, max(0, rounds - len(coefficients))))[:rounds]
 
+    def reach(self, plan: NoisePlan) -> int:
+        return len(plan.coefficients)
+
     def noise(self, plan: NoisePlan, first: int, end: int) -> BandedNoise:
         return BandedNoise(plan.coefficients, first, end)
+
+
+def _most_bands(rounds: int, participation: Participation) -> tuple[int, str]:
+    if isinstance(participation, PoissonParticipation):
+        return min(participation.cycle, rounds), "parts that take turns (the rounds, where there are fewer)"
+    bound = participation.bounded(rounds)
+    limit = rounds if bound.most(rounds) == 1 else min(bound.min_separation, rounds)
+    return limit, "min-separation (the rounds, where a client takes part only once)"
 
 
 MECHANISM = Banded()

@@ -167,6 +167,11 @@ class Mechanism(ABC):
         """After how many rounds each the clip norm may move: where noise begins anew. None where it must stay."""
         return None
 
+    def reach(self, plan: NoisePlan) -> int | None:
+        """Over how many rounds, its own the first, one round's sum is spread before independent noise is added to it;
+        None for all that follow."""
+        return 1 if self.independent_rounds else None
+
     @abstractmethod
     def noise(self, plan: NoisePlan, first: int, end: int) -> RoundNoise:
         """Make the noise of a generation: of the rounds from `first` to before `end`."""

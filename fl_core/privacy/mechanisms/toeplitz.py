@@ -4,7 +4,6 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError
@@ -14,7 +13,7 @@ from fedlm.fl_core.privacy.noise_source import Draw
 from fedlm.models.base import Params
 
 Buffers = tuple[Params, ...]
-"""float32 arrays of the sums' structure."""
+"""float64 arrays of the sums' structure."""
 
 
 class ToeplitzState(NamedTuple):
@@ -40,12 +39,13 @@ class ToeplitzNoise:
         raise NotImplementedError
 
     def init(self, like: Params) -> ToeplitzState:
-        zeros = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), like)
+        zeros = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), like)
         return ToeplitzState(np.asarray(self._first), (zeros,) * self._buffers)
 
     def next(self, state: ToeplitzState, draw: Draw) -> tuple[Params, ToeplitzState]:
         number = check_horizon(state.round, self._end)
-        noise, buffers = self.invert(draw([(1.0, (self._first, number))]), state.buffers)
+        with jax.enable_x64(True):
+            noise, buffers = self.invert(draw([(1.0, (self._first, number))]), state.buffers)
         return noise, ToeplitzState(np.asarray(number + 1), buffers)
 
     def durable(self, state: ToeplitzState) -> ToeplitzState:
@@ -79,9 +79,6 @@ class ToeplitzMechanism(StrategyMechanism):
 
 def _inverse_column(column: np.ndarray) -> np.ndarray:
     """The first column of the inverse of a lower-triangular Toeplitz matrix."""
-    inverse = np.zeros(len(column))
-    inverse[0] = 1 / column[0]
-    reversed_column = column[::-1].copy()
-    for place in range(1, len(column)):
-        inverse[place] = -(reversed_column[-place - 1 : -1] @ inverse[:place]) / column[0]
-    return inverse
+    from scipy.signal import lfilter
+
+    return lfilter([1.0], np.trim_zeros(column, "b"), np.eye(1, len(column))[0])

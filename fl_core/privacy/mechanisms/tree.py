@@ -9,6 +9,7 @@ their names, and only a counter is kept.
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError
@@ -78,7 +79,8 @@ class TreeNoise:
         leaf = number - root + 1
         last = leaf == size and number + 1 < self._end
         ends_at = 1 << (size - 1).bit_length() if self._complete and last else leaf
-        noise, stack = self._noise_of(root, leaf, ends_at, state.stack, draw)
+        with jax.enable_x64(True):
+            noise, stack = self._noise_of(root, leaf, ends_at, state.stack, draw)
         return noise, TreeState(np.asarray(number + 1), () if last else stack)
 
     def _tree_of(self, number: int) -> tuple[int, int]:

@@ -5,6 +5,8 @@ noise is the sum of `v_h / (2 - 2^-h)` over the set bits; this is post-processin
 vector is kept for each set bit of t, at most log2(T), which a resumed run makes again with up to 2 t draws.
 """
 
+import operator
+
 import jax
 import numpy as np
 
@@ -25,7 +27,7 @@ class HonakerNoise(TreeNoise):
         shared = len(after) - 1
         noise = _scaled(after[-1])
         for merged in stack[shared:]:
-            noise = jax.tree_util.tree_map(np.subtract, noise, _scaled(merged))
+            noise = jax.tree_util.tree_map(operator.sub, noise, _scaled(merged))
         return noise, after
 
     def restore(self, durable: np.ndarray, like: Params, draw: Draw) -> TreeState:
@@ -33,8 +35,9 @@ class HonakerNoise(TreeNoise):
         stack: Stack = ()
         if number < self._end:
             root, _ = self._tree_of(number)
-            for leaf in range(1, number - root + 1):
-                stack = _push(root, leaf, stack, draw)
+            with jax.enable_x64(True):
+                for leaf in range(1, number - root + 1):
+                    stack = _push(root, leaf, stack, draw)
         return TreeState(np.asarray(number), stack)
 
 
@@ -54,7 +57,7 @@ def _with_children(own: jax.Array, left: jax.Array, right: jax.Array) -> jax.Arr
 
 def _scaled(entry: tuple[int, Params]) -> Params:
     level, estimate = entry
-    return jax.tree_util.tree_map(lambda leaf: leaf / np.float32(2 - 2.0**-level), estimate)
+    return jax.tree_util.tree_map(lambda leaf: leaf / (2 - 2.0**-level), estimate)
 
 
 class TreeHonaker(Tree):

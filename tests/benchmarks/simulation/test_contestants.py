@@ -59,7 +59,7 @@ def test_asking_a_dead_contestant_is_reported(launch: Launch):
             contestant.run_round("only")
 
 
-@pytest.mark.parametrize("kind", ["talks nonsense", "never ready"])
+@pytest.mark.parametrize("kind", ["talks nonsense", pytest.param("never ready", marks=pytest.mark.long)])
 def test_what_does_not_get_ready_is_ended(launch: Launch, kind: str):
     with pytest.raises(ContestantError):
         launch(kind, timeout=2)

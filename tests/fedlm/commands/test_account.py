@@ -71,6 +71,20 @@ def test_sampling_amplifies_and_leaves_no_rho(capsys):
     assert 0 < amplified["epsilon"] < state(capsys, "gaussian", "--rounds", "20", *NOISE)["epsilon"] / 3
 
 
+def test_central_training_with_banded_noise(capsys):
+    words = [*DPSGD, "--noise-multiplier", "1"]
+    fresh, banded = state(capsys, *words), state(capsys, *words, "--mechanism", "banded", "--bands", "2")
+    assert banded.keys() == fresh.keys()
+    assert (fresh["bands"], banded["bands"], banded["mechanism"]) == (None, 2, "banded")
+    assert banded["epsilon_lower"] <= banded["epsilon"]
+    # Twice as likely in half as many steps.
+    assert banded["epsilon"] > fresh["epsilon"]
+    assert banded["plan"]["participation"]["cycle"] == 2
+    for wrong, message in ((["--bands", "2"], "does nothing"), (["--mechanism", "banded"], "only be chosen for an")):
+        assert main(["account", *words, *wrong]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_central_training_with_both_ways_of_sampling(capsys):
     whole = state(capsys, *DPSGD, "--noise-multiplier", "1")
     truncated = state(capsys, *DPSGD, "--noise-multiplier", "1", "--sampling", "truncated-poisson")

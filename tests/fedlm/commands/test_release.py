@@ -1,6 +1,7 @@
 """`fedlm release`: what may be published of a run, and nothing else."""
 
 import json
+import math
 import re
 import shutil
 
@@ -10,6 +11,9 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.accounting import gaussian_epsilon
+from fedlm.fl_core.privacy.ancestry import as_records, recorded_ancestry
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.publishing import PAGE_FILE, load_published
 from fedlm.models.registry import create_model
@@ -85,6 +89,24 @@ def test_model_settings_and_statement_are_published(runs, fedlm_here, tmp_path, 
         assert name in summary or name == "train_loss"
         assert f'"{name}"'.encode() not in everything
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755
+
+
+def test_how_long_a_training_before_went_on_is_not_published(runs, fedlm_here, tmp_path):
+    shutil.copytree(runs / "second", tmp_path / "run")
+    path = tmp_path / "run" / "privacy" / "ledger.jsonl"
+    before = PrivacyLedger(path)
+    (phase,) = recorded_ancestry(before.about)
+    stopped = phase._replace(plan=phase.plan | {"rounds": 9}, steps=3, generations=[[0, 3]])
+    path.unlink()
+    ledger = PrivacyLedger(path)
+    ledger.begin(before.plan, before.delta, before.commitment, before.about | {"ancestry": as_records([stopped])})
+    ledger.intend(before.releases[-1])
+    status, said = release(fedlm_here, tmp_path / "run", "--out", tmp_path / "out")
+    assert status == 0, said
+    record = json.loads((tmp_path / "out" / "statement.json").read_text())
+    assert (record["ancestry"][0]["steps"], record["ancestry"][0]["generations"]) == (9, [[0, 9]])
+    assert record["privacy_guarantee"]["epsilon"] == pytest.approx(gaussian_epsilon(4.0, math.sqrt(10), 1e-5))
+    assert "composed with 9 releases" in record["privacy"]
 
 
 def test_a_run_that_is_not_private_says_so_in_the_biggest_letters(runs, fedlm_here, tmp_path):

@@ -77,7 +77,9 @@ def test_poisson_sampling_is_what_dp_accounting_says(rounds, probability, noise)
     "event",
     [
         dp_accounting.GaussianDpEvent(2.0),
-        dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)),
+        pytest.param(
+            dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)), marks=pytest.mark.long
+        ),
         pytest.param(dp_accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.01, 20, 1.0), marks=pytest.mark.long),
     ],
     ids=["gaussian", "poisson", "truncated"],
@@ -187,6 +189,14 @@ def test_central_training(truncated, adjacency):
     else:
         assert guarantee.epsilon_by_rdp is None
         assert "more than 40" in guarantee.assumptions[0]
+
+
+def test_statements_assume_what_no_code_can_enforce():
+    federated = account(PrivacyPlan("gaussian", 8, 1.0, BoundedParticipation(2)), DELTA).assumptions
+    central = account(central_plan(1000, 20, 30, 1.5), DELTA).assumptions
+    for lines in (federated, central):
+        assert "in one place alone" in lines[-1]
+    assert [any("2^-12" in line for line in lines) for lines in (federated, central)] == [False, True]
 
 
 def test_central_training_is_calibrated():

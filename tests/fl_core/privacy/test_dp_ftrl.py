@@ -12,6 +12,7 @@ from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
 from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server
+from tests.support.exact_totals import exact_total
 
 WIDTH, ROUNDS, GOAL, CLIP, NOISE, RATE, MOMENTUM = 6, 11, 4, 0.5, 1.5, 0.3, 0.9
 START = np.linspace(-1, 1, WIDTH).astype(np.float32)
@@ -25,7 +26,7 @@ class GivenSums:
         pass
 
     def run(self, params, plan, clip_norm=None, memory=()):
-        total = {"x": jnp.asarray(SUMS[plan.round_number])}
+        total = exact_total({"x": SUMS[plan.round_number]}, CLIP)
         return CohortResult(empty_aggregate(params)._replace(delta=total, clients=jnp.asarray(3.0)), 0, 0, 0)
 
 

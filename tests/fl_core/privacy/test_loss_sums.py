@@ -1,4 +1,4 @@
-"""Bounds on epsilon, held to closed forms, to sums with 30 digits, and to an inverse Laplace transform."""
+"""Bounds on epsilon, held to closed forms, to sums that others compute, and to an inverse Laplace transform."""
 
 import json
 import math
@@ -10,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, ndtr
 
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy import little_noise
 from fedlm.fl_core.privacy.composition import GaussianEvent, StatedEvent, delta_above, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.loss_grids import MASS_ERROR, cells_of, fitting_offset
 from fedlm.fl_core.privacy.loss_pairs import DIRECTIONS, MixedLoss, ReplacedGaussianPair, sampled_gaussian
-from fedlm.fl_core.privacy.loss_sums import lower_epsilon, upper_delta, upper_epsilon
+from fedlm.fl_core.privacy.loss_sums import _computed, _solve, lower_epsilon, upper_delta, upper_epsilon
+from fedlm.fl_core.privacy.loss_windows import window_of_jumps
+from fedlm.fl_core.privacy.settings import PrivacySettings
 from tests.fl_core.privacy.make_golden_deltas import PATH
 
 GOLDEN = json.loads(PATH.read_text(encoding="utf-8"))
@@ -105,6 +109,90 @@ def test_bounds_are_close_and_follow_delta_rounds_and_noise(probability, noise, 
     for less in (bounds(noise=noise * 1.03), bounds(count=max(1, int(count * 0.9))), bounds(delta=delta * 1.5)):
         assert less.lower <= here.upper
         assert less.upper <= here.upper * (1 + 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("noise", "probability", "count", "delta"),
+    [
+        (104.7, 5.675e-7, 75, 3.21e-15),
+        (185.7, 2.194e-6, 11, 1.15e-14),
+        (1.0, 4.08e-5, 1, 1e-15),
+        (0.7976, 3.835e-6, 82, 1.19e-14),
+        (0.3943, 3.012e-7, 31, 3.11e-8),
+        (0.4839, 2.264e-6, 2, 4.8e-7),
+        pytest.param(0.6456, 3.018e-6, 257410, 1.09e-15, marks=pytest.mark.long),
+        pytest.param(0.5014, 1.961e-7, 713, 1.92e-12, marks=pytest.mark.long),
+        pytest.param(0.5129, 5.776e-6, 251, 3.1e-5, marks=pytest.mark.long),
+    ],
+)
+def test_bounds_are_close_where_losses_are_tiny_and_where_one_of_them_decides(noise, probability, count, delta):
+    """Tilts that depend on the size of losses are needed for the first, sums with a jump for the others."""
+    upper, lower = epsilon_bounds([GaussianEvent(noise, count, probability)], delta)
+    assert 0 < upper * 0.99 <= lower <= upper
+
+
+@pytest.mark.parametrize(("noise", "probability", "count", "epsilon", "direction", "delta"), GOLDEN)
+def test_sums_with_a_jump_are_enough_where_the_others_are_bounded(noise, probability, count, epsilon, direction, delta):
+    losses, delta = [(count, sampled_gaussian(noise, probability, direction))], float(delta)
+    window = window_of_jumps(losses, epsilon, delta)
+    if window is None:
+        pytest.skip("sums of small losses reach epsilon too")
+    upper, lower = (_solve(_computed(losses, window, 1, below), delta, below) for below in (False, True))
+    digits = 1e-6  # of the deltas of three releases
+    assert epsilon * (1 - digits) <= upper <= epsilon * 1.005
+    assert epsilon * 0.995 <= lower <= epsilon * (1 + digits)
+
+
+@pytest.mark.parametrize(("noise", "probability", "count"), [(0.03, 0.01, 10), (0.021, 0.5, 100), (0.05, 1e-4, 1000)])
+@pytest.mark.parametrize("delta", [1e-5, 1e-12])
+def test_closed_forms_for_little_noise_contain_what_grids_give(noise, probability, count, delta):
+    releases = [little_noise.Releases(count, probability, 1 / noise)]
+    upper, lower = epsilon_bounds([GaussianEvent(noise, count, probability)], delta)
+    assert little_noise.lower_epsilon(releases, delta) <= upper <= little_noise.upper_epsilon(releases, delta) * 1.0001
+    assert little_noise.lower_epsilon(releases, delta) >= 0.6 * lower
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-3, 0.0199])
+@pytest.mark.parametrize("truncation", [(None, None), (10_000, 150)])
+def test_extreme_noise_is_answered(noise, truncation):
+    events = [GaussianEvent(noise, 1000, 0.01, *truncation), StatedEvent(0.5, 1e-9)]
+    upper, lower = epsilon_bounds(events, 1e-6)
+    assert 0 < lower <= upper < math.inf
+    assert delta_above(events, upper) <= 1e-6 * (1 + 1e-9)
+
+
+def test_nobody_is_in_a_sample_of_probability_0():
+    assert epsilon_bounds([GaussianEvent(1.0, 10, 0.0)], 1e-6) == (0, 0)
+    one = GaussianEvent(1.0, 10, 0.1)
+    assert epsilon_above([one, GaussianEvent(0.1, 10, 0.0)], 1e-6) == epsilon_above([one], 1e-6)
+
+
+@pytest.mark.parametrize("delta", [0.0, 9e-16, 1.0, 2.0, math.nan])
+def test_deltas_out_of_range_are_refused_everywhere(delta):
+    events = [GaussianEvent(1.0, 10, 0.1)]
+    for ask in (epsilon_bounds, epsilon_above):
+        with pytest.raises(ConfigurationError, match=r"delta is .*at least 1e-15 and below 1"):
+            ask(events, delta)
+    with pytest.raises(ConfigurationError, match="delta is"):
+        PrivacySettings(privacy="gaussian", delta=delta).check_privacy("poisson", 1.0, "uniform", audited=False)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        GaussianEvent(0.0),
+        GaussianEvent(math.nan),
+        GaussianEvent(math.inf),
+        GaussianEvent(1.0, 3, -0.1),
+        GaussianEvent(1.0, 3, 1.1),
+        GaussianEvent(1.0, -1),
+        StatedEvent(-1.0),
+        StatedEvent(1.0, 1.0),
+    ],
+)
+def test_events_that_make_no_sense_are_refused(event):
+    with pytest.raises(ConfigurationError, match=r"(is|of an event is) \S+, but must"):
+        epsilon_bounds([event], 1e-6)
 
 
 def test_directions_differ_and_the_worse_counts():

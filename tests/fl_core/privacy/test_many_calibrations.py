@@ -29,3 +29,5 @@ def test_arguments_are_broadcast_and_checked():
     assert (np.diff(found, axis=1) < 0).all()
     with pytest.raises(ConfigurationError, match="delta has 2"):
         many_noise_multipliers(0.1, 10, 1.0, [1e-6, 2.0])
+    with pytest.raises(ConfigurationError, match=r"delta has 9.9e-16, but must be at least 1e-15 and below 1"):
+        many_noise_multipliers(0.1, 10, 1.0, [1e-6, 9.9e-16])

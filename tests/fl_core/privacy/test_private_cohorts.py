@@ -65,6 +65,7 @@ def test_a_cohort_does_not_depend_on_what_was_asked_before():
         np.testing.assert_array_equal(in_order.sample(number), cohorts[number])
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_rounds_of_check_ins():
     """Clients check in as they like; restarts of the server every now and then. The promise holds to the end."""
     rounds, clients, bound = 100_000, 50, BoundedParticipation(3_000, 7)

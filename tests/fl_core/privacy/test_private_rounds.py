@@ -5,13 +5,17 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.exact_sums import grid_step
 from fedlm.fl_core.privacy.accounting import account
+from fedlm.fl_core.privacy.noise_source import noise_from
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
+from tests.support.exact_totals import exact_total
 
 WIDTH = 50_000
 LIKE = {"x": jnp.zeros(WIDTH)}
@@ -22,9 +26,9 @@ def plan_of(mechanism="gaussian", noise=1e-6, rounds=200, **more):
     return PrivacyPlan(mechanism, rounds, noise, BoundedParticipation(), **more)
 
 
-def aggregate_of(total, clients, clipped=0, dropped=0):
+def aggregate_of(total, clients, clipped=0, dropped=0, clip_norm=1.0):
     counts = {"clients": clients, "clipped": clipped, "dropped": dropped}
-    delta = {"x": jnp.full(WIDTH, total, jnp.float32)}
+    delta = exact_total({"x": np.full(WIDTH, total)}, clip_norm)
     return empty_aggregate(LIKE)._replace(delta=delta, **{name: jnp.float32(count) for name, count in counts.items()})
 
 
@@ -68,7 +72,7 @@ def test_a_client_that_adds_nothing_is_counted_nowhere(clipped):
 
     def released(clients, clipped, total):
         # A clip norm that moves shows the count.
-        mean = rounds.next(rounds.init(), aggregate_of(total, clients, clipped), 0)
+        mean = rounds.next(rounds.init(), aggregate_of(total, clients, clipped, clip_norm=0.5), 0)
         return np.asarray(mean.delta["x"], np.float64) * 10, -np.log(float(mean.state.clip_norm) / 0.5) / 0.2 * 10
 
     (sum_with, count_with), (sum_without, count_without) = (
@@ -93,7 +97,7 @@ def clip_norms(aggregation, norms, rounds):
     state, seen = private.init(), []
     for number in range(rounds):
         clipped = int(np.sum(norms > state.clip_norm))
-        aggregate = empty_aggregate({"x": jnp.zeros(1)})._replace(
+        aggregate = empty_aggregate({"x": jnp.zeros(1)}, exact=True)._replace(
             clients=jnp.float32(len(norms)), clipped=jnp.float32(clipped)
         )
         state = private.next(state, aggregate, number).state
@@ -140,3 +144,35 @@ def test_no_clip_norm_moves_under_correlated_noise(mechanism):
 def test_settings_out_of_range_are_refused(values, message):
     with pytest.raises(ConfigurationError, match=message):
         AdaptiveClipping(*values)
+
+
+def whole_steps(mean, goal):
+    """The released sum in steps of the grid."""
+    steps = np.asarray(mean.delta["x"], np.float64) * goal / float(grid_step(np.float32(1.0), WIDTH))
+    np.testing.assert_array_equal(steps, np.round(steps))
+    return steps.astype(np.int64)
+
+
+def test_a_released_sum_is_the_exact_sum_and_noise_rounded_to_the_grid():
+    """Its low bits say nothing of the sum; a false alarm in one of a million runs."""
+    # With few steps and a power of two for a goal, float32 holds all bits of what is released.
+    rounds = PrivateRounds(PrivateAggregation(plan_of(noise=1.0), 1.0, 8), SECRET, LIKE)
+    without, total = (rounds.next(rounds.init(), aggregate_of(value, 3), 0) for value in (0.0, 0.3))
+    expected = round(float(np.float32(0.3)) / float(grid_step(np.float32(1.0), WIDTH)))
+    np.testing.assert_array_equal(whole_steps(total, 8) - whole_steps(without, 8), expected)
+    low_bits = np.bincount(whole_steps(total, 8) & 63, minlength=64)
+    assert scipy.stats.chisquare(low_bits).pvalue > 1e-6
+    noise = noise_from(SECRET, {"delta": LIKE})([(1.0, (0,))])["delta"]["x"]
+    in_steps = np.asarray(noise) / float(grid_step(np.float32(1.0), WIDTH))
+    np.testing.assert_array_equal(whole_steps(without, 8), np.round(in_steps))
+
+
+def test_a_released_count_stays_a_multiple_of_a_half():
+    adaptive = AdaptiveClipping(0.5, 0.2, 3.3)
+    rounds = PrivateRounds(PrivateAggregation(plan_of("tree", 1.0, restart_every=8), 1.0, 8, adaptive), SECRET, LIKE)
+    state, counts = rounds.init(), []
+    for number in range(7):
+        state = rounds.next(state, aggregate_of(0.0, 7, 2), number).state
+        counts.append(float(state.unclipped))
+    assert all(2 * count == round(2 * count) for count in counts)
+    assert len(set(counts)) > 3

@@ -175,3 +175,17 @@ def test_a_run_that_goes_on_keeps_its_noise():
     assert calibrate_total(with_noise, DELTA, 3.0, None, known=known) == known
     other = dataclasses.replace(known, rounds=4)
     assert calibrate_total(with_noise, DELTA, 3.0, None, known=other) == calibrate_total(with_noise, DELTA, 3.0, None)
+
+
+def test_a_run_among_others_is_stated_as_one_that_was_not_chosen():
+    about = {"training_data_sha256": "text", "ancestry": [], "tuning": {"runs": 12}}
+    found = state_plan(FEDERATED, DELTA, about)
+    assert found.total.epsilon == account(FEDERATED, DELTA).epsilon
+    caveat = "not chosen by looking at the others of the 12 or more private runs"
+    assert caveat in found.sentence()
+    assert any(caveat in line for line in found.total.assumptions)
+    assert found.as_json()["tuning"] == {"runs": 12}
+    child = stated(FEDERATED, phase_of(FEDERATED, tuning={"runs": 12}))
+    assert caveat in child.sentence()
+    assert caveat not in stated(FEDERATED, phase_of(FEDERATED, tuning={"runs": 12}, people="disjoint")).sentence()
+    assert caveat not in stated(FEDERATED, phase_of(FEDERATED)).sentence()

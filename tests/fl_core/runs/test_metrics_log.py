@@ -24,9 +24,9 @@ def events(folder):
 
 def test_rows_are_recorded_twice(tmp_path):
     with MetricsLog(tmp_path, 3) as log:
-        log.append({"round": 3, "loss": 1.5, "seconds": float("nan"), "clients": 7})
+        log.append({"round": 3, "loss": 1.5, "seconds": float("nan"), "clients": 7, "unit": "client"})
     (row,) = read_rows(tmp_path / "metrics.jsonl")
-    assert row == {"round": 3, "loss": 1.5, "seconds": None, "clients": 7}
+    assert row == {"round": 3, "loss": 1.5, "seconds": None, "clients": 7, "unit": "client"}
     version, start, found = events(tmp_path / "tensorboard")
     assert version.file_version == "brain.Event:2"
     # What an earlier process wrote of this round, and later ones, is not shown.

@@ -1,39 +1,58 @@
 """Runs are read as their folders tell of them, and what is removed of them is nothing that going on needs."""
 
-import dataclasses
 import json
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.privacy.accounting import gaussian_epsilon
+from fedlm.fl_core.privacy.ancestry import Phase
+from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.runs.cleaning import removable, remove, whole_runs
 from fedlm.fl_core.runs.recorded_runs import find_runs, read_run
 from fedlm.fl_core.runs.run_lock import run_lock
 
 SETTINGS = {"model": "cifg_tiny", "rounds": 4, "data": "store", "noise_seed": "entropy"}
-GUARANTEE = {"epsilon": 3.25, "delta": 1e-5, "unit": "client: all of it", "adjacency": "zero-out: one is"}
+PLAN = PrivacyPlan("gaussian", 6, 4.0, BoundedParticipation(None, 1))
+LIE = {"epsilon": 0.25, "delta": 1e-5, "unit": "client: all of it", "adjacency": "zero-out: one is"}
+"""What somebody has written into the summary of a private run."""
+TERMS = f"epsilon {gaussian_epsilon(4.0, 2.0, 1e-5):.4g} at delta 1e-05; unit: client; adjacency: zero-out"
 
 
-def make_run(folder: Path, rounds: int = 4, status: str | None = "finished", private: bool = False, **settings) -> Path:
+def make_run(
+    folder: Path,
+    rounds: int = 4,
+    status: str | None = "finished",
+    private: bool = False,
+    about: dict[str, Any] = MappingProxyType({}),
+    **settings,
+) -> Path:
     """Write what a run leaves: rows, checkpoints of every second round, a ledger, a summary unless it has none."""
     folder.mkdir(parents=True)
     rows = [{"round": number, "heldout_perplexity": 10.0 - number, "bytes_up": 1e6} for number in range(rounds)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    about = {"experiment": SETTINGS | settings, "vocabulary": "abc"}
+    about = {"experiment": SETTINGS | settings, "vocabulary": "abc", **about}
     for done in range(2, rounds + 1, 2):
         place = folder / "checkpoints" / str(done) / "about"
         place.mkdir(parents=True)
         (place / "metadata").write_text(json.dumps(about))
     if private:
         (folder / "privacy").mkdir()
-        (folder / "privacy" / "ledger.jsonl").write_text("{}\n")
+        ledger = PrivacyLedger(folder / "privacy" / "ledger.jsonl")
+        ledger.begin(PLAN, 1e-5, "commitment", about)
+        ledger.intend(Release(rounds, "digest"))
         (folder / "privacy" / "secret").write_text("x")
     if status is not None:
         summary = {"status": status, "rounds": rounds, "test_perplexity": 7.5, "experiment": SETTINGS | settings}
         summary |= {"privacy": "NOT PRIVATE"}
         if private:
-            summary |= {"privacy": "(epsilon = 3.25 ...", "privacy_guarantee": GUARANTEE}
+            summary |= {"privacy": "(epsilon = 0.25 ...", "privacy_guarantee": LIE}
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
@@ -83,18 +102,22 @@ def test_kinds_of_runs(tmp_path):
 def test_privacy_is_stated_whole_or_not_at_all(tmp_path):
     assert read_run(make_run(tmp_path / "plain")).privacy == "NOT PRIVATE"
     private = read_run(make_run(tmp_path / "private", private=True))
-    terms = "epsilon 3.25 at delta 1e-05; unit: client; adjacency: zero-out"
-    assert private.privacy == f"{terms}; VOCABULARY NOT COVERED"
-    words = {"vocabulary_origin": {"kind": "public", "covered": True}, "ancestry": [{"people": "disjoint"}]}
-    said = dataclasses.replace(private, summary=private.summary | words)
-    assert said.privacy == f"{terms}; assumed: first parameters of other people's text; assumed: public vocabulary"
+    assert private.privacy == f"{TERMS}; VOCABULARY NOT COVERED"
+    elsewhere = Phase("simulate", "/a", 3, "digest", None, "disjoint", "it was trained without privacy")
+    about = {"vocabulary_origin": VocabularyOrigin("public").as_json(), "ancestry": [elsewhere._asdict()]}
+    said = read_run(make_run(tmp_path / "said", private=True, about=about))
+    assert said.privacy == f"{TERMS}; assumed: first parameters of other people's text; assumed: public vocabulary"
+    best = read_run(make_run(tmp_path / "best", private=True, about={"tuning": {"runs": 9}}))
+    assert best.privacy.startswith(f"{TERMS}; one of 9 private runs compared: choosing is not accounted")
+    unknown = {"ancestry": [elsewhere._replace(people="same")._asdict()]}
+    assert read_run(make_run(tmp_path / "unknown", private=True, about=unknown)).privacy == "NOT PRIVATE"
+    (private.directory / "privacy" / "ledger.jsonl").write_text("{}\n")
+    assert read_run(private.directory).privacy == "NOT PRIVATE: its ledger is damaged"
+    (private.directory / "privacy" / "ledger.jsonl").unlink()
+    assert read_run(private.directory).privacy == "NOT PRIVATE"
     stopped = read_run(make_run(tmp_path / "stopped", rounds=2, status=None, private=True))
     assert stopped.privacy == "not over; `fedlm account ledger` states what is spent"
     repeatable = make_run(tmp_path / "repeatable", private=True, noise_seed="experiment")
-    summary = json.loads((repeatable / "summary.json").read_text())
-    (repeatable / "summary.json").write_text(
-        json.dumps(summary | {"privacy": "NOT PRIVATE: ...", "privacy_guarantee": None})
-    )
     assert read_run(repeatable).privacy == "NOT PRIVATE"
 
 

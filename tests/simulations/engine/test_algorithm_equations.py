@@ -111,7 +111,7 @@ def reference(equations):
             rows = batch_rows(len(sequences), training, plan.shuffling(client))
             batches = [gather_batch(sequences, of_step) for of_step in rows]
             sent.append(equations.sent(Client(x, batches, CLIENT_RATE, memory), **equations.constants))
-            weights.append(len(sequences))
+            weights.append(min(len(sequences), training.most_examples))
         means = [np.average(parts, axis=0, weights=weights) for parts in zip(*sent, strict=True)]
         x = x - SERVER_RATE * means[0]
         memory = equations.remembered(memory, means, equations.constants)

@@ -10,6 +10,7 @@ import pytest
 from fedlm.clients.local_training import ClientProgram
 from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.compression.registry import make_compressor
+from fedlm.fl_core.exact_sums import SAFETY, as_float64, grid_step, number_of_coordinates
 from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.models.base import Model
@@ -83,6 +84,23 @@ def test_every_architecture_matches_the_plain_loop(name):
 @pytest.mark.parametrize(("devices", "lanes"), [(1, 3), (2, 1), (4, 3)])
 def test_devices_and_lanes_do_not_change_the_result(devices, lanes):
     assert_same(*run_both(MODEL, devices=devices, lanes=lanes), tolerance=1e-4)
+
+
+def test_an_exact_sum_has_the_same_bits_on_any_number_of_devices_and_in_one_loop_over_clients():
+    rules = AggregationRules(weighting="uniform", clip_norm=0.2, exact=True)
+    results = [run_both(MODEL, rules=rules, devices=devices)[0] for devices in (1, 2, 4)]
+    delta = results[0].aggregate.delta
+    for other in results[1:]:
+        for a, b in zip(*map(jax.tree_util.tree_leaves, (delta, other.aggregate.delta)), strict=True):
+            np.testing.assert_array_equal(a, b)
+    plain = run_both(MODEL, rules=dataclasses.replace(rules, exact=False, clip_norm=0.2 * SAFETY), devices=4)[
+        0
+    ].aggregate.delta
+    step = float(grid_step(jnp.float32(0.2), number_of_coordinates(plain)))
+    with jax.enable_x64(True):
+        values = as_float64(delta)
+    for a, b in zip(*map(jax.tree_util.tree_leaves, (values, plain)), strict=True):
+        np.testing.assert_allclose(np.asarray(a) * step, b, atol=(len(SIZES) + 1) * step + 1e-5)
 
 
 @pytest.mark.parametrize(

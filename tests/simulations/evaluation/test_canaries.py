@@ -1,12 +1,22 @@
 """Auditing: a run that remembers is caught, one with noise is not, and guesses by chance prove nothing."""
 
+import jax
 import numpy as np
 import pytest
 
+from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.local_sgd import LocalTraining
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.federated_data import StoredData
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
+from fedlm.simulations.engine.cohort_samplers import make_cohorts
+from fedlm.simulations.engine.cohort_settings import CohortSettings
 from fedlm.simulations.evaluation import canaries
 from fedlm.simulations.evaluation.canaries import WithCanaries, audit, draw_canaries
 from fedlm.simulations.experiments.configuration import Experiment
@@ -40,18 +50,54 @@ def test_coins_that_all_fell_alike_are_refused():
     assert "all 2 canaries drew the same coin" in refused[0]
 
 
-def test_those_inside_are_the_last_clients(small_store):
-    from fedlm.simulations.data.store.token_store import TokenStore
-
+def test_canaries_are_the_last_clients_and_those_outside_have_nothing(small_store):
     data = StoredData(TokenStore.open(small_store).split("train"), 6)
     drawn = draw_canaries(8, 3, 6, 120, seed=0)
     both, clients = WithCanaries(data, drawn), len(data.num_examples)
-    assert len(both.num_examples) == len(both.client_ids) == clients + drawn.inside.sum()
-    assert (both.num_examples[clients:] == 3).all()
+    assert len(both.num_examples) == len(set(both.client_ids)) == clients + 8
+    assert (both.num_examples[clients:] == np.where(drawn.inside, 3, 0)).all()
     assert (both.sequences(0) == data.sequences(0)).all()
-    for place, secret in enumerate(drawn.sequences[drawn.inside]):
-        assert (both.sequences(clients + place) == np.tile(secret, (3, 1))).all()
-    assert both.sequences(clients, np.array([1])).shape == (1, 7)
+    for place, secret in enumerate(drawn.sequences):
+        assert (both.sequences(clients + place) == np.tile(secret, (3 if drawn.inside[place] else 0, 1))).all()
+    assert both.sequences(clients + int(np.argmax(drawn.inside)), np.array([1])).shape == (1, 7)
+
+
+@pytest.mark.parametrize("sampler", ["min_separation", "shuffled_epochs", "poisson"])
+def test_coins_move_nobody_else(small_store, sampler):
+    data = StoredData(TokenStore.open(small_store).split("train"), 6)
+    drawn = draw_canaries(8, 3, 6, 120, seed=0)
+    settings = CohortSettings(cohort_size=7, cohort_sampler=sampler)
+    one, other = (
+        make_cohorts(settings, WithCanaries(data, drawn._replace(inside=inside)), 6, seed=4)
+        for inside in (drawn.inside, np.zeros(8, bool))
+    )
+    assert one.participation == other.participation
+    cohorts = [one.sampler.sample(number) for number in range(6)]
+    assert np.concatenate(cohorts).max() >= len(data.num_examples)
+    for number, cohort in enumerate(cohorts):
+        np.testing.assert_array_equal(cohort, other.sampler.sample(number))
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_canary_outside_adds_zero_to_every_sum_and_to_every_count(small_store):
+    data = StoredData(TokenStore.open(small_store).split("train"), 6)
+    drawn = draw_canaries(8, 3, 6, 120, seed=0)
+    both, clients = WithCanaries(data, drawn), len(data.num_examples)
+    outside = clients + np.flatnonzero(~drawn.inside)
+    model = create_model("cifg_tiny", 120)
+    rules = AggregationRules(weighting="uniform", clip_norm=0.5)
+    work = ClientWork(model, LocalTraining(), make_compressor("float32"), rules)
+    engine = CohortEngine(work, both, 6, devices=jax.devices()[:1])
+    params = model.init(jax.random.key(0))
+    without, present = (
+        engine.run(params, RoundPlan(0, np.asarray(cohort), seed=0, learning_rate=0.5))
+        for cohort in ([0, 1, 2], [0, outside[0], 1, 2, *outside[1:]])
+    )
+    assert present.steps == without.steps
+    assert float(present.aggregate.clients) == 3
+    for found, expected in zip(*map(jax.tree_util.tree_leaves, (present, without)), strict=True):
+        if np.ndim(found) or isinstance(found, jax.Array):
+            np.testing.assert_array_equal(found, expected)
 
 
 def audit_of(monkeypatch, gain, inside):
@@ -94,7 +140,7 @@ def summary_of(small_store, out, **changes):
     settings = {
         "model": "cifg_tiny",
         "data": small_store,
-        "rounds": 10,
+        "rounds": 14,
         "cohort_size": 100,
         "cohort_sampler": "shuffled_epochs",
         "client_learning_rate": 4.0,

@@ -1,6 +1,7 @@
 """A private run goes on with the people that it was begun with, and keeps what it promised of each by name."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fedlm.fl_core.errors import CheckpointError, DataError
 from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation
 from fedlm.fl_core.privacy.participation_record import ParticipationRecord
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
+from fedlm.fl_core.runs.data_budget import DataBudget
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
@@ -55,6 +57,35 @@ def interrupted(small_store, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_experiment(compose(Experiment, **settings), tmp_path / "out", stop)
     return settings, tmp_path / "out"
+
+
+def test_a_copy_of_the_folder_goes_on_only_where_the_run_has_not(interrupted, tmp_path):
+    settings, out = interrupted
+    copy = shutil.copytree(out, tmp_path / "copy")
+    with pytest.raises(CheckpointError, match=f"a copy of {out}, which is still there"):
+        go_on((settings, copy))
+    out.rename(tmp_path / "gone")
+    assert go_on((settings, copy))["rounds"] == 4
+
+
+def test_copies_that_went_apart_are_noticed_by_a_budget_of_their_data(interrupted, tmp_path):
+    settings, out = interrupted
+    DataBudget.set(settings["data"], 1e3, 1e-5)
+    settings |= {"rounds": 4}
+
+    def stop(row, rounds):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    copy = shutil.copytree(out, tmp_path / "copy")
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(compose(Experiment, **settings), out, stop)
+    # As where the copy is on another machine that sees the same data.
+    out.rename(tmp_path / "hidden")
+    with pytest.raises(CheckpointError, match="has gone on in a copy of this folder"):
+        go_on((settings, copy))
+    (tmp_path / "hidden").rename(out)
+    assert go_on((settings, out))["rounds"] == 4
 
 
 def go_on(interrupted, **changes):

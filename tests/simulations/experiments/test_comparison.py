@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -6,7 +7,11 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.simulations.experiments.comparison import list_cells
+from fedlm.fl_core.privacy.accounting import gaussian_epsilon
+from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.simulations.experiments.comparison import list_cells, read_result
 from fedlm.simulations.experiments.configuration import Comparison
 
 PRIVATE = {"cohort_sampler": "min_separation", "min_separation": 3, "update_clip_norm": 0.5}
@@ -32,7 +37,8 @@ def test_mechanisms_and_epsilons_are_crossed_and_no_noise_is_run_once():
 
 def test_runs_without_noise_differ_in_nothing_but_the_noise():
     private, noiseless = compare(privacy="gaussian", epsilons=(5, math.inf), models=("a",), delta=1e-6).experiments()
-    assert noiseless.training.aggregation_rules(False) == private.training.aggregation_rules(True)
+    exact = dataclasses.replace(noiseless.training.aggregation_rules(False), exact=True)
+    assert exact == private.training.aggregation_rules(True)
     differing = {
         name for name, value in settings_as_json(private).items() if settings_as_json(noiseless)[name] != value
     }
@@ -111,3 +117,28 @@ def test_the_record_of_settings_is_json_that_others_read_too():
 def test_what_does_not_fit_together_is_refused_with_what_to_do(settings, message):
     with pytest.raises(ConfigurationError, match=message):
         compare(**settings)
+
+
+def test_a_cell_says_of_its_privacy_what_its_ledger_says(tmp_path):
+    cell = list_cells(compare(privacy="gaussian", noise_multiplier=4.0, models=("a",)), tmp_path)[0]
+    cell.directory.mkdir(parents=True)
+    lie = {"status": "finished", "privacy": "(epsilon = 0.1 ...", "privacy_guarantee": {"epsilon": 0.1}}
+    (cell.directory / "summary.json").write_text(json.dumps(lie))
+    without = read_result(cell).summary
+    assert (without["privacy"], without["privacy_guarantee"]) == ("NOT PRIVATE: its ledger is missing", None)
+    (cell.directory / "privacy").mkdir()
+    ledger = PrivacyLedger(cell.directory / "privacy" / "ledger.jsonl")
+    ledger.begin(PrivacyPlan("gaussian", 4, 4.0, BoundedParticipation(None, 1)), 1e-5, "commitment", {})
+    ledger.intend(Release(4, "digest"))
+    found = read_result(cell).summary
+    assert found["status"] == "finished"
+    assert found["privacy_guarantee"]["epsilon"] == gaussian_epsilon(4.0, 2.0, 1e-5)
+    assert found["noise_multiplier"] == 4.0
+
+
+def test_a_private_cell_knows_with_how_many_it_is_compared():
+    cells = list_cells(compare(privacy="tree", epsilons=(5.0, math.inf), seeds=(0, 1, 2)), Path("out"))
+    assert [cell.tuning for cell in cells if cell.experiment.privacy.is_private] == [{"runs": 6}] * 6
+    assert [cell.tuning for cell in cells if not cell.experiment.privacy.is_private] == [None] * 6
+    (only,) = list_cells(compare(privacy="tree", target_epsilon=5, models=("a",)), Path("out"))
+    assert only.tuning is None

@@ -18,7 +18,7 @@ from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
-from fedlm.simulations.pretraining.run import run_pretraining
+from fedlm.simulations.pretraining.run import Silence, run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 
 
@@ -287,6 +287,56 @@ def test_what_a_run_began_with_is_kept_when_it_goes_on(settings, public, tmp_pat
     assert summary["rounds"] == 2
     assert summary["privacy_guarantee"] is None
     assert "trained without privacy" in summary["privacy"]
+
+
+@pytest.mark.parametrize("parent", ["private", "public"])
+def test_a_run_with_a_checkpoint_goes_on_when_the_folder_of_its_first_parameters_is_gone(
+    settings, public, tmp_path, parent
+):
+    run(settings if parent == "private" else public, tmp_path / "parent")
+    child = settings | {"rounds": 3, "checkpoint_every": 1, "server_learning_rate": 0.1, "noise_seed": "experiment"}
+    child |= {"init_from": tmp_path / "parent"}
+    whole = run(child, tmp_path / "whole")
+
+    def stop(row, rounds):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(compose(Experiment, **child), tmp_path / "child", stop)
+    shutil.rmtree(tmp_path / "parent")
+    summary = run(child, tmp_path / "child")
+    for name in ("parameters_sha256", "privacy", "ancestry", "experiment"):
+        assert json.loads(json.dumps(summary[name])) == json.loads(json.dumps(whole[name]))
+    assert summary["initial_parameters"]["parameters_sha256"] == whole["initial_parameters"]["parameters_sha256"]
+    assert run(child, tmp_path / "child") == summary
+    # What was never begun, or began with random parameters, has nothing written down.
+    with pytest.raises(CheckpointError, match="not the folder of a run"):
+        run(child, tmp_path / "new")
+    run(settings, tmp_path / "plain")
+    with pytest.raises(CheckpointError, match="not the folder of a run"):
+        run(settings, tmp_path / "plain", init_from=tmp_path / "parent")
+    with pytest.raises(CheckpointError, match="not the folder of a run"):
+        run(child, tmp_path / "child", audit_canaries=20)
+
+
+@pytest.mark.long
+def test_central_training_goes_on_when_the_folder_of_its_first_parameters_is_gone(settings, tmp_path):
+    run(settings, tmp_path / "parent")
+    central = {
+        **{name: settings[name] for name in ("model", "data", "length", "delta", "noise_multiplier")},
+        **{"steps": 2, "batch_size": 8, "checkpoint_every": 1, "unit": "user", "init_from": tmp_path / "parent"},
+    }
+
+    class Stops(Silence):
+        def published(self, row):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_pretraining(compose(Pretraining, **central), tmp_path / "child", Stops())
+    shutil.rmtree(tmp_path / "parent")
+    summary = run_pretraining(compose(Pretraining, **central), tmp_path / "child")
+    assert summary["steps"] == 2
+    assert "composed with 1 releases" in summary["privacy"]
 
 
 def test_parameters_of_another_model_of_the_same_shapes_are_refused(settings, public, tmp_path):

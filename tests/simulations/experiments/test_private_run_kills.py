@@ -142,7 +142,9 @@ def test_no_instant_of_a_crash_breaks_the_promise(tmp_path, processes, mechanism
 
 
 @pytest.mark.parametrize("place", ["before the checkpoint", "in the checkpoint", "after the checkpoint"])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(
+    "mechanism", [pytest.param(name, marks=[pytest.mark.long] * (name == "dense")) for name in MECHANISMS]
+)
 def test_an_end_at_each_place_of_a_release(tmp_path, mechanism, place, monkeypatch):
     """The same without chance: the run ends around the third release."""
 

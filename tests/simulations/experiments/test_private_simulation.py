@@ -106,6 +106,14 @@ def test_each_mechanism_ends_with_a_statement(settings, mechanism, tmp_path):
             low, middle, high = (row[name] for name in QUANTILES)
             assert 0 < low <= middle <= high
     assert ledger_of(tmp_path).spent().as_json() == guarantee
+    if settings["cohort_sampler"] == "min_separation":
+        took_part = summary["participation"]
+        assert took_part["planned"] == {"max_participations": 2, "min_separation": 3}
+        assert 1 <= took_part["realised"]["max_participations"] <= 2
+        assert (took_part["realised"]["min_separation"] or 3) >= 3
+        assert took_part["realised"]["clients"] <= 36
+    else:
+        assert ("participation" in summary) == (settings["cohort_sampler"] == "shuffled_epochs")
     assert parameters_digest(open_run(tmp_path).trained.params) == summary["parameters_sha256"]
 
 

@@ -4,10 +4,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedlm.commands import account as account_command
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.privacy.accounting import gaussian_epsilon
+from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
+from fedlm.fl_core.runs.initial_parameters import statement_in
 from fedlm.fl_core.runs.metrics_log import MetricsLog, finite_or_none, read_rows
 from fedlm.fl_core.runs.round_rows import find_divergence
 from fedlm.fl_core.runs.run_lock import run_lock
@@ -104,6 +110,38 @@ def test_the_summary_of_another_vocabulary_does_not_count(tmp_path):
     write_atomically(tmp_path / "summary.json", json.dumps(summary))
     assert finished_summary(tmp_path) == summary
     assert finished_summary(tmp_path, vocabulary="abd") is None
+
+
+def test_a_finished_run_says_of_its_privacy_what_its_ledger_says(tmp_path):
+    summary = {"experiment": identity_of(tmp_path).settings, "vocabulary_sha256": "abc"}
+    lie = {"privacy": "(epsilon = 0.1, ...", "privacy_guarantee": {"epsilon": 0.1}}
+    write_atomically(tmp_path / "summary.json", json.dumps(summary | lie))
+    without = finished_summary(tmp_path)
+    assert (without["privacy"], without["privacy_guarantee"]) == ("NOT PRIVATE: its ledger is missing", None)
+    begin_ledger(tmp_path)
+    found = finished_summary(tmp_path)
+    assert found["privacy_guarantee"]["epsilon"] == gaussian_epsilon(4.0, 2.0, 1e-5)
+    assert "epsilon = 0.1," not in found["privacy"]
+
+
+def test_nothing_is_stated_by_a_ledger_that_ends_before_the_newest_checkpoint(tmp_path):
+    begin_ledger(tmp_path)
+    stated = statement_in(tmp_path)
+    (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+    assert statement_in(tmp_path) == stated
+    (tmp_path / "checkpoints" / "8").mkdir()
+    with pytest.raises(LedgerError, match="ends with 4 rounds, but there is a checkpoint of 8: the ledger was cut off"):
+        statement_in(tmp_path)
+    for given in (tmp_path, tmp_path / "privacy", tmp_path / "privacy" / "ledger.jsonl"):
+        with pytest.raises(LedgerError, match="the ledger was cut off"):
+            account_command.main(["ledger", str(given)])
+
+
+def begin_ledger(folder):
+    (folder / "privacy").mkdir()
+    ledger = PrivacyLedger(folder / "privacy" / "ledger.jsonl")
+    ledger.begin(PrivacyPlan("gaussian", 8, 4.0, BoundedParticipation(None, 1)), 1e-5, "commitment", {})
+    ledger.intend(Release(4, "digest"))
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):

@@ -22,6 +22,7 @@ from fedlm.fl_core.runs.private_releases import PrivacyTerms
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server
 from tests.fl_core.privacy.mechanisms import noise_matrices
+from tests.support.exact_totals import exact_total
 
 ROUNDS, EVERY, WIDTH, GOAL, CLIP, NOISE = 40, 3, 5, 10, 1.0, 2.0
 SERVER = ServerOptimizerConfig("fedavg")
@@ -43,7 +44,7 @@ class RandomSums:
     def run(self, params, plan, clip_norm=None, memory=()):
         total = self.rng.integers(-8, 9, WIDTH).astype(np.float32)
         self.sums[plan.round_number] = total.tolist()
-        aggregate = empty_aggregate(params)._replace(delta={"x": jnp.asarray(total)}, clients=jnp.asarray(10.0))
+        aggregate = empty_aggregate(params)._replace(delta=exact_total({"x": total}, CLIP), clients=jnp.asarray(10.0))
         return CohortResult(aggregate, 0, 0, 0)
 
 

@@ -71,6 +71,8 @@ def make_result(
         "bytes_up": 1_000_000,
         "training_seconds": 2.0,
         "privacy": "NOT PRIVATE",
+        "privacy_guarantee": None,
+        "not_private_because": [],
         "vocabulary_sha256": "abc",
         "machine": {"platform": "cpu", "python": "3.11"},
     }
@@ -104,6 +106,7 @@ def make_private_result(
             f"NOT PRIVATE: the noise follows from the experiment's seed. With secret noise it would be {words}"
         )
         said["privacy_guarantee"] = None
+        said["not_private_because"] = ["the noise follows from the experiment's seed"]
     summary = result.summary if result.status == "failed" else result.summary | said
     return dataclasses.replace(result, cell=cell, summary=summary)
 

@@ -5,7 +5,13 @@ import math
 
 import pytest
 
-from fedlm.simulations.reporting.privacy_summary import privacy_marks, privacy_rows, privacy_statements
+from fedlm.simulations.reporting.privacy_summary import (
+    choice_warning,
+    privacy_marks,
+    privacy_rows,
+    privacy_sentence,
+    privacy_statements,
+)
 from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.reporting.summary import summary_sentences
@@ -100,7 +106,8 @@ def test_the_summary_compares_at_equal_privacy_only():
     assert "Without noise the lowest mean test perplexity is that of si_cifg_tiny, 191.0 ± 1.4." in text
     assert "the lowest mean test perplexity was reached by blt 3 times and tree once" in text
     assert "si_cifg_tiny has the lower mean test perplexity in 4 of 5 cases (4 better and 1 worse)" in text
-    assert "choosing the best of several runs, by learning rate, seed, model or mechanism, is not accounted" in text
+    assert "16 private runs were compared: choosing the best of several runs, by learning rate, seed, model or" in text
+    assert "mechanism, is not accounted" in text
 
 
 def test_runs_that_were_lost_are_counted_and_not_listed_one_by_one():
@@ -114,6 +121,7 @@ def test_marks_and_statements_say_what_is_private_and_what_is_not():
     models = model_results(grid())
     assert privacy_marks(models) == [
         "each run alone differentially private: epsilon 5 and 20",
+        "choosing among 16 private runs is not accounted",
         "runs without noise: NOT PRIVATE",
     ]
     statements = dict(privacy_statements(models))
@@ -144,7 +152,7 @@ def test_no_epsilon_is_shown_of_runs_whose_noise_can_be_computed_again(tmp_path)
         result.summary["noise_multiplier"] = result.summary["noise"]
     models = model_results(results)
     assert not can_draw_utility(models)
-    assert privacy_marks(models) == ["NOT PRIVATE: the noise follows from the seed"]
+    assert privacy_marks(models) == ["NOT PRIVATE: the noise follows from the experiment's seed"]
     assert [row.level for row in privacy_rows(models)] == [
         "NOT PRIVATE, noise multiplier 7.5",
         "NOT PRIVATE, noise multiplier 3.5",
@@ -155,6 +163,32 @@ def test_no_epsilon_is_shown_of_runs_whose_noise_can_be_computed_again(tmp_path)
     for shown in ("6.125", "13.38", "13.375", "1e-05", "epsilon 6", "epsilon 13"):
         assert shown not in page.split("</style>")[1]
         assert shown not in (tmp_path / "results.csv").read_text()
+
+
+def test_why_nothing_is_promised_is_what_the_statements_say():
+    why = "the first parameters come from `fedlm simulate` in /a, of which nothing is promised"
+    result = make_private_result()
+    result.summary.update(privacy=f"NOT PRIVATE: {why}", privacy_guarantee=None, not_private_because=[why])
+    models = model_results([result])
+    assert privacy_marks(models) == [f"NOT PRIVATE: {why}"]
+    assert why in sentences([result])
+    assert "seed" not in " ".join([*privacy_marks(models), privacy_sentence(models)])
+    assert privacy_statements(models) == [("tree, NOT PRIVATE, noise multiplier 7.5", f"NOT PRIVATE: {why}")]
+
+
+def test_an_epsilon_above_what_was_asked_for_is_not_hidden():
+    result = make_private_result(epsilon=5.0)
+    result.summary["privacy_guarantee"]["epsilon"] = 9.0
+    (entry,) = model_results([result])
+    assert entry.privacy.words == "tree, epsilon 9"
+
+
+def test_one_private_run_alone_is_no_choice():
+    one = [make_private_result(epsilon=5.0), make_result()]
+    assert choice_warning(model_results(one)) == []
+    assert not any("choosing" in mark for mark in privacy_marks(model_results(one)))
+    (warning,) = choice_warning(model_results([*one, make_private_result(epsilon=5.0, seed=1, status="failed")]))
+    assert warning.startswith("2 private runs were compared")
 
 
 def test_a_run_without_a_finite_epsilon_says_so():

@@ -16,6 +16,7 @@ from fedlm.fl_core.deployment.protocol.update_bytes import (
     unpack_update,
     upload_bytes,
 )
+from fedlm.fl_core.exact_sums import like_of
 from fedlm.fl_core.local_sgd import TrainingSums
 from fedlm.models.base import Params
 
@@ -52,7 +53,8 @@ class StreamingSum:
         self._clip_norm, self._key = clip_norm, upload_key
         self._like = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), settings.like)
         # Its arrays are given to the compiled program one by one, so that no two may be the same.
-        self.aggregate: CohortAggregate = jax.tree_util.tree_map(jnp.copy, empty_aggregate(self._like))
+        empty = empty_aggregate(self._like, self._rules.exact)
+        self.aggregate: CohortAggregate = jax.tree_util.tree_map(jnp.copy, empty)
 
     def compile(self) -> None:
         """Compile what adds a report, so that the first one of a run does not wait for it. The sum is used up."""
@@ -109,8 +111,8 @@ def _fold(
 ) -> tuple[CohortAggregate, jax.Array]:
     # Decompressed twice, once for the norm and once for the sum, an update need never be in memory: that is several
     # times as fast.
-    norm = jnp.sqrt(squared_norm(compressor, key, message, aggregate.delta))
-    compressed = unpack_update(compressor, message, aggregate.delta)
-    delta = decompress_update(compressor, key, compressed, aggregate.delta)
+    like = like_of(aggregate.delta)
+    norm = jnp.sqrt(squared_norm(compressor, key, message, like))
+    delta = decompress_update(compressor, key, unpack_update(compressor, message, like), like)
     added = contribution(delta, num_examples, training, rules, clip_norm, norm)
     return add_aggregates(aggregate, added), added.dropped == 0

@@ -2,6 +2,7 @@ import hashlib
 
 import pytest
 
+from fedlm.fl_core.deployment.protocol import artifacts
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
 from fedlm.fl_core.deployment.protocol.errors import TransportError, UnknownArtifactError
@@ -58,6 +59,17 @@ def test_a_description_that_contradicts_itself_is_refused(changes):
         setattr(description, name, value)
     with pytest.raises(TransportError):
         ArtifactAssembly(description, 10_000)
+
+
+def test_a_chunk_of_another_length_than_was_announced_is_not_taken():
+    description = messages.Artifact()
+    description.CopyFrom(ServedArtifact([bytes(10_000)], "test", 10_000).description)
+    description.size = description.chunk_bytes = 10
+    description.digest = artifacts._digest(description)
+    assembly = ArtifactAssembly(description, 10)
+    with pytest.raises(TransportError, match="not announced"):
+        assembly.add(messages.Chunk(number=0, data=bytes(10_000)))
+    assert len(assembly.content) == 10
 
 
 def test_what_is_withdrawn_cannot_be_fetched():

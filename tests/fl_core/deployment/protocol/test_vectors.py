@@ -104,7 +104,7 @@ def test_the_document_names_every_message_status_and_name_of_the_transports():
         *messages.UploadReply.Status.keys()[1:],
         *(f"/{grpc_names.SERVICE}/{method}" for method in ("CheckIn", "Download", "Upload")),
         grpc_names.WANTED, http_names.CHECK_IN, http_names.UPLOAD, http_names.ARTIFACTS, http_names.FIRST_CHUNK,
-        http_names.UPLOAD_HEADER, http_names.CHUNK_BYTES, http_names.MESSAGE, "fedlm-client", "/fedlm.Enrolment/Enrol",
+        http_names.UPLOAD_HEADER, http_names.CHUNK_BYTES, http_names.MESSAGE, "fedlm-client", http_names.ENROL,
     ]  # fmt: skip
     assert [name for name in named if name not in DOCUMENT] == []
     words = set(re.findall(r"\w+", DOCUMENT))

@@ -1,6 +1,7 @@
 """Keys: what the authority signs is believed, a token buys one certificate, and a revoked name is let in no more."""
 
 import datetime
+import io
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedlm.commands.cli import main
 from fedlm.fl_core.deployment.addresses import loopback_only
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security import certificates, keys
@@ -20,11 +22,16 @@ from fedlm.fl_core.deployment.security.credentials import (
     CLIENT,
     SERVER,
     CertifiedNames,
+    ClientCertificate,
     read_credentials,
     server_tls,
 )
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.errors import ConfigurationError
+
+
+def certified(*names, ends=3600.0, serial=1):
+    return ClientCertificate(names, time.time() + ends, serial)
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +101,29 @@ def test_a_token_buys_one_certificate_for_one_device(authority):
 
 def test_two_tokens_for_one_name_make_one_client(authority):
     first, second = authority.make_token("alice"), authority.make_token("alice")
-    authority.enrol(first, make_request(new_key()))
-    with pytest.raises(RefusedError, match="alice has a certificate"):
-        authority.enrol(second, make_request(new_key()))
+    with pytest.raises(RefusedError, match="there is a newer one"):
+        authority.enrol(first, make_request(new_key()))
+    authority.enrol(second, make_request(new_key()))
+    assert len(authority.issued()) == 1
+
+
+def test_one_device_of_a_name_is_let_in_and_it_is_the_latest(authority, tmp_path):
+    def enrolled(**how):
+        content = authority.enrol(authority.make_token("alice", **how), make_request(new_key()))
+        return x509.load_pem_x509_certificate(content).serial_number
+
+    identify, first = CertifiedNames(tmp_path / "keys"), enrolled()
+    assert identify.check(certified("alice", serial=first)) == "alice"
+    second = enrolled(again=True)
+    assert identify.check(certified("alice", serial=second)) == "alice"
+    with pytest.raises(RefusedError, match="alice counts no more"):
+        identify.check(certified("alice", serial=first))
+    assert sorted(one.revoked for one in authority.issued()) == [False, True]
+
+
+def test_a_certificate_that_has_ended_is_let_in_no_more(authority, tmp_path):
+    with pytest.raises(RefusedError, match="alice is valid no more"):
+        CertifiedNames(tmp_path / "keys").check(certified("alice", ends=-1))
 
 
 def test_of_many_devices_with_one_token_one_gets_a_certificate(authority):
@@ -124,10 +151,10 @@ def test_a_revoked_name_is_let_in_no_more_and_not_given_again(authority, tmp_pat
     authority.make_client("alice")
     token = authority.make_token("alice", again=True)
     identify = CertifiedNames(tmp_path / "keys")
-    assert identify.check([b"alice"]) == "alice"
+    assert identify.check(certified("alice")) == "alice"
     authority.revoke("alice")
     with pytest.raises(RefusedError, match="alice was revoked"):
-        identify.check([b"alice"])
+        identify.check(certified("alice"))
     with pytest.raises(RefusedError, match="revoked"):
         authority.enrol(token, make_request(new_key()))
     with pytest.raises(KeysError, match="not given again"):
@@ -139,12 +166,12 @@ def test_a_revoked_name_is_let_in_no_more_and_not_given_again(authority, tmp_pat
 
 def test_nobody_is_let_in_without_a_name_or_without_a_list_of_the_revoked(authority, tmp_path):
     identify = CertifiedNames(tmp_path / "keys")
-    for names in ([], [b"a", b"b"], [b"fedlm server"], [b"../keys"], [b""], [b"\xff"], [b"a" * 65], [b"a\n"]):
+    for names in ([], ["a", "b"], ["fedlm server"], ["../keys"], [""], ["\ufffd"], ["a" * 65], ["a\n"]):
         with pytest.raises(RefusedError, match="names no client"):
-            identify.check(names)
+            identify.check(certified(*names))
     (tmp_path / "keys" / "revoked").rmdir()
     with pytest.raises(RefusedError, match="list of revoked clients is gone"):
-        identify.check([b"alice"])
+        identify.check(certified("alice"))
     with pytest.raises(KeysError, match="no list of revoked"):
         CertifiedNames(tmp_path / "keys")
 
@@ -201,3 +228,36 @@ def test_damaged_requests_are_refused_with_a_reason(shared, damage):
     except RefusedError:
         return
     assert x509.load_pem_x509_csr(bytes(request)).is_signature_valid
+
+
+def test_a_server_certificate_made_again_keeps_its_hosts_unless_others_are_named(tmp_path, capsys):
+    keys = ("--folder", str(tmp_path / "keys"))
+    main(["keys", "ca", *keys])
+    main(["keys", "server", *keys, "--host", "fl.example.org", "10.0.0.1"])
+    main(["keys", "server", *keys])
+    assert {"fl.example.org", "10.0.0.1", "localhost"} <= set(Authority(tmp_path / "keys").server_hosts())
+    assert "any more" not in capsys.readouterr().out
+    main(["keys", "server", *keys, "--host", "fl2.example.org"])
+    assert "it is not for fl.example.org, 10.0.0.1 any more" in capsys.readouterr().out
+    assert "fl.example.org" not in Authority(tmp_path / "keys").server_hosts()
+
+
+def test_a_token_is_read_from_a_file_or_from_standard_input(tmp_path, capsys, monkeypatch):
+    enrol = [
+        "keys",
+        "enrol",
+        "--server",
+        "127.0.0.1:1",
+        "--ca",
+        str(tmp_path / "ca.pem"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main([*enrol, "--token", str(tmp_path / "none")]) == 2
+    assert "none: no token can be read" in capsys.readouterr().err
+    main(["keys", "ca", "--folder", str(tmp_path)])
+    for words in ([], ["--token", str(tmp_path / "token")]):
+        (tmp_path / "token").write_text("0" * 64 + "\n")
+        monkeypatch.setattr("sys.stdin", io.StringIO("0" * 64 + "\n"))
+        assert main([*enrol, *words]) == 2
+        assert "127.0.0.1:1: cannot be reached" in capsys.readouterr().err

@@ -26,7 +26,7 @@ def sum_of(compressor, tensors):
     return total.finish()
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+@pytest.mark.parametrize("bits", [2, 8, *(pytest.param(bits, marks=pytest.mark.long) for bits in (4, 16))])
 @pytest.mark.parametrize("rotation", [False, True])
 def test_numbers_that_cancel_but_for_their_rounding_are_clipped_as_they_are_added(bits, rotation):
     """The length that they are clipped by is computed apart from the sum, and must be that of the very same numbers."""

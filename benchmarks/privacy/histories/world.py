@@ -1,0 +1,593 @@
+"""A history: what one operator does, drawn at random, and what is wrong in what he is told at its end."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from benchmarks.privacy.histories import toy
+from benchmarks.privacy.histories.seams import PUBLIC, Killed, Recorder, at_risk, epsilon_at_least, seams
+from benchmarks.privacy.histories.tally import Entry, least_epsilon
+from fedlm.commands import account as account_command
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import UserError
+from fedlm.fl_core.privacy import private_words
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
+from fedlm.fl_core.runs.cleaning import removable, remove
+from fedlm.fl_core.runs.data_budget import DataBudget
+from fedlm.fl_core.runs.initial_parameters import stated_privacy
+from fedlm.fl_core.runs.publishing import PAGE_FILE, STATEMENT_FILE, publish
+from fedlm.fl_core.runs.recorded_runs import find_runs
+from fedlm.simulations.data.client_text import ClientText
+from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources.in_memory import InMemoryText
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.store.writer import StoreWriter
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.pretraining.run import run_pretraining
+from fedlm.simulations.pretraining.settings import Pretraining
+
+NOT_PRIVATE, NOT_COVERED = "NOT PRIVATE", "VOCABULARY NOT COVERED"
+WORDS = ("the cat sat on a mat while some dog ran to one tree and no bird sang any song about old stone walls").split()
+_CROWDS = {"all": range(0, 18), "fewer": range(4, 18), "others": range(4, 22), "strangers": range(40, 58)}
+_EPSILON = re.compile(r"epsilon (?:= )?([0-9.e+-]*[0-9])")
+
+
+class Stored(NamedTuple):
+    """A data set that histories import."""
+
+    path: Path
+    family: str  # data sets of one family have one vocabulary
+    crowd: str
+
+
+class Stores:
+    """Data sets of all kinds, imported once.
+
+    Attributes:
+      stores: by family and crowd.
+      vocabulary: of families with a private vocabulary: its noise multiplier, and of whose text it was made.
+    """
+
+    def __init__(self, folder: Path):
+        """Import them into a folder."""
+        self.folder = folder
+        self.stores: dict[tuple[str, str], Stored] = {}
+        self.vocabulary: dict[str, tuple[float, frozenset[str]]] = {}
+        self.people: dict[tuple[str, str], frozenset[str]] = {}
+        self._opened: dict[tuple[str, str], TokenStore] = {}
+        given = self._import("words", "strangers", ImportSettings(vocabulary_size=60)).path / "tokenizer.json"
+        for crowd in (*_CROWDS, PUBLIC):
+            self._import("given", crowd, ImportSettings(vocabulary=given))
+            self._import("public", crowd, ImportSettings(vocabulary=given, vocabulary_origin="public"))
+        deviations: list[int] = []
+        real = private_words.rounded_gaussian
+
+        def noted(deviation: int, *others: Any) -> int:
+            deviations.append(deviation)
+            return real(deviation, *others)
+
+        for family, settings in {
+            "training": ImportSettings(vocabulary_size=60),
+            "private": ImportSettings(vocabulary_size=120, vocabulary_epsilon=2.0, vocabulary_delta=1e-6),
+        }.items():
+            with patch.object(private_words, "rounded_gaussian", noted):
+                first = self._import(family, "all", settings).path / "tokenizer.json"
+            for crowd in (*_CROWDS, PUBLIC):
+                if crowd != "all":
+                    self._import(family, crowd, ImportSettings(vocabulary=first))
+        multiplier = max(deviations) / private_words.COUNT_NORM
+        self.vocabulary["private"] = (multiplier * 1.0001, self.people["private", "all"])
+
+    def _import(self, family: str, crowd: str, settings: ImportSettings) -> Stored:
+        out = self.folder / f"{family}-{crowd}"
+        if crowd == PUBLIC:
+            names = [f"{PUBLIC} {number}" for number in range(18)]
+        else:
+            names = [f"client {number}" for number in _CROWDS[crowd]]
+        texts = []
+        for name in names:
+            rng = random.Random(name)
+            sentences = [" ".join(rng.choices(WORDS, k=6)) for _ in range(rng.randint(1, 3))]
+            texts.append(ClientText(name, sentences, "train"))
+        texts += [ClientText(f"{split} client", ["the cat sat on a mat"], split) for split in ("heldout", "test")]
+        import_text("made up", InMemoryText(texts), out, settings, workers=1)
+        self.stores[family, crowd] = Stored(out, family, crowd)
+        self._opened[family, crowd] = opened = TokenStore.open(out)
+        self.people[family, crowd] = at_risk(opened.split("train").client_ids)
+        return self.stores[family, crowd]
+
+    def open(self, stored: Stored, path: Path) -> TokenStore:
+        """Open a copy of a data set, without reading it again."""
+        known = self._opened[stored.family, stored.crowd]
+        copied = TokenStore(path, known.header, known.tokenizer)
+        copied._splits = known._splits
+        return copied
+
+
+@dataclass
+class Run:
+    """A run that was begun, as the operator remembers it."""
+
+    folder: Path
+    settings: dict[str, Any]
+    central: bool
+    family: str
+    lied: bool  # whether he has said anything false of its first parameters, or of theirs
+    assumed: bool  # whether he has said anything of them
+    people: set[str] = field(default_factory=set)
+    seen: set[Entry] = field(default_factory=set)
+    budgeted: Path | None = None
+
+
+class Operation(NamedTuple):
+    """What the operator does, and the seed of how."""
+
+    name: str
+    seed: int
+
+
+class Fault(NamedTuple):
+    """A statement that is not true."""
+
+    where: str
+    said: str
+    least: float
+
+
+_WEIGHTS = {
+    "simulate": 30,
+    "pretrain": 14,
+    "resume": 22,
+    "reimport": 8,
+    "copy": 8,
+    "extend": 4,
+    "budget": 3,
+    "clean": 3,
+    "lose_checkpoint": 3,
+    "state": 5,
+}
+
+
+def draw_history(seed: int) -> list[Operation]:
+    """Draw what an operator does."""
+    rng = random.Random(f"history {seed}")
+    names = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=rng.randint(2, 7))
+    return [Operation(name, rng.getrandbits(32)) for name in ("import", rng.choice(["simulate", "pretrain"]), *names)]
+
+
+def run_history(
+    stores: Stores, operations: Iterable[Operation], stored_by_orbax: bool = False, counts: Counter[str] | None = None
+) -> list[Fault]:
+    """Do it all in a folder of its own. Returns what is wrong in what was said at its end; counts what was done."""
+    shared = "/dev/shm"
+    folder = Path(tempfile.mkdtemp(prefix="history-", dir=shared if os.access(shared, os.W_OK) else None))
+    try:
+        history = History(stores, folder)
+        with seams(history.recorder, stored_by_orbax), patch.object(TokenStore, "open", history.open):
+            for operation in operations:
+                history.do(operation)
+            found = history.check()
+        if counts is not None:
+            counts += history.counts
+        return found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class History:
+    """The state of one history.
+
+    Attributes:
+      counts: how often what was done, refused, killed and compared.
+    """
+
+    def __init__(self, stores: Stores, folder: Path):
+        self._stores, self._folder = stores, folder
+        self.recorder = Recorder()
+        self.runs: list[Run] = []
+        self._data: list[Path] = []
+        self._holds: dict[Path, Stored] = {}
+        self._budgets: set[Path] = set()
+        self.counts: Counter[str] = Counter()
+        self._said: list[Fault] = []
+
+    def open(self, path: Path) -> TokenStore:
+        """Take the place of `TokenStore.open`."""
+        return self._stores.open(self._holds[path], path)
+
+    def do(self, operation: Operation) -> None:
+        """Do one thing."""
+        rng = random.Random(operation.seed)
+        self.counts[operation.name] += 1
+        try:
+            getattr(self, f"_do_{operation.name}")(rng)
+        except UserError:
+            self.counts["refused"] += 1
+
+    # What an operator does
+
+    def _do_import(self, rng: random.Random) -> None:
+        family = rng.choice(["training", "training", "private", "private", "public", "given"])
+        for slot, crowd in enumerate(["all", rng.choice([*_CROWDS, "strangers", PUBLIC])]):
+            data = self._folder / f"data{slot}"
+            self._data.append(data)
+            self._put(self._stores.stores[family, crowd], data)
+        if rng.random() < 0.15:
+            self._do_budget(rng)
+
+    def _put(self, stored: Stored, data: Path) -> None:
+        shutil.rmtree(data, ignore_errors=True)
+        shutil.copytree(stored.path, data, ignore=shutil.ignore_patterns("cache"))
+        self._holds[data] = stored
+
+    def _do_reimport(self, rng: random.Random) -> None:
+        self._import_again(rng.choice(self._data), rng.choice([*_CROWDS, PUBLIC]))
+
+    def _import_again(self, data: Path, crowd: str) -> None:
+        StoreWriter.check(data, overwrite=True)
+        self._put(self._stores.stores[self._holds[data].family, crowd], data)
+
+    def _do_budget(self, rng: random.Random) -> None:
+        data = rng.choice(self._data)
+        DataBudget.set(data, rng.choice([5.0, 10.0, 25.0]), 1e-5)
+        self._budgets.add(data)
+
+    def _do_simulate(self, rng: random.Random) -> None:
+        data = rng.choice(self._data)
+        settings = {
+            "model": toy.NAME,
+            "data": data,
+            "rounds": rng.choice([1, 2, 3, 4, 6]),
+            "checkpoint_every": rng.choice([1, 1, 2, 3]),
+            "cohort_size": rng.choice([4, 6]),
+            "length": 8,
+            "server_optimizer": "fedavg",
+            "server_learning_rate": 1.0,
+            "seed": rng.choice([0, 1]),
+            "lanes_per_device": 1,
+        }
+        self._begin(rng, data, settings | _privacy_of_rounds(rng), central=False)
+
+    def _do_pretrain(self, rng: random.Random) -> None:
+        data = rng.choice(self._data)
+        settings = {
+            "model": toy.NAME,
+            "data": data,
+            "cache": self._stores.folder / "cache",
+            "steps": rng.choice([1, 2, 3, 4]),
+            "checkpoint_every": rng.choice([1, 1, 2]),
+            "batch_size": 4,
+            "length": 8,
+            "unit": rng.choice(["user", "user", "example"]),
+            "packing": "none",
+            "clipping": "vmap",
+            "seed": rng.choice([0, 1]),
+        }
+        self._begin(rng, data, settings | _privacy_of_steps(rng), central=True)
+
+    def _begin(self, rng: random.Random, data: Path, settings: dict[str, Any], central: bool) -> None:
+        lied = assumed = False
+        if self.runs and rng.random() < 0.55:
+            parent = self.runs[-1] if rng.random() < 0.6 else rng.choice(self.runs)
+            settings["init_from"] = parent.folder
+            behind = _people_of(parent.seen)
+            here = self._stores.people[self._holds[data].family, self._holds[data].crowd]
+            true = (["disjoint"] if not behind & here else []) + (["public"] if not behind else [])
+            claim = rng.choice(["same", *true, *true]) if rng.random() < 0.97 else rng.choice(["public", "disjoint"])
+            if claim != "same":
+                settings["initial_data"] = claim
+            lied = parent.lied or claim not in ("same", *true)
+            assumed = claim != "same"
+        run = Run(self._folder / f"run{len(self.runs)}", settings, central, self._holds[data].family, lied, assumed)
+        self.runs.append(run)
+        self._command(rng, run, settings)
+        if rng.random() < 0.4 and not (run.folder / "summary.json").exists():
+            with contextlib.suppress(UserError):
+                self._import_again(data, rng.choice(["fewer", "others"]))
+            self._command(rng, run, settings)
+
+    def _command(self, rng: random.Random, run: Run, settings: dict[str, Any]) -> None:
+        recorder = self.recorder
+        recorder.seen, recorder.people, recorder.shown = run.seen, run.people, {}
+        before = len(run.seen)
+        chance = rng.random()
+        recorder.moments = rng.randint(0, 40) if chance < 0.25 else None
+        recorder.saves = rng.randint(0, 2) if 0.25 < chance < 0.45 else None
+        try:
+            if run.central:
+                run_pretraining(compose(Pretraining, **settings), run.folder, _Watching(recorder))
+            else:
+                run_experiment(
+                    compose(Experiment, **settings), run.folder, lambda row, _: _shown(recorder, row["round"])
+                )
+        except Killed:
+            self.counts["killed"] += 1
+        finally:
+            recorder.moments = recorder.saves = None
+            if len(run.seen) > before and settings["data"] in self._budgets:
+                run.budgeted = settings["data"]
+
+    def _do_resume(self, rng: random.Random) -> None:
+        run = self._any(rng)
+        settings = dict(run.settings)
+        kind = rng.choice(["same"] * 5 + ["other data", "other data", "setting"])
+        if kind == "other data":
+            settings["data"] = rng.choice(self._data)
+        elif kind == "setting":
+            changes: list[dict[str, Any]] = [
+                {"seed": 7},
+                {"checkpoint_every": 1},
+                {"steps" if run.central else "rounds": 2},
+                {"noise_multiplier": 0.5},
+                {"delta": 0.1},
+                {"initial_data": rng.choice(["public", "disjoint", "same"])},
+                {"noise_seed": rng.choice(["entropy", "experiment"])},
+            ]
+            settings |= rng.choice(changes)
+            # What is said of a run that was refused before it began is said for the first time.
+            if "initial_data" in settings and not (run.folder / "privacy" / "ledger.jsonl").exists():
+                settings["initial_data"] = run.settings.get("initial_data", "same")
+        self._command(rng, run, settings)
+
+    def _do_extend(self, rng: random.Random) -> None:
+        run = self._any(rng)
+        name = "steps" if run.central else "rounds"
+        longer = {name: run.settings[name] + rng.choice([1, 2])}
+        self._command(rng, run, run.settings | longer)
+        run.settings |= longer
+
+    def _any(self, rng: random.Random) -> Run:
+        # Mostly the last one that was interrupted.
+        open_ones = [run for run in self.runs if not (run.folder / "summary.json").exists()]
+        return rng.choice(open_ones if open_ones and rng.random() < 0.7 else self.runs)
+
+    def _do_copy(self, rng: random.Random) -> None:
+        run = self._any(rng)
+        if run.folder.exists():
+            copied = dataclasses.replace(
+                run, folder=self._folder / f"run{len(self.runs)}", people=set(run.people), seen=set(run.seen)
+            )
+            shutil.copytree(run.folder, copied.folder)
+            self.runs.append(copied)
+            # Where one of them is killed, and the other is not, their noise differs from there on.
+            for one in rng.sample([run, copied, run, copied], 4):
+                with contextlib.suppress(UserError):
+                    self._command(rng, one, one.settings)
+
+    def _do_clean(self, rng: random.Random) -> None:
+        for run in find_runs(self._folder):
+            remove(removable(run))
+
+    def _do_lose_checkpoint(self, rng: random.Random) -> None:
+        folder = rng.choice(self.runs).folder / "checkpoints"
+        found = sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
+        if found:
+            shutil.rmtree(folder / str(found[-1]))
+
+    def _do_state(self, rng: random.Random) -> None:
+        self._said += self.check()
+
+    # What he is told
+
+    def check(self) -> list[Fault]:
+        """Hold every statement to the tally."""
+        found = self._said
+        for run in self.runs:
+            if run.folder.exists():
+                found += self._check_run(run)
+        for size in (2, 3):
+            found += self._check_together(self.runs[-size:])
+        with contextlib.suppress(UserError):
+            for recorded in find_runs(self._folder):
+                run = next((one for one in self.runs if one.folder == recorded.directory), None)
+                if run is not None:
+                    found += self._check_words(run, "fedlm runs list", recorded.privacy, short=True)
+        for data in self._budgets:
+            found += self._check_budget(data)
+        return found
+
+    def _check_run(self, run: Run) -> list[Fault]:
+        found = []
+        summary = run.folder / "summary.json"
+        if summary.exists():
+            record = json.loads(summary.read_text())
+            found += self._check_record(run, "summary.json", record)
+        with contextlib.suppress(UserError):
+            found += self._check_words(run, "the ledger in words", stated_privacy(run.folder))
+        with contextlib.suppress(UserError):
+            terms = _ledger([run.folder])
+            found += self._check_number(run.people, [run], "fedlm account ledger", terms, run)
+        out = self._folder / "published"
+        with contextlib.suppress(UserError):
+            try:
+                said = publish(run.folder, out, lambda path: Tokenizer.load(path).fingerprint).privacy
+                record = json.loads((out / STATEMENT_FILE).read_text())
+                found += self._check_record(run, "fedlm release", record)
+                found += self._check_words(run, "fedlm release in words", said)
+                page = (out / PAGE_FILE).read_text()
+                if record["privacy_guarantee"] is None and NOT_PRIVATE not in page:
+                    found.append(Fault(f"{run.folder.name}: {PAGE_FILE}", page[:200], 0.0))
+                elif record["privacy_guarantee"] and f"{record['privacy_guarantee']['epsilon']:.4g}" not in page:
+                    found.append(Fault(f"{run.folder.name}: {PAGE_FILE} without epsilon", page[:200], 0.0))
+            finally:
+                shutil.rmtree(out, ignore_errors=True)
+        return found
+
+    def _check_record(self, run: Run, where: str, record: dict[str, Any]) -> list[Fault]:
+        guarantee, words = record.get("privacy_guarantee"), record["privacy"]
+        if guarantee is None:
+            return [] if NOT_PRIVATE in words else [Fault(f"{run.folder.name}: {where}", words, 0.0)]
+        return [
+            *self._check_number(run.people, [run], where, guarantee, run),
+            *self._check_words(run, where, words, delta=guarantee["delta"]),
+        ]
+
+    def _check_words(self, run: Run, where: str, words: str, short: bool = False, delta: float = 0.0) -> list[Fault]:
+        name = f"{run.folder.name}: {where}"
+        if words.startswith(NOT_PRIVATE) or "epsilon" not in words or words.startswith("not over"):
+            return []
+        found = []
+        if run.family in ("training", "given") and NOT_COVERED not in words:
+            found.append(Fault(f"{name} does not say that the vocabulary is not covered", words, 0.0))
+        if run.assumed and "assumed" not in words:
+            found.append(Fault(f"{name} does not say what is assumed", words, 0.0))
+        stated = re.search(r"delta (?:= )?([0-9.e+-]*[0-9])", words)
+        epsilon = _EPSILON.search(words)
+        if stated and epsilon:
+            terms = {"epsilon": float(epsilon[1]) * (1 + 1e-3), "delta": delta or float(stated[1]), "unit": words}
+            found += self._check_number(run.people, [run], where, terms, run)
+        elif "inf" not in words:
+            found.append(Fault(f"{name} has no epsilon", words, 0.0))
+        return found
+
+    def _check_number(
+        self, people: Iterable[str], runs: list[Run], where: str, terms: dict[str, Any], run: Run | None = None
+    ) -> list[Fault]:
+        if terms.get("not_private") or terms["epsilon"] is None or any(one.lied for one in runs):
+            return []
+        self.counts["epsilons compared"] += 1
+        seen = set().union(*(one.seen for one in runs))
+        vocabularies = {one.family for one in runs} & self._stores.vocabulary.keys()
+        worst = 0.0
+        for unit in _worst_units(people, seen, _is_example(terms)):
+            person = unit if isinstance(unit, str) else unit[0]
+            noise = next(
+                (
+                    self._stores.vocabulary[family][0] * (1 if isinstance(unit, str) else 2**0.5)
+                    for family in vocabularies
+                    if person in self._stores.vocabulary[family][1]
+                ),
+                None,
+            )
+            worst = max(worst, least_epsilon(unit, seen, terms["delta"], noise))
+        if epsilon_at_least(terms["epsilon"], worst):
+            return []
+        name = "+".join(one.folder.name for one in runs)
+        return [Fault(f"{name}: {where}", f"epsilon {terms['epsilon']} at {terms['delta']}", worst)]
+
+    def _check_together(self, runs: list[Run]) -> list[Fault]:
+        private = [run for run in runs if (run.folder / "privacy" / "ledger.jsonl").exists()]
+        if len(private) < 2:
+            return []
+        try:
+            terms = _ledger([run.folder for run in private], delta=1e-5)
+        except UserError:
+            return []
+        people = set().union(*(run.people for run in private))
+        return self._check_number(people, private, "fedlm account ledger of several", terms)
+
+    def _check_budget(self, data: Path) -> list[Fault]:
+        if not (data / BUDGET_FILE).exists():
+            return [Fault(f"{data.name}: its budget is gone", "", 0.0)]
+        budget = DataBudget(data)
+        runs = [run for run in self.runs if run.budgeted == data]
+        terms = {"epsilon": budget.epsilon, "delta": budget.delta, "unit": "client"}
+        people = set().union(*(run.people for run in runs)) if runs else set()
+        return self._check_number(people, runs, "its budget", terms)
+
+
+class _Watching:
+    """Hears of the steps of central training."""
+
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+
+    def stepped(self, done: int, steps: int, tokens_per_second: float) -> None:
+        pass
+
+    def published(self, row: dict[str, Any]) -> None:
+        _shown(self._recorder, row["step"])
+
+    def noticed(self, message: str) -> None:
+        pass
+
+
+def _shown(recorder: Recorder, number: int) -> None:
+    """What is shown of a step may follow from its model."""
+    if number in recorder.shown:
+        recorder.seen |= recorder.tally.behind[recorder.shown[number]]
+
+
+def _ledger(folders: list[Path], delta: float | None = None) -> dict[str, Any]:
+    command = account_command.LedgerCommand(path=tuple(folders), delta=delta)
+    return account_command._STATEMENTS["ledger"](command)
+
+
+def _people_of(seen: Iterable[Entry]) -> set[str]:
+    units = set().union(*(entry.people | entry.at_risk for entry in seen))
+    return {unit if isinstance(unit, str) else unit[0] for unit in units}
+
+
+def _is_example(terms: dict[str, Any]) -> bool:
+    return "example: " in terms["unit"] or "unit: example" in terms["unit"] or terms["unit"].startswith("example")
+
+
+def _worst_units(people: Iterable[str], seen: set[Entry], examples: bool) -> list[Hashable]:
+    """Units of which one has lost most: one of those that are in the same sums."""
+    found: dict[frozenset[int], Hashable] = {}
+    if examples:
+        units = set().union(*(entry.people | entry.at_risk for entry in seen))
+        candidates: list[Any] = [unit for unit in units if not isinstance(unit, str) and unit[0] in people]
+    else:
+        candidates = sorted(people)
+    for unit in sorted(candidates, key=str):
+        within = frozenset(id(entry) for entry in seen if unit in entry.people or unit in entry.at_risk)
+        found.setdefault(within, unit)
+    return list(found.values())
+
+
+def _privacy_of_rounds(rng: random.Random) -> dict[str, Any]:
+    if rng.random() < 0.2:
+        return {}
+    kind: Callable[[], dict[str, Any]] = rng.choice(_ROUNDS)
+    settings = {"update_clip_norm": rng.choice([0.5, 1.0])} | kind()
+    settings |= rng.choice(
+        [{"noise_multiplier": 1.0}, {"noise_multiplier": 2.0}]
+        + ([] if settings["cohort_sampler"] == "poisson" else [{"target_epsilon": 3.0}])
+    )
+    # Few numbers where computing an epsilon takes long, so that it is known already.
+    settings["delta"] = 1e-5 if settings["cohort_sampler"] == "poisson" else rng.choice([1e-5, 1e-5, 1e-3])
+    if rng.random() < 0.08:
+        settings["noise_seed"] = "experiment"
+    if settings["cohort_sampler"] == "min_separation":
+        settings |= {"min_separation": rng.choice([1, 2, 3])}
+        if rng.random() < 0.3:
+            settings["max_participations"] = rng.choice([1, 2])
+    return settings
+
+
+_ROUNDS: list[Callable[[], dict[str, Any]]] = [
+    lambda: {"privacy": "gaussian", "cohort_sampler": "poisson"},
+    lambda: {"privacy": "gaussian", "cohort_sampler": "poisson", "clip_quantile": 0.5, "clip_count_noise": 2.5},
+    lambda: {"privacy": "gaussian", "cohort_sampler": "min_separation"},
+    lambda: {"privacy": "gaussian", "cohort_sampler": "min_separation", "clip_quantile": 0.5, "clip_count_noise": 2.5},
+    lambda: {"privacy": "gaussian", "cohort_sampler": "shuffled_epochs"},
+    lambda: {"privacy": "tree", "cohort_sampler": "min_separation"},
+    lambda: {"privacy": "tree_honaker", "cohort_sampler": "min_separation"},
+]
+
+
+def _privacy_of_steps(rng: random.Random) -> dict[str, Any]:
+    if rng.random() < 0.25:
+        return {"privacy": "none"}
+    settings: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 1e-5}
+    if rng.random() < 0.3:
+        settings |= {"sampling": "truncated_poisson"}
+    if rng.random() < 0.08:
+        settings["noise_seed"] = "experiment"
+    if rng.random() < 0.3:
+        settings["adjacency"] = "zero_out"
+    return settings

@@ -1,0 +1,63 @@
+"""Enrolment over HTTP, at a port of its own: the server proves who it is, the device has nothing but a token yet."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.security.callers import parse_message
+from fedlm.fl_core.deployment.security.certificates import KeysError
+from fedlm.fl_core.deployment.security.credentials import reloading_tls
+from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+from fedlm.fl_core.deployment.transport.http_client import HttpChannel
+from fedlm.fl_core.deployment.transport.http_connections import BadRequestError, ServedCall
+from fedlm.fl_core.deployment.transport.http_listener import HttpListener
+from fedlm.fl_core.deployment.transport.http_names import ENROL
+
+Enrol = Callable[[str, bytes], bytes]
+"""From a token and a request, neither of them trusted, to a certificate in PEM; raises `RefusedError`. May block."""
+
+_LIMITS = ConnectionLimits(in_all=1000, of_address=500)
+
+
+class EnrolmentServer(HttpListener):
+    """Gives certificates for tokens."""
+
+    def __init__(self, enrol: Enrol, address: str, keys: Path):
+        """Prepare to listen on host and port, 0 for a free one, with the server's certificate in a folder of keys."""
+        self._enrol = enrol
+        super().__init__(self._call, address, reloading_tls(keys), _LIMITS)
+
+    async def _call(self, call: ServedCall) -> None:
+        if (call.head.method, call.head.target) != ("POST", ENROL):
+            raise BadRequestError(HTTPStatus.NOT_FOUND, f"there is POST {ENROL} and nothing else")
+        request = parse_message(messages.EnrolRequest, await call.body())
+        certificate = await asyncio.to_thread(self._enrol, request.token, request.request)
+        await call.reply(messages.EnrolReply(certificate=certificate))
+
+
+async def enrol(server: str, authority: bytes, token: str, request: bytes) -> bytes:
+    """Ask a server's enrolment, at host and port, for a certificate in PEM.
+
+    Args:
+      authority: certificates that may have signed the server's, in PEM; no other server is talked to.
+      request: see `fedlm.fl_core.deployment.security.certificates.make_request`.
+
+    Raises:
+      KeysError: the server cannot be reached, is another one, or refuses.
+    """
+    channel = HttpChannel(server, "", ssl.create_default_context(cadata=authority.decode("ascii")))
+    try:
+        asked = messages.EnrolRequest(token=token, request=request)
+        return (await channel.ask(ENROL, asked, messages.EnrolReply)).certificate
+    except (RefusedError, UnknownArtifactError) as error:
+        raise KeysError(f"{server} refuses: {error}") from error
+    except TransportError as error:
+        raise KeysError(
+            f"{server}: cannot be reached, or is not the server that the authority signed for ({error})"
+        ) from error
+    finally:
+        await channel.close()

@@ -1,0 +1,237 @@
+"""What listens for HTTP/1.1, over TLS or on loopback: to clients, to devices that enrol, to operators.
+
+It keeps as many connections as `crowds` allows, one call at a time on each, and never trusts a byte of them.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from asyncio import sslproto
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from fedlm.fl_core.deployment.addresses import host_and_port
+from fedlm.fl_core.deployment.event_log import warn
+from fedlm.fl_core.deployment.protocol.errors import (
+    BrokenUploadError,
+    MalformedError,
+    RefusedError,
+    TooManyCallsError,
+    UnknownArtifactError,
+)
+from fedlm.fl_core.deployment.security.callers import Refusals
+from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits, Crowd
+from fedlm.fl_core.deployment.transport.http_connections import (
+    CLOSE,
+    PLAIN,
+    BadRequestError,
+    Head,
+    ServedCall,
+    ServedConnection,
+)
+from fedlm.fl_core.errors import ConfigurationError
+
+Answer = Callable[[ServedCall], Awaitable[None]]
+"""Answers a call, and sets who makes it; may raise what `HttpListener` turns into a refusal."""
+
+log = logging.getLogger("fedlm.transport")
+_HANDSHAKE_SECONDS, _CLOSING_SECONDS = 10.0, 2.0
+_IDLE_SECONDS, _STRANGERS_IDLE_SECONDS = 900.0, 10.0
+_RETRY_SECONDS = 0.5
+_WAITING_CONNECTIONS = 1024
+_TLS_BYTES = 1 << 15
+
+
+class HttpListener:
+    """Listens at an address; a `fedlm.fl_core.deployment.transport.listeners.Listener`.
+
+    Attributes:
+      port: that it listens on, once started.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        address: str,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008
+        share_port: bool = False,
+    ):
+        """Prepare to listen.
+
+        Args:
+          answer: see `Answer`.
+          address: host and port; port 0 takes a free one.
+          tls: gives what the next connection is to be encrypted with; plain text where None.
+          limits: how many connections there may be.
+          share_port: whether other processes may listen there too.
+        """
+        self._answer_call, self._address, self._tls = answer, address, tls
+        self._limits, self._share_port = limits, share_port
+        self._crowd, self._refusals = Crowd(limits), Refusals()
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task] = []
+        self._serving: set[asyncio.Task] = set()
+        self._idle: set[asyncio.Task] = set()
+        self.port = 0
+
+    async def start(self) -> None:
+        # asyncio would keep 256 KiB for each connection with TLS.
+        sslproto.SSLProtocol.max_size = _TLS_BYTES
+        self._crowd = Crowd(self._limits.that_fit())
+        try:
+            self._listening = await _listen(self._address, self._share_port)
+        except (OSError, ValueError, OverflowError) as error:
+            raise ConfigurationError(
+                f"cannot listen on {self._address} ({error}); is another server running there?"
+            ) from error
+        self.port = self._listening[0].getsockname()[1]
+        loop = asyncio.get_running_loop()
+        self._accepting = [loop.create_task(self._accept(one)) for one in self._listening]
+
+    async def stop(self, grace: float) -> None:
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for one in self._listening:
+            one.close()
+        for task in self._idle:
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=grace)
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, (host, *_) = await loop.sock_accept(listening)
+            except OSError as error:
+                # Too many files are open, or there is no memory for another: what waits is not lost.
+                warn("cannot_accept", why=str(error))
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            task = loop.create_task(self._welcome(accepted, host))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+            # A flood of connections keeps nobody waiting who is let in already.
+            await asyncio.sleep(0)
+
+    async def _welcome(self, accepted: socket.socket, host: str) -> None:
+        with self._crowd.connected(host) as stays:
+            if not stays:
+                accepted.close()
+                return
+            connection = ServedConnection()
+            try:
+                if await self._connect(connection, accepted, host):
+                    with contextlib.ExitStack() as counted:
+                        certificate = connection.certificate()
+                        known = map(self._crowd.identified, certificate.names[:1] if certificate else ())
+                        if all(map(counted.enter_context, known)):
+                            await self._serve(connection)
+            except Exception:
+                log.exception("connection_failed")
+            finally:
+                await connection.end(_CLOSING_SECONDS)
+
+    async def _connect(self, connection: ServedConnection, accepted: socket.socket, host: str) -> bool:
+        """Make a connection of a socket; returns whether that came to anything."""
+        tls = None if self._tls is None else self._tls()
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else _HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=None if tls is None else _CLOSING_SECONDS,
+            )
+        except (OSError, TimeoutError) as error:
+            warn("handshake_failed", address=host, why=str(error))
+            return False
+        return True
+
+    async def _serve(self, connection: ServedConnection) -> None:
+        try:
+            # Where a handshake takes no certificate, a stranger may have made it.
+            known = self._tls is None or connection.certificate() is not None
+            idle_seconds = _IDLE_SECONDS if known else _STRANGERS_IDLE_SECONDS
+            while (head := await self._next_head(connection, idle_seconds)) is not None:
+                call = ServedCall(connection, head)
+                await self._answer(call)
+                if call.closes:
+                    await connection.linger()
+                    break
+        except TimeoutError:
+            warn("too_slow", address=connection.address)
+        except (OSError, BrokenUploadError):
+            # The client has gone.
+            pass
+
+    async def _next_head(self, connection: ServedConnection, idle_seconds: float) -> Head | None:
+        """Wait for a request; None where no other is to be answered."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._idle.add(task)
+        try:
+            return await connection.head(idle_seconds)
+        except BadRequestError as error:
+            await self._refusals.note("", connection.address, error)
+            await connection.send(error.status, PLAIN | CLOSE, str(error).encode(errors="replace"))
+            await connection.linger()
+            return None
+        finally:
+            self._idle.discard(task)
+
+    async def _answer(self, call: ServedCall) -> None:
+        try:
+            await self._answer_call(call)
+        except (RefusedError, MalformedError, BadRequestError) as error:
+            # Who is not known has no connection to keep.
+            call.closes = call.closes or not call.peer
+            await self._refusals.note(call.peer, call.connection.address, error)
+            await call.say(_status_of(error, call.peer), str(error))
+        except UnknownArtifactError as error:
+            await call.say(HTTPStatus.NOT_FOUND, str(error))
+        except TooManyCallsError as error:
+            await self._refusals.hold()
+            await call.say(HTTPStatus.TOO_MANY_REQUESTS, str(error))
+
+
+def _status_of(error: Exception, peer: str) -> HTTPStatus:
+    if isinstance(error, BadRequestError):
+        return error.status
+    if isinstance(error, MalformedError):
+        return HTTPStatus.BAD_REQUEST
+    return HTTPStatus.FORBIDDEN if peer else HTTPStatus.UNAUTHORIZED
+
+
+async def _listen(address: str, share_port: bool) -> list[socket.socket]:
+    """Open what listens at an address, on each that its host has; raises `OSError` where there is none."""
+    host, port = host_and_port(address)
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    with contextlib.ExitStack() as opened:
+        listening = []
+        for family, where in dict.fromkeys((info[0], info[4]) for info in found):
+            try:
+                one = socket.create_server(
+                    (str(where[0]), port), family=family, backlog=_WAITING_CONNECTIONS, reuse_port=share_port
+                )
+            except OSError as error:
+                # A machine may know a name by an address of a family that it does not speak.
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) or len(found) == 1:
+                    raise
+                continue
+            listening.append(opened.enter_context(contextlib.closing(one)))
+            one.setblocking(False)
+        if not listening:
+            raise OSError(f"{host} is no address of this machine")
+        opened.pop_all()
+        return listening

@@ -1,0 +1,16 @@
+"""Which deltas are accepted, everywhere."""
+
+from fedlm.fl_core.errors import ConfigurationError
+
+LEAST_DELTA = 1e-15
+"""That anything is stated at: far above how far drawn noise is from Gaussian noise."""
+
+
+def check_delta(delta: float, name: str = "delta") -> None:
+    """Refuse a delta that noise and accountants are not made for.
+
+    Raises:
+      ConfigurationError: it is below 1e-15, or not below 1.
+    """
+    if not LEAST_DELTA <= delta < 1:
+        raise ConfigurationError(f"{name} is {delta}, but must be at least {LEAST_DELTA:g} and below 1")

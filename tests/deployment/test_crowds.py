@@ -1,0 +1,159 @@
+"""Crowds of strangers at a server in a process of its own: its rounds go on, its files and its log stay bounded."""
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import time
+
+import pytest
+
+from fedlm.fl_core.deployment.event_log import json_log
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fl_core.deployment.roles import Endpoints, serve
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport import crowds
+from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits, Crowd, network_of
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from tests.deployment import small_deployment as small
+from tests.support.processes import find_free_port
+
+ROUNDS = 2
+
+
+def serve_with_few_files(transport, keys, out, port, log, files):
+    """Run a server until its end, in a process that may open so many files, and begins with fewer."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, 300), files))
+    settings = small.deployment(rounds=ROUNDS, cohort_size=2, minimum_reports=2)
+    options = ListenOptions(f"127.0.0.1:{port}", settings.chunk_bytes, keys)
+    endpoints = Endpoints(lambda handlers: TRANSPORTS[transport].listen(handlers, options), linger=2.0)
+    with json_log(log):
+        asyncio.run(serve(small.task(settings), out, endpoints, small.log_release))
+
+
+@contextlib.contextmanager
+def strangers(count, port):
+    """Connections of one other address that say nothing, many more than a server may have."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(count):
+            one = opened.enter_context(socket.socket())
+            one.bind(("127.0.0.2", 0))
+            one.settimeout(20)
+            one.connect(("127.0.0.1", port))
+        yield
+
+
+def until_listening(process, log):
+    end = time.monotonic() + 60
+    while not (log.exists() and '"listening"' in log.read_text()):
+        assert process.is_alive()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def goes_on(tmp_path, transport, keys, count, files):
+    """Say what a server logs while strangers crowd in and honest clients take part in all its rounds."""
+    port, log = find_free_port(), tmp_path / "log"
+    process = small.in_process(serve_with_few_files, transport, keys, tmp_path / "run", port, log, files)
+    try:
+        until_listening(process, log)
+        with strangers(count, port):
+            names = [None if keys is None else Authority(keys).make_client(f"client{one}") for one in range(2)]
+            clients = [small.make_client(port, tmp_path, one, names[one], transport) for one in range(2)]
+
+            async def take_part():
+                async with asyncio.timeout(120), small.running(clients):
+                    while process.is_alive():
+                        await asyncio.sleep(0.1)
+
+            asyncio.run(take_part())
+        process.join(60)
+        assert process.exitcode == 0, log.read_text()[-2000:]
+    finally:
+        process.kill()
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+# Over gRPC honest clients wait until strangers are shut out for saying nothing.
+@pytest.mark.parametrize("transport", ["http", pytest.param("grpc", marks=pytest.mark.long)])
+def test_more_strangers_than_files_do_not_end_a_server(tmp_path, transport):
+    logged = goes_on(tmp_path, transport, None, count=900, files=700)
+    assert sum(line["event"] == "round_released" for line in logged) == ROUNDS
+    assert any(line["event"] == "fewer_connections" and line["allowed"] < 700 for line in logged)
+    shut = [line for line in logged if line["event"] == "connection_shut"]
+    if transport == "http":
+        assert {line["too_many_of"] for line in shut} == {"address"}
+        assert sum(1 + line.get("held_back", 0) for line in shut) >= 600
+        assert len(shut) < 30
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_under_five_thousand_strangers_rounds_go_on(tmp_path, transport):
+    authority = Authority.create(tmp_path / "keys")
+    authority.make_server(["127.0.0.1"])
+    logged = goes_on(tmp_path, transport, tmp_path / "keys", count=5000, files=20_000)
+    assert sum(line["event"] == "round_released" for line in logged) == ROUNDS
+    assert len(logged) < 500
+
+
+def test_connections_are_counted_by_network_and_given_back(monkeypatch):
+    told = []
+    monkeypatch.setattr(crowds, "warn", lambda name, **fields: told.append((fields["too_many_of"], fields["which"])))
+    crowd = Crowd(ConnectionLimits(in_all=3, of_address=2, of_identity=1))
+    with crowd.connected("10.0.0.1") as one, crowd.connected("10.0.0.1") as two, crowd.connected("10.0.0.1") as three:
+        assert (one, two, three) == (True, True, False)
+        with crowd.connected("10.0.0.2") as four:
+            assert not four
+    with crowd.connected("10.0.0.1") as again, crowd.identified("ann") as ann, crowd.identified("ann") as twice:
+        assert (again, ann, twice) == (True, True, False)
+    assert told == [("address", "10.0.0.1"), ("all", ""), ("client", "ann")]
+    assert network_of("2001:db8::1") == network_of("2001:db8::ffff") == "2001:db8::/64"
+    assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+
+
+def serve_slowly(out, port, log):
+    """Run a server whose round waits for clients for ten minutes, but a second once it goes down."""
+    settings = small.deployment(
+        rounds=ROUNDS,
+        cohort_size=2,
+        minimum_reports=2,
+        over_selection=1.0,
+        reporting_seconds=600.0,
+        drain_seconds=1.0,
+        window_seconds=0.0,
+    )
+    with json_log(log):
+        asyncio.run(serve(small.task(settings), out, small.endpoints(settings, port), small.log_release))
+
+
+def test_a_server_that_goes_down_does_not_wait_for_clients_that_left(tmp_path):
+    port, log = find_free_port(), tmp_path / "log"
+    process = small.in_process(serve_slowly, tmp_path / "run", port, log)
+
+    async def take_part_and_leave():
+        async with asyncio.timeout(60):
+            for name in ("ann", "ben"):
+                channel = TRANSPORTS["grpc"].dial(f"127.0.0.1:{port}", None)(name)
+                request = messages.CheckInRequest(protocol=PROTOCOL)
+                while (await channel.check_in(request)).WhichOneof("answer") != "selected":
+                    await asyncio.sleep(0.1)
+                await channel.close()
+
+    try:
+        until_listening(process, log)
+        asyncio.run(take_part_and_leave())
+        os.kill(process.pid, signal.SIGTERM)
+        process.join(20)
+        assert process.exitcode == 0
+    finally:
+        process.kill()
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events[-1] == "drained"
+    assert "round_abandoned" in events

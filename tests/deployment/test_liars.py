@@ -1,0 +1,84 @@
+"""What a client that lies does to a run: it is bounded, whatever the client sends and says."""
+
+import asyncio
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from fedlm.clients.network_client import Client
+from fedlm.fl_core.compression.compressors import compress_update
+from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from tests.deployment import small_deployment as small
+from tests.deployment.plain_loop import final_parameters
+
+COHORT = {"cohort_size": 8, "minimum_reports": 8, "over_selection": 1.0, "rounds": 4, "upload_bits": 32}
+
+
+class Liar(Client):
+    """Sends an update of any size in place of its own, and claims as many examples as the server lets it."""
+
+    def __init__(self, *arguments, size, **others):
+        super().__init__(*arguments, **others)
+        self._size = size
+
+    def _train(self, configuration, content, deadline):
+        report = super()._train(configuration, content, deadline)
+        program = self._warm.runs
+        like = jax.eval_shape(program.model.init, jax.random.key(0))
+        update = jax.tree_util.tree_map(lambda leaf: np.full(leaf.shape, self._size, np.float32), like)
+        compressed = compress_update(program.compressor, jax.random.key(0), update)
+        return report._replace(upload=pack_update(program.compressor, compressed, update), num_examples=10_000_000)
+
+
+def run(tmp_path, liars, size, **changes):
+    """Run a deployment of so many liars among eight clients; returns its rows and how far the model went."""
+    settings, out = small.deployment(**COHORT | changes), tmp_path / f"{liars}-{size}"
+
+    async def go():
+        server = small.Server(small.task(settings), out)
+        async with asyncio.timeout(120), server:
+            dial_as = TRANSPORTS["grpc"].dial(f"127.0.0.1:{server.port}", None)
+            clients = [small.make_client(server.port, tmp_path, one) for one in range(liars, 8)]
+            clients += [
+                Liar(
+                    lambda one=one: dial_as(f"client{one}"),
+                    small.store_of(tmp_path, one),
+                    small.read_vocabulary,
+                    limits=small.IMPATIENT,
+                    size=size,
+                )
+                for one in range(liars)
+            ]
+            async with small.running(clients):
+                assert await server.over
+        return server.rows
+
+    rows = asyncio.run(go())
+    params = final_parameters(out, False)
+    assert "diverged" not in json.loads((out / "summary.json").read_text())["status"]
+    return rows, float(np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree_util.tree_leaves(params))))
+
+
+@pytest.mark.parametrize("optimizer", ["fedavg", "fedadam"])
+def test_one_upload_does_not_ruin_a_run_with_default_settings(tmp_path, optimizer):
+    changes = {"server_optimizer": optimizer, "server_learning_rate": 1.0 if optimizer == "fedavg" else 0.01}
+    honest, far = run(tmp_path, 0, 0.0, **changes)
+    rows, found = run(tmp_path, 1, 1e15, **changes)
+    assert found < far + 4 * honest[-1]["update_norm_bound"]
+    assert rows[-1]["train_loss"] < honest[-1]["train_loss"] + 0.5
+    assert rows[-1]["clients_clipped"] >= 1
+
+
+def test_a_claim_of_millions_of_examples_counts_for_what_the_plan_allows(tmp_path):
+    # 3 batches of 4 examples: the liar counts for 12 at most, the others for their own.
+    rows, _ = run(tmp_path, 1, 0.01, rounds=1)
+    assert rows[0]["examples"] > 10_000_000 - 1
+
+
+def test_doing_without_a_bound_is_said(tmp_path, caplog):
+    with caplog.at_level("WARNING", logger="fedlm"):
+        run(tmp_path, 0, 0.0, rounds=1, update_norm_bound="none")
+    assert "updates_not_bounded" in caplog.text

@@ -1,0 +1,334 @@
+"""Whole connections of any kind at listeners in a process of their own: honest clients go on, and nothing is a defect.
+
+Hypothesis makes the connections, of HTTP/1.1 and of HTTP/2 frames, in plain text and within TLS; `another_language.py`
+and `test_hostile_messages.py` do the same for messages.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+import ssl
+import struct
+import time
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from fedlm.fl_core.deployment.event_log import json_log
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.security.credentials import client_tls
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport.http_names import UPLOAD_HEADER
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from tests.deployment import small_deployment as small
+from tests.deployment.test_hostile_http import READY, request
+from tests.fl_core.deployment.transport.test_transports import Handlers, send
+from tests.support.processes import find_free_port
+
+PATIENCE = 20
+
+
+def listen(ports, keys, log):
+    """Listen with every transport, in plain text and with TLS, until killed."""
+
+    async def go():
+        for (transport, tls), port in ports.items():
+            options = ListenOptions(f"127.0.0.1:{port}", 1 << 16, keys if tls else None)
+            await TRANSPORTS[transport].listen(Handlers(), options).start()
+        await asyncio.Event().wait()
+
+    with json_log(log):
+        asyncio.run(go())
+
+
+class Listening:
+    """The process, where it listens, and how honest clients fare."""
+
+    def __init__(self, folder):
+        self.keys, self.log = folder / "keys", folder / "log"
+        authority = Authority.create(self.keys)
+        authority.make_server(["127.0.0.1"])
+        self.ann = authority.make_client("ann")
+        self.tls = client_tls(self.ann)
+        self.ports = {(transport, tls): find_free_port() for transport in TRANSPORTS for tls in (False, True)}
+        self.process = small.in_process(listen, self.ports, self.keys, self.log)
+        for port in self.ports.values():
+            self._until_open(port)
+
+    def _until_open(self, port):
+        end = time.monotonic() + 120
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):
+                return socket.create_connection(("127.0.0.1", port)).close()
+            assert self.process.is_alive()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    def connect(self, transport, tls):
+        """Dial, as a client with a certificate where there is TLS."""
+        connected = socket.create_connection(("127.0.0.1", self.ports[transport, tls]), PATIENCE)
+        if not tls:
+            return connected
+        context = client_tls(self.ann)
+        context.set_alpn_protocols(["h2"] if transport == "grpc" else ["http/1.1"])
+        return context.wrap_socket(connected, server_hostname="127.0.0.1")
+
+    def check(self, transport, tls):
+        """An honest client is answered, the process lives, and its log has no defect."""
+
+        async def go():
+            address = f"127.0.0.1:{self.ports[transport, tls]}"
+            channel = TRANSPORTS[transport].dial(address, self.ann if tls else None)("ann")
+            async with asyncio.timeout(PATIENCE):
+                assert (await channel.check_in(messages.CheckInRequest(protocol=7))).come_back.seconds == 7
+                assert (await send(channel, b"x" * 3000)).reason.startswith("3000 ")
+            await channel.close()
+
+        asyncio.run(go())
+        assert self.process.is_alive()
+        for line in self.log.read_text().splitlines():
+            logged = json.loads(line)
+            assert logged["level"] in ("info", "warning"), line
+            assert "exception" not in logged, line
+            assert "Traceback" not in line, line
+
+
+@pytest.fixture(scope="module")
+def listening(tmp_path_factory):
+    found = Listening(tmp_path_factory.mktemp("listening"))
+    yield found
+    found.process.kill()
+
+
+class Connection(RuleBasedStateMachine):
+    """One connection after another, of a transport."""
+
+    listening = None
+    transport = "http"
+
+    def __init__(self):
+        super().__init__()
+        self.socket = None
+
+    @initialize(tls=st.booleans())
+    def dial(self, tls):
+        self.tls = tls
+        self.socket = self.listening.connect(self.transport, tls)
+
+    def send(self, content):
+        # The server may have hung up; what it has said is not lost by that.
+        with contextlib.suppress(OSError, ValueError):
+            self.socket.settimeout(0.5)
+            self.socket.sendall(content)
+
+    @rule(content=st.binary(max_size=300))
+    def garbage(self, content):
+        self.send(content)
+
+    @rule()
+    def read(self):
+        with contextlib.suppress(OSError, ValueError):
+            self.socket.settimeout(0.02)
+            self.socket.recv(1 << 16)
+
+    @rule()
+    def half_close(self):
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    @rule()
+    def close_politely(self):
+        """Say farewell in TLS, then hang up, as polite clients do."""
+        with contextlib.suppress(OSError, ValueError):
+            self.socket.settimeout(0.02)
+            if isinstance(self.socket, ssl.SSLSocket):
+                self.socket.unwrap()
+        self.again()
+
+    @rule()
+    def reset(self):
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.again()
+
+    @rule()
+    def within_a_handshake(self):
+        """Break off while TLS is agreed on."""
+        with socket.create_connection(("127.0.0.1", self.listening.ports[self.transport, True])) as broken:
+            broken.sendall(b"\x16\x03\x01\x02\x00\x01")
+
+    def again(self):
+        self.socket.close()
+        self.socket = self.listening.connect(self.transport, self.tls)
+
+    def teardown(self):
+        if self.socket is not None:
+            self.socket.close()
+            self.listening.check(self.transport, self.tls)
+
+
+TARGETS = [
+    "/check-in",
+    "/upload",
+    "http://[",
+    "//[::1",
+    "*",
+    "/artifacts/00?first_chunk=0",
+    "/" + "a" * 3000,
+    "/%ff?a=%",
+]
+FIELDS = [
+    f"{UPLOAD_HEADER}: \xe9\xe8",
+    f"{UPLOAD_HEADER}: {base64.b64encode(b'?' * 40).decode()}",
+    f"{UPLOAD_HEADER}: {base64.b64encode(messages.UploadHeader(size=9, outcome=1).SerializeToString()).decode()}",
+    "Expect: 100-continue",
+    "Connection: close",
+    "Transfer-Encoding: chunked",
+    "Upgrade: h2c",
+    "x: " + "y" * 9000,
+]
+
+
+class HttpConnection(Connection):
+    @rule(
+        method=st.sampled_from(["GET", "POST", "PUT", "HEAD", "CONNECT", "X"]),
+        where=st.sampled_from(TARGETS),
+        fields=st.lists(st.sampled_from(FIELDS), max_size=2),
+        body=st.binary(max_size=40),
+        length=st.sampled_from([None, 0, 9, 10**19]),
+    )
+    def ask(self, method, where, fields, body, length):
+        lines = [f"{method} {where} HTTP/1.1", "Host: h", "fedlm-client: ann", *fields]
+        lines += [f"Content-Length: {len(body) if length is None else length}", "", ""]
+        self.send("\r\n".join(lines).encode("latin-1") + body)
+
+    @rule()
+    def ask_honestly(self):
+        self.send(request("POST /check-in", body=READY.SerializeToString()))
+
+
+def frame(kind, flags, stream, payload, length=None):
+    size = len(payload) if length is None else length
+    return struct.pack(">I", size)[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def literal(name, value):
+    """A field as HPACK has it, without table and without Huffman's code."""
+    return b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+
+
+HEAD = b"".join(
+    literal(*field)
+    for field in [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/fedlm.Federation/CheckIn"),
+        (":authority", "h"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("fedlm-client", "ann"),
+    ]
+)
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
+
+
+class FrameConnection(Connection):
+    transport = "grpc"
+
+    @rule()
+    def begin(self):
+        self.send(PREFACE)
+
+    @rule(
+        kind=st.integers(0, 12),
+        flags=st.integers(0, 255),
+        stream=st.sampled_from([0, 1, 2, 3, 5, 2**31 - 1, 2**32 - 1]),
+        payload=st.one_of(st.binary(max_size=60), st.just(HEAD), st.just(bytes(20_000))),
+        length=st.sampled_from([None, None, None, 0, 2**24 - 1]),
+    )
+    def any_frame(self, kind, flags, stream, payload, length):
+        self.send(frame(kind, flags, stream, payload, length))
+
+    @rule(stream=st.sampled_from([1, 3, 5]), body=st.binary(max_size=30))
+    def call(self, stream, body):
+        self.send(frame(1, 4, stream, HEAD) + frame(0, 1, stream, b"\0" + struct.pack(">I", len(body)) + body))
+
+    @rule(count=st.integers(1, 200))
+    def continue_a_head(self, count):
+        self.send(frame(1, 0, 1, HEAD) + count * frame(9, 0, 1, literal("x", 100 * "y")))
+
+    @rule(count=st.integers(1, 200))
+    def open_and_reset(self, count):
+        self.send(b"".join(frame(1, 4, 2 * n + 1, HEAD) + frame(3, 0, 2 * n + 1, bytes(4)) for n in range(count)))
+
+
+def fuzz(machine, listening, examples, steps):
+    machine.listening = listening
+    some = settings(
+        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(machine, settings=some)
+
+
+@pytest.mark.parametrize("machine", [HttpConnection, FrameConnection])
+def test_connections_of_any_kind_are_no_defect(listening, machine):
+    fuzz(machine, listening, examples=8, steps=12)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("machine", [HttpConnection, FrameConnection])
+def test_many_more_connections_of_any_kind_are_no_defect(listening, machine):
+    fuzz(machine, listening, examples=100, steps=30)
+
+
+def answered(listening, tls, content):
+    """The status of the answer to some bytes over HTTP."""
+    with listening.connect("http", tls) as connected:
+        connected.sendall(content)
+        return int(connected.makefile("rb").readline().split()[1])
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_target_or_a_header_that_is_none_is_refused(listening, tls):
+    for line, field in (("GET http://[", "x: y"), ("PUT /upload", f"{UPLOAD_HEADER}: caf\xe9")):
+        sent = "\r\n".join([f"{line} HTTP/1.1", "Host: h", "fedlm-client: ann", field, "", ""]).encode("latin-1")
+        assert answered(listening, tls, sent) == 400
+    listening.check("http", tls)
+
+
+def test_polite_farewells_are_no_defect(listening):
+    for before_the_answer in (True, False):
+        connected = listening.connect("http", True)
+        connected.sendall(request("POST /check-in", body=READY.SerializeToString()))
+        if not before_the_answer:
+            connected.recv(1 << 16)
+        with contextlib.suppress(OSError):
+            connected.settimeout(1)
+            connected.unwrap()
+        connected.close()
+    time.sleep(0.5)
+    listening.check("http", True)
+
+
+def test_what_grpc_says_is_json_and_held_back(listening):
+    """Handshakes that fail are gRPC's to report: of a hundred a line a second, in the form of the log."""
+    before = len(listening.log.read_text().splitlines())
+    began = time.monotonic()
+    for _ in range(100):
+        with socket.create_connection(("127.0.0.1", listening.ports["grpc", True])) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            stranger.settimeout(2)
+            with contextlib.suppress(OSError):
+                stranger.recv(100)
+    time.sleep(1.1)
+    listening.check("grpc", True)
+    lines = list(map(json.loads, listening.log.read_text().splitlines()))[before:]
+    said = [line for line in lines if line["event"] == "stderr"]
+    assert said, lines
+    assert "andshake" in said[0]["text"]
+    assert len(said) <= 3 + 2 * (time.monotonic() - began)

@@ -1,0 +1,357 @@
+"""Private selections as they run: what is drawn once, what is chosen, and what is said of it."""
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedlm.commands import account as account_command
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.privacy.composition import GaussianEvent, epsilon_bounds
+from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
+from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.private_selection import SelectionEvent, composed_above
+from fedlm.fl_core.runs.publishing import publish
+from fedlm.fl_core.runs.recorded_runs import find_runs
+from fedlm.simulations.experiments import private_selection
+from fedlm.simulations.experiments.configuration import Comparison, Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.experiments.private_selection import run_selection
+from fedlm.simulations.reporting.selection_page import write_selection_page
+from tests.simulations.reporting.html_page import Page
+
+LAW = TrialsLaw("truncated_negative_binomial", 6.0, 0.5)
+DELTA = 1e-5
+TRIALS = 3
+RUN = {
+    "rounds": 1,
+    "cohort_size": 6,
+    "client_max_batches": 2,
+    "length": 8,
+    "heldout_examples": 20,
+    "test_examples": 20,
+    "update_clip_norm": 0.1,
+    "lanes_per_device": 1,
+    "cohort_sampler": "min_separation",
+    "delta": DELTA,
+    "privacy": "gaussian",
+    "noise_multiplier": 4.0,
+}
+CHOICE = {"private_selection": LAW.distribution, "expected_trials": LAW.expected_trials, "selection_eta": LAW.eta}
+
+
+def comparison(store, **changes):
+    grid = {"models": ("cifg_tiny",), "client_learning_rates": (0.1, 0.5), "server_learning_rates": (0.01, 0.1)}
+    return compose(Comparison, data=store, **RUN | grid | CHOICE | changes)
+
+
+def in_this_process(cells, workers):
+    for cell in cells:
+        if not (cell.directory / "summary.json").exists():
+            run_experiment(cell.experiment, cell.directory, tuning=cell.tuning)
+    return {}
+
+
+@pytest.fixture(scope="module")
+def here():
+    """Runs are trained in this process, and their number is known."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private_selection, "run_cells", in_this_process)
+        patch.setattr(TrialsLaw, "draw", lambda self: TRIALS)
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def selected(here, small_store, tmp_path_factory):
+    out = tmp_path_factory.mktemp("selected") / "out"
+    settings = comparison(small_store)
+    said = []
+    selection = run_selection(settings, out, 1, said.append)
+    assert [stated.sentence() for stated in said] == [selection.statement.sentence()]
+    write_selection_page(settings, selection, out, "fedlm compare")
+    return out, selection
+
+
+def spent(law=LAW, noise=4.0):
+    return composed_above([SelectionEvent((GaussianEvent(noise),), law)], DELTA)
+
+
+def terms_of(folder, capsys):
+    assert account_command.main(["ledger", str(folder), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def trials_in(out):
+    return sorted((out / "trials").iterdir())
+
+
+def test_the_best_alone_is_promised_anything(selected, capsys):
+    out, selection = selected
+    losses = {path: json.loads((path / "summary.json").read_text())["heldout_loss"] for path in trials_in(out)}
+    assert len(losses) == TRIALS
+    best = (out / "chosen").resolve()
+    assert losses[best] == min(losses.values())
+    one = epsilon_bounds([GaussianEvent(4.0)], DELTA).upper
+    assert one < spent() < TRIALS * one
+    for path in (*losses, out / "chosen"):
+        summary, found = json.loads((path / "summary.json").read_text()), terms_of(path, capsys)
+        if path.resolve() == best:
+            assert found["epsilon"] == summary["privacy_guarantee"]["epsilon"] == spent()
+            assert (found["rho"], found["epsilon_lower"]) == (None, pytest.approx(one))
+            assert LAW.words() in summary["privacy"]
+        else:
+            assert (found["epsilon"], summary["privacy_guarantee"]) == (None, None)
+            assert "only the best is covered" in found["not_private"]
+            assert "epsilon" not in summary["privacy"]
+    assert selection.chosen.summary["privacy_guarantee"]["epsilon"] == spent()
+    assert selection.statement.total.epsilon == spent()
+
+
+def test_nothing_gives_the_best_of_several_the_epsilon_of_one(selected, tmp_path, capsys):
+    out, selection = selected
+    one, all_in = (f"{value:.4g}" for value in (epsilon_bounds([GaussianEvent(4.0)], DELTA).upper, spent()))
+    texts = {
+        "page": Page((out / "report.html").read_text()).text,
+        "sentence": selection.chosen.summary["privacy"],
+        "list": "\n".join(run.privacy for run in find_runs(out)),
+    }
+    published = publish(out / "chosen", tmp_path / "public", lambda path: "", None)
+    assert published.private
+    texts["release"] = (tmp_path / "public" / "statement.html").read_text()
+    for name, text in texts.items():
+        assert all_in in text, name
+        assert f"epsilon = {one}" not in text, name
+        assert f"epsilon {one}" not in text, name
+    assert json.loads((tmp_path / "public" / "statement.json").read_text())["guarantee_of_this_run_alone"] is None
+    for path in trials_in(out):
+        if path != (out / "chosen").resolve():
+            assert not publish(path, tmp_path / path.name, lambda path: "", None).private
+
+
+def test_the_page_tells_nothing_of_the_others(selected):
+    out, selection = selected
+    text = Page((out / "report.html").read_text()).text
+    assert "cifg_tiny" in text
+    assert "4 candidates" in text
+    chosen = selection.chosen.cell.directory
+    for path in trials_in(out):
+        summary = json.loads((path / "summary.json").read_text())
+        assert path == chosen or f"{summary['heldout_perplexity']:.1f}" not in text
+        for name in ("bytes_up", "training_seconds"):
+            assert str(summary[name]) not in text
+    for told in ("trials/", "000", f"{TRIALS} runs", f"{TRIALS} trials"):
+        assert told not in text
+    assert out.stat().st_mode & 0o77 == 0
+    assert not list(out.glob("*.csv"))
+
+
+def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
+    out, settings = tmp_path / "out", comparison(small_store)
+
+    def killed_after_one(cells, workers):
+        in_this_process(cells[:1], workers)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private_selection, "run_cells", killed_after_one)
+        with pytest.raises(KeyboardInterrupt):
+            run_selection(settings, out, 1)
+    record = out / "privacy" / "selection.jsonl"
+    assert record.stat().st_mode & 0o77 == 0
+    before = record.read_text()
+    assert not (out / "chosen").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrialsLaw, "draw", lambda self: pytest.fail("the number of trials was drawn again"))
+        patch.setattr(private_selection, "run_cells", lambda cells, workers: {cells[1]: "out of memory"})
+        with pytest.raises(CheckpointError, match=r"out of memory.*chooses nothing before all its runs are over"):
+            run_selection(settings, out, 1)
+        assert record.read_text() == before
+        patch.setattr(private_selection, "run_cells", in_this_process)
+        first = run_selection(settings, out, 1)
+        assert record.read_text().startswith(before)
+        # Over, it is found again as it was; nothing is trained, and nothing chosen again.
+        (first.chosen.cell.directory / "summary.json").touch()
+        after = {path: path.read_bytes() for path in out.rglob("*.jsonl")}
+        assert run_selection(settings, out, 1).chosen.cell.directory == first.chosen.cell.directory
+        assert {path: path.read_bytes() for path in out.rglob("*.jsonl")} == after
+    with pytest.raises(CheckpointError, match="holds a comparison with other settings: client_learning_rates"):
+        run_selection(comparison(small_store, client_learning_rates=(0.1,)), out, 1)
+    record.unlink()
+    with pytest.raises(LedgerError, match="is missing, but there are runs"):
+        run_selection(settings, out, 1)
+
+
+def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path):
+    settings = comparison(small_store)
+
+    def replaced(cells, workers):
+        in_this_process(cells, workers)
+        experiment = compose(Experiment, model="cifg_tiny", data=small_store, **RUN)
+        shutil.rmtree(cells[0].directory)
+        run_experiment(experiment, cells[0].directory)
+        return {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrialsLaw, "draw", lambda self: 1)
+        patch.setattr(private_selection, "run_cells", replaced)
+        with pytest.raises(CheckpointError, match="is no run of this selection"):
+            run_selection(settings, tmp_path / "out", 1)
+
+
+def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path):
+    """The choice tells of all that were chosen from, of which the statement of the best names what it began with."""
+    experiment = {"model": "cifg_tiny", "data": small_store, **RUN}
+    for name, noise in (("loud", 4.0), ("quiet", 0.5)):
+        run_experiment(compose(Experiment, **experiment | {"noise_multiplier": noise}), tmp_path / name)
+    parent, out = tmp_path / "parent", tmp_path / "out"
+    settings = comparison(small_store, init_from=parent)
+    shutil.copytree(tmp_path / "quiet", parent)
+
+    def other_parent(cells, workers):
+        in_this_process(cells[:1], workers)
+        shutil.rmtree(parent)
+        shutil.copytree(tmp_path / "loud", parent)
+        in_this_process(cells, workers)
+        return {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private_selection, "run_cells", other_parent)
+        with pytest.raises(CheckpointError, match="001: has other first parameters, first parameters that"):
+            run_selection(settings, out, 1)
+        patch.setattr(private_selection, "run_cells", lambda cells, workers: pytest.fail("went on"))
+        with pytest.raises(CheckpointError, match="was begun with other first parameters"):
+            run_selection(settings, out, 1)
+
+
+def test_a_run_that_takes_the_place_of_the_chosen_one_is_not_stated(selected, small_store, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(selected[0], out, symlinks=True)
+    shutil.rmtree((out / "chosen").resolve())
+    with pytest.raises(CheckpointError, match="is not the run that was chosen"):
+        run_selection(comparison(small_store), out, 1)
+
+
+def test_two_outcomes_of_one_selection_are_not_composed(here, small_store, tmp_path, capsys):
+    settings, one, other = comparison(small_store), tmp_path / "one", tmp_path / "other"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private_selection, "run_cells", lambda cells, workers: {cells[0]: "not run"})
+        with pytest.raises(CheckpointError, match="not run"):
+            run_selection(settings, one, 1)
+    shutil.copytree(one, other, symlinks=True)
+    for out in (one, other):
+        run_selection(settings, out, 1)
+    assert account_command.main(["ledger", str(one / "chosen"), str(other / "chosen"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["epsilon"] is None
+    assert "chosen by one private selection, of which one run alone is covered" in said["not_private"]
+
+
+def test_a_target_is_reached_with_the_choice(here, small_store, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrialsLaw, "draw", lambda self: 1)
+        target = {"noise_multiplier": None, "target_epsilon": 3.0}
+        found = run_selection(comparison(small_store, **target), tmp_path / "out", 1)
+    assert 2.98 < found.statement.total.epsilon <= 3.0
+    assert found.chosen.summary["privacy_guarantee"]["epsilon"] == found.statement.total.epsilon
+    assert found.statement.own.epsilon < 2.5
+
+
+def test_poisson_may_choose_nothing(here, small_store, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrialsLaw, "draw", lambda self: 0)
+        settings = comparison(small_store, private_selection="poisson", expected_trials=3.0, selection_eta=1.0)
+        found = run_selection(settings, tmp_path / "out", 1)
+    assert found.chosen is None
+    assert found.statement.total.epsilon == spent(TrialsLaw("poisson", 3.0))
+    text = Page(write_selection_page(settings, found, tmp_path, "fedlm compare").read_text()).text
+    assert "Nothing: no run was drawn" in text
+
+
+def test_what_begins_with_the_outcome_is_composed_with_the_choice(selected, small_store, tmp_path):
+    out, _ = selected
+    experiment = {"model": "cifg_tiny", "data": small_store, **RUN}
+    child = run_experiment(compose(Experiment, **experiment, init_from=out / "chosen"), tmp_path / "child")
+    both = composed_above([SelectionEvent((GaussianEvent(4.0),), LAW), GaussianEvent(4.0)], DELTA)
+    assert child["privacy_guarantee"]["epsilon"] == both > spent()
+    assert child["privacy_guarantee"]["rho"] is None
+    assert (
+        f"composed with 1 releases of gaussian noise, multiplier 4, of `fedlm simulate` in {out}/chosen"
+        in (child["privacy"])
+    )
+    other = next(path for path in trials_in(out) if path != (out / "chosen").resolve())
+    lost = run_experiment(compose(Experiment, **experiment, init_from=other), tmp_path / "lost")
+    assert lost["privacy_guarantee"] is None
+    assert "only the best is covered" in lost["privacy"]
+
+
+def test_a_choice_is_the_last_that_a_ledger_says(selected):
+    out, _ = selected
+    ledger = PrivacyLedger(out / "chosen" / "privacy" / "ledger.jsonl")
+    before = len(ledger.records)
+    ledger.choose()
+    assert (ledger.chosen, len(ledger.records)) == (True, before)
+    with pytest.raises(LedgerError, match="cannot follow 'chosen'"):
+        ledger.intend(Release(99, "digest"))
+
+
+def test_trials_are_independent_draws_of_candidates(here, small_store, tmp_path):
+    """Candidates of 100 draws among 4, by chi-squared; it fails of itself with probability 1e-6."""
+    import scipy.stats
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrialsLaw, "draw", lambda self: 100)
+        patch.setattr(private_selection, "run_cells", lambda cells, workers: {cells[0]: "not run"})
+        with pytest.raises(CheckpointError, match="not run"):
+            run_selection(comparison(small_store), tmp_path / "out", 1)
+    trials = json.loads((tmp_path / "out" / "privacy" / "selection.jsonl").read_text())["trials"]
+    counts = [sum(candidate == number for candidate, _ in trials) for number in range(4)]
+    assert scipy.stats.chisquare(counts).pvalue > 1e-6
+    # Two of 100 seeds of 31 bits are equal with probability 3e-6.
+    assert len({seed for _, seed in trials}) == 100
+
+
+def test_heldout_people_who_train_are_refused(here, small_store, tmp_path, monkeypatch):
+    train = private_selection.TokenStore.open(small_store).split("train")
+    monkeypatch.setattr(private_selection.TokenStore, "split", lambda self, name: train)
+    with pytest.raises(ConfigurationError, match="held-out clients that are training clients too"):
+        run_selection(comparison(small_store), tmp_path / "out", 1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_is_refused(here, small_store, tmp_path):
+    shutil.copytree(small_store, tmp_path / "data")
+    (tmp_path / "data" / "privacy-budget.jsonl").write_text("")
+    with pytest.raises(ConfigurationError, match="has a privacy budget, from which a private selection does not"):
+        run_selection(comparison(tmp_path / "data"), tmp_path / "out", 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seeds": (3, 4)}, "seeds is .3, 4.*each with a seed of its own; leave seeds out"),
+        ({"mechanisms": ("gaussian", "tree"), "privacy": "none"}, "mechanisms is .*runs of one privacy"),
+        ({"epsilons": (5.0,), "noise_multiplier": None}, "epsilons is .5.0,., but a private selection"),
+        ({"noise_seed": "experiment"}, "private_selection needs runs that are private"),
+        ({"noise_multiplier": None, "target_rho": 0.5}, "target_rho does not express a private selection"),
+        ({"audit_canaries": 4}, "audit_canaries: an audit is of one run"),
+        ({"private_selection": "poisson"}, "selection_eta is 0.5, which does nothing with private_selection poisson"),
+        (
+            {"private_selection": "none", "selection_eta": 1.0},
+            "expected_trials is 6.0, which does nothing with private_selection none",
+        ),
+        ({"expected_trials": 1.0}, "expected_trials is 1.0, but must lie above 1"),
+        ({"private_selection": "best"}, "private_selection is 'best', but must be one of none, poisson, truncated"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_to_do(settings, message):
+    with pytest.raises(ConfigurationError, match=message):
+        comparison(Path("corpus"), **settings)
+
+
+def test_candidates_are_all_combinations():
+    found = comparison(Path("corpus"), models=("a", "b")).candidates()
+    named = [(one.model, one.client_learning_rate, one.server_learning_rate) for one in found]
+    assert named == list(itertools.product(("a", "b"), (0.1, 0.5), (0.01, 0.1)))
