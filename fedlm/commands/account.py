@@ -20,6 +20,7 @@ from fedlm.fl_core.privacy.mechanisms.interface import Mechanism
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan, plan_noise
+from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.simulations.experiments.configuration import Experiment
@@ -358,8 +359,7 @@ def _print(statement: dict[str, Any]) -> None:
     unlimited = statement["epsilon"] is None and not statement.get("not_private")
     for name, value in (statement | ({"epsilon": "infinite"} if unlimited else {})).items():
         if name in _SHOWN and value is not None:
-            shown = f"{value:.6g}" if isinstance(value, float) else str(value)
-            _print_line(console, name.replace("_", " "), shown)
+            _print_line(console, name.replace("_", " "), _shown(name, value))
     vocabularies = statement.get("vocabularies", [statement[ORIGIN_FIELD]] if ORIGIN_FIELD in statement else [])
     for vocabulary in vocabularies:
         _print_line(console, "vocabulary", vocabulary["statement"])
@@ -369,6 +369,12 @@ def _print(statement: dict[str, Any]) -> None:
         text = f"{training['folder']}: fedlm {training['command']}, {training['steps']} releases at most, {noise}"
         _print_line(console, "training", text)
     _print_line(console, "assumptions", f"\n{'':{_MARGIN + 2}}".join(statement["assumptions"]))
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in _BOUNDS and isinstance(value, float):
+        return _BOUNDS[name](value, 6)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _print_line(console: Console, name: str, text: str) -> None:
@@ -412,6 +418,10 @@ _SHOWN = (
     "interrupted_generations",
     "clip_norm",
 )
+_BOUNDS = {
+    **dict.fromkeys(("epsilon_budget", "epsilon", "delta", "epsilon_by_rdp", "rho", "sensitivity"), rounded_up),
+    "epsilon_lower": rounded_down,
+}
 _STATEMENTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "dpsgd": _dpsgd,
     "simulate": _simulation,

@@ -7,6 +7,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.simulations.experiments.comparison import Cell
 
 _PLAIN_SECONDS = 15.0
@@ -95,10 +96,13 @@ class StepProgress(_Bar):
             "gradient_norm_p50": "median norm {:.2g}",
             "signal_to_noise": "signal/noise {:.2g}",
             # Unit, adjacency, delta and assumptions have no room in a line.
-            "epsilon": "epsilon {:.3g} as `fedlm account ledger` states it",
+            "epsilon": "epsilon {} as `fedlm account ledger` states it",
             "mfu": "MFU {:.1%}",
         }
-        shown = [text.format(row[name]) for name, text in names.items() if row.get(name) is not None]
+        found = {name: row[name] for name in names if row.get(name) is not None}
+        if "epsilon" in found:
+            found["epsilon"] = rounded_up(found["epsilon"], 3)
+        shown = [names[name].format(value) for name, value in found.items()]
         self._numbers = f"[step {row['step'] + 1}: {', '.join(shown)}]"
 
     def noticed(self, message: str) -> None:

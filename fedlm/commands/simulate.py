@@ -9,6 +9,7 @@ from rich.markup import escape
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
 from fedlm.commands.progress import RoundProgress
+from fedlm.fl_core.privacy.printed_bounds import rounded_down
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
 
@@ -65,9 +66,9 @@ def main(argv: list[str]) -> int:
     console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
     if audit := summary.get("audit"):
         console.print(
-            f"audit: epsilon is at least {audit['epsilon_lower_bound']:.3g} at delta {audit['delta']:.3g} with "
-            f"{audit['confidence']:.0%} confidence; {audit['canaries']} canaries are told apart with an AUC of "
-            f"{audit['auc']:.3f}",
+            f"audit: epsilon is at least {rounded_down(audit['epsilon_lower_bound'], 3)} at delta "
+            f"{rounded_down(audit['delta'])} with {audit['confidence']:.0%} confidence; {audit['canaries']} canaries "
+            f"are told apart with an AUC of {audit['auc']:.3f}",
             soft_wrap=True,
         )
     console.print(f"everything is in {command.out}", soft_wrap=True)

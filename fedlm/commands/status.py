@@ -23,6 +23,7 @@ from fedlm.fl_core.deployment.addresses import check_address, loopback_only
 from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
 _SECONDS = 10.0
 
@@ -150,4 +151,7 @@ def _privacy_line(privacy: dict[str, Any] | None) -> str:
     spent, budget = (
         math.inf if value is None else value for value in (privacy["epsilon_spent"], privacy["epsilon_budget"])
     )
-    return f"privacy: epsilon {spent:.4g} of {budget:.4g} spent at delta {privacy['delta']:g}; {privacy['statement']}"
+    return (
+        f"privacy: epsilon {rounded_up(spent)} of {rounded_up(budget)} spent at delta {rounded_up(privacy['delta'])}; "
+        f"{privacy['statement']}"
+    )

@@ -32,6 +32,7 @@ from fedlm.fl_core.privacy.participation import (
     TruncatedPoissonParticipation,
 )
 from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 _MOST_LOSS = 1e6  # epsilon, or rho, that noise is found for
@@ -94,11 +95,11 @@ class Guarantee:
 
     def sentence(self) -> str:
         """Say it in one sentence."""
-        rho = "" if self.rho is None else f", rho-zCDP with rho = {self.rho:.4g}"
+        rho = "" if self.rho is None else f", rho-zCDP with rho = {rounded_up(self.rho)}"
         return (
-            f"(epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g})-differential privacy{rho}; unit: {self.unit}; "
-            f"adjacency: {self.adjacency}; {self.rounds} {_names(self.unit)[1]}s of {self.mechanism} noise, multiplier "
-            f"{self.noise_multiplier:.6g}"
+            f"(epsilon = {rounded_up(self.epsilon)}, delta = {rounded_up(self.delta)})-differential privacy{rho}; "
+            f"unit: {self.unit}; adjacency: {self.adjacency}; {self.rounds} {_names(self.unit)[1]}s of "
+            f"{self.mechanism} noise, multiplier {self.noise_multiplier:.6g}"
         )
 
 

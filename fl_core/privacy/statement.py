@@ -35,6 +35,7 @@ from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.plan import Adjacency, PrivacyPlan
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.private_selection import AnyEvent, SelectionEvent, composed_above, composed_bounds
 from fedlm.fl_core.privacy.vocabulary_origin import ASSUMPTIONS, ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import vocabulary_events
@@ -508,13 +509,13 @@ def _check_left(what: str, spent: float, target: float) -> None:
     if not spent < target:
         raise ConfigurationError(
             f"the target {what} is {target:g} in all, but what the run begins with, its vocabulary and its first "
-            f"parameters, has spent {spent:.4g} already; ask for more, or begin with others"
+            f"parameters, has spent {rounded_up(spent)} already; ask for more, or begin with others"
         )
 
 
 def _too_much_delta(vocabulary: VocabularyOrigin, delta: float) -> str:
     assert vocabulary.private is not None
     return (
-        f"the vocabulary was made with delta {vocabulary.private.delta:g}, of which delta {delta:g} leaves nothing for "
-        "the run; give a larger --delta, or import the data with a smaller --vocabulary-delta"
+        f"the vocabulary was made with delta {rounded_up(vocabulary.private.delta)}, of which delta {delta:g} leaves "
+        "nothing for the run; give a larger --delta, or import the data with a smaller --vocabulary-delta"
     )

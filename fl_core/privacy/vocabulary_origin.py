@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
 Kind = Literal["training text", "given", "public", "private"]
 STORE_HEADER = "store.json"
@@ -103,8 +104,8 @@ class VocabularyOrigin:
                 assert self.private is not None
                 return (
                     f"the vocabulary is covered: it was made of the training text{where}, with (epsilon = "
-                    f"{self.private.epsilon:.4g}, delta = {self.private.delta:.4g})-differential privacy for each "
-                    f"client; {MECHANISM}, noise multiplier {self.private.noise_multiplier:.6g}"
+                    f"{rounded_up(self.private.epsilon)}, delta = {rounded_up(self.private.delta)})-differential "
+                    f"privacy for each client; {MECHANISM}, noise multiplier {self.private.noise_multiplier:.6g}"
                 )
         known = "" if self.recorded else " (nothing is recorded of it, so this is taken to be so)"
         return (

@@ -21,6 +21,7 @@ from fedlm.fl_core.errors import ConfigurationError, UserError
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.record_chain import Record, RecordChain
 from fedlm.fl_core.privacy.statement import Joint, compose_trainings
 from fedlm.fl_core.privacy.vocabulary_origin import origin_of_data
@@ -87,10 +88,11 @@ class DataBudget:
             if joint.epsilon is None or joint.epsilon > self.epsilon:
                 spent = "nothing can be promised: " + "; ".join(joint.not_private)
                 if joint.epsilon is not None:
-                    spent = f"with it, epsilon would be {joint.epsilon:.4g}"
+                    spent = f"with it, epsilon would be {rounded_up(joint.epsilon)}"
                 raise BudgetError(
-                    f"{self._path}: the runs on this data set may spend epsilon = {self.epsilon:.4g} at delta = "
-                    f"{self.delta:.4g} together, and this run does not fit: {spent}. Plan more noise or fewer rounds"
+                    f"{self._path}: the runs on this data set may spend epsilon = {rounded_up(self.epsilon)} at "
+                    f"delta = {rounded_up(self.delta)} together, and this run does not fit: {spent}. Plan "
+                    "more noise or fewer rounds"
                 )
             chain.append({"kind": "reserve", "secret": commitment, "trainings": [phase._asdict() for phase in new]})
 

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, Phase, as_records, recorded_ancestry, settings_in
+from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.statement import law_of, state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
@@ -259,4 +260,5 @@ def _write(folder: Path, record: dict[str, Any], params: Any, about: dict[str, A
 def _page(record: dict[str, Any]) -> str:
     loader = FileSystemLoader(Path(__file__).parent)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    pages.filters |= {"rounded_up": rounded_up, "rounded_down": rounded_down}
     return pages.get_template("statement.html").render(record=record, not_private=NOT_PRIVATE)

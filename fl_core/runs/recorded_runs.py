@@ -12,6 +12,7 @@ from typing import Any
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, TUNING_FIELD
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
@@ -110,7 +111,8 @@ class RecordedRun:
         total = stated.total
         # The terms alone; what they mean is in the summary.
         unit, adjacency = (words.partition(":")[0] for words in (total.unit, total.adjacency))
-        terms = f"epsilon {total.epsilon:.4g} at delta {total.delta:.4g}; unit: {unit}; adjacency: {adjacency}"
+        bounds = f"epsilon {rounded_up(total.epsilon)} at delta {rounded_up(total.delta)}"
+        terms = f"{bounds}; unit: {unit}; adjacency: {adjacency}"
         return "; ".join([terms, *_provisos(stated.as_json())])
 
     def score(self, name: str) -> float | None:

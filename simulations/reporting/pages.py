@@ -7,6 +7,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.simulations.plot_style import settle, to_png, to_svg
 
 
@@ -19,6 +20,7 @@ def page_template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["rounded_up"] = rounded_up
     return environment.get_template(name)
 
 

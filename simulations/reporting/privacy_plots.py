@@ -14,6 +14,7 @@ from fedlm.fl_core.privacy.accounting import account, calibrate
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.simulations.plot_style import FAMILIES, GRID, MUTED, new_figure
 
 _POINTS = 240
@@ -72,7 +73,9 @@ def plot_mechanisms(
 
 def _draw_error(axes: Axes, plans: list[PrivacyPlan], epsilon: float, delta: float) -> None:
     axes.set_title(
-        f"Noise in the model, all at epsilon {epsilon:g} (delta {delta:g}): lower is better", fontsize=10, loc="left"
+        f"Noise in the model, all at epsilon {rounded_up(epsilon)} (delta {rounded_up(delta)}): lower is better",
+        fontsize=10,
+        loc="left",
     )
     axes.set_ylabel("noise in the sum of all rounds so far\n(standard deviation, clip norms)", fontsize=8)
     axes.set_yscale("log")
@@ -95,7 +98,7 @@ def _draw_error(axes: Axes, plans: list[PrivacyPlan], epsilon: float, delta: flo
 
 def _draw_spent(axes: Axes, plans: list[PrivacyPlan], delta: float) -> None:
     axes.set_title("Privacy spent once the model of a round is released", fontsize=10, loc="left")
-    axes.set_ylabel(f"epsilon\n(at delta {delta:g})", fontsize=8)
+    axes.set_ylabel(f"epsilon\n(at delta {rounded_up(delta)})", fontsize=8)
     axes.set_xlabel("round", fontsize=8)
     drawn: list[list[float]] = []
     for plan, colour in zip(plans, itertools.cycle(FAMILIES), strict=False):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, REPEATABLE
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.simulations.experiments.comparison import CellResult
 
 NO_NOISE = "no noise"
@@ -47,7 +48,7 @@ class RunPrivacy:
         if self.mechanism == "none":
             return NO_NOISE
         if self.private:
-            return "no finite epsilon" if self.epsilon is None else f"epsilon {self.epsilon:.4g}"
+            return "no finite epsilon" if self.epsilon is None else f"epsilon {rounded_up(self.epsilon)}"
         noise = "" if self.noise_multiplier is None else f", noise multiplier {self.noise_multiplier:.4g}"
         return NOT_PRIVATE + noise
 

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.simulations.plot_style import FAMILIES, INK, MARKERS, MUTED, new_figure, short_name
 from fedlm.simulations.reporting.line_styles import line_styles
 from fedlm.simulations.reporting.plots import fit_perplexities, style_axes
@@ -182,7 +183,7 @@ def _fit(axes: Axes, every: Sequence[Series], beyond: float) -> None:
     fit_perplexities(axes, low, min(max(highs), low * 1e9))
     epsilons = _epsilons(every)
     shown = epsilons if len(epsilons) <= MOST_TICKS else epsilons[:: -(-len(epsilons) // MOST_TICKS)]
-    ticks = {epsilon: f"{epsilon:.4g}" for epsilon in shown}
+    ticks = {epsilon: rounded_up(epsilon) for epsilon in shown}
     if any(series.without_noise for series in every):
         ticks[beyond] = "no noise"
     axes.set_xscale("log")

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from tests.support.processes import ENVIRONMENT, rows_of
 
 SETTINGS = {
@@ -119,7 +120,7 @@ def test_a_private_run_says_what_it_spent_and_so_does_its_ledger(small_store, tm
     result = fedlm_here(*options(small_store, out, **PRIVATE | {"rounds": 3}))
     assert result.returncode == 0, result.stderr
     guarantee = summary_of(out)["privacy_guarantee"]
-    assert f"privacy: (epsilon = {guarantee['epsilon']:.4g}, delta = " in result.stdout
+    assert f"privacy: (epsilon = {rounded_up(guarantee['epsilon'])}, delta = " in result.stdout
     stated = fedlm_here("account", "ledger", out, "--json")
     assert json.loads(stated.stdout)["epsilon"] == guarantee["epsilon"]
     refused = fedlm_here(*options(small_store, out, **PRIVATE | {"rounds": 4}))

@@ -23,6 +23,7 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.privacy import private_words
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.runs.cleaning import removable, remove
 from fedlm.fl_core.runs.data_budget import DataBudget
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
@@ -420,7 +421,7 @@ class History:
                 page = (out / PAGE_FILE).read_text()
                 if record["privacy_guarantee"] is None and NOT_PRIVATE not in page:
                     found.append(Fault(f"{run.folder.name}: {PAGE_FILE}", page[:200], 0.0))
-                elif record["privacy_guarantee"] and f"{record['privacy_guarantee']['epsilon']:.4g}" not in page:
+                elif record["privacy_guarantee"] and rounded_up(record["privacy_guarantee"]["epsilon"]) not in page:
                     found.append(Fault(f"{run.folder.name}: {PAGE_FILE} without epsilon", page[:200], 0.0))
             finally:
                 shutil.rmtree(out, ignore_errors=True)

@@ -14,6 +14,7 @@ from fedlm.fl_core.deployment.server.round_rules import RoundProgress
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state_sql import SqlState
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
@@ -116,7 +117,7 @@ class Overview:
             yield clients
         yield from _scores(found["latest"])
         if privacy is not None and privacy["private"]:
-            terms = f"delta {privacy['delta']:g}; unit {privacy['unit']}; adjacency {privacy['adjacency']}"
+            terms = f"delta {rounded_up(privacy['delta'])}; unit {privacy['unit']}; adjacency {privacy['adjacency']}"
             epsilon = GaugeMetricFamily("fedlm_epsilon", f"Privacy loss at {terms}.", labels=["of"])
             for name in ("spent", "budget"):
                 value = privacy[f"epsilon_{name}"]

@@ -56,6 +56,17 @@ def test_a_statement_is_whole(kind, capsys):
     assert "at most 2 rounds" in statement["assumptions"][0]
 
 
+def test_what_is_printed_is_no_less_than_what_json_says(capsys):
+    words = ["gaussian", *BOUNDED, "--noise-multiplier", "2.345", "--delta", "1.2345678e-6"]
+    exact = state(capsys, *words)
+    assert main(["account", *words]) == 0
+    lines = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line]
+    shown = {" ".join(line[:-1]).strip(): line[-1] for line in lines}
+    for name in ("epsilon", "delta", "rho", "sensitivity"):
+        assert 0 <= float(shown[name]) - exact[name] <= 1e-5 * exact[name]
+    assert -1e-5 * exact["epsilon"] <= float(shown["epsilon lower"]) - exact["epsilon_lower"] <= 0
+
+
 @pytest.mark.parametrize(("rounds", "most", "apart", "squared"), [(8, 2, 1, 14), (16, 4, 4, 36), (1, 1, 1, 1)])
 def test_known_numbers_of_trees(rounds, most, apart, squared, capsys):
     words = ["--rounds", rounds, "--max-participations", most, "--min-separation", apart]

@@ -10,7 +10,7 @@ from fedlm.commands import models
 from fedlm.commands.account import KINDS
 from fedlm.commands.cli import COMMANDS, main
 from fedlm.commands.command_tree import find_commands
-from fedlm.commands.progress import bytes_text, describe_round, time_text
+from fedlm.commands.progress import StepProgress, bytes_text, describe_round, time_text
 from fedlm.simulations.experiments.presets import PRESETS, SIMULATION_PRESETS
 
 
@@ -197,3 +197,10 @@ def test_options_of_several_processes_must_fit(options, message, capsys, tmp_pat
     words = ["simulate", "--model", "cifg_tiny", "--data", str(tmp_path), "--out", str(tmp_path / "out"), *options]
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_epsilon_on_the_way_is_no_less_than_it_was(capsys):
+    with StepProgress("cifg_tiny") as progress:
+        progress.published({"step": 4, "epsilon": 2.3401})
+        progress.stepped(9, 9, 100.0)
+    assert "epsilon 2.35 as" in " ".join(capsys.readouterr().err.split())

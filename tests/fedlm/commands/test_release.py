@@ -14,6 +14,7 @@ from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.ancestry import as_records, recorded_ancestry
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.publishing import PAGE_FILE, load_published
 from fedlm.models.registry import create_model
@@ -70,7 +71,7 @@ def test_model_settings_and_statement_are_published(runs, fedlm_here, tmp_path, 
     assert parameters_digest(params) == summary["parameters_sha256"] == record["parameters_sha256"]
     page = (tmp_path / "out" / PAGE_FILE).read_text()
     for words in (
-        f"epsilon = {summary['privacy_guarantee']['epsilon']:.4g}",
+        f"epsilon = {rounded_up(summary['privacy_guarantee']['epsilon'])}",
         "zero-out",
         "NOT COVERED",
         "composed with",

@@ -13,6 +13,7 @@ from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.runs.cleaning import removable, remove, whole_runs
 from fedlm.fl_core.runs.recorded_runs import find_runs, read_run
@@ -22,7 +23,7 @@ SETTINGS = {"model": "cifg_tiny", "rounds": 4, "data": "store", "noise_seed": "e
 PLAN = PrivacyPlan("gaussian", 6, 4.0, BoundedParticipation(None, 1))
 LIE = {"epsilon": 0.25, "delta": 1e-5, "unit": "client: all of it", "adjacency": "zero-out: one is"}
 """What somebody has written into the summary of a private run."""
-TERMS = f"epsilon {gaussian_epsilon(4.0, 2.0, 1e-5):.4g} at delta 1e-05; unit: client; adjacency: zero-out"
+TERMS = f"epsilon {rounded_up(gaussian_epsilon(4.0, 2.0, 1e-5))} at delta 1e-05; unit: client; adjacency: zero-out"
 
 
 def make_run(

@@ -13,6 +13,7 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.composition import GaussianEvent, epsilon_bounds
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.private_selection import SelectionEvent, composed_above
 from fedlm.fl_core.runs.publishing import publish
 from fedlm.fl_core.runs.recorded_runs import find_runs
@@ -112,7 +113,7 @@ def test_the_best_alone_is_promised_anything(selected, capsys):
 
 def test_nothing_gives_the_best_of_several_the_epsilon_of_one(selected, tmp_path, capsys):
     out, selection = selected
-    one, all_in = (f"{value:.4g}" for value in (epsilon_bounds([GaussianEvent(4.0)], DELTA).upper, spent()))
+    one, all_in = (rounded_up(value) for value in (epsilon_bounds([GaussianEvent(4.0)], DELTA).upper, spent()))
     texts = {
         "page": Page((out / "report.html").read_text()).text,
         "sentence": selection.chosen.summary["privacy"],

@@ -12,6 +12,7 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms import blt
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -91,7 +92,12 @@ def test_each_mechanism_ends_with_a_statement(settings, mechanism, tmp_path):
     assert guarantee["unit"].startswith("client")
     assert guarantee["adjacency"].startswith(adjacency)
     assert (guarantee["mechanism"], guarantee["rounds"]) == (mechanism, 6)
-    for words in (f"epsilon = {guarantee['epsilon']:.4g}", "delta = ", "unit: client", f"adjacency: {adjacency}"):
+    for words in (
+        f"epsilon = {rounded_up(guarantee['epsilon'])}",
+        "delta = ",
+        "unit: client",
+        f"adjacency: {adjacency}",
+    ):
         assert words in summary["privacy"]
     assert "NOT PRIVATE" not in summary["privacy"]
     rows = rows_of(tmp_path)
