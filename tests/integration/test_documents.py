@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedlm.simulations.data.sources.registry import SOURCES
+from tests.support.processes import type_script
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,15 +81,7 @@ def test_the_data_page_works_as_it_is_written(workplace):
     commands = blocks("docs/data.md", "sh")
     assert len(commands) >= 8
     for command in commands:
-        result = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command],
-            cwd=workplace,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert result.returncode == 0, f"{command}\n{result.stderr}"
+        type_script(command, workplace, environment)
     script = workplace / "source.py"
     script.write_text("\n".join(blocks("docs/data.md", "python")))
     result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
@@ -128,16 +121,7 @@ def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
     for command in commands:
         for port, free in zip(written, free_ports(len(written)), strict=True):
             command = command.replace(f":{port}", f":{free}")
-        result = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command],
-            cwd=workplace,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        logs = "".join(path.read_text() for path in workplace.glob("*.log"))
-        assert result.returncode == 0, f"{command}\n{result.stderr}\n{logs}"
+        type_script(command, workplace, environment)
     for run in ("deployment", "shared"):
         summary = json.loads((workplace / "runs" / run / "summary.json").read_text())
         assert (summary["status"], summary["rounds"]) == ("finished", 3)
@@ -239,15 +223,7 @@ def test_the_deployment_on_one_machine_works(workplace, free_ports):
     for command in blocks(page, "sh"):
         for port, free in zip(("8470", "8471"), free_ports(2), strict=True):
             command = command.replace(f":{port}", f":{free}")
-        result = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert result.returncode == 0, f"{command}\n{result.stderr}"
+        type_script(command, folder, environment)
     assert run_python(page, folder) == "finished 3 NOT PRIVATE\n"
 
 
@@ -271,15 +247,6 @@ def test_the_script_of_several_processes_works(workplace, free_port):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     (script,) = scripts(SIMULATIONS)
     assert "12355" in script
-    result = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script.replace("12355", str(free_port))],
-        cwd=workplace,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    file = workplace / "runs" / "two_processes" / "summary.json"
-    assert (result.returncode, file.exists()) == (0, True), result.stderr
-    summary = json.loads(file.read_text())
+    type_script(script.replace("12355", str(free_port)), workplace, environment, seconds=500)
+    summary = json.loads((workplace / "runs" / "two_processes" / "summary.json").read_text())
     assert (summary["status"], summary["machine"]["processes"]) == ("finished", 2)

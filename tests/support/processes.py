@@ -1,7 +1,12 @@
 """Commands that run in processes of their own."""
 
+import contextlib
 import os
+import signal
 import socket
+import subprocess
+import threading
+from pathlib import Path
 
 from fedlm.fl_core.runs.metrics_log import read_rows
 
@@ -24,6 +29,30 @@ def finish(process):
     finally:
         process.kill()
     return process.returncode, output, errors
+
+
+def type_script(script, folder, environment, seconds=300):
+    """Run a script of a shell, whose processes end with it; it has so many seconds. Returns its errors."""
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    timer = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
+    timer.start()
+    try:
+        _, errors = process.communicate()
+    finally:
+        timer.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    logs = "".join(path.read_text() for path in Path(folder).glob("*.log"))
+    assert process.returncode == 0, f"{process.returncode}: {script}\n{errors}\n{logs}"
+    return errors
 
 
 def rows_of(out):
