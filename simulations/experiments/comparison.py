@@ -245,5 +245,7 @@ def read_result(cell: Cell, failure: str | None = None) -> CellResult:
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); remove {cell.directory} and run again") from error
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}); remove that file, and give the same command again"
+        ) from error
     return CellResult(cell, restated(summary, cell.directory), rows)

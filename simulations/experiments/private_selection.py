@@ -18,10 +18,10 @@ from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import with_changes
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD
-from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
-from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
-from fedlm.fl_core.privacy.record_chain import Record, RecordChain
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.record_chain import Record
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import Statement, state_plan
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, TRAINING_DATA
@@ -39,12 +39,10 @@ from fedlm.simulations.experiments.comparison import (
 )
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.preparation import prepare
+from fedlm.simulations.experiments.selection_record import SelectionRecord, ledger_path
 
-SELECTION_FILE = "selection.jsonl"
-"""In the folder `privacy` of a selection: what was drawn, and what was chosen. It is the operator's alone."""
 SCORE = "the loss on held-out clients of its last model"
 CHOSEN = "chosen"
-_TRIALS = "trials"
 _SEEDS = 2**31
 
 
@@ -87,45 +85,53 @@ def run_selection(
     make_folder(out / PRIVACY_FOLDER, private=True)
     keep_private(out)
     with run_lock(out):
-        chain = RecordChain(out / PRIVACY_FOLDER / SELECTION_FILE, _check_order, _damaged)
-        if not chain.records:
-            if (out / _TRIALS).exists():
-                raise _damaged(f"{out / PRIVACY_FOLDER / SELECTION_FILE}: is missing, but there are runs")
+        record = SelectionRecord(out)
+        drawn = record.drawn
+        if drawn is None:
             count = law.draw()
             trials = [[secrets.randbelow(len(candidates)), secrets.randbelow(_SEEDS)] for _ in range(count)]
             about = law.as_json() | {"candidates": len(candidates), "id": secrets.token_hex(16)}
-            chain.append({"kind": "drawn", "selection": about, "trials": trials, "beginning": beginning})
+            drawn = record.draw(count, {"selection": about, "trials": trials, "beginning": beginning})
             keep_private(out)
-        drawn = chain.records[0]
         cells = [
             Cell(
                 with_changes(candidates[candidate], seed=seed),
-                out / _TRIALS / f"{number:03d}",
+                record.folder(number),
                 {"selection": drawn["selection"]},
             )
             for number, (candidate, seed) in enumerate(drawn["trials"])
         ]
-        if len(chain.records) == 1:
+        found = record.chosen
+        if found is None:
             if drawn["beginning"] != beginning:
                 raise CheckpointError(
                     f"{out}: the private selection was begun with {_difference(drawn['beginning'], beginning)}; give "
                     "what it was begun with, or another --out"
                 )
-            chain.append({"kind": "chosen", **_train_and_find(cells, drawn, workers)})
-        place = chain.records[1]["trial"]
+            found = record.choose(_train_and_find(cells, drawn, record, workers))
+        place = found["trial"]
         keep_private(out)
         if place is None:
             return Selection(planned, None)
-        _check_chosen(cells[place], chain.records[1])
+        _check_chosen(cells[place], found)
         chosen = _choose(cells[place], out / CHOSEN)
     stated = statement_in(chosen.cell.directory)
     assert stated is not None
     return Selection(stated, chosen)
 
 
-def _train_and_find(cells: list[Cell], drawn: Record, workers: int | None) -> Record:
-    """Train what is left of the runs, and find the best of all."""
-    failures = run_cells(cells, workers or default_workers())
+def _train_and_find(cells: list[Cell], drawn: Record, record: SelectionRecord, workers: int | None) -> Record:
+    """Train what is left of the runs, and find the best of all. What was seen of one is on record from then on."""
+    numbers, begun = {cell: number for number, cell in enumerate(cells)}, set()
+
+    def observe(cell: Cell, row: dict[str, Any]) -> None:
+        if cell not in begun or row["round"] + 1 == cell.experiment.rounds:
+            begun.add(cell)
+            record.see(numbers[cell])
+
+    record.check(len(cells))
+    failures = run_cells(cells, workers or default_workers(), observe)
+    record.check(len(cells))
     if failures:
         places = ", ".join(f"{cell.directory} ({why})" for cell, why in failures.items())
         raise CheckpointError(
@@ -136,7 +142,7 @@ def _train_and_find(cells: list[Cell], drawn: Record, workers: int | None) -> Re
     best = _best([read_result(cell) for cell in cells])
     if best is None:
         return {"trial": None, "ledger": None}
-    return {"trial": cells.index(best.cell), "ledger": PrivacyLedger(_ledger_path(best.cell)).hashes[0]}
+    return {"trial": cells.index(best.cell), "ledger": PrivacyLedger(ledger_path(best.cell.directory)).hashes[0]}
 
 
 def _check_data(store: TokenStore) -> None:
@@ -192,7 +198,7 @@ def _check_alike(cells: list[Cell], drawn: Record) -> None:
       CheckpointError: there is one.
     """
     for cell in cells:
-        ledger = PrivacyLedger(_ledger_path(cell))
+        ledger = PrivacyLedger(ledger_path(cell.directory))
         about = ledger.about
         if about.get(TUNING_FIELD, {}).get("selection") != drawn["selection"]:
             raise CheckpointError(f"{cell.directory}: is no run of this selection; put back the one that was there")
@@ -226,7 +232,7 @@ def _best(results: list[CellResult]) -> CellResult | None:
 def _choose(cell: Cell, link: Path) -> CellResult:
     """Enter the choice into the run's ledger, and what it promises now into its summary; and link to it."""
     with run_lock(cell.directory):
-        PrivacyLedger(_ledger_path(cell)).choose()
+        PrivacyLedger(ledger_path(cell.directory)).choose()
         path = cell.directory / SUMMARY_FILE
         summary = restated(json.loads(path.read_text(encoding="utf-8")), cell.directory)
         write_atomically(path, json.dumps(summary, indent=2) + "\n", private=True)
@@ -236,16 +242,3 @@ def _choose(cell: Cell, link: Path) -> CellResult:
     beside.symlink_to(cell.directory.relative_to(link.parent))
     beside.replace(link)
     return read_result(cell)
-
-
-def _ledger_path(cell: Cell) -> Path:
-    return cell.directory / PRIVACY_FOLDER / LEDGER_FILE
-
-
-def _check_order(records: list[Record], record: Record) -> None:
-    if record.get("kind") != ("drawn", "chosen", None)[min(len(records), 2)]:
-        raise _damaged(f"a record {record.get('kind')!r} is out of order")
-
-
-def _damaged(found: str) -> LedgerError:
-    return LedgerError(f"{found}; put the record of the private selection back as it was, or begin with another --out")

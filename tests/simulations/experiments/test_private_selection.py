@@ -1,5 +1,6 @@
 """Private selections as they run: what is drawn once, what is chosen, and what is said of it."""
 
+import functools
 import itertools
 import json
 import shutil
@@ -49,10 +50,11 @@ def comparison(store, **changes):
     return compose(Comparison, data=store, **RUN | grid | CHOICE | changes)
 
 
-def in_this_process(cells, workers):
+def in_this_process(cells, workers, observe):
     for cell in cells:
         if not (cell.directory / "summary.json").exists():
-            run_experiment(cell.experiment, cell.directory, tuning=cell.tuning)
+            see = functools.partial(observe, cell)
+            run_experiment(cell.experiment, cell.directory, lambda row, rounds, see=see: see(row), tuning=cell.tuning)
     return {}
 
 
@@ -152,8 +154,8 @@ def test_the_page_tells_nothing_of_the_others(selected):
 def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
     out, settings = tmp_path / "out", comparison(small_store)
 
-    def killed_after_one(cells, workers):
-        in_this_process(cells[:1], workers)
+    def killed_after_one(cells, workers, observe):
+        in_this_process(cells[:1], workers, observe)
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
@@ -166,7 +168,7 @@ def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
     assert not (out / "chosen").exists()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrialsLaw, "draw", lambda self: pytest.fail("the number of trials was drawn again"))
-        patch.setattr(private_selection, "run_cells", lambda cells, workers: {cells[1]: "out of memory"})
+        patch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[1]: "out of memory"})
         with pytest.raises(CheckpointError, match=r"out of memory.*chooses nothing before all its runs are over"):
             run_selection(settings, out, 1)
         assert record.read_text() == before
@@ -185,13 +187,47 @@ def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
         run_selection(settings, out, 1)
 
 
+def test_a_run_that_was_seen_is_not_drawn_again(here, small_store, tmp_path):
+    out, settings = tmp_path / "out", comparison(small_store)
+
+    def killed_after_one(cells, workers, observe):
+        in_this_process(cells[:1], workers, observe)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private_selection, "run_cells", killed_after_one)
+        with pytest.raises(KeyboardInterrupt):
+            run_selection(settings, out, 1)
+        patch.setattr(private_selection, "run_cells", lambda *_: pytest.fail("went on"))
+        first, last = out / "trials" / "000", out / "trials" / f"{TRIALS - 1:03d}"
+        for folder, left, message in (
+            (first, (), "000: a run of this private selection is missing. What was seen of a run is not drawn again"),
+            (last, (), "a run of this private selection is missing"),
+            (first, ("",), "000: its ledger is missing, or is not the one that this private selection has seen"),
+        ):
+            beside = tmp_path / "beside"
+            folder.rename(beside)
+            for name in left:
+                (folder / name).mkdir()
+            with pytest.raises(CheckpointError, match=message):
+                run_selection(settings, out, 1)
+            shutil.rmtree(folder, ignore_errors=True)
+            beside.rename(folder)
+        patch.setattr(private_selection, "run_cells", in_this_process)
+        assert run_selection(settings, out, 1).chosen is not None
+
+
+def test_a_selection_that_was_interrupted_while_it_was_drawn_is_drawn(here, small_store, tmp_path):
+    (tmp_path / "out" / "trials" / "007").mkdir(parents=True)
+    assert run_selection(comparison(small_store), tmp_path / "out", 1).chosen is not None
+    assert len(trials_in(tmp_path / "out")) == TRIALS
+
+
 def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path):
     settings = comparison(small_store)
 
-    def replaced(cells, workers):
-        in_this_process(cells, workers)
+    def replaced(cells, workers, observe):
         experiment = compose(Experiment, model="cifg_tiny", data=small_store, **RUN)
-        shutil.rmtree(cells[0].directory)
         run_experiment(experiment, cells[0].directory)
         return {}
 
@@ -211,18 +247,18 @@ def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path):
     settings = comparison(small_store, init_from=parent)
     shutil.copytree(tmp_path / "quiet", parent)
 
-    def other_parent(cells, workers):
-        in_this_process(cells[:1], workers)
+    def other_parent(cells, workers, observe):
+        in_this_process(cells[:1], workers, observe)
         shutil.rmtree(parent)
         shutil.copytree(tmp_path / "loud", parent)
-        in_this_process(cells, workers)
+        in_this_process(cells, workers, observe)
         return {}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(private_selection, "run_cells", other_parent)
         with pytest.raises(CheckpointError, match="001: has other first parameters, first parameters that"):
             run_selection(settings, out, 1)
-        patch.setattr(private_selection, "run_cells", lambda cells, workers: pytest.fail("went on"))
+        patch.setattr(private_selection, "run_cells", lambda cells, *_: pytest.fail("went on"))
         with pytest.raises(CheckpointError, match="was begun with other first parameters"):
             run_selection(settings, out, 1)
 
@@ -238,7 +274,7 @@ def test_a_run_that_takes_the_place_of_the_chosen_one_is_not_stated(selected, sm
 def test_two_outcomes_of_one_selection_are_not_composed(here, small_store, tmp_path, capsys):
     settings, one, other = comparison(small_store), tmp_path / "one", tmp_path / "other"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(private_selection, "run_cells", lambda cells, workers: {cells[0]: "not run"})
+        patch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[0]: "not run"})
         with pytest.raises(CheckpointError, match="not run"):
             run_selection(settings, one, 1)
     shutil.copytree(one, other, symlinks=True)
@@ -304,7 +340,7 @@ def test_trials_are_independent_draws_of_candidates(here, small_store, tmp_path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrialsLaw, "draw", lambda self: 100)
-        patch.setattr(private_selection, "run_cells", lambda cells, workers: {cells[0]: "not run"})
+        patch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[0]: "not run"})
         with pytest.raises(CheckpointError, match="not run"):
             run_selection(comparison(small_store), tmp_path / "out", 1)
     trials = json.loads((tmp_path / "out" / "privacy" / "selection.jsonl").read_text())["trials"]
