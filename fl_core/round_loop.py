@@ -1,6 +1,5 @@
 """The round loop, written once: simulations and deployments differ only in the `CohortRunner` they bring."""
 
-import functools
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -133,6 +132,7 @@ def run_rounds(
     optimization: FederatedOptimization,
     averaging: Averaging | None = None,
     averaging_state: Any = None,
+    in_place: bool = False,
 ) -> Generator[RoundResult, tuple[ServerState, Any] | None, None]:
     """Run rounds one by one, yielding after each; states that are sent, of server and averaging, take the place of the
     round's.
@@ -141,6 +141,8 @@ def run_rounds(
       rounds: the round numbers to run; to resume, start where the state was saved.
       averaging: makes means of the sums of rounds; `WeightedMean` where None.
       averaging_state: its state before the first of these rounds; its first where None.
+      in_place: every step uses up the state before it, that of the first round too, whose memory the next one takes;
+        nobody else may hold its arrays then.
     """
     averaging = averaging or WeightedMean()
     if averaging_state is None:
@@ -160,7 +162,8 @@ def run_rounds(
         averaging_state = mean.state
         if mean.delta is not None:
             rate = optimization.server_rate(plan.round_number)
-            state = _step(optimization.server, optimization.algorithm, state, mean.delta, rate)
+            step, before = (_step_in_place, _distinct(state)) if in_place else (_step, state)
+            state = step(optimization.server, optimization.algorithm, before, mean.delta, rate)
             mean = mean._replace(delta=None)
         if mean.restart:
             state = init_server(optimization.server, state.params)._replace(algorithm=state.algorithm)
@@ -173,10 +176,26 @@ def run_rounds(
         plan = following
 
 
-# Means are as large as models: their memory is used again for what is made of them.
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def _step(
+def _distinct(state: ServerState) -> ServerState:
+    """Copy arrays that a state holds more than once: only one of them can be used up."""
+    seen = set[int]()
+
+    def once(leaf: Any) -> Any:
+        if id(leaf) in seen:
+            return jnp.copy(leaf)
+        seen.add(id(leaf))
+        return leaf
+
+    return jax.tree_util.tree_map(once, state)
+
+
+def _next_state(
     server: ServerOptimizer, algorithm: ClientAlgorithm, state: ServerState, mean: Any, learning_rate: jax.Array
 ) -> ServerState:
     pseudo_gradient, memory = algorithm.update_server(state.algorithm, mean)
     return server_step(server, state, pseudo_gradient, learning_rate)._replace(algorithm=memory)
+
+
+# Means are as large as models: their memory is used again for what is made of them; in place, that of states.
+_step = jax.jit(_next_state, static_argnums=(0, 1), donate_argnums=3)
+_step_in_place = jax.jit(_next_state, static_argnums=(0, 1), donate_argnums=2)

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import random
 import re
 import secrets
 import socket
@@ -105,7 +106,7 @@ def _header_of(round_: messages.RoundConfiguration, size: int) -> messages.Uploa
 
 def naive_rounds(connection: Connection, port: int, shape: Shape, up: int) -> None:
     """The same with `benchmarks.deployment.servers.naive`."""
-    update = bytes(up)
+    update = random.randbytes(up)
 
     async def sent() -> Any:
         for start in range(0, up, CHUNK):
@@ -144,7 +145,7 @@ async def _answer_rounds(connection: Connection, shape: Shape, begin: Callable[[
 
 def raw_rounds(connection: Connection, port: int, shape: Shape, down: int, up: int) -> None:
     """The same with `benchmarks.deployment.servers.raw`."""
-    update = memoryview(bytes(up))
+    update = memoryview(random.randbytes(up))
 
     def take_part(client: socket.socket, name: str) -> bool:
         client.sendall(b"g")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import socket
 import tempfile
 import threading
@@ -74,7 +75,7 @@ def _until_closed(connection: Connection) -> None:
 
 def naive(connection: Connection, down: int) -> None:
     """Serve a model and take updates in chunks of bytes, which nobody looks at."""
-    model = bytes(down)
+    model = random.randbytes(down)
     chunks = [model[start : start + CHUNK] for start in range(0, down, CHUNK)]
 
     async def fetch(request: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -100,7 +101,7 @@ def naive(connection: Connection, down: int) -> None:
 
 def raw(connection: Connection, down: int, up: int) -> None:
     """Copy as many bytes over sockets, with a thread a connection, which is as fast as it goes."""
-    model = memoryview(bytes(down))
+    model = memoryview(random.randbytes(down))
     listener = socket.create_server((LOOPBACK, 0), backlog=1024)
     connection.send({"port": listener.getsockname()[1], "memory": psutil.Process().memory_info().rss})
     threading.Thread(target=_until_closed, args=(connection,), daemon=True).start()

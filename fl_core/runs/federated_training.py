@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedlm.fl_core.aggregation import WeightedMean
 from fedlm.fl_core.client_algorithms.interface import check_private
@@ -63,6 +64,7 @@ class FederatedTraining:
         aggregation: "PrivateAggregation | None" = None,
         bounds_norms: bool = False,
         goes_back: bool = False,
+        in_place: bool = False,
     ):
         """Begin, or go back to the newest checkpoint; see `Run.resume`.
 
@@ -70,8 +72,9 @@ class FederatedTraining:
           aggregation: makes means private, and the run has the terms of its plan; without it the run is not private.
           bounds_norms: whether no update counts with a norm that is unusual, see `BoundedMean`; not with privacy.
           goes_back: whether a step that makes the held-out loss absurd is undone; not with privacy.
+          in_place: whether a step takes the memory of the state before it, whose arrays nobody else may hold then.
         """
-        self.run, self._optimization = run, optimization
+        self.run, self._optimization, self._in_place = run, optimization, in_place
         self._private: PrivateRounds | None = None
         # What a run without a checkpoint goes back to.
         self._first: ServerState | None = None
@@ -82,7 +85,9 @@ class FederatedTraining:
             rows = gather(run.folder.rows)[0] if bounds_norms or goes_back else []
             self._averaging_state: Any = recent_medians(standing_rows(rows)) if bounds_norms else None
             if goes_back:
-                self._first, self._absurd = fresh, AbsurdSteps(rows)
+                # A step in place would use up the very arrays that are gone back to.
+                self._first = jax.tree_util.tree_map(jnp.copy, fresh) if in_place else fresh
+                self._absurd = AbsurdSteps(rows)
         else:
             self._resume_privately(fresh, aggregation)
         self.rounds_done = run.standing.first
@@ -121,6 +126,7 @@ class FederatedTraining:
             self._optimization,
             self._averaging,
             self._averaging_state,
+            self._in_place,
         )
         began = time.monotonic()
         earlier: tuple[ServerState, Any] | None = None

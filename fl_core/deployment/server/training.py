@@ -100,8 +100,11 @@ class DeployedTraining:
         params = model.init(device_key(deployment.seed, "init"))
         optimization = deployment.optimization()
         fresh = optimization.first_state(initial.fit(params) if initial else params)
-        bounds_norms, goes_back = deployment.bounds_norms, aggregation is None
-        self._training = FederatedTraining(self._run, optimization, fresh, aggregation, bounds_norms, goes_back)
+        # Where nothing scores the model there is nothing to go back for, and no first state to keep.
+        bounds_norms, goes_back = deployment.bounds_norms, aggregation is None and score is not None
+        self._training = FederatedTraining(
+            self._run, optimization, fresh, aggregation, bounds_norms, goes_back, in_place=True
+        )
         if aggregation is None and not bounds_norms and deployment.training.update_clip_norm is None:
             warn("updates_not_bounded", why="update_norm_bound is none: one client can ruin the model")
         self._agree_with_state(self._training.rounds_done)

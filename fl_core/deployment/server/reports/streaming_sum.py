@@ -52,9 +52,10 @@ class StreamingSum:
         self._compressor, self._rules = settings.compressor, settings.rules
         self._clip_norm, self._key = clip_norm, upload_key
         self._like = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), settings.like)
-        # Its arrays are given to the compiled program one by one, so that no two may be the same.
-        empty = empty_aggregate(self._like, self._rules.exact)
-        self.aggregate: CohortAggregate = jax.tree_util.tree_map(jnp.copy, empty)
+        # Its arrays are given to the compiled program one by one, so that no two may be the same, and there is only one
+        # sum in memory: all of it is zeros.
+        empty = jax.eval_shape(lambda: empty_aggregate(self._like, self._rules.exact))
+        self.aggregate: CohortAggregate = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), empty)
 
     def compile(self) -> None:
         """Compile what adds a report, so that the first one of a run does not wait for it. The sum is used up."""
