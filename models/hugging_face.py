@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedlm.models.base import Params
+from fedlm.models.named_states import StateError, from_state, to_state
 
 _DENSE_OF_BLOCK = {
     "query": "attention.self.query",
@@ -18,10 +17,11 @@ _DENSE_OF_BLOCK = {
     "mlp_output": "output.dense",
 }
 _NORMS_OF_BLOCK = {"attention_norm": "attention.output.LayerNorm", "mlp_norm": "output.LayerNorm"}
-_TIED = {
+TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+"""What their state has twice."""
 
 
 def to_hugging_face(params: Params) -> dict[str, np.ndarray]:
@@ -30,13 +30,8 @@ def to_hugging_face(params: Params) -> dict[str, np.ndarray]:
     Rows of the vocabulary stay in our order, with the mask's id last. `load_state_dict` takes the result, the tied
     output layer included, once its arrays are made tensors.
     """
-    state: dict[str, np.ndarray] = {}
-
-    def put(path: tuple, name: str, leaf: jax.Array) -> None:
-        state[name] = np.asarray(leaf).T if _is_kernel(path) else np.asarray(leaf)
-
-    jax.tree_util.tree_map_with_path(put, _names(len(params["blocks"])), params)
-    return state | {name: state[twin] for name, twin in _TIED.items()}
+    state = to_state(params, names_in_hugging_face(len(params["blocks"])))
+    return state | {name: state[twin] for name, twin in TIED.items()}
 
 
 def from_hugging_face(state: Mapping[str, Any]) -> Params:
@@ -46,28 +41,22 @@ def from_hugging_face(state: Mapping[str, Any]) -> Params:
     next-sentence head) is left out.
 
     Raises:
-      ValueError: a parameter is missing, or the output layer has another table or bias than it is tied with.
+      StateError: a parameter is missing, or the output layer has another table or bias than it is tied with.
     """
-    state = {name: np.asarray(value, np.float32) for name, value in state.items()}
-    names = _names(sum(name.endswith(".attention.self.query.weight") for name in state))
-    if missing := sorted(set(jax.tree_util.tree_leaves(names)) - set(state)):
-        raise ValueError(f"the state has no {', '.join(missing)}; expected that of a BertForMaskedLM")
-    for name, twin in _TIED.items():
-        if not np.array_equal(state.get(name, state[twin]), state[twin]):
-            raise ValueError(f"{name} differs from {twin}; our output layer is tied with the embedding")
-
-    def take(path: tuple, name: str) -> jax.Array:
-        return jnp.asarray(state[name].T if _is_kernel(path) else state[name])
-
-    return jax.tree_util.tree_map_with_path(take, names)
+    layers = sum(name.endswith(".attention.self.query.weight") for name in state)
+    params = from_state(state, names_in_hugging_face(layers), "a BertForMaskedLM")
+    check_tied(state, TIED)
+    return params
 
 
-def _is_kernel(path: tuple) -> bool:
-    # Theirs are [outputs, inputs].
-    return path[-1].key == "kernel"
+def check_tied(state: Mapping[str, Any], tied: Mapping[str, str]) -> None:
+    """Refuse, as a StateError, a state where an array differs from the one that it is tied with; it may be absent."""
+    for name, twin in tied.items():
+        if name in state and not np.array_equal(np.asarray(state[name]), np.asarray(state[twin])):
+            raise StateError(f"{name} differs from {twin}; our output layer is tied with the embedding")
 
 
-def _names(layers: int) -> Params:
+def names_in_hugging_face(layers: int) -> Params:
     """Arrange their names as our parameters are arranged."""
     embeddings, head = "bert.embeddings", "cls.predictions"
     return {

@@ -23,18 +23,24 @@ def embed(params: Params, tokens: jax.Array) -> jax.Array:
     return look_up(params["table"], tokens)
 
 
-def logits_from_table(params: Params, bias: Parameter, x: jax.Array) -> jax.Array:
+def logits_from_table(params: Params, bias: Parameter | None, x: jax.Array) -> jax.Array:
     """Score every token by its inner product with x (the output side of a tied, or own, embedding).
 
     Args:
       params: of `init_embedding`.
-      bias: float [vocabulary].
+      bias: float [vocabulary]; None for none.
       x: float [..., width].
 
     Returns:
       float [..., vocabulary].
     """
-    return add(multiply_transposed(x, params["table"]), bias)
+    logits = multiply_transposed(x, params["table"])
+    return logits if bias is None else add(logits, bias)
+
+
+def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
+    """Keep numbers between -cap and cap by `cap tanh(x / cap)`; None leaves them (Gemma Team 2024, "Gemma 2")."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def init_dense(rng: jax.Array, inputs: int, outputs: int, bias: bool = False) -> Params:
@@ -70,6 +76,37 @@ def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
     normalised = centred * jax.lax.rsqrt(variance + epsilon)
     return add(scale(normalised, params["scale"]), params["shift"]).astype(x.dtype)
+
+
+def rms_norm(params: Params, x: jax.Array, epsilon: float) -> jax.Array:
+    """Divide by the root mean square over the last axis, times 1 + scale, in float32 (Zhang and Sennrich 2019).
+
+    Args:
+      params: `{"scale": float [width]}`, 0 for plain normalisation.
+      x: float [..., width]; the result has its shape and dtype.
+      epsilon: added to the mean square.
+    """
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    normalised = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
+    return (normalised + scale(normalised, params["scale"])).astype(x.dtype)
+
+
+def rotary_positions(length: int, width: int, base: float) -> tuple[jax.Array, jax.Array]:
+    """Make the cosines and sines of rotary positions, float32 [length, width] each, width even (Su et al. 2021).
+
+    The wavelengths `2 pi base^(2i / width)` stand twice, once for each half of the width.
+    """
+    frequency = base ** (-jnp.arange(0, width, 2) / width)
+    angle = jnp.tile(jnp.arange(length)[:, None] * frequency, 2)
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def rotate(x: jax.Array, cosines: jax.Array, sines: jax.Array) -> jax.Array:
+    """Turn the pairs (i, i + width / 2) of heads [batch, length, heads, width] by their position's angles, which
+    `rotary_positions` makes."""
+    first, second = jnp.split(x, 2, axis=-1)
+    turned = jnp.concatenate([-second, first], axis=-1)
+    return x * cosines.astype(x.dtype)[:, None] + turned * sines.astype(x.dtype)[:, None]
 
 
 def sinusoidal_positions(length: int, width: int) -> jax.Array:

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Batch, Model, Params
-from fedlm.models.layers import logits_from_table
-from fedlm.models.losses import ExampleSums, next_token_sums, target_logits
+from fedlm.models.layers import logits_from_table, soft_cap
+from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums, target_logits
 from fedlm.models.matrix_products import sum_of_outer_products
 from fedlm.models.parameter_uses import Parameter, Recorded
 
@@ -22,7 +22,8 @@ def linear_head_model(
     vocabulary_size: int,
     init: Callable[[jax.Array], Params],
     features: Callable[[Params, jax.Array], jax.Array],
-    head: Callable[[Params], tuple[Params, Parameter]],
+    head: Callable[[Params], tuple[Params, Parameter | None]],
+    cap: float | None = None,
 ) -> Model:
     """Make a `Model` that scores tokens by a table, trained on the cross-entropy of the next token.
 
@@ -31,18 +32,21 @@ def linear_head_model(
       vocabulary_size: number of token ids.
       init: draws parameters.
       features: maps (params, int32 tokens [batch, length]) to float [batch, length, width].
-      head: maps params to the output layer's table, as `init_embedding` makes it, and bias [vocabulary_size].
+      head: maps params to the output layer's table, as `init_embedding` makes it, and bias [vocabulary_size] or None.
+      cap: of the logits, see `soft_cap`.
     """
 
     def apply(params: Params, tokens: jax.Array) -> jax.Array:
-        return logits_from_table(*head(params), features(params, tokens))
+        return soft_cap(logits_from_table(*head(params), features(params, tokens)), cap)
 
     def loss(params: Params, batch: Batch) -> ExampleSums:
         targets = batch.tokens[:, 1:]
         x, (table, bias) = features(params, batch.tokens[:, :-1]), head(params)
-        logits = logits_from_table(table, bias, x)
+        logits = soft_cap(logits_from_table(table, bias, x), cap)
         if isinstance(table["table"], Recorded):
             losses = _recorded_cross_entropy(logits, targets)
+        elif cap is not None:
+            losses = cross_entropy(logits, targets)
         else:
             losses = linear_cross_entropy(x, table["table"], bias, targets)
         return next_token_sums(losses, logits, targets)
@@ -51,13 +55,13 @@ def linear_head_model(
 
 
 @jax.custom_vjp
-def linear_cross_entropy(x: jax.Array, table: jax.Array, bias: jax.Array, targets: jax.Array) -> jax.Array:
+def linear_cross_entropy(x: jax.Array, table: jax.Array, bias: jax.Array | None, targets: jax.Array) -> jax.Array:
     """Compute the cross-entropy in float32 of each target under logits `x @ table.T + bias`.
 
     Args:
       x: float [..., width].
       table: float [vocabulary, width].
-      bias: float [vocabulary].
+      bias: float [vocabulary], or None for none.
       targets: int [...].
 
     Returns:
@@ -66,18 +70,20 @@ def linear_cross_entropy(x: jax.Array, table: jax.Array, bias: jax.Array, target
     return _forward(x, table, bias, targets)[0]
 
 
-def _forward(x: jax.Array, table: jax.Array, bias: jax.Array, targets: jax.Array) -> tuple[jax.Array, tuple]:
+def _forward(x: jax.Array, table: jax.Array, bias: jax.Array | None, targets: jax.Array) -> tuple[jax.Array, tuple]:
     losses, softmax = _softmax_losses(logits_from_table({"table": table}, bias, x), targets)
     return losses, (x, table, bias, *softmax)
 
 
-def _backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, None]:
+def _backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None, None]:
     x, table, bias, exponentials, normalizer, targets = residuals
     dtype = x.dtype
     # The gradient of a row's logits is share * exponentials - gradient * (1 at the target).
     share, gradient = (gradient / normalizer).astype(dtype)[..., None], gradient.astype(dtype)[..., None]
     x_gradient = share * (exponentials @ table) - gradient * table[targets]
     table_gradient = sum_of_outer_products(exponentials, share * x).at[targets].add(-gradient * x)
+    if bias is None:
+        return x_gradient, table_gradient.astype(table.dtype), None, None
     bias_gradient = sum_of_outer_products(share, exponentials)[0].at[targets].add(-gradient[..., 0])
     return x_gradient, table_gradient.astype(table.dtype), bias_gradient.astype(bias.dtype), None
 

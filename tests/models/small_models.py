@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedlm.models.base import Batch, batch_loss
+from fedlm.models.gemma import GemmaConfig, gemma
 from fedlm.models.masked_language import MaskedBatch
 from fedlm.models.registry import MODELS
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
@@ -18,6 +19,28 @@ LENGTH = 8
 # Words per example: cut off before its EOS, one word, filling the length exactly, several PADs.
 WORDS = (LENGTH, 1, LENGTH - 1, 4)
 _LARGEST = {"embedding": 16, "hidden": 24, "layers": 1, "heads": 2, "mlp": 40, "max_length": 12}
+_LARGEST |= {"head_size": 6, "key_value_heads": 2, "query_scale": 6}
+
+# What no named model has: shared keys and values, windows, caps and every norm.
+EVERY_PART = GemmaConfig(
+    vocabulary_size=VOCABULARY,
+    layers=2,
+    heads=4,
+    key_value_heads=2,
+    head_size=6,
+    embedding=16,
+    mlp=40,
+    max_length=12,
+    query_scale=5.0,
+    epsilon=1e-6,
+    rope_base=1000.0,
+    windows=(3, 0),
+    window_rope_base=10.0,
+    attention_cap=2.0,
+    logit_cap=3.0,
+    post_norms=True,
+    query_key_norms=True,
+)
 
 
 def shrink(build, config):
@@ -115,3 +138,4 @@ def _distinct():
 
 
 SMALL_MODELS = _distinct()
+EVERY_PART_OF_GEMMA = SmallModel("gemma", gemma, EVERY_PART)

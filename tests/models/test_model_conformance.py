@@ -10,12 +10,23 @@ import pytest
 from fedlm.models.base import Batch
 from fedlm.models.registry import MODELS, create_model
 from fedlm.models.special_tokens import PAD_ID
-from tests.models.small_models import LENGTH, SMALL_MODELS, VOCABULARY, inputs_of, perturbed, random_batch
+from tests.models.small_models import (
+    EVERY_PART_OF_GEMMA,
+    LENGTH,
+    SMALL_MODELS,
+    VOCABULARY,
+    inputs_of,
+    perturbed,
+    random_batch,
+)
 
 leaves = jax.tree_util.tree_leaves
 
 
-@pytest.fixture(params=SMALL_MODELS.values(), ids=SMALL_MODELS.keys())
+GEMMA = pytest.param(EVERY_PART_OF_GEMMA, marks=pytest.mark.long, id="gemma")
+
+
+@pytest.fixture(params=[*(pytest.param(small, id=name) for name, small in SMALL_MODELS.items()), GEMMA])
 def small(request):
     return request.param
 
@@ -23,7 +34,7 @@ def small(request):
 CAUSAL = {name: small for name, small in SMALL_MODELS.items() if small.model.objective == "causal"}
 
 
-@pytest.fixture(params=CAUSAL.values(), ids=CAUSAL.keys())
+@pytest.fixture(params=[*(pytest.param(small, id=name) for name, small in CAUSAL.items()), GEMMA])
 def causal(request):
     return request.param
 

@@ -5,6 +5,7 @@ import pytest
 
 from fedlm.models.base import parameter_count
 from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.errors import ConfigurationError
 from fedlm.models.registry import MODELS, UnknownModelError, create_model, standard_twin
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
@@ -40,6 +41,32 @@ def test_parameter_count_is_that_of_the_formula(name):
 @pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
 def test_published_sizes(name, count, prefix):
     assert parameter_count(create_model(prefix + name)) == count
+
+
+def test_the_released_vault_gemma_has_its_parameters_exactly():
+    config = MODELS["vaultgemma_1b"].config
+    assert parameter_count(create_model("vaultgemma_1b")) == 1_038_741_120
+    # Which the number of parameters does not show.
+    assert (config.heads, config.key_value_heads, config.query_scale, config.max_length) == (4, 4, 256, 1024)
+    assert (config.windows, config.attention_cap, config.logit_cap) == ((), None, None)
+
+
+@pytest.mark.parametrize(("name", "millions"), [("1m", 1.57), ("10m", 10.5), ("20m", 20.0), ("100m", 101.7)])
+def test_small_vault_gemmas_are_about_as_large_as_their_names_say(name, millions):
+    assert parameter_count(create_model(f"vaultgemma_{name}")) == pytest.approx(millions * 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"key_value_heads": 3}, "heads is 4, but must be a multiple of key_value_heads, 3"),
+        ({"head_size": 7}, "head_size is 7, but must be even"),
+        ({"windows": (2, 0)}, "windows has 2 layers, but there are 4"),
+    ],
+)
+def test_sizes_that_do_not_fit_each_other_are_refused(change, message):
+    with pytest.raises(ConfigurationError, match=message):
+        dataclasses.replace(MODELS["vaultgemma_1m"].config, **change)
 
 
 def test_the_count_follows_the_vocabulary():

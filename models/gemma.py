@@ -1,0 +1,208 @@
+"""Gemma decoders: VaultGemma, and the text models of Gemma 2 and Gemma 3 (Gemma Team 2024, 2025).
+
+Blocks with RMSNorm whose factor is 1 + scale, rotary positions (Su et al. 2021), grouped key and value heads (Ainslie
+et al. 2023), feed-forward layers gated by a GELU (Shazeer 2020) and an output layer tied with the embedding; no biases.
+What of the rest a model has, its configuration says. Logits are those of Hugging Face's `transformers`
+(`models/hugging_face_gemma.py` maps configurations and parameters). Dimension letters: B batch, T time, K key and value
+heads, G query heads of each, D head size.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from fedlm.models.base import Model, Params
+from fedlm.models.errors import ConfigurationError
+from fedlm.models.layers import dense, embed, rms_norm, rotary_positions, rotate, soft_cap
+from fedlm.models.linear_head import linear_head_model
+from fedlm.models.transformer import softmax_attention_weights
+
+_DEVIATION = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmaConfig:
+    """Sizes and parts of a Gemma decoder; none has a default that a published model might not have.
+
+    Attributes:
+      vocabulary_size: number of token ids.
+      layers: number of blocks.
+      heads: query heads.
+      key_value_heads: key and value heads, each for `heads / key_value_heads` query heads.
+      head_size: width of a head, even; `heads * head_size` need not be `embedding`.
+      embedding: model size.
+      mlp: hidden size of the feed-forward layers.
+      max_length: most tokens of an input.
+      query_scale: s, by whose root queries are divided.
+      epsilon: added to mean squares.
+      rope_base: base of the rotary positions' wavelengths.
+      windows: for each layer how many positions back a query sees, its own among them, 0 for all; empty where all
+        layers see all.
+      window_rope_base: base in the layers with a window; None for that of the others.
+      attention_cap: c, where attention scores are `c tanh(score / c)`; None for no cap.
+      logit_cap: the same of logits.
+      post_norms: whether what attention and feed-forward layers give is normalised too.
+      query_key_norms: whether each head's queries and keys are normalised.
+    """
+
+    vocabulary_size: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    embedding: int
+    mlp: int
+    max_length: int
+    query_scale: float
+    epsilon: float
+    rope_base: float
+    windows: tuple[int, ...]
+    window_rope_base: float | None
+    attention_cap: float | None
+    logit_cap: float | None
+    post_norms: bool
+    query_key_norms: bool
+
+    def __post_init__(self) -> None:
+        if self.heads % self.key_value_heads:
+            raise ConfigurationError(
+                f"heads is {self.heads}, but must be a multiple of key_value_heads, {self.key_value_heads}"
+            )
+        if self.head_size % 2:
+            raise ConfigurationError(f"head_size is {self.head_size}, but must be even")
+        if self.windows and len(self.windows) != self.layers:
+            raise ConfigurationError(f"windows has {len(self.windows)} layers, but there are {self.layers}")
+
+
+def vault_gemma(
+    vocabulary_size: int, layers: int, heads: int, head_size: int, embedding: int, mlp: int, max_length: int = 1024
+) -> GemmaConfig:
+    """Configure a model of VaultGemma's parts: every head has its own keys and values, every layer sees all, and there
+    are neither caps nor norms but those before layers."""
+    return GemmaConfig(
+        vocabulary_size=vocabulary_size,
+        layers=layers,
+        heads=heads,
+        key_value_heads=heads,
+        head_size=head_size,
+        embedding=embedding,
+        mlp=mlp,
+        max_length=max_length,
+        query_scale=head_size,
+        epsilon=1e-6,
+        rope_base=10_000.0,
+        windows=(),
+        window_rope_base=None,
+        attention_cap=None,
+        logit_cap=None,
+        post_norms=False,
+        query_key_norms=False,
+    )
+
+
+def gemma(name: str, config: GemmaConfig) -> Model:
+    """Make a Gemma decoder; its `apply` raises ValueError for inputs longer than `config.max_length`."""
+    windows = config.windows or (0,) * config.layers
+
+    def init(rng: jax.Array) -> Params:
+        rng_embedding, rng_blocks = jax.random.split(rng)
+        return {
+            "embedding": {"table": _draw(rng_embedding, config.vocabulary_size, config.embedding)},
+            "blocks": [_init_block(rng_block, config) for rng_block in jax.random.split(rng_blocks, config.layers)],
+            "final_norm": _init_norm(config.embedding),
+        }
+
+    def features(params: Params, tokens: jax.Array) -> jax.Array:
+        length = tokens.shape[1]
+        if length > config.max_length:
+            raise ValueError(
+                f"inputs have {length} tokens, and this model is for at most {config.max_length}; cut them"
+            )
+        x = embed(params["embedding"], tokens)
+        # Rounded to the weights' type first, as it was when the published weights were trained.
+        x = x * jnp.asarray(config.embedding**0.5, x.dtype)
+        masks = {window: _visible(length, window) for window in set(windows)}
+        positions = {window: rotary_positions(length, config.head_size, _base(config, window)) for window in masks}
+        for block, window in zip(params["blocks"], windows, strict=True):
+            x = _apply_block(block, x, masks[window], positions[window], config)
+        return rms_norm(params["final_norm"], x, config.epsilon)
+
+    def head(params: Params) -> tuple[Params, None]:
+        return params["embedding"], None
+
+    return linear_head_model(name, config.vocabulary_size, init, features, head, config.logit_cap)
+
+
+def _draw(rng: jax.Array, *shape: int) -> jax.Array:
+    return _DEVIATION * jax.random.normal(rng, shape)
+
+
+def _init_norm(width: int) -> Params:
+    return {"scale": jnp.zeros(width)}
+
+
+def _init_block(rng: jax.Array, config: GemmaConfig) -> Params:
+    e, rngs = config.embedding, jax.random.split(rng, 7)
+    queries, keys = config.heads * config.head_size, config.key_value_heads * config.head_size
+    shapes = {
+        "query": (e, queries),
+        "key": (e, keys),
+        "value": (e, keys),
+        "attention_output": (queries, e),
+        "mlp_gate": (e, config.mlp),
+        "mlp_input": (e, config.mlp),
+        "mlp_output": (config.mlp, e),
+    }
+    block = {name: {"kernel": _draw(rng, *shape)} for rng, (name, shape) in zip(rngs, shapes.items(), strict=True)}
+    norms = {"attention_norm": e, "mlp_norm": e}
+    if config.post_norms:
+        norms |= {"attention_post_norm": e, "mlp_post_norm": e}
+    if config.query_key_norms:
+        norms |= {"query_norm": config.head_size, "key_norm": config.head_size}
+    return block | {name: _init_norm(width) for name, width in norms.items()}
+
+
+def _base(config: GemmaConfig, window: int) -> float:
+    return config.window_rope_base if window and config.window_rope_base is not None else config.rope_base
+
+
+def _visible(length: int, window: int) -> jax.Array:
+    """Mark what each query sees: bool [queries, keys]."""
+    places = jnp.arange(length)
+    back = places[:, None] - places
+    return (back >= 0) & (back < window) if window else back >= 0
+
+
+def _apply_block(
+    block: Params, x: jax.Array, mask: jax.Array, positions: tuple[jax.Array, jax.Array], config: GemmaConfig
+) -> jax.Array:
+    y = _attention(block, rms_norm(block["attention_norm"], x, config.epsilon), mask, positions, config)
+    if config.post_norms:
+        y = rms_norm(block["attention_post_norm"], y, config.epsilon)
+    x = x + y
+    y = rms_norm(block["mlp_norm"], x, config.epsilon)
+    y = dense(block["mlp_output"], jax.nn.gelu(dense(block["mlp_gate"], y)) * dense(block["mlp_input"], y))
+    if config.post_norms:
+        y = rms_norm(block["mlp_post_norm"], y, config.epsilon)
+    return x + y
+
+
+def _attention(
+    block: Params, x: jax.Array, mask: jax.Array, positions: tuple[jax.Array, jax.Array], config: GemmaConfig
+) -> jax.Array:
+    batch, time, _ = x.shape
+
+    def split_heads(name: str, heads: int) -> jax.Array:
+        return dense(block[name], x).reshape(batch, time, heads, config.head_size)
+
+    q, k = split_heads("query", config.heads), split_heads("key", config.key_value_heads)
+    v_btkd = split_heads("value", config.key_value_heads)
+    if config.query_key_norms:
+        q, k = rms_norm(block["query_norm"], q, config.epsilon), rms_norm(block["key_norm"], k, config.epsilon)
+    q, k_btkd = rotate(q, *positions), rotate(k, *positions)
+    q_btkgd = q.reshape(batch, time, config.key_value_heads, -1, config.head_size)
+    scores_bkgqt = jnp.einsum("bqkgd,btkd->bkgqt", q_btkgd, k_btkd) * config.query_scale**-0.5
+    weights_bkgqt = softmax_attention_weights(soft_cap(scores_bkgqt, config.attention_cap), mask)
+    y_btkgd = jnp.einsum("bkgqt,btkd->bqkgd", weights_bkgqt, v_btkd)
+    return dense(block["attention_output"], y_btkgd.reshape(batch, time, -1))

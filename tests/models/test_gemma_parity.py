@@ -1,0 +1,147 @@
+"""Logits of Gemma decoders against Hugging Face's: a committed file, and live where it is installed."""
+
+import dataclasses
+import json
+import subprocess
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.simulation.peers.gemma_logits import INPUTS, MODELS, draw
+from fedlm.models.errors import ConfigurationError
+from fedlm.models.gemma import gemma
+from fedlm.models.hugging_face_gemma import config_from_hugging_face, config_to_hugging_face, names_in_hugging_face
+from fedlm.models.named_states import StateError, check_shapes, from_state, to_state
+from fedlm.models.registry import MODELS as OURS
+
+ROOT = Path(__file__).parents[2]
+PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"
+GOLDEN = json.loads((Path(__file__).parent / "gemma_logits.json").read_text())["models"]
+
+# config.json of Gemma 3's 1B as version 4 of transformers wrote it.
+BEFORE_VERSION_5 = {
+    "model_type": "gemma3_text",
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "vocab_size": 262144,
+}
+
+
+def built(name):
+    config = config_from_hugging_face(GOLDEN[name]["config"])
+    model = gemma(name, config)
+    return config, model, jax.eval_shape(model.init, jax.random.key(0))
+
+
+def drawn(config, like):
+    zeros = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), like)
+    names = names_in_hugging_face(config)
+    state = {name: draw(name, leaf.shape) for name, leaf in to_state(zeros, names).items()}
+    return state, names
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_hugging_face(name):
+    config, model, like = built(name)
+    state, names = drawn(config, like)
+    check_shapes(state, names, like)
+    logits = jax.jit(model.apply)(from_state(state, names, "a Gemma"), jnp.asarray(INPUTS))
+    np.testing.assert_allclose(logits, GOLDEN[name]["logits"], rtol=1e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_configurations_come_back(name):
+    config = config_from_hugging_face(GOLDEN[name]["config"])
+    assert config_from_hugging_face(json.loads(json.dumps(config_to_hugging_face(config)))) == config
+
+
+def test_parameters_come_back_from_hugging_faces_names():
+    config, model, _ = built("gemma3")
+    params, names = model.init(jax.random.key(0)), names_in_hugging_face(config)
+    jax.tree_util.tree_map(np.testing.assert_array_equal, from_state(to_state(params, names), names, ""), params)
+
+
+def test_a_configuration_of_the_release_is_the_named_model():
+    released = OURS["vaultgemma_1b"].config
+    document = config_to_hugging_face(released) | {"sliding_window": 512}
+    del document["rope_parameters"]
+    assert config_from_hugging_face(document | {"rope_theta": 10000.0}) == released
+
+
+def test_a_configuration_of_version_4_is_read():
+    config = config_from_hugging_face(BEFORE_VERSION_5)
+    assert (config.rope_base, config.window_rope_base) == (1e6, 1e4)
+    assert config.windows[:7] == (512, 512, 512, 512, 512, 0, 512)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"head_dim": None}, "head_dim is None, expected a positive integer"),
+        ({"num_attention_heads": 1.5}, "num_attention_heads is 1.5"),
+        ({"attention_bias": True}, "attention_bias is True, but only False"),
+        ({"hidden_activation": "relu"}, "hidden_activation is 'relu'"),
+        ({"attn_logit_softcapping": 2.0}, "leaves out of this model"),
+        ({"rope_scaling": {"factor": 8}}, "rope_scaling is"),
+        ({"sliding_window": None}, "sliding_window is None"),
+        ({"sliding_window_pattern": None}, "has no layer_types"),
+        ({"layer_types": ["full_attention"]}, "expected 26 times"),
+        ({"rope_parameters": {"rope_type": "default"}}, "rope_parameters of full_attention is None"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+    ],
+)
+def test_a_configuration_that_is_not_ours_is_refused(change, message):
+    with pytest.raises(ConfigurationError, match=message):
+        config_from_hugging_face(BEFORE_VERSION_5 | change)
+
+
+@pytest.mark.parametrize("missing", ["vocab_size", "query_pre_attn_scalar", "final_logit_softcapping", "rope_theta"])
+def test_nothing_is_taken_from_defaults(missing):
+    with pytest.raises(ConfigurationError, match=f"has no {missing}"):
+        config_from_hugging_face({name: value for name, value in BEFORE_VERSION_5.items() if name != missing})
+
+
+def test_parts_that_no_model_there_has_are_said():
+    config = dataclasses.replace(OURS["vaultgemma_1m"].config, query_key_norms=True)
+    with pytest.raises(ConfigurationError, match="no model of transformers"):
+        config_to_hugging_face(config)
+
+
+def test_a_state_that_lacks_a_parameter_or_has_another_shape_is_refused():
+    config, _, like = built("released")
+    state, names = drawn(config, like)
+    norm = "model.layers.1.input_layernorm.weight"
+    with pytest.raises(StateError, match=f"has no {norm}; expected the parameters of a Gemma"):
+        from_state({name: value for name, value in state.items() if name != norm}, names, "a Gemma")
+    with pytest.raises(StateError, match=rf"{norm} is \(3,\), but the configuration says \(12,\)"):
+        check_shapes(state | {norm: np.zeros(3)}, names, like)
+
+
+def test_the_committed_logits_are_what_hugging_face_says_today(tmp_path):
+    has_it = [PEERS_PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('transformers'))"]
+    if not PEERS_PYTHON.exists() or subprocess.run(has_it).returncode:
+        pytest.skip("transformers is not installed; run `make bench-peers`")
+    out = tmp_path / "found.json"
+    subprocess.run(
+        [PEERS_PYTHON, "-m", "benchmarks.simulation.peers.gemma_logits", out], check=True, cwd=ROOT, timeout=300
+    )
+    for name, found in json.loads(out.read_text())["models"].items():
+        np.testing.assert_allclose(found["logits"], GOLDEN[name]["logits"], rtol=1e-5, atol=1e-5)
