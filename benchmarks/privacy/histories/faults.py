@@ -10,13 +10,19 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import numpy as np
+
 from fedlm.fl_core.privacy import participation_record, private_rounds, releases, statement
+from fedlm.fl_core.privacy.accounting import events_of
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.mechanisms.strategy import StrategyMechanism
 from fedlm.fl_core.privacy.private_cohorts import ParticipationLimiter
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.runs import data_budget, driver, identity, initial_parameters, lineage, publishing
 from fedlm.fl_core.runs.private_releases import PrivateReleases
 from fedlm.fl_core.runs.recorded_runs import RecordedRun
+from fedlm.simulations.pretraining import cyclic_sampling
+from fedlm.simulations.reporting.run_privacy import RunPrivacy
 
 
 class SeededFault(NamedTuple):
@@ -77,6 +83,10 @@ def _own_alone(plan: Any, delta: float, about: dict[str, Any], *others: Any) -> 
 
 def _one_place(found: Any, chains: Any) -> Any:
     return _EACH_ONCE(found, chains)[0], []
+
+
+def _taking_part_once(self: StrategyMechanism, plan: Any, generations: Any) -> float:
+    return sum(self.stretch_squared(plan, end - first, 1, 1) for first, end in generations if end > first)
 
 
 _EACH_ONCE = statement._each_once
@@ -175,6 +185,26 @@ FAULTS = {
     "budget_once": SeededFault(
         "a budget forgets what other runs have reserved",
         ((data_budget, "_trainings", lambda records: []),),
+    ),
+    "correlated_noise_once": SeededFault(
+        "correlated noise is accounted as if every client took part once",
+        ((StrategyMechanism, "sensitivity_squared", _taking_part_once),),
+    ),
+    "parts_do_not_take_turns": SeededFault(
+        "with banded noise every unit may be in the batch of every step",
+        ((cyclic_sampling, "_parts", lambda seed, count, cycle, equal: [np.arange(count)] * cycle),),
+    ),
+    "choice_is_free": SeededFault(
+        "the best of a random number of runs has spent what any of them has",
+        ((statement.Spending, "events", lambda self: list(events_of(self.plan, self.rounds))),),
+    ),
+    "trials_are_covered": SeededFault(
+        "runs that a private selection has not chosen state what the chosen one does",
+        ((statement, "_is_unchosen", lambda tuning: False),),
+    ),
+    "report_of_the_target": SeededFault(
+        "a report on a comparison has an epsilon of its own",
+        ((RunPrivacy, "epsilon", property(lambda self: 0.1, lambda self, value: None)),),
     ),
     "summary_of_the_first_step": SeededFault(
         "a summary states what one step spends",

@@ -1,6 +1,6 @@
 """Ten thousand random histories, and how many it takes to find each of some known faults.
 
-python -m benchmarks.privacy.histories --count 10000
+python -m benchmarks.privacy.histories --count 10000 --faults all
 """
 
 import argparse
@@ -31,10 +31,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000, help="histories in all, of seeds from 0")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--replay", type=int, help="only this one, as few operations as show what is wrong")
-    parser.add_argument("--faults", nargs="*", choices=list(FAULTS), default=[], help="known faults to be found anew")
+    parser.add_argument(
+        "--faults", nargs="*", choices=["all", *FAULTS], default=[], help="known faults to be found anew"
+    )
     parser.add_argument("--most", type=int, default=2000, help="histories in which a known fault must be found")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    faults = list(FAULTS) if "all" in arguments.faults else arguments.faults
     _be_quiet()
     if arguments.replay is not None:
         with stores() as made, remember_epsilons():
@@ -47,25 +50,25 @@ def main() -> None:
     def keep() -> None:
         write_atomically(path, json.dumps(record | {"machine": describe_machine()}, indent=2) + "\n")
 
-    if arguments.faults:
-        with stores() as made, remember_epsilons():
-            for name in arguments.faults:
-                found = histories_until(made, name, arguments.most)
-                record["faults"][name] = {"says": FAULTS[name].says, "commit": _commit(), "found_after": found}
-                keep()
-    done = sum(part["count"] for part in record["histories"])
-    part: dict[str, Any] = {"commit": _commit(), "first_seed": done, "count": 0, "did": {}, "wrong": []}
+    done, commit = sum(part["count"] for part in record["histories"]), _commit()
+    part: dict[str, Any] = {"commit": commit, "first_seed": done, "count": 0, "did": {}, "wrong": []}
     shares = [range(first, min(first + _SHARE, arguments.count)) for first in range(done, arguments.count, _SHARE)]
     if shares:
         record["histories"].append(part)
-        with multiprocessing.get_context("spawn").Pool(arguments.workers, _begin) as pool:
-            for share, (counts, wrong) in zip(shares, pool.imap(_run_share, shares), strict=True):
-                part["count"] += len(share)
-                part["did"] = dict(sorted((Counter(part["did"]) + counts).items()))
-                part["wrong"] += wrong
-                # So that a run which is stopped goes on there.
-                keep()
-                print(f"{share.stop}: {len(part['wrong'])} wrong", flush=True)
+    searches = [(name, arguments.most) for name in faults]
+    with multiprocessing.get_context("spawn").Pool(arguments.workers, _begin) as pool:
+        searched, ran = pool.imap(_search, searches), pool.imap(_run_share, shares)
+        for (name, _), found in zip(searches, searched, strict=True):
+            record["faults"][name] = {"says": FAULTS[name].says, "commit": commit, "found_after": found}
+            keep()
+            print(f"{name}: found after {found}", flush=True)
+        for share, (counts, wrong) in zip(shares, ran, strict=True):
+            part["count"] += len(share)
+            part["did"] = dict(sorted((Counter(part["did"]) + counts).items()))
+            part["wrong"] += wrong
+            # So that a run which is stopped goes on there.
+            keep()
+            print(f"{share.stop}: {len(part['wrong'])} wrong", flush=True)
 
 
 @contextlib.contextmanager
@@ -111,6 +114,11 @@ def _begin() -> None:
     folder = tempfile.mkdtemp(prefix="histories-")
     _made = Stores(Path(folder))
     remember_epsilons().__enter__()
+
+
+def _search(fault: tuple[str, int]) -> int | None:
+    assert _made is not None
+    return histories_until(_made, *fault)
 
 
 def _run_share(seeds: range) -> tuple[Counter[str], list[dict[str, Any]]]:

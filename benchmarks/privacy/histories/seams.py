@@ -21,8 +21,9 @@ import jax.numpy as jnp
 import jinja2
 import numpy as np
 import scipy.stats
+from jax_privacy.matrix_factorization import toeplitz
 
-from benchmarks.privacy.histories.tally import WIDTH, Entry, Tally
+from benchmarks.privacy.histories.tally import WIDTH, Entry, Tally, Trial
 from benchmarks.privacy.histories.toy import MARKS, marks
 from fedlm.fl_core import round_loop
 from fedlm.fl_core.aggregation import empty_aggregate
@@ -30,7 +31,8 @@ from fedlm.fl_core.client_algorithms.settings import ClientAlgorithmSettings
 from fedlm.fl_core.clipping.methods import Clipping
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.exact_sums import grid_step, number_of_coordinates, on_grid
-from fedlm.fl_core.privacy import accounting, composition, private_rounds, releases
+from fedlm.fl_core.privacy import accounting, central_plan, composition, private_rounds, private_selection, releases
+from fedlm.fl_core.privacy.mechanisms import blt, dense
 from fedlm.fl_core.privacy.noise_source import SECRET_BYTES
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.round_loop import CohortResult
@@ -46,6 +48,7 @@ from fedlm.simulations.pretraining.trainer import BatchTotals, StepReport, Train
 PUBLIC = "public"
 """With which the names of clients begin whose text is public."""
 _RATE = 0.25
+_TURNS = 100  # in which hardly a unit is drawn never whose part it is
 
 
 class Killed(BaseException):
@@ -61,6 +64,7 @@ class Recorder:
       people: the training clients of the run that goes on.
       moments: that are left until the process is killed; None for never.
       saves: checkpoints that are left until it is killed in writing one; None for never.
+      trial: of a private selection, that the run is; None of any other.
     """
 
     def __init__(self) -> None:
@@ -69,6 +73,7 @@ class Recorder:
         self.people: set[str] = set()
         self.moments: int | None = None
         self.saves: int | None = None
+        self.trial: Trial | None = None
         self.secrets: set[bytes] = set()
         self.batches: Any = None
         self._draws: dict[bytes, dict[tuple[int, ...], int]] = {}
@@ -142,6 +147,11 @@ def seams(recorder: Recorder, stored_by_orbax: bool = False) -> Iterator[None]:
             for name in names:
                 put(module, name, lambda *arguments: None)
         put(ClientAlgorithmSettings, "check_privacy", lambda self, is_private: None)
+        # Nor is it which strategy is best, which takes seconds to find.
+        put(toeplitz, "optimize_banded_toeplitz", lambda rounds, bands: _falling(bands))
+        put(blt, "optimize", lambda rounds, participation: (0.9, 0.4, 0.3, 0.2))
+        put(dense, "_optimize", _falling_rows)
+        put(central_plan, "_strategy", lambda steps, bands: tuple(map(float, _falling(bands))))
         put(preparing, "_clipping", _clipping)
         put(publishing, "Environment", _pages)
         put(experiment, "_engine", lambda training: MadeUpCohorts(recorder, training))
@@ -176,6 +186,16 @@ _TRACED: dict[Any, tuple[str, ...]] = {
 }
 
 
+def _falling(bands: int) -> np.ndarray:
+    column = np.float32(0.6) ** np.arange(bands, dtype=np.float32)
+    return column / np.linalg.norm(column)
+
+
+def _falling_rows(rounds: int, bands: int) -> tuple[float, ...]:
+    near = [range(max(0, row - bands + 1), row + 1) for row in range(rounds)]
+    return tuple(0.6 ** (row - place) for row, places in enumerate(near) for place in places)
+
+
 def _clipping(settings: Any, model: Any) -> tuple[Clipping | None, str | None]:
     private = settings.privacy != "none"
     return Clipping("vmap", settings.clip_norm, settings.clip_function) if private else None, None
@@ -200,11 +220,31 @@ def remember_epsilons() -> contextlib.AbstractContextManager[Any]:
     stack.enter_context(patch.object(accounting, "_epsilon_by_rdp", lambda *arguments: None))
     real = dp_accounting.get_epsilon_gaussian
     stack.enter_context(patch.object(dp_accounting, "get_epsilon_gaussian", functools.cache(real)))
-    for name in ("_epsilon_above", "_epsilon_bounds"):
-        known = getattr(composition, name, None)
+    for module, name in (
+        (composition, "_epsilon_above"),
+        (composition, "_epsilon_bounds"),
+        (private_selection, "_by_divergences"),
+    ):
+        known = getattr(module, name, None)
         if hasattr(known, "__wrapped__"):
-            stack.enter_context(patch.object(composition, name, functools.cache(known.__wrapped__)))
+            stack.enter_context(patch.object(module, name, functools.cache(known.__wrapped__)))
+    stretch = dense.Dense.stretch_squared
+    by_strategy = functools.cache(
+        lambda coefficients, of, *others: stretch(dense.MECHANISM, _Strategy(coefficients, of), *others)  # type: ignore[arg-type]
+    )
+    stack.enter_context(
+        patch.object(
+            dense.Dense,
+            "stretch_squared",
+            lambda self, plan, *others: by_strategy(plan.coefficients, plan.rounds, *others),
+        )
+    )
     return stack
+
+
+class _Strategy(NamedTuple):
+    coefficients: tuple[float, ...]
+    rounds: int
 
 
 _SCORES = Scores(1.0, 2.7, 0.5, 0.5)
@@ -275,7 +315,16 @@ def _counted_rounds(
         # Who knows the seed knows who takes part.
         if isinstance(participation, PoissonParticipation) and isinstance(sampler.seed, bytes):
             probability, risk = sampler.cohort_size / sampler.num_clients, made.at_risk
-        entry = Entry(made.people, risk, made.noise, made.signature, made.secret, probability, made.count_noise)
+        entry = Entry(
+            made.people,
+            risk,
+            made.noise,
+            made.signature,
+            made.secret,
+            probability,
+            made.count_noise,
+            recorder.trial,
+        )
         after = parameters_digest(result.state.params)
         recorder.tally.made(made.before, entry, after)
         recorder.shown[result.round_number] = after
@@ -364,6 +413,12 @@ def _private_units(names: list[Any]) -> frozenset[Hashable]:
     return frozenset(name for name in names if not str(name if isinstance(name, str) else name[0]).startswith(PUBLIC))
 
 
+def _ever_drawn(batches: Any, part: int) -> np.ndarray:
+    """Find out who may be in batches, by drawing very many."""
+    found = [batches.draw(part + batches.cycle * turn) for turn in range(_TURNS)]
+    return np.unique(np.concatenate(found))
+
+
 class MadeUpTrainer:
     """A `Trainer` whose sums have nothing but marks of what is in them."""
 
@@ -407,10 +462,13 @@ class MadeUpTrainer:
             # Who knows the seed knows what is in a batch.
             if isinstance(batches.seed, bytes):
                 count, most = batches.units.count, getattr(batches, "truncated_batch_size", None)
-                probability = batches.batch_size / count
-                everybody = _private_units(unit_names(batches.units, np.arange(count)))
+                parts = getattr(batches, "cycle", 1)
+                probability = batches.batch_size * parts / count
+                drawn = np.arange(count) if parts == 1 else _ever_drawn(batches, batch.step % parts)
+                everybody = _private_units(unit_names(batches.units, drawn))
                 if most is not None:
-                    probability *= float(scipy.stats.binom.cdf(most - 1, count - 1, probability))
+                    others = count - 1 if parts == 1 else -(-count // parts) - 1
+                    probability *= float(scipy.stats.binom.cdf(most - 1, others, probability))
         entry = Entry(
             _private_units(names),
             everybody,

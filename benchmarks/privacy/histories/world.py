@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from unittest.mock import patch
 
 from benchmarks.privacy.histories import toy
 from benchmarks.privacy.histories.seams import PUBLIC, Killed, Recorder, at_risk, epsilon_at_least, seams
-from benchmarks.privacy.histories.tally import Entry, least_epsilon
+from benchmarks.privacy.histories.tally import Entry, Trial, least_epsilon
 from fedlm.commands import account as account_command
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import UserError
@@ -35,14 +36,24 @@ from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments import comparison, private_selection
+from fedlm.simulations.experiments.comparison import Cell, CellResult, run_comparison
+from fedlm.simulations.experiments.configuration import Comparison, Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.experiments.private_selection import run_selection
 from fedlm.simulations.pretraining.run import run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
+from fedlm.simulations.reporting.run_privacy import privacy_key, run_privacies
 
 NOT_PRIVATE, NOT_COVERED = "NOT PRIVATE", "VOCABULARY NOT COVERED"
 WORDS = ("the cat sat on a mat while some dog ran to one tree and no bird sang any song about old stone walls").split()
 _CROWDS = {"all": range(0, 18), "fewer": range(4, 18), "others": range(4, 22), "strangers": range(40, 58)}
+_OF_CHOICE = (
+    "was not chosen by looking at",
+    "choosing is not accounted",
+    "the best of a random number",
+    "outcome of a private selection",
+)
 _EPSILON = re.compile(r"epsilon (?:= )?([0-9.e+-]*[0-9])")
 
 
@@ -131,6 +142,20 @@ class Run:
     people: set[str] = field(default_factory=set)
     seen: set[Entry] = field(default_factory=set)
     budgeted: Path | None = None
+    trial: Trial | None = None  # of a private selection; None of any other
+    compared: bool = False  # with other runs, which its statements have to say
+
+
+@dataclass
+class Together:
+    """Runs that one command begins: a comparison, or a private selection."""
+
+    folder: Path
+    settings: dict[str, Any]
+    first: Run  # none of them, but with what all have in common
+    runs: dict[Path, Run] = field(default_factory=dict)
+    planned: dict[str, Any] | None = None  # what is said of whichever run will be chosen
+    over: bool = False
 
 
 class Operation(NamedTuple):
@@ -151,6 +176,11 @@ class Fault(NamedTuple):
 _WEIGHTS = {
     "simulate": 30,
     "pretrain": 14,
+    "compare": 4,
+    "select": 6,
+    "go_on_together": 3,
+    "spend": 3,
+    "there_and_back": 2,
     "resume": 22,
     "reimport": 8,
     "copy": 8,
@@ -199,6 +229,7 @@ class History:
         self._stores, self._folder = stores, folder
         self.recorder = Recorder()
         self.runs: list[Run] = []
+        self._together: list[Together] = []
         self._data: list[Path] = []
         self._holds: dict[Path, Stored] = {}
         self._budgets: set[Path] = set()
@@ -248,19 +279,122 @@ class History:
 
     def _do_simulate(self, rng: random.Random) -> None:
         data = rng.choice(self._data)
-        settings = {
-            "model": toy.NAME,
-            "data": data,
-            "rounds": rng.choice([1, 2, 3, 4, 6]),
-            "checkpoint_every": rng.choice([1, 1, 2, 3]),
-            "cohort_size": rng.choice([4, 6]),
-            "length": 8,
-            "server_optimizer": "fedavg",
-            "server_learning_rate": 1.0,
-            "seed": rng.choice([0, 1]),
-            "lanes_per_device": 1,
-        }
+        settings = _settings_of_rounds(rng, data)
         self._begin(rng, data, settings | _privacy_of_rounds(rng), central=False)
+
+    def _do_compare(self, rng: random.Random) -> None:
+        self._begin_together(rng, {"seeds": (0, 1)})
+
+    def _do_select(self, rng: random.Random) -> None:
+        law = rng.choice([{"private_selection": "poisson"}, {"private_selection": "truncated_negative_binomial"}])
+        rates = rng.choice([(0.5,), (0.25, 0.5)])
+        self._begin_together(rng, law | {"expected_trials": rng.choice([1.5, 3.0]), "client_learning_rates": rates})
+
+    def _begin_together(self, rng: random.Random, settings: dict[str, Any]) -> None:
+        data = rng.choice(self._data)
+        of_runs = _settings_of_rounds(rng, data) | _privacy_of_rounds(rng, "private_selection" in settings)
+        shared = {name: value for name, value in of_runs.items() if name not in _VARIED}
+        first = Run(self._folder, shared, False, self._holds[data].family, False, False, compared=True)
+        first = self._first_parameters(rng, first)
+        folder = self._folder / f"together{len(self._together)}"
+        of_all = {name: value for name, value in first.settings.items() if name != "model"}
+        settings = {"models": (toy.NAME,), "server_learning_rates": (1.0,)} | settings | of_all
+        together = Together(folder, settings, first)
+        self._together.append(together)
+        self._command_together(rng, together)
+        for _ in range(3):
+            if not together.over and rng.random() < 0.7:
+                if rng.random() < 0.2:
+                    with contextlib.suppress(UserError):
+                        self._import_again(data, rng.choice(["fewer", "others"]))
+                with contextlib.suppress(UserError):
+                    self._command_together(rng, together)
+
+    def _do_go_on_together(self, rng: random.Random) -> None:
+        if self._together:
+            self._command_together(rng, rng.choice(self._together))
+
+    def _command_together(self, rng: random.Random, together: Together) -> None:
+        settings = compose(Comparison, **together.settings)
+        run_all = functools.partial(self._run_all, together)
+        with self._at_risk_of_kills(rng):
+            if settings.selection.private_selection == "none":
+                with patch.object(comparison, "run_cells", run_all):
+                    results = run_comparison(settings, together.folder, 1)
+                self._said += self._check_report(together, results)
+            else:
+                with (
+                    patch.object(private_selection, "run_cells", run_all),
+                    patch.object(private_selection, "_choose", self._noted_choice(together)),
+                ):
+                    run_selection(settings, together.folder, 1, lambda said: self._planned(together, said))
+            together.over = True
+
+    def _planned(self, together: Together, said: Any) -> None:
+        together.planned = said.as_terms()
+
+    def _noted_choice(self, together: Together, real: Any = private_selection._choose) -> Callable[..., CellResult]:
+        def choose(cell: Cell, link: Path) -> CellResult:
+            trial = together.runs[cell.directory].trial
+            assert trial is not None
+            self.recorder.tally.chosen.setdefault(trial.selection, set()).add(trial.number)
+            self.counts["chosen"] += 1
+            return real(cell, link)
+
+        return choose
+
+    def _run_all(self, together: Together, cells: list[Cell], *others: Any) -> dict[Cell, str]:
+        """Take the place of `run_cells`, which has processes of its own."""
+        for number, cell in enumerate(cells):
+            run = together.runs.get(cell.directory)
+            if run is None:
+                varied = {name: getattr(cell.experiment, name) for name in _VARIED}
+                settings = together.first.settings | varied | {"model": toy.NAME}
+                selection = compose(Comparison, **together.settings).selection
+                trial = None
+                if selection.private_selection != "none":
+                    geometric = selection.private_selection != "poisson"
+                    law = "geometric" if geometric else "poisson"
+                    trial = Trial(str(together.folder), number, law, selection.expected_trials)
+                run = dataclasses.replace(
+                    together.first, folder=cell.directory, settings=settings, people=set(), seen=set(), trial=trial
+                )
+                together.runs[cell.directory] = run
+                self.runs.append(run)
+            if not (run.folder / "summary.json").exists():
+                with self._watched(run, run.settings["data"]):
+                    run_experiment(cell.experiment, run.folder, self._show, tuning=cell.tuning)
+        return {}
+
+    def _do_there_and_back(self, rng: random.Random) -> None:
+        # Who were other people to the second run are the third one's own.
+        here, there = self._data[:2]
+        self._import_again(there, "strangers")
+        before: Run | None = None
+        for data in (here, there, here):
+            settings = _settings_of_rounds(rng, data) | _privacy_of_rounds(rng, private=True)
+            run = Run(self._new_folder(), settings, False, self._holds[data].family, False, False)
+            if before is not None:
+                run.settings["init_from"] = before.folder
+                here_now = self._stores.people[self._holds[data].family, self._holds[data].crowd]
+                if not _people_of(before.seen) & here_now:
+                    run.settings["initial_data"], run.assumed = "disjoint", True
+            self.runs.append(run)
+            self._command(rng, run, run.settings)
+            before = run
+
+    def _do_spend(self, rng: random.Random) -> None:
+        # Each alone fits into the budget, and not all together.
+        data = rng.choice(self._data)
+        if not (data / BUDGET_FILE).exists():
+            DataBudget.set(data, rng.choice([5.0, 10.0]), 1e-5)
+            self._budgets.add(data)
+        settings = _settings_of_rounds(rng, data) | _privacy_of_rounds(rng, private=True)
+        for _ in range(3):
+            with contextlib.suppress(UserError):
+                run = Run(self._new_folder(), settings, False, self._holds[data].family, False, False)
+                self.runs.append(run)
+                self._command(rng, run, settings)
 
     def _do_pretrain(self, rng: random.Random) -> None:
         data = rng.choice(self._data)
@@ -280,7 +414,21 @@ class History:
         self._begin(rng, data, settings | _privacy_of_steps(rng), central=True)
 
     def _begin(self, rng: random.Random, data: Path, settings: dict[str, Any], central: bool) -> None:
-        lied = assumed = False
+        run = Run(self._new_folder(), settings, central, self._holds[data].family, False, False)
+        run = self._first_parameters(rng, run)
+        self.runs.append(run)
+        self._command(rng, run, run.settings)
+        if rng.random() < 0.4 and not (run.folder / "summary.json").exists():
+            with contextlib.suppress(UserError):
+                self._import_again(data, rng.choice(["fewer", "others"]))
+            self._command(rng, run, run.settings)
+
+    def _new_folder(self) -> Path:
+        return self._folder / f"run{len(self.runs)}"
+
+    def _first_parameters(self, rng: random.Random, run: Run) -> Run:
+        """Have a run that is about to begin do so with another's parameters, or not."""
+        settings, data, lied, assumed = dict(run.settings), run.settings["data"], False, False
         if self.runs and rng.random() < 0.55:
             parent = self.runs[-1] if rng.random() < 0.6 else rng.choice(self.runs)
             settings["init_from"] = parent.folder
@@ -292,34 +440,40 @@ class History:
                 settings["initial_data"] = claim
             lied = parent.lied or claim not in ("same", *true)
             assumed = claim != "same"
-        run = Run(self._folder / f"run{len(self.runs)}", settings, central, self._holds[data].family, lied, assumed)
-        self.runs.append(run)
-        self._command(rng, run, settings)
-        if rng.random() < 0.4 and not (run.folder / "summary.json").exists():
-            with contextlib.suppress(UserError):
-                self._import_again(data, rng.choice(["fewer", "others"]))
-            self._command(rng, run, settings)
+        return dataclasses.replace(run, settings=settings, lied=lied, assumed=assumed)
 
     def _command(self, rng: random.Random, run: Run, settings: dict[str, Any]) -> None:
-        recorder = self.recorder
-        recorder.seen, recorder.people, recorder.shown = run.seen, run.people, {}
-        before = len(run.seen)
-        chance = rng.random()
+        with self._at_risk_of_kills(rng), self._watched(run, settings["data"]):
+            if run.central:
+                run_pretraining(compose(Pretraining, **settings), run.folder, _Watching(self.recorder))
+            else:
+                run_experiment(compose(Experiment, **settings), run.folder, self._show)
+
+    def _show(self, row: dict[str, Any], rounds: int) -> None:
+        _shown(self.recorder, row["round"])
+
+    @contextlib.contextmanager
+    def _at_risk_of_kills(self, rng: random.Random) -> Iterator[None]:
+        recorder, chance = self.recorder, rng.random()
         recorder.moments = rng.randint(0, 40) if chance < 0.25 else None
         recorder.saves = rng.randint(0, 2) if 0.25 < chance < 0.45 else None
         try:
-            if run.central:
-                run_pretraining(compose(Pretraining, **settings), run.folder, _Watching(recorder))
-            else:
-                run_experiment(
-                    compose(Experiment, **settings), run.folder, lambda row, _: _shown(recorder, row["round"])
-                )
+            yield
         except Killed:
             self.counts["killed"] += 1
         finally:
             recorder.moments = recorder.saves = None
-            if len(run.seen) > before and settings["data"] in self._budgets:
-                run.budgeted = settings["data"]
+
+    @contextlib.contextmanager
+    def _watched(self, run: Run, data: Path) -> Iterator[None]:
+        recorder, before = self.recorder, len(run.seen)
+        recorder.seen, recorder.people, recorder.shown, recorder.trial = run.seen, run.people, {}, run.trial
+        try:
+            yield
+        finally:
+            recorder.trial = None
+            if len(run.seen) > before and data in self._budgets:
+                run.budgeted = data
 
     def _do_resume(self, rng: random.Random) -> None:
         run = self._any(rng)
@@ -358,9 +512,7 @@ class History:
     def _do_copy(self, rng: random.Random) -> None:
         run = self._any(rng)
         if run.folder.exists():
-            copied = dataclasses.replace(
-                run, folder=self._folder / f"run{len(self.runs)}", people=set(run.people), seen=set(run.seen)
-            )
+            copied = dataclasses.replace(run, folder=self._new_folder(), people=set(run.people), seen=set(run.seen))
             shutil.copytree(run.folder, copied.folder)
             self.runs.append(copied)
             # Where one of them is killed, and the other is not, their noise differs from there on.
@@ -398,6 +550,33 @@ class History:
                     found += self._check_words(run, "fedlm runs list", recorded.privacy, short=True)
         for data in self._budgets:
             found += self._check_budget(data)
+        for together in self._together:
+            found += self._check_planned(together)
+        return found
+
+    def _check_planned(self, together: Together) -> list[Fault]:
+        """Hold what was said before a private selection to the run that it has chosen."""
+        chosen = self.recorder.tally.chosen.get(str(together.folder), set())
+        runs = [run for run in together.runs.values() if run.trial is not None and run.trial.number in chosen]
+        if not runs or together.planned is None:
+            return []
+        return self._check_number(runs[0].people, runs, "fedlm compare, before it chooses", together.planned)
+
+    def _check_report(self, together: Together, results: list[CellResult]) -> list[Fault]:
+        """Hold what a report on a comparison says of privacy to all of its runs."""
+        found = []
+        for key, stated in run_privacies(results).items():
+            runs = [together.runs[one.cell.directory] for one in results if privacy_key(one) == key]
+            if not stated.private:
+                if not all(NOT_PRIVATE in statement for statement in stated.statements):
+                    found.append(Fault(f"{together.folder.name}: report", str(stated), 0.0))
+                continue
+            guarantee = results[0].summary["privacy_guarantee"]
+            terms = {"epsilon": stated.epsilon, "delta": guarantee["delta"], "unit": guarantee["unit"]}
+            for run in runs:
+                found += self._check_number(run.people, [run], "report", terms, run)
+            for statement in stated.statements:
+                found += self._check_words(runs[0], "report in words", statement)
         return found
 
     def _check_run(self, run: Run) -> list[Fault]:
@@ -445,6 +624,8 @@ class History:
             found.append(Fault(f"{name} does not say that the vocabulary is not covered", words, 0.0))
         if run.assumed and "assumed" not in words:
             found.append(Fault(f"{name} does not say what is assumed", words, 0.0))
+        if run.compared and not any(one in words for one in _OF_CHOICE):
+            found.append(Fault(f"{name} does not say what it was compared with", words, 0.0))
         stated = re.search(r"delta (?:= )?([0-9.e+-]*[0-9])", words)
         epsilon = _EPSILON.search(words)
         if stated and epsilon:
@@ -473,7 +654,8 @@ class History:
                 ),
                 None,
             )
-            worst = max(worst, least_epsilon(unit, seen, terms["delta"], noise))
+            chosen = self.recorder.tally.chosen
+            worst = max(worst, least_epsilon(unit, seen, terms["delta"], noise, chosen))
         if epsilon_at_least(terms["epsilon"], worst):
             return []
         name = "+".join(one.folder.name for one in runs)
@@ -550,8 +732,27 @@ def _worst_units(people: Iterable[str], seen: set[Entry], examples: bool) -> lis
     return list(found.values())
 
 
-def _privacy_of_rounds(rng: random.Random) -> dict[str, Any]:
-    if rng.random() < 0.2:
+_VARIED = ("client_learning_rate", "server_learning_rate", "seed")
+"""Settings of a run that a comparison has several of."""
+
+
+def _settings_of_rounds(rng: random.Random, data: Path) -> dict[str, Any]:
+    return {
+        "model": toy.NAME,
+        "data": data,
+        "rounds": rng.choice([1, 2, 3, 4, 6]),
+        "checkpoint_every": rng.choice([1, 1, 2, 3]),
+        "cohort_size": rng.choice([4, 6]),
+        "length": 8,
+        "server_optimizer": "fedavg",
+        "server_learning_rate": 1.0,
+        "seed": rng.choice([0, 1]),
+        "lanes_per_device": 1,
+    }
+
+
+def _privacy_of_rounds(rng: random.Random, private: bool = False) -> dict[str, Any]:
+    if not private and rng.random() < 0.2:
         return {}
     kind: Callable[[], dict[str, Any]] = rng.choice(_ROUNDS)
     settings = {"update_clip_norm": rng.choice([0.5, 1.0])} | kind()
@@ -561,7 +762,7 @@ def _privacy_of_rounds(rng: random.Random) -> dict[str, Any]:
     )
     # Few numbers where computing an epsilon takes long, so that it is known already.
     settings["delta"] = 1e-5 if settings["cohort_sampler"] == "poisson" else rng.choice([1e-5, 1e-5, 1e-3])
-    if rng.random() < 0.08:
+    if not private and rng.random() < 0.08:
         settings["noise_seed"] = "experiment"
     if settings["cohort_sampler"] == "min_separation":
         settings |= {"min_separation": rng.choice([1, 2, 3])}
@@ -578,6 +779,10 @@ _ROUNDS: list[Callable[[], dict[str, Any]]] = [
     lambda: {"privacy": "gaussian", "cohort_sampler": "shuffled_epochs"},
     lambda: {"privacy": "tree", "cohort_sampler": "min_separation"},
     lambda: {"privacy": "tree_honaker", "cohort_sampler": "min_separation"},
+    lambda: {"privacy": "banded", "cohort_sampler": "min_separation"},
+    lambda: {"privacy": "banded", "cohort_sampler": "shuffled_epochs"},
+    lambda: {"privacy": "blt", "cohort_sampler": "min_separation"},
+    lambda: {"privacy": "dense", "cohort_sampler": "min_separation"},
 ]
 
 
@@ -591,4 +796,8 @@ def _privacy_of_steps(rng: random.Random) -> dict[str, Any]:
         settings["noise_seed"] = "experiment"
     if rng.random() < 0.3:
         settings["adjacency"] = "zero_out"
+    if rng.random() < 0.35:
+        settings |= {"mechanism": "banded", "bands": rng.choice([2, 2, 3]), "steps": rng.choice([3, 4])}
+        if "sampling" in settings:
+            settings["adjacency"] = "zero_out"
     return settings
