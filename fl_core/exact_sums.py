@@ -5,10 +5,12 @@ coordinates alone. A sum is kept as two int32 numbers a coordinate, in base 2^20
 may lie along one axis.
 """
 
+import math
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedlm.models.base import Params
 
@@ -117,6 +119,26 @@ def summed(sums: Params) -> Params:
         return ExactSum((low & mask) + ((middle & mask) << half), high + (middle >> half))
 
     return jax.tree_util.tree_map(over_axis, sums, is_leaf=is_exact)
+
+
+def why_impossible(sums: Params, vectors: int) -> str | None:
+    """Say why a tree that came from elsewhere is not the sum of so many vectors; None where it may be.
+
+    Args:
+      sums: an `ExactSum` in place of each array, as `normalized` leaves them.
+      vectors: how many were added, each no longer than the clip norm.
+    """
+    parts = [ExactSum(*map(np.asarray, one)) for one in jax.tree_util.tree_leaves(sums, is_leaf=is_exact)]
+    low = [int(value) for part in parts if part.low.size for value in (part.low.min(), part.low.max())]
+    if low and (min(low) < 0 or max(low) >= 1 << _LOW_BITS):
+        return f"low numbers from {min(low)} to {max(low)}, but they must lie between 0 and {(1 << _LOW_BITS) - 1}"
+    squares = [np.sum((part.high * 2.0**_LOW_BITS + part.low) ** 2) for part in parts]
+    steps = math.sqrt(math.fsum(squares))
+    # The clip norm is below twice its power of two, which is so many steps.
+    most = vectors * 2.0 ** (grid_shift(sum(part.low.size for part in parts)) + 1)
+    if steps > most * (1 + 1e-9):
+        return f"an L2 norm of {steps:.6g} steps, but {vectors} clipped updates have {most:.6g} at most"
+    return None
 
 
 def like_of(sums: Params) -> Params:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedlm.fl_core.aggregation import CohortAggregate, empty_aggregate
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError
-from fedlm.fl_core.exact_sums import like_of
+from fedlm.fl_core.exact_sums import like_of, why_impossible
 from fedlm.models.base import Params
 
 
@@ -30,7 +30,8 @@ def unpack_aggregate(content: bytes, like: Params, exact: bool, reports: int) ->
       reports: how many it must be of.
 
     Raises:
-      WireError: it is of another model, holds a number that is not finite, or another count of reports.
+      WireError: it is of another model, holds a number that is not finite, or that no sum of clipped updates has, or
+        another count of reports.
     """
     empty = jax.eval_shape(lambda: empty_aggregate(like_of(like), exact))
     leaves, structure = jax.tree_util.tree_flatten(empty)
@@ -48,4 +49,7 @@ def unpack_aggregate(content: bytes, like: Params, exact: bool, reports: int) ->
     found = round(float(aggregate.clients - aggregate.dropped))
     if found != reports:
         raise WireError(f"a partial sum holds {found} reports, but {reports} were expected")
+    wrong = why_impossible(aggregate.delta, reports) if exact else None
+    if wrong:
+        raise WireError(f"a partial sum holds {wrong}; is it of another version, or another clip norm?")
     return aggregate
