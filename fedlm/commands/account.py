@@ -323,11 +323,12 @@ def _budget(command: BudgetCommand) -> dict[str, Any]:
     from fedlm.fl_core.runs.data_budget import DataBudget
     from fedlm.simulations.data.store.token_store import TokenStore
 
-    TokenStore.open(command.data)
+    training_data = TokenStore.open(command.data).training_data(check=command.epsilon is not None)
     if command.epsilon is not None and command.delta is not None:
-        budget = DataBudget.set(command.data, command.epsilon, command.delta)
+        budget = DataBudget.set(command.data, command.epsilon, command.delta, training_data)
     elif (command.data / BUDGET_FILE).exists():
         budget = DataBudget(command.data)
+        budget.check_data(training_data)
     else:
         raise ConfigurationError(f"{command.data}: the data set has no budget; give --epsilon and --delta to set one")
     reserved = budget.reserved()

@@ -41,14 +41,25 @@ class DataBudget:
         self._vocabulary = origin_of_data(data)
 
     @staticmethod
-    def set(data: Path, epsilon: float, delta: float) -> "DataBudget":
-        """Give a data set a budget. Raises ConfigurationError where it has one, or a number is out of range."""
+    def set(data: Path, epsilon: float, delta: float, training_data: str | None = None) -> "DataBudget":
+        """Give a data set a budget.
+
+        Args:
+          data: folder of the data set.
+          epsilon: that all runs together may spend.
+          delta: at which epsilon is stated.
+          training_data: fingerprint of the training data, which alone the budget is of; any where None.
+
+        Raises:
+          ConfigurationError: the data set has a budget, or a number is out of range.
+        """
         check_delta(delta)
         if not epsilon > 0:
             raise ConfigurationError(f"epsilon is {epsilon}, but must be positive")
         if (data / BUDGET_FILE).exists():
             raise ConfigurationError(f"{data / BUDGET_FILE}: the data set has a budget already, which does not change")
-        RecordChain(data / BUDGET_FILE, _check, _damaged).append({"kind": "budget", "epsilon": epsilon, "delta": delta})
+        head = {"kind": "budget", "epsilon": epsilon, "delta": delta, "training_data_sha256": training_data}
+        RecordChain(data / BUDGET_FILE, _check, _damaged).append(head)
         return DataBudget(data)
 
     @property
@@ -60,6 +71,11 @@ class DataBudget:
     def delta(self) -> float:
         """At which epsilon is stated."""
         return float(self._head["delta"])
+
+    def check_data(self, training_data: str | None) -> None:
+        """Refuse data by their fingerprint. Raises BudgetError where the budget is of others."""
+        if self._head.get("training_data_sha256") not in (None, training_data):
+            raise _damaged(f"{self._path}: the budget is of another data set")
 
     def reserved(self) -> Joint | None:
         """State what is reserved; None where nothing is."""
@@ -73,8 +89,9 @@ class DataBudget:
         """Reserve the whole plan of a run, and what its first parameters went through as far as nobody has.
 
         Raises:
-          BudgetError: that exceeds the budget; nothing is reserved.
+          BudgetError: that exceeds the budget, or the budget is of other data; nothing is reserved.
         """
+        self.check_data(training.training_data_sha256)
         with self._locked() as chain:
             known = _trainings(chain.records)
             reserving = {record["secret"] for record in _reservations(chain.records)}

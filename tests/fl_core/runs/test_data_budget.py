@@ -147,6 +147,36 @@ def test_a_budget_is_set_once_and_not_changed(data, tmp_path):
             DataBudget(data).reserved()
 
 
+def test_a_reservation_that_was_changed_or_removed_is_noticed(data, tmp_path):
+    for number in (1, 2):
+        begin(data, tmp_path / f"{number}")
+    file = data / BUDGET_FILE
+    lines = file.read_text().splitlines(keepends=True)
+    spent = next(number for number, line in enumerate(lines) if '"reserve"' in line)
+    less = lines[spent].replace('"noise_multiplier": 5.0', '"noise_multiplier": 50.0')
+    assert less != lines[spent]
+    for damaged in ([*lines[:spent], less, *lines[spent + 1 :]], [*lines[:spent], *lines[spent + 1 :]]):
+        file.write_text("".join(damaged))
+        with pytest.raises(BudgetError, match="put the file of the privacy budget back"):
+            begin(data, tmp_path / "3")
+    # Nothing follows the last lines that would tell; the run that they were of reserves again when it goes on.
+    file.write_text("".join(lines[:-2]))
+    assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(1), rel=1e-3)
+    begin(data, tmp_path / "2")
+    assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(2), rel=1e-3)
+
+
+def test_the_budget_of_another_data_set_is_refused(tmp_path):
+    for name in ("text", "other"):
+        (tmp_path / name).mkdir()
+        DataBudget.set(tmp_path / name, 100.0, DELTA, name)
+    begin(tmp_path / "text", tmp_path / "1")
+    (tmp_path / "text" / BUDGET_FILE).write_text((tmp_path / "other" / BUDGET_FILE).read_text())
+    for run in ("1", "2"):
+        with pytest.raises(BudgetError, match="the budget is of another data set; put the file"):
+            begin(tmp_path / "text", tmp_path / run)
+
+
 def test_a_private_vocabulary_is_part_of_what_is_spent(data, tmp_path):
     private = plan_vocabulary(0.5, 1e-7, 100)
     record = {"vocabulary_origin": VocabularyOrigin("private", private).as_json()}

@@ -360,5 +360,13 @@ def test_a_data_set_may_carry_a_budget(settings, public, tmp_path, small_store, 
             run(changes, tmp_path / "4")
     assert account_command.main(words[:2]) == 0
     assert "1.35" in capsys.readouterr().out
+    other = other_import(small_store, tmp_path / "other", range(30))
+    shutil.copy(store / "privacy-budget.jsonl", other)
+    for use in (
+        lambda: run(settings, tmp_path / "5", data=other),
+        lambda: account_command.main(["budget", str(other)]),
+    ):
+        with pytest.raises(BudgetError, match="the budget is of another data set"):
+            use()
     with pytest.raises(DataError, match="carries a privacy budget"):
         StoreWriter(store, "other", Tokenizer.load(store / "tokenizer.json"), overwrite=True)

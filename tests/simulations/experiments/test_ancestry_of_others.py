@@ -1,0 +1,103 @@
+"""What is stated of first parameters by runs of a comparison, and by runs on data in memory."""
+
+import numpy as np
+import pytest
+
+import fedlm
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import gaussian_epsilon
+from fedlm.models.cifg import CifgConfig, cifg
+from fedlm.simulations.experiments.comparison import list_cells, run_comparison
+from fedlm.simulations.experiments.configuration import Comparison, Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.reporting.run_privacy import run_privacies
+from tests.conftest import WORDS
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+RUN = {
+    "rounds": 1,
+    "cohort_size": 6,
+    "client_max_batches": 2,
+    "length": 8,
+    "heldout_examples": 20,
+    "test_examples": 20,
+    "update_clip_norm": 0.1,
+    "cohort_sampler": "min_separation",
+    "delta": 1e-5,
+    "privacy": "gaussian",
+    "noise_multiplier": 4.0,
+}
+NO_PRIVACY = {"privacy": "none", "noise_multiplier": None, "delta": None}
+TWICE = gaussian_epsilon(4.0, np.sqrt(2), 1e-5)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_each_run_of_a_comparison_has_the_ancestry_of_its_first_parameters(small_store, tmp_path, private):
+    settings = {**RUN, "data": small_store, "lanes_per_device": 1}
+    run_experiment(
+        compose(Experiment, model="cifg_tiny", **settings | ({} if private else NO_PRIVACY)), tmp_path / "parent"
+    )
+    settings |= {"models": ("cifg_tiny",), "client_learning_rates": (0.1, 0.5), "server_learning_rates": (0.01,)}
+    settings |= {"seeds": (0,), "init_from": tmp_path / "parent"}
+    comparison, out = compose(Comparison, **settings), tmp_path / "out"
+    for cell in list_cells(comparison, out):
+        run_experiment(cell.experiment, cell.directory, tuning=cell.tuning)
+    results = run_comparison(comparison, out, 1)
+    assert len(results) == 2
+    for result in results:
+        said, guarantee = result.summary["privacy"], result.summary["privacy_guarantee"]
+        assert [phase["people"] for phase in result.summary["ancestry"]] == ["same"]
+        if private:
+            assert guarantee["epsilon"] == pytest.approx(TWICE, rel=0.01)
+            assert "composed with 1 releases" in said
+            assert "was not chosen by looking at the others of the 2" in said
+        else:
+            assert guarantee is None
+            assert said.startswith("NOT PRIVATE: the first parameters come from")
+    (found,) = run_privacies(results).values()
+    assert (found.private, found.epsilon) == (private, guarantee and guarantee["epsilon"])
+    for word in ("public", "disjoint"):
+        (cell, *_) = list_cells(compose(Comparison, **settings, initial_data=word), tmp_path / word)
+        with pytest.raises(ConfigurationError, match="the very training clients of this run"):
+            run_experiment(cell.experiment, cell.directory, tuning=cell.tuning)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    rng = np.random.default_rng(1)
+    return {f"client{index}": [" ".join(rng.choice(WORDS, 5)) for _ in range(4)] for index in range(60)}
+
+
+def simulate(data, out, **changes):
+    tiny = fedlm.named("tiny", fedlm.ModelEntry(cifg, CifgConfig(embedding=4, hidden=6)))
+    return fedlm.simulate(model=tiny, data=data, out=out, **RUN | changes).summary
+
+
+def test_data_in_memory_are_known_by_their_text(texts, tmp_path):
+    data = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
+    again = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
+    simulate(data, tmp_path / "open", **NO_PRIVACY)
+    simulate(data, tmp_path / "private")
+    open_child = simulate(again, tmp_path / "of open", init_from=tmp_path / "open")
+    assert open_child["privacy_guarantee"] is None
+    assert "trained without privacy" in open_child["privacy"]
+    child = simulate(again, tmp_path / "of private", init_from=tmp_path / "private")
+    assert child["privacy_guarantee"]["epsilon"] == pytest.approx(TWICE, rel=0.01)
+    assert child["ancestry"][0]["training_data_sha256"] == again.training_data(check=True)
+    for parent in ("open", "private"):
+        with pytest.raises(ConfigurationError, match="disjoint"):
+            simulate(again, tmp_path / "refused", init_from=tmp_path / parent, initial_data="disjoint")
+
+
+def test_other_people_in_memory_are_other_people_only_by_word(texts, tmp_path):
+    data = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
+    simulate(data, tmp_path / "open", **NO_PRIVACY)
+    others = {f"other {name}": list(reversed(lines)) for name, lines in texts.items()}
+    others = fedlm.DataInMemory.from_texts(others, vocabulary=data.tokenizer)
+    unknown = simulate(others, tmp_path / "unknown", init_from=tmp_path / "open")
+    assert unknown["privacy_guarantee"] is None
+    said = simulate(others, tmp_path / "said", init_from=tmp_path / "open", initial_data="disjoint")
+    assert said["privacy_guarantee"]["epsilon"] == pytest.approx(gaussian_epsilon(4.0, 1.0, 1e-5), rel=0.01)
+    assert "text of other people, of whom nothing is promised here" in said["privacy"]
