@@ -128,16 +128,17 @@ def why_impossible(sums: Params, vectors: int) -> str | None:
       sums: an `ExactSum` in place of each array, as `normalized` leaves them.
       vectors: how many were added, each no longer than the clip norm.
     """
-    parts = [ExactSum(*map(np.asarray, one)) for one in jax.tree_util.tree_leaves(sums, is_leaf=is_exact)]
-    low = [int(value) for part in parts if part.low.size for value in (part.low.min(), part.low.max())]
-    if low and (min(low) < 0 or max(low) >= 1 << _LOW_BITS):
-        return f"low numbers from {min(low)} to {max(low)}, but they must lie between 0 and {(1 << _LOW_BITS) - 1}"
-    squares = [np.sum((part.high * 2.0**_LOW_BITS + part.low) ** 2) for part in parts]
+    leaves = jax.tree_util.tree_leaves(sums, is_leaf=is_exact)
+    parts = [(np.asarray(one.low), np.asarray(one.high)) for one in leaves if one.low.size]
+    least, most = min(int(low.min()) for low, _ in parts), max(int(low.max()) for low, _ in parts)
+    if least < 0 or most >= 1 << _LOW_BITS:
+        return f"low numbers from {least} to {most}, but they must lie between 0 and {(1 << _LOW_BITS) - 1}"
+    squares = [np.sum((high * 2.0**_LOW_BITS + low) ** 2) for low, high in parts]
     steps = math.sqrt(math.fsum(squares))
     # The clip norm is below twice its power of two, which is so many steps.
-    most = vectors * 2.0 ** (grid_shift(sum(part.low.size for part in parts)) + 1)
-    if steps > most * (1 + 1e-9):
-        return f"an L2 norm of {steps:.6g} steps, but {vectors} clipped updates have {most:.6g} at most"
+    length = vectors * 2.0 ** (grid_shift(sum(low.size for low, _ in parts)) + 1)
+    if steps > length * (1 + 1e-9):
+        return f"an L2 norm of {steps:.6g} steps, but {vectors} clipped updates have {length:.6g} at most"
     return None
 
 
