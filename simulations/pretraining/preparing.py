@@ -15,6 +15,7 @@ from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
+from fedlm.fl_core.runs.private_releases import plan_in
 from fedlm.models.base import Batch, Model
 from fedlm.models.masked_language import MaskedBatch
 from fedlm.models.precision import Precision, resolve_precision, with_precision
@@ -87,7 +88,12 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
         initial = read_parameters(
             settings.init_from, store.fingerprint, settings.model, settings.initial_data, training_data, out
         )
-    ancestry = initial.ancestry if initial else ()
+    plan = None
+    if private:
+        # The bands of a run that goes on are not searched for again; what else it has promised is `going_on`'s.
+        known = None if out is None else plan_in(out)
+        ancestry, vocabulary = initial.ancestry if initial else (), store.vocabulary_origin
+        plan = plan_privacy(settings, units, delta, training_data, ancestry, known, vocabulary)
     return PreparedPretraining(
         settings=settings,
         model=model,
@@ -100,11 +106,7 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
         training_data=training_data,
         vocabulary_size=store.vocabulary_size,
         initial=initial,
-        plan=(
-            plan_privacy(settings, units, delta, training_data, ancestry, vocabulary=store.vocabulary_origin)
-            if private
-            else None
-        ),
+        plan=plan,
         delta=delta,
         clipping=clipping,
         notice=notice,
