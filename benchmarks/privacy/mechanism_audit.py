@@ -10,7 +10,9 @@ the noise multiplier. No measured mu may be above the accounted one by more than
 sensitivity is exact none may be below it.
 
 Poisson sampling draws who takes part by the run's own sampler, each client being a trial; there the privacy profile is
-measured, by the likelihood ratio. Adaptive clipping is read off from the clip norms that are published.
+measured, by the likelihood ratio. So it is for the banded noise of central training, whose units take turns, by that of
+the units whose turn comes first, which may be in most batches. Adaptive clipping is read off from the clip norms that
+are published.
 
     python -m benchmarks.privacy.mechanism_audit
 
@@ -28,6 +30,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -38,6 +41,7 @@ from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.privacy.accounting import events_of, sensitivity_squared
 from fedlm.fl_core.privacy.composition import delta_above
+from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
@@ -45,6 +49,7 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonPar
 from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
+from fedlm.simulations.pretraining.cyclic_sampling import CyclicPoissonBatches
 
 RESULTS = Path(__file__).parent / "results" / "mechanism_audit.json"
 ROUNDS = 12
@@ -197,12 +202,44 @@ def audit_poisson(trials: int, faults: Faults = Faults()) -> dict[str, float]:
         released = multiplier * faults.noise_scale * np.asarray(noise["x"], np.float64)
         released[sampler.sample(number)] += 1.0
         loss += np.log1p(probability * np.expm1((released - 0.5) / multiplier**2))
+    return _beside_profile(loss, plan)
+
+
+def _beside_profile(loss: np.ndarray, plan: PrivacyPlan) -> dict[str, float]:
+    """Put delta, of privacy losses that were drawn, beside what is accounted."""
     over = np.maximum(-np.expm1(_EPSILON - loss), 0.0)
     return {
         "measured_delta": float(np.mean(over)),
-        "standard_error": float(np.std(over) / math.sqrt(trials)),
+        "standard_error": float(np.std(over) / math.sqrt(len(loss))),
         "accounted_delta": delta_above(events_of(plan), _EPSILON),
     }
+
+
+def audit_turns(trials: int, faults: Faults = Faults()) -> dict[str, float]:
+    """Measure delta at an epsilon of banded noise whose units take turns: each unit is one trial, in a sum of its own.
+
+    A unit's turns are so far apart that noise is correlated within them alone: what its turns tell is independent.
+    """
+    rounds, cycle, probability, multiplier = 6, 3, 0.3, 1.0
+    plan = plan_noise("banded", rounds, PoissonParticipation(probability, cycle=cycle), BandedSettings(bands=cycle))(
+        multiplier
+    )
+    units: Any = SimpleNamespace(count=trials, unit="of an audit")
+    batches = CyclicPoissonBatches(units, round(trials * probability / cycle), fresh_secret(), probability, cycle)
+    draw = noise_from(fresh_secret(), {"x": jax.ShapeDtypeStruct((trials,), np.float32)})
+    noises = [np.asarray(noise["x"], np.float64) for noise in _rounds(plan, 0, rounds, draw, trials)]
+    released = multiplier * faults.noise_scale * np.stack(noises)
+    for number in range(rounds):
+        released[number, batches.draw(number)] += 1.0
+    mixing = _mixing(plan, 0, rounds)
+    precision = np.linalg.inv(mixing @ mixing.T) / multiplier**2
+    loss = np.zeros(trials)
+    for number in range(0, rounds, cycle):
+        told = precision[number] @ released - precision[number, number] / 2
+        loss += np.log1p(probability * np.expm1(told))
+    # Hardly a unit whose turn it is stays away for so long.
+    first = np.unique(np.concatenate([batches.draw(cycle * turn) for turn in range(60)]))
+    return _beside_profile(loss[first], plan)
 
 
 def audit_adaptive(rounds: int, faults: Faults = Faults()) -> dict[str, float]:
@@ -265,12 +302,13 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the numbers go")
     arguments = parser.parse_args()
     chosen = list(cases())
-    quantile = standard_errors_for(arguments.false_alarm, len(chosen) + 2)
+    quantile = standard_errors_for(arguments.false_alarm, len(chosen) + 3)
     results: dict[str, dict[str, Any]] = {}
     for case in chosen:
         results[case.name] = judged(audit(case, arguments.trials), quantile)
         print(f"{case.name}: {results[case.name]}", flush=True)
     results["gaussian, Poisson"] = judged(audit_poisson(10 * arguments.trials), quantile)
+    results["banded, units that take turns"] = judged(audit_turns(10 * arguments.trials), quantile)
     results["gaussian, adaptive clipping"] = judged(audit_adaptive(arguments.adaptive_rounds), quantile)
     record = {
         "machine": describe_machine(),

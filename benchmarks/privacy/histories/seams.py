@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import jinja2
 import numpy as np
 import scipy.stats
+from dp_accounting.rdp import rdp_privacy_accountant
 from jax_privacy.matrix_factorization import toeplitz
 
 from benchmarks.privacy.histories.tally import WIDTH, Entry, Tally, Trial
@@ -228,6 +229,8 @@ def remember_epsilons() -> contextlib.AbstractContextManager[Any]:
         known = getattr(module, name, None)
         if hasattr(known, "__wrapped__"):
             stack.enter_context(patch.object(module, name, functools.cache(known.__wrapped__)))
+    by_order = functools.cache(rdp_privacy_accountant._compute_log_a)
+    stack.enter_context(patch.object(rdp_privacy_accountant, "_compute_log_a", by_order))
     stretch = dense.Dense.stretch_squared
     by_strategy = functools.cache(
         lambda coefficients, of, *others: stretch(dense.MECHANISM, _Strategy(coefficients, of), *others)  # type: ignore[arg-type]

@@ -219,9 +219,9 @@ def _gaussian(precision: float, delta: float) -> float:
 @functools.cache
 def _composed(sampled: tuple[tuple[tuple[float, float], int], ...], precision: float, delta: float) -> float:
     losses = None
-    parts = [_sampled(deviation, probability).self_compose(count) for (deviation, probability), count in sampled]
+    parts = [_sampled(deviation, probability, count) for (deviation, probability), count in sampled]
     if precision:
-        parts.append(_sampled(precision**-0.5, 1.0))
+        parts.append(_sampled(precision**-0.5, 1.0, 1))
     for part in parts:
         losses = part if losses is None else losses.compose(part)
     assert losses is not None
@@ -229,8 +229,10 @@ def _composed(sampled: tuple[tuple[tuple[float, float], int], ...], precision: f
     return float(losses.get_epsilon_for_delta(delta))
 
 
-@functools.lru_cache(maxsize=256)
-def _sampled(deviation: float, probability: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+@functools.lru_cache(maxsize=1024)
+def _sampled(deviation: float, probability: float, count: int) -> privacy_loss_distribution.PrivacyLossDistribution:
+    if count > 1:
+        return _sampled(deviation, probability, 1).self_compose(count)
     return privacy_loss_distribution.from_gaussian_mechanism(
         deviation,
         pessimistic_estimate=False,

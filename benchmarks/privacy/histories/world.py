@@ -230,6 +230,8 @@ class History:
         self.recorder = Recorder()
         self.runs: list[Run] = []
         self._together: list[Together] = []
+        self._copies: list[list[Run]] = []
+        self._saves_left: int | None = None  # of the next command, where it is certain when it is killed
         self._data: list[Path] = []
         self._holds: dict[Path, Stored] = {}
         self._budgets: set[Path] = set()
@@ -457,6 +459,8 @@ class History:
         recorder, chance = self.recorder, rng.random()
         recorder.moments = rng.randint(0, 40) if chance < 0.25 else None
         recorder.saves = rng.randint(0, 2) if 0.25 < chance < 0.45 else None
+        if self._saves_left is not None:
+            recorder.moments, recorder.saves, self._saves_left = None, self._saves_left, None
         try:
             yield
         except Killed:
@@ -510,12 +514,17 @@ class History:
         return rng.choice(open_ones if open_ones and rng.random() < 0.7 else self.runs)
 
     def _do_copy(self, rng: random.Random) -> None:
+        if rng.random() < 0.3:
+            self._saves_left = 1
+            self._do_simulate(rng)
         run = self._any(rng)
         if run.folder.exists():
             copied = dataclasses.replace(run, folder=self._new_folder(), people=set(run.people), seen=set(run.seen))
             shutil.copytree(run.folder, copied.folder)
             self.runs.append(copied)
+            self._copies.append([run, copied])
             # Where one of them is killed, and the other is not, their noise differs from there on.
+            self._saves_left = rng.choice([None, 0])
             for one in rng.sample([run, copied, run, copied], 4):
                 with contextlib.suppress(UserError):
                     self._command(rng, one, one.settings)
@@ -541,8 +550,8 @@ class History:
         for run in self.runs:
             if run.folder.exists():
                 found += self._check_run(run)
-        for size in (2, 3):
-            found += self._check_together(self.runs[-size:])
+        for runs in (self.runs[-2:], self.runs[-3:], *self._copies):
+            found += self._check_together(runs)
         with contextlib.suppress(UserError):
             for recorded in find_runs(self._folder):
                 run = next((one for one in self.runs if one.folder == recorded.directory), None)

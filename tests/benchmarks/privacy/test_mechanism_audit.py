@@ -16,6 +16,7 @@ from benchmarks.privacy.mechanism_audit import (
     audit,
     audit_adaptive,
     audit_poisson,
+    audit_turns,
     calibrated,
     cases,
     judged,
@@ -69,6 +70,12 @@ def test_sampled_rounds_have_the_accounted_profile():
     assert judged(audit_poisson(10 * TRIALS, Faults(noise_scale=0.97)), ERRORS)["found_wrong"]
 
 
+def test_units_that_take_turns_have_the_accounted_profile():
+    result = judged(audit_turns(10 * TRIALS), ERRORS)
+    assert not result["found_wrong"], result
+    assert judged(audit_turns(10 * TRIALS, Faults(noise_scale=0.97)), ERRORS)["found_wrong"]
+
+
 @pytest.mark.long
 def test_the_count_of_adaptive_clipping_is_accounted():
     result = audit_adaptive(6_000)
@@ -85,6 +92,7 @@ def test_committed_measurements_are_of_what_is_there():
         case.name for case in cases(lambda name, bound: plan_of(name, ROUNDS, 1.0, bound))
     } | {
         "gaussian, Poisson",
+        "banded, units that take turns",
         "gaussian, adaptive clipping",
     }
     assert all(result["tolerance"] < 0.025 for result in record["results"].values())
