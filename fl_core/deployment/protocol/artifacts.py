@@ -49,17 +49,19 @@ class ServedChunk:
       count: how many chunks it is; more than one only where that was asked for.
     """
 
-    __slots__ = ("_message", "_number", "count", "file", "offset", "size")
+    __slots__ = ("_begins", "_number", "count", "file", "offset", "size")
 
     def __init__(self, file: _ContentFile, number: int, offset: int, size: int, count: int = 1):
         self.file, self.offset, self.size, self.count = file, offset, size, count
-        self._number, self._message = number, b""
+        self._number, self._begins = number, b""
 
     def message(self) -> bytes:
-        """Give the `Chunk` message, serialized; made once, so that what asks for messages has them all in memory."""
-        if not self._message:
-            self._message = messages.Chunk(number=self._number, data=self.content()).SerializeToString()
-        return self._message
+        """Give the `Chunk` message, serialized, whose content is read each time: no model is in memory as messages."""
+        content = self.content()
+        if not self._begins:
+            # The content is the message's end.
+            self._begins = messages.Chunk(number=self._number, data=content).SerializeToString()[: -self.size]
+        return self._begins + content
 
     def content(self) -> bytes:
         """Read the content."""

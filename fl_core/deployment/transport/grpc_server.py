@@ -38,6 +38,7 @@ _CALLS_AT_ONCE = 16
 _HANDSHAKE_SECONDS = 10
 _CERTIFICATES = 1 << 14
 _STALLED_SECONDS = 60.0
+_READ_BUFFER = 1 << 16
 
 
 class GrpcServer:
@@ -61,6 +62,8 @@ class GrpcServer:
             ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
             # gRPC does not say whose connections these are, so that there is no limit for an address.
             ("grpc.max_allowed_incoming_connections", options.limits.that_fit().in_all),
+            # Else a connection keeps room for as much as an upload last brought at once, 0.2 MB, as long as it is open.
+            ("grpc.experimental.tcp_max_read_buffer_size", _READ_BUFFER),
             ("grpc.so_reuseport", int(options.share_port)),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
@@ -116,6 +119,9 @@ class GrpcServer:
                             await context.write(chunk.message())
                     except TimeoutError:
                         raise RefusedError(f"nothing was read for {_STALLED_SECONDS:g} seconds") from None
+                    except grpc.aio.InternalError:
+                        # So gRPC says that the client has hung up; it would log a traceback of it.
+                        return
 
     async def _upload(self, parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> messages.UploadReply:
         async with self._call(context) as peer:
