@@ -18,9 +18,11 @@ from fedlm.clients.settings import Conditions
 from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.deployment.aggregators import shared_runner
 from fedlm.fl_core.deployment.aggregators.shard import Shard
+from fedlm.fl_core.deployment.aggregators.shared_records import SharedRound
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
-from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate
+from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters
+from fedlm.fl_core.deployment.roles import Endpoints, aggregate, agreement, coordinate
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
 from tests.deployment import small_deployment as small
@@ -136,6 +138,38 @@ def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggre
     accepted = [re.search(r'fedlm_reports_total{answer="accepted"} (\d+)', text) for text in metrics]
     assert int(accepted[0][1]) == 0
     assert sum(int(one[1]) for one in accepted) >= small.CLIENTS
+
+
+@pytest.mark.parametrize("reports", [0, 1])
+def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_path, free_port, reports):
+    settings = small.deployment(**small.PRIVACY, cohort_size=2, minimum_reports=1, drain_seconds=600.0)
+    url = sqlite_url(tmp_path / "state.db")
+    what, database = small.task(settings), Database(url)
+    shared = SharedRounds(database)
+    content = b"".join(pack_parameters(what.model.init(jax.random.key(0))))
+    round_ = SharedRound("aa" * 16, 0, 0, 0.1, None, 2, 2, 1, 1, 3, agreement(what), "", "selecting", 600.0)
+
+    async def until(query):
+        while not rows_of(url, query):
+            await asyncio.sleep(0.02)
+
+    async def go():
+        endpoints = small.endpoints(settings, free_port)
+        aggregating = asyncio.create_task(aggregate(what, tmp_path / "aggregator", endpoints, url))
+        clients = [small.make_client(free_port, tmp_path, one) for one in range(reports)]
+        async with asyncio.timeout(30):
+            await until("select name from aggregators")
+            shared.open(round_._replace(parameters=shared.put(content)))
+            if reports:
+                async with small.running(clients):
+                    await until("select client from selections where state = 'claimed'")
+            os.kill(os.getpid(), signal.SIGTERM)
+            await aggregating
+
+    with contextlib.closing(database):
+        asyncio.run(go())
+        assert [one.reports for one in shared.partial_sums(round_.token)] == [1] * reports
+        assert shared.tally(round_.token).phase == "selecting"
 
 
 def compare(out, params, private=True):

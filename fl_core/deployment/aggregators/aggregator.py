@@ -58,6 +58,7 @@ class Aggregator:
         # A shard whose reports are not taken any more is kept until its sum is delivered.
         self._shard: Shard | None = None
         self._collecting: Shard | None = None
+        self._leaves_at = math.inf
         self.draining = self.finished = False
 
     @property
@@ -66,8 +67,11 @@ class Aggregator:
         return self._shard is None and (self.finished or self.draining)
 
     def drain(self) -> None:
-        """Take part in no other round; one that is under way goes on to its end."""
-        self.draining = True
+        """Take part in no other round; from one that is under way part once no client here is at work, or when what it
+        is given for that is over."""
+        if not self.draining:
+            self.draining = True
+            self._leaves_at = asyncio.get_running_loop().time() + self._service.rules.drain_seconds
 
     # What calls of clients ask for.
 
@@ -143,6 +147,9 @@ class Aggregator:
                     await self._look()
                 except StateError as error:
                     warn("state_not_reached", why=str(error))
+                    if asyncio.get_running_loop().time() > self._leaves_at:
+                        # Its reports count as lost.
+                        await self._drop_shard()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             beating.cancel()
@@ -174,6 +181,15 @@ class Aggregator:
         await shard.settle()
         if found.phase == "closed":
             await self._deliver(shard)
+        elif self._leaves(shard):
+            await (self._deliver(shard, leaving=True) if shard.added else self._drop_shard())
+
+    def _leaves(self, shard: Shard) -> bool:
+        """Say whether this process is going down and no client that it knows of is at work in a round."""
+        if not self.draining:
+            return False
+        at_work = any(one.receipt is None for one in shard.attempt.participants.values())
+        return not at_work or asyncio.get_running_loop().time() > self._leaves_at
 
     async def _take_part(self, found: SharedRound) -> None:
         token = bytes.fromhex(found.token)
@@ -205,11 +221,11 @@ class Aggregator:
         self._service.sums.compile(plan, clip_norm)
         return self._service.sums.new(plan, clip_norm)
 
-    async def _deliver(self, shard: Shard) -> None:
+    async def _deliver(self, shard: Shard, leaving: bool = False) -> None:
         self._collecting = None
         await self._service.receiver.close(shard.attempt)
         await shard.settle()
-        taken = await asyncio.to_thread(shard.hand_over)
+        taken = await asyncio.to_thread(shard.hand_over, leaving)
         self._shard = None
         self._service.pacing.round_took(asyncio.get_running_loop().time() - shard.attempt.opened)
         shard.attempt.parameters.withdraw()

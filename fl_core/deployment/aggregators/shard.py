@@ -91,8 +91,9 @@ class Shard:
             self._settled = settled | self._settled
             raise
 
-    def hand_over(self) -> bool:
-        """Deliver the sum, once the round is closed; returns whether it was taken."""
+    def hand_over(self, leaving: bool = False) -> bool:
+        """Deliver the sum, once the round is closed, or where this aggregator is leaving it; returns whether it was
+        taken."""
         partial = PartialSum(
             token=self.token,
             aggregator=self.aggregator,
@@ -102,4 +103,4 @@ class Shard:
             bytes_down=self.attempt.bytes_down,
             bytes_up=self.attempt.bytes_up,
         )
-        return self._shared.deliver(partial, sorted(self.added))
+        return self._shared.deliver(partial, sorted(self.added), leaving)

@@ -225,34 +225,38 @@ class SharedRounds:
         A client that was selected before, and has not answered, is told the same again; so is one whose report was
         lost.
         """
-        states = sql.select(SELECTIONS.c.client, SELECTIONS.c.state).where(SELECTIONS.c.token == token)
+        ours = SELECTIONS.c.token == token
+        known = sql.select(SELECTIONS.c.state).where(ours, SELECTIONS.c.client == client)
         with self._database.writing() as connection:
             shared = connection.execute(sql.select(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token)).first()
             if shared is None or shared.phase == "closed":
                 return Selection(False)
-            known = {number: state for number, state in connection.execute(states)}
-            if known.get(client) == "selected":
+            state = connection.scalar(known)
+            if state == "selected":
                 return Selection(True)
-            if known.get(client) == "candidate":
+            if state == "candidate":
                 return Selection(False, drawn_later=True)
-            active = sum(state in ("selected", "claimed") for state in known.values())
+            # Those that took part are counted only once there is no candidate: a check-in costs the same however many
+            # there were before.
             gathering = shared.phase == "gathering"
+            active = 0 if gathering or shared.phase == "reporting" else _active(connection, token)
             full = shared.phase == "reporting" or active >= shared.to_select
-            if (full and not gathering) or known.get(client, "lost") != "lost":
+            if (full and not gathering) or state not in (None, "lost"):
                 return Selection(False)
             rest = _rounds_to_rest(connection, client, shared, saved_every)
             if rest != 0:
                 return Selection(False, rest)
             if gathering:
-                _set_state(connection, token, client, client in known, state="candidate")
+                _set_state(connection, token, client, state is not None, state="candidate")
                 return Selection(False, drawn_later=True)
             late = sql.select(CLIENTS.c.late_until).where(CLIENTS.c.number == client)
             if active >= shared.minimum and (connection.scalar(late) or 0) > shared.round_number:
                 return Selection(False)
-            _set_state(connection, token, client, client in known, state="selected", aggregator=None, upload_id=None)
+            values = {"state": "selected", "aggregator": None, "upload_id": None}
+            _set_state(connection, token, client, state is not None, **values)
             if active + 1 >= shared.to_select:
-                ours = SHARED_ROUNDS.c.token == token
-                connection.execute(sql.update(SHARED_ROUNDS).where(ours).values(phase="reporting"))
+                full_now = sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(phase="reporting")
+                connection.execute(full_now)
             return Selection(True)
 
     def takes_part(self, token: str, client: int) -> bool:
@@ -279,6 +283,8 @@ class SharedRounds:
             found = connection.execute(sql.select(SELECTIONS).where(ours)).first()
             if _phase(connection, token) in (None, "closed") or found is None or connection.scalar(alive) is None:
                 return "late"
+            if connection.scalar(_sum_of(token, aggregator)) is not None:
+                return "late"
             if found.state == "claimed" and found.upload_id == upload_id:
                 return "mine" if found.aggregator == aggregator else "elsewhere"
             if found.state not in ("selected", "lost"):
@@ -301,8 +307,10 @@ class SharedRounds:
                 values = {"state": state, "aggregator": None, "upload_id": None}
                 connection.execute(sql.update(SELECTIONS).where(ours).values(**values))
 
-    def deliver(self, partial: PartialSum, clients: Sequence[int]) -> bool:
+    def deliver(self, partial: PartialSum, clients: Sequence[int], leaving: bool = False) -> bool:
         """Hand over the sum of some clients' reports, whole, once the round is closed.
+
+        An aggregator that is `leaving` hands it over before, and can claim nothing after.
 
         Returns:
           Whether it was taken, now or before; not where the aggregator counts as lost, or the round is gone.
@@ -315,12 +323,11 @@ class SharedRounds:
             SELECTIONS.c.aggregator == partial.aggregator,
             SELECTIONS.c.state == "claimed",
         )
-        there = sql.select(PARTIAL_SUMS.c.token).where(
-            PARTIAL_SUMS.c.token == partial.token, PARTIAL_SUMS.c.aggregator == partial.aggregator
-        )
+        there = _sum_of(partial.token, partial.aggregator)
         lost = sql.select(AGGREGATORS.c.lost).where(AGGREGATORS.c.name == partial.aggregator)
         with self._database.writing() as connection:
-            if _phase(connection, partial.token) != "closed" or connection.scalar(lost):
+            phase = _phase(connection, partial.token)
+            if phase is None or (phase != "closed" and not leaving) or connection.scalar(lost):
                 return False
             if connection.scalar(there) is not None:
                 return True
@@ -338,6 +345,18 @@ class SharedRounds:
 
 def _phase(connection: Connection, token: str) -> Phase | None:
     return connection.scalar(sql.select(SHARED_ROUNDS.c.phase).where(SHARED_ROUNDS.c.token == token))
+
+
+def _sum_of(token: str, aggregator: str) -> sql.Select:
+    """Make the query of whether an aggregator has handed over its sum."""
+    ours = (PARTIAL_SUMS.c.token == token) & (PARTIAL_SUMS.c.aggregator == aggregator)
+    return sql.select(PARTIAL_SUMS.c.token).where(ours)
+
+
+def _active(connection: Connection, token: str) -> int:
+    """Count the selected clients that have not declined or been refused, and whose reports are not lost."""
+    active = SELECTIONS.c.state.in_(("selected", "claimed"))
+    return connection.scalar(sql.select(sql.func.count()).where(SELECTIONS.c.token == token, active)) or 0
 
 
 def _set_state(connection: Connection, token: str, client: int, known: bool, **values: object) -> None:

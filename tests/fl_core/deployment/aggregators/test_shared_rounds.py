@@ -68,6 +68,17 @@ def test_no_report_is_claimed_after_the_round_is_closed_and_no_sum_delivered_bef
     assert rounds.claimed("aa") == [0]
 
 
+def test_an_aggregator_that_leaves_hands_over_before_the_end_and_claims_nothing_after(rounds):
+    assert rounds.claim("aa", 0, "a", b"1") == "taken"
+    assert rounds.deliver(sum_of("a", 1), [0], leaving=True)
+    assert rounds.claim("aa", 1, "a", b"1") == "late"
+    assert rounds.claim("aa", 1, "b", b"1") == "taken"
+    assert rounds.tally("aa").delivered == {"a"}
+    rounds.advance("aa", "closed", 0.0)
+    assert rounds.deliver(sum_of("b", 1), [1])
+    assert [one.aggregator for one in rounds.partial_sums("aa")] == ["a", "b"]
+
+
 def test_what_is_lost_is_in_no_sum_and_may_be_sent_again(rounds):
     assert rounds.claim("aa", 0, "a", b"1") == "taken"
     assert rounds.lose("a") == 1
@@ -144,3 +155,21 @@ def test_who_was_silent_is_drawn_last_and_others_are_let_in_beside_him(tmp_path)
         assert shared.select("aa", numbers[0], 1) == Selection(True)
         shared.let_in("aa", 4)
         assert shared.select("aa", shared.number_clients(["new"])["new"], 1) == Selection(True)
+
+
+def test_a_check_in_for_the_draw_costs_the_same_however_many_came_before(tmp_path):
+    """Counted in tens of steps of SQLite's virtual machine, not in time."""
+    closing, shared = gathering(tmp_path)
+    steps = Counter()
+    with closing as database:
+        shared.open(ROUND._replace(phase="gathering", to_select=100))
+        numbers = list(shared.number_clients([f"client{one}" for one in range(120)]).values())
+        connected = database._engine.raw_connection()
+        now = 0
+        connected.driver_connection.set_progress_handler(lambda: steps.update([now]), 10)
+        # The pool gives the connection with the handler to each of the transactions below.
+        connected.close()
+        for now, number in enumerate(numbers):
+            assert shared.select("aa", number, 1).drawn_later
+            assert shared.select("aa", number, 1).drawn_later
+    assert 0 < steps[119] <= 2 * steps[10]
