@@ -132,7 +132,9 @@ def _round_lines(found: dict[str, Any]) -> list[Any]:
     most = max(found["checked_in"], found["selected"], found["goal"], 1)
     for stage in ("checked_in", "selected", "reported", "dropped"):
         bar = ProgressBar(total=most, completed=found[stage], width=30)
-        funnel.add_row("  " + stage.replace("_", " "), str(found[stage]), bar)
+        # A server of an earlier version does not tell who declined.
+        declined = f"  {found['declined']} declined" if stage == "dropped" and found.get("declined") else ""
+        funnel.add_row("  " + stage.replace("_", " "), str(found[stage]), bar, declined)
     return [Text(f"round {found['round_number'] + 1} ({state}), waits for {found['goal']} reports:"), funnel]
 
 

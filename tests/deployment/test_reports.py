@@ -125,12 +125,16 @@ def test_deadlines_hold_whatever_clients_do(tmp_path):
 
 def test_a_round_short_of_reports_is_abandoned_and_nothing_of_it_counts(tmp_path):
     async def scenario(round_):
-        a, _ = await round_.select("a"), await round_.select("b")
+        a, b = await round_.select("a"), await round_.select("b")
         assert (await round_.send("a", *round_.report(a))).status == Status.ACCEPTED
+        declining = messages.UploadHeader(attempt=b.attempt, upload_id=b"1", outcome="NOT_ALLOWED")
+        assert (await round_.send("b", declining)).status == Status.ACCEPTED
+        progress = round_.rounds.progress()
+        assert (progress.dropped, progress.declined) == (1, 1)
         assert await round_.collecting is None
         (attempt,) = round_.state.attempts(9)
         assert attempt.outcome == "abandoned"
-        assert "1 of 2 selected clients reported" in attempt.reason
+        assert attempt.reason == "1 of 2 selected clients reported (1 declined), but a round needs 2"
         assert round_.state.finished_rounds() == 0
         assert {client.participations for client in round_.state.clients()} == {0}
         # The same client may take part in the next attempt.

@@ -74,7 +74,9 @@ class SharedCohortRunner:
         participants = with_retries(lambda: self._shared.claimed(token))
         states = with_retries(lambda: self._shared.tally(token)).states
         selected = sum(states.values())
-        shortfall, seconds = self._rules.shortfall(len(participants), selected), time.monotonic() - first
+        others = {what: states.get(what, 0) for what in ("declined", "refused", "lost")}
+        shortfall = self._rules.shortfall(len(participants), selected, **others)
+        seconds = time.monotonic() - first
         record = AttemptRecord(
             token=token,
             round_number=plan.round_number,
@@ -84,11 +86,9 @@ class SharedCohortRunner:
             seconds=seconds,
             selected=selected,
             reported=len(participants),
-            refused=states.get("refused", 0),
-            declined=states.get("declined", 0),
             bytes_down=merged.bytes_down,
             bytes_up=merged.bytes_up,
-            lost=states.get("lost", 0),
+            **others,
         )
         self._progress = self._progress_of(plan.round_number, states, seconds, 0.0, "closed")._replace(
             bytes_down=merged.bytes_down, bytes_up=merged.bytes_up
@@ -145,6 +145,7 @@ class SharedCohortRunner:
             selected=selected,
             reported=reported,
             dropped=selected - reported if phase == "closed" else answered,
+            declined=states.get("declined", 0),
             bytes_down=0,
             bytes_up=0,
         )

@@ -112,7 +112,7 @@ class Overview:
         yield attempts
         if found["round"] is not None:
             clients = GaugeMetricFamily("fedlm_round_clients", "Clients of the latest attempt.", labels=["stage"])
-            for stage in ("checked_in", "selected", "reported", "dropped", "working", "goal"):
+            for stage in ("checked_in", "selected", "reported", "dropped", "declined", "working", "goal"):
                 clients.add_metric([stage], found["round"][stage])
             yield clients
         yield from _scores(found["latest"])

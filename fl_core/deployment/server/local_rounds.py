@@ -183,6 +183,7 @@ class LocalCollection:
             selected=selected,
             reported=reported,
             dropped=selected - reported if attempt.closed else attempt.declined + attempt.refused,
+            declined=attempt.declined,
             bytes_down=attempt.bytes_down,
             bytes_up=attempt.bytes_up,
         )
@@ -190,7 +191,8 @@ class LocalCollection:
     def record(self, seconds: float) -> AttemptRecord:
         """Put down how it ended after so many seconds."""
         attempt = self.attempt
-        shortfall = self.rules.shortfall(len(attempt.accepted), len(attempt.participants))
+        others = {"declined": attempt.declined, "refused": attempt.refused}
+        shortfall = self.rules.shortfall(len(attempt.accepted), len(attempt.participants), **others)
         return AttemptRecord(
             token=attempt.token.hex(),
             round_number=attempt.plan.round_number,

@@ -61,11 +61,16 @@ class RoundRules:
             return True
         return not selecting and (answered == selected or selected < self.minimum)
 
-    def shortfall(self, reported: int, selected: int) -> str:
-        """Say why a round with so many reports that count cannot count itself; empty where it can."""
+    def shortfall(self, reported: int, selected: int, **others: int) -> str:
+        """Say why a round with so many reports that count cannot count itself; empty where it can.
+
+        `others` are the selected clients that answered otherwise, by what became of them, as in `declined=1`.
+        """
         if reported >= self.minimum:
             return ""
-        return f"{reported} of {selected} selected clients reported, but a round needs {self.minimum}"
+        became = ", ".join(f"{count} {what}" for what, count in others.items() if count)
+        otherwise = f" ({became})" if became else ""
+        return f"{reported} of {selected} selected clients reported{otherwise}, but a round needs {self.minimum}"
 
 
 class RoundProgress(NamedTuple):
@@ -83,6 +88,7 @@ class RoundProgress(NamedTuple):
     selected: int  # clients of these that were selected
     reported: int  # clients of these whose reports count
     dropped: int  # selected clients whose reports do not, or will not, count
+    declined: int  # of these, the clients that answered without an update, as a device may
     bytes_down: int
     bytes_up: int
 
