@@ -165,11 +165,11 @@ def test_a_check_in_for_the_draw_costs_the_same_however_many_came_before(tmp_pat
         shared.open(ROUND._replace(phase="gathering", to_select=100))
         numbers = list(shared.number_clients([f"client{one}" for one in range(120)]).values())
         connected = database._engine.raw_connection()
-        now = 0
-        connected.driver_connection.set_progress_handler(lambda: steps.update([now]), 10)
+        which = [0]
+        connected.driver_connection.set_progress_handler(lambda: steps.update(which), 10)
         # The pool gives the connection with the handler to each of the transactions below.
         connected.close()
-        for now, number in enumerate(numbers):
+        for which[0], number in enumerate(numbers):
             assert shared.select("aa", number, 1).drawn_later
             assert shared.select("aa", number, 1).drawn_later
     assert 0 < steps[119] <= 2 * steps[10]
