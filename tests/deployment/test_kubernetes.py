@@ -1,0 +1,100 @@
+"""The manifests for Kubernetes are what Kubernetes takes, and fit the server that they start."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedlm.commands.serve import ServeCommand
+from fedlm.fl_core.composed_settings import compose, value_types
+from fedlm.fl_core.deployment.server.settings import Deployment
+
+MANIFESTS = Path(__file__).parents[2] / "deploy" / "kubernetes"
+WORKLOADS = ("StatefulSet", "Deployment")
+
+
+def manifests():
+    return [one for path in sorted(MANIFESTS.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text())]
+
+
+def pods():
+    """The pods by role."""
+    found = [one["spec"]["template"]["spec"] for one in manifests() if one["kind"] in WORKLOADS]
+    return {pod["containers"][0]["name"]: pod for pod in found}
+
+
+def test_kubernetes_takes_the_manifests():
+    validator = pytest.importorskip("kubernetes_validate")
+    kinds = []
+    for manifest in manifests():
+        validator.validate(manifest, validator.latest_version(), strict=True)
+        kinds.append(manifest["kind"])
+    assert sorted(kinds) == sorted(
+        [*WORKLOADS, *["ConfigMap", "PersistentVolumeClaim", "Service"] * 2, "PodDisruptionBudget"]
+    )
+
+
+def test_what_a_manifest_names_is_there():
+    """Secrets apart, which are made from files by hand."""
+    claims = {one["metadata"]["name"] for one in manifests() if one["kind"] == "PersistentVolumeClaim"}
+    maps = {one["metadata"]["name"] for one in manifests() if one["kind"] == "ConfigMap"}
+    for pod in pods().values():
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        for volume in volumes.values():
+            assert volume.get("configMap", {"name": "fedlm"})["name"] in maps
+            assert volume.get("persistentVolumeClaim", {"claimName": "fedlm-run"})["claimName"] in claims
+            assert volume.get("secret", {"secretName": "fedlm-keys"})["secretName"] in ("fedlm-keys", "fedlm-database")
+        containers = pod["containers"] + pod["initContainers"]
+        mounted = {mount["name"] for one in containers for mount in one["volumeMounts"]}
+        assert mounted == volumes.keys()
+    templates = [one["spec"]["template"]["metadata"]["labels"] for one in manifests() if one["kind"] in WORKLOADS]
+    for service in (one for one in manifests() if one["kind"] == "Service"):
+        assert service["spec"]["selector"] in templates
+
+
+@pytest.mark.parametrize("role", ["coordinator", "aggregator"])
+def test_a_pod_starts_the_server_with_options_that_it_has_and_ends_after_it_has_drained(role):
+    pod = pods()[role]
+    [container] = pod["containers"]
+    program, serve, *words = container["command"]
+    assert (program, serve) == ("fedlm", "serve")
+    options = dict(word.removeprefix("--").split("=", 1) for word in words)
+    known = {field.name for field in dataclasses.fields(ServeCommand)} | value_types(Deployment).keys()
+    [settings] = [
+        one["data"]["serve.toml"] for one in manifests() if one["metadata"]["name"] == "fedlm" and "data" in one
+    ]
+    read = tomllib.loads(settings)
+    assert {name.replace("-", "_") for name in options} <= known | {"config"}
+    assert read.keys() <= known
+    chosen = {name: value for name, value in read.items() if name in value_types(Deployment)}
+    assert pod["terminationGracePeriodSeconds"] >= compose(Deployment, **chosen).drain_seconds + 120
+    assert options["role"] == role
+    [operators] = [one["containerPort"] for one in container["ports"] if one["name"] == "operators"]
+    assert options["operator-address"] == f"0.0.0.0:{operators}"
+
+
+@pytest.mark.parametrize("role", ["coordinator", "aggregator"])
+def test_a_pod_asks_probes_that_want_no_token_and_may_do_nothing_that_it_need_not(role):
+    pod = pods()[role]
+    [container] = pod["containers"]
+    probes = {name: container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startupProbe": "/healthz",
+        "livenessProbe": "/healthz",
+        "readinessProbe": "/readyz",
+    }
+    assert {(probe["port"], probe["scheme"]) for probe in probes.values()} == {("operators", "HTTPS")}
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["automountServiceAccountToken"] is False
+    for one in pod["containers"] + pod["initContainers"]:
+        assert one["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert one["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert "memory" in one["resources"]["limits"]
+        # Secrets come from files.
+        assert not any("password" in str(value).lower() for value in [one["command"], one.get("env")])
