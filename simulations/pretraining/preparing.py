@@ -27,6 +27,9 @@ from fedlm.simulations.pretraining.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.private_steps import plan_privacy
 from fedlm.simulations.pretraining.settings import Pretraining
 
+MOST_UNITS_AT_ONCE = 1024
+"""In a microbatch with privacy. Rounding in float32 grows with the sum, and the room that is left for it does not."""
+
 
 class PreparedPretraining(NamedTuple):
     """A run whose settings and data have been found to fit."""
@@ -126,5 +129,12 @@ def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping | None, str
         raise ConfigurationError(f"{what}: {str(error).splitlines()[0]}") from error
     if settings.privacy == "none":
         return None, None
+    together = jax.device_count() if settings.sharding == "full" else 1
+    if (settings.microbatch_size or 1) * together > MOST_UNITS_AT_ONCE:
+        raise ConfigurationError(
+            f"microbatch_size is {settings.microbatch_size} on {together} devices together, but with privacy at most "
+            f"{MOST_UNITS_AT_ONCE} units may be summed in 32-bit floating point at once, whose rounding is accounted "
+            f"for; give {MOST_UNITS_AT_ONCE // together} or less"
+        )
     method, notice = method_for(settings.clipping, model, params, batch)
     return Clipping(method, settings.clip_norm, settings.clip_function), notice

@@ -1,0 +1,82 @@
+"""What float32 may add to what one unit changes: a microbatch's sum with it, without it, and it alone."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from fedlm.fl_core.clipping.methods import Clipping, clipped_sum
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.base import Batch
+from fedlm.models.precision import precision_scope, with_precision
+from fedlm.models.registry import create_model
+from fedlm.simulations.pretraining.preparing import MOST_UNITS_AT_ONCE, prepare_pretraining
+from fedlm.simulations.pretraining.settings import Pretraining
+from fedlm.simulations.pretraining.trainer import CLIPPED_TO
+
+VOCABULARY, CLIP_NORM = 300, 0.7
+ROOM = 1 - CLIPPED_TO - 2.0**-12
+
+
+@functools.cache
+def summing(method, precision, units):
+    """The sum of a microbatch by the weights of its units, in clip norms, in float64."""
+    model = with_precision(create_model("transformer_tiny", VOCABULARY), precision)
+    params = model.init(jax.random.key(0))
+    clipping = Clipping(method, CLIP_NORM)
+    compiled = jax.jit(lambda tokens, weight: clipped_sum(clipping, model, params, Batch(tokens, weight), units))
+
+    def total(tokens, weight):
+        with precision_scope(precision):
+            gradient = compiled(tokens, np.asarray(weight, np.float32)).gradient
+        leaves = [np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree_util.tree_leaves(gradient)]
+        return np.concatenate(leaves) / CLIP_NORM
+
+    return total
+
+
+def beyond(method, precision, tokens):
+    """How much further than by itself a unit moves the sum, at most, and the norm of the sum."""
+    units, farthest = len(tokens), 0.0
+    total = summing(method, precision, units)
+    whole = total(tokens, np.ones(units))
+    for place in (0, units // 3, units - 1):
+        alone = np.eye(units)[place]
+        farthest = max(farthest, np.linalg.norm(whole - total(tokens, 1 - alone) - total(tokens, alone)))
+    return farthest, np.linalg.norm(whole)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize(("method", "precision"), [("bookkeeping", "bfloat16"), ("vmap", "float32")])
+def test_rounding_within_a_microbatch_stays_far_below_the_room_that_is_left_for_it(method, precision):
+    units, length = 64, 8
+    tokens = np.random.default_rng(0).integers(4, VOCABULARY, (units, length + 1), np.int32)
+    # Equal gradients make the longest sum, whose last bits are worth most.
+    for rows, longest in ((np.tile(tokens[:1], (units, 1)), True), (tokens, False)):
+        found, norm = beyond(method, precision, rows)
+        assert (norm > 0.99 * units) == longest
+        # It grows with the units of a microbatch.
+        assert found < 2.0**-16 < ROOM / 8
+    assert 2.0**-17 * MOST_UNITS_AT_ONCE / units < ROOM
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("method", ["bookkeeping", "vmap"])
+def test_as_many_equal_units_as_are_accepted_stay_within_it(method, precision):
+    tokens = np.random.default_rng(0).integers(4, VOCABULARY, (1, 9), np.int32)
+    found, norm = beyond(method, precision, np.tile(tokens, (MOST_UNITS_AT_ONCE, 1)))
+    assert norm > 0.99 * MOST_UNITS_AT_ONCE
+    assert found < ROOM / 2
+
+
+@pytest.mark.parametrize("sharding", ["data", "full"])
+def test_a_microbatch_of_more_units_is_refused_with_privacy(small_store, sharding):
+    devices = jax.device_count() if sharding == "full" else 1
+    settings = {"model": "cifg_tiny", "data": small_store, "steps": 2, "batch_size": 4, "length": 8}
+    settings |= {"sharding": sharding, "microbatch_size": MOST_UNITS_AT_ONCE // devices + 1}
+    with pytest.raises(ConfigurationError, match=r"microbatch_size.*at most 1024 units"):
+        prepare_pretraining(compose(Pretraining, **settings, noise_multiplier=1.0))
+    prepare_pretraining(compose(Pretraining, **settings, privacy="none"))
