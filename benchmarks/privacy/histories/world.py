@@ -317,7 +317,7 @@ class History:
             self._command_together(rng, rng.choice(self._together))
 
     def _command_together(self, rng: random.Random, together: Together) -> None:
-        settings = compose(Comparison, **together.settings)
+        settings, planned = compose(Comparison, **together.settings), together.planned
         run_all = functools.partial(self._run_all, together)
         with self._at_risk_of_kills(rng):
             if settings.selection.private_selection == "none":
@@ -329,7 +329,12 @@ class History:
                     patch.object(private_selection, "run_cells", run_all),
                     patch.object(private_selection, "_choose", self._noted_choice(together)),
                 ):
-                    run_selection(settings, together.folder, 1, lambda said: self._planned(together, said))
+                    try:
+                        run_selection(settings, together.folder, 1, lambda said: self._planned(together, said))
+                    except UserError:
+                        # Nothing that was planned now has come to be.
+                        together.planned = planned
+                        raise
             together.over = True
 
     def _planned(self, together: Together, said: Any) -> None:
@@ -347,22 +352,22 @@ class History:
 
     def _run_all(self, together: Together, cells: list[Cell], *others: Any) -> dict[Cell, str]:
         """Take the place of `run_cells`, which has processes of its own."""
+        selection = compose(Comparison, **together.settings).selection
+        law = "poisson" if selection.private_selection == "poisson" else "geometric"
         for number, cell in enumerate(cells):
             run = together.runs.get(cell.directory)
             if run is None:
                 varied = {name: getattr(cell.experiment, name) for name in _VARIED}
                 settings = together.first.settings | varied | {"model": toy.NAME}
-                selection = compose(Comparison, **together.settings).selection
-                trial = None
-                if selection.private_selection != "none":
-                    geometric = selection.private_selection != "poisson"
-                    law = "geometric" if geometric else "poisson"
-                    trial = Trial(str(together.folder), number, law, selection.expected_trials)
                 run = dataclasses.replace(
-                    together.first, folder=cell.directory, settings=settings, people=set(), seen=set(), trial=trial
+                    together.first, folder=cell.directory, settings=settings, people=set(), seen=set()
                 )
                 together.runs[cell.directory] = run
                 self.runs.append(run)
+            if not _has_begun(run):
+                run.compared = True
+                if selection.private_selection != "none":
+                    run.trial = Trial(str(together.folder), number, law, selection.expected_trials)
             if not (run.folder / "summary.json").exists():
                 with self._watched(run, run.settings["data"]):
                     run_experiment(cell.experiment, run.folder, self._show, tuning=cell.tuning)
@@ -445,6 +450,9 @@ class History:
         return dataclasses.replace(run, settings=settings, lied=lied, assumed=assumed)
 
     def _command(self, rng: random.Random, run: Run, settings: dict[str, Any]) -> None:
+        if not _has_begun(run):
+            # Begun by itself, it is compared with nothing, wherever its folder lies.
+            run.compared, run.trial = False, None
         with self._at_risk_of_kills(rng), self._watched(run, settings["data"]):
             if run.central:
                 run_pretraining(compose(Pretraining, **settings), run.folder, _Watching(self.recorder))
@@ -584,8 +592,10 @@ class History:
             terms = {"epsilon": stated.epsilon, "delta": guarantee["delta"], "unit": guarantee["unit"]}
             for run in runs:
                 found += self._check_number(run.people, [run], "report", terms, run)
-            for statement in stated.statements:
-                found += self._check_words(runs[0], "report in words", statement)
+            if {one.summary["privacy"] for one in results if privacy_key(one) == key} != set(stated.statements):
+                found.append(Fault(f"{together.folder.name}: report leaves a statement out", str(stated), 0.0))
+        for one in results:
+            found += self._check_words(together.runs[one.cell.directory], "report in words", one.summary["privacy"])
         return found
 
     def _check_run(self, run: Run) -> list[Fault]:
@@ -705,6 +715,10 @@ class _Watching:
 
     def noticed(self, message: str) -> None:
         pass
+
+
+def _has_begun(run: Run) -> bool:
+    return (run.folder / "privacy" / "ledger.jsonl").exists()
 
 
 def _shown(recorder: Recorder, number: int) -> None:

@@ -71,9 +71,9 @@ def test_sampled_rounds_have_the_accounted_profile():
 
 
 def test_units_that_take_turns_have_the_accounted_profile():
-    result = judged(audit_turns(10 * TRIALS), ERRORS)
+    result = judged(audit_turns(4 * TRIALS), ERRORS)
     assert not result["found_wrong"], result
-    assert judged(audit_turns(10 * TRIALS, Faults(noise_scale=0.97)), ERRORS)["found_wrong"]
+    assert judged(audit_turns(4 * TRIALS, Faults(noise_scale=0.95)), ERRORS)["found_wrong"]
 
 
 @pytest.mark.long
