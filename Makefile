@@ -92,6 +92,7 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.privacy.memorization --data $(DATA)
 	$(BIN)/python -m benchmarks.clipping.against_peers
 	$(BIN)/python -m benchmarks.deployment.rounds
+	$(BIN)/python -m benchmarks.deployment.rounds --tls
 	$(BIN)/python -m benchmarks.deployment.check_ins
 
 accelerator: $(ACCELERATOR_VENV)/installed

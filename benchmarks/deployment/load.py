@@ -7,10 +7,12 @@ import random
 import re
 import secrets
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,7 +21,8 @@ from benchmarks.deployment.servers import FETCH, LOOPBACK, NAIVE, SEND, UNLIMITE
 from benchmarks.deployment.shapes import CHUNK, Shape
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
+from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME, TransportName
+from fedlm.fl_core.deployment.security.credentials import CLIENT, client_tls, read_credentials
 from fedlm.fl_core.deployment.transport.grpc_names import (
     CHECK_IN,
     DOWNLOAD,
@@ -32,15 +35,24 @@ from fedlm.fl_core.deployment.transport.http_names import ARTIFACTS, UPLOAD_HEAD
 from fedlm.fl_core.deployment.transport.http_names import CHECK_IN as CHECK_IN_PATH
 from fedlm.fl_core.deployment.transport.http_names import UPLOAD as UPLOAD_PATH
 
+CLIENTS = "clients"
+"""In a folder of keys, those of clients."""
 _CHECK_IN = messages.CheckInRequest(protocol=PROTOCOL, client_version="load").SerializeToString()
 _WIDE = [*message_limits(CHUNK), *flow_options(), ("grpc.use_local_subchannel_pool", 1)]
+
+
+def _channel(port: int, name: str, keys: Path | None, options: list[tuple[str, int]]) -> grpc.aio.Channel:
+    address = f"{LOOPBACK}:{port}"
+    if keys is None:
+        return grpc.aio.insecure_channel(address, options)
+    return grpc.aio.secure_channel(address, read_credentials(keys / CLIENTS / name, CLIENT).for_client(), options)
 
 
 class _Calls:
     """A client's calls, with messages as bytes."""
 
-    def __init__(self, port: int, name: str, channel: grpc.aio.Channel | None = None):
-        self.channel = channel or grpc.aio.insecure_channel(f"{LOOPBACK}:{port}", _WIDE)
+    def __init__(self, port: int, name: str, keys: Path | None = None, channel: grpc.aio.Channel | None = None):
+        self.channel = channel or _channel(port, name, keys, _WIDE)
         self._metadata = ((CLIENT_NAME, name),)
         self._check_in = self.channel.unary_unary(
             f"/{SERVICE}/{CHECK_IN}", response_deserializer=messages.CheckInReply.FromString
@@ -70,7 +82,7 @@ class _Calls:
         return await call
 
 
-def fedlm_rounds(connection: Connection, port: int, shape: Shape, upload: bytes) -> None:
+def fedlm_rounds(connection: Connection, port: int, shape: Shape, upload: bytes, keys: Path | None = None) -> None:
     """Take part in a round for each request; answers with its seconds, counted from the first check-in."""
     pieces = [upload[start : start + CHUNK] for start in range(0, len(upload), CHUNK)]
     parts = [messages.UploadPart(data=piece).SerializeToString() for piece in pieces]
@@ -84,7 +96,7 @@ def fedlm_rounds(connection: Connection, port: int, shape: Shape, upload: bytes)
         return (await calls.upload(header, parts)).status == messages.UploadReply.ACCEPTED
 
     async def run() -> None:
-        clients = [_Calls(port, f"client{number}") for number in range(shape.selected)]
+        clients = [_Calls(port, f"client{number}", keys) for number in range(shape.selected)]
         await asyncio.gather(*(client.channel.channel_ready() for client in clients))
         await _answer_rounds(connection, shape, lambda: [take_part(client) for client in clients])
 
@@ -104,7 +116,7 @@ def _header_of(round_: messages.RoundConfiguration, size: int) -> messages.Uploa
     )
 
 
-def naive_rounds(connection: Connection, port: int, shape: Shape, up: int) -> None:
+def naive_rounds(connection: Connection, port: int, shape: Shape, up: int, keys: Path | None = None) -> None:
     """The same with `benchmarks.deployment.servers.naive`."""
     update = random.randbytes(up)
 
@@ -120,7 +132,7 @@ def naive_rounds(connection: Connection, port: int, shape: Shape, up: int) -> No
 
     async def run() -> None:
         options = [*UNLIMITED, ("grpc.use_local_subchannel_pool", 1)]
-        channels = [grpc.aio.insecure_channel(f"{LOOPBACK}:{port}", options) for _ in range(shape.selected)]
+        channels = [_channel(port, f"client{number}", keys, options) for number in range(shape.selected)]
         await asyncio.gather(*(channel.channel_ready() for channel in channels))
         await _answer_rounds(connection, shape, lambda: [take_part(channel) for channel in channels])
 
@@ -143,7 +155,7 @@ async def _answer_rounds(connection: Connection, shape: Shape, begin: Callable[[
         connection.send({"seconds": seconds, "accepted": accepted})
 
 
-def raw_rounds(connection: Connection, port: int, shape: Shape, down: int, up: int) -> None:
+def raw_rounds(connection: Connection, port: int, shape: Shape, down: int, up: int, keys: Path | None = None) -> None:
     """The same with `benchmarks.deployment.servers.raw`."""
     update = memoryview(random.randbytes(up))
 
@@ -154,24 +166,30 @@ def raw_rounds(connection: Connection, port: int, shape: Shape, down: int, up: i
         client.sendall(update)
         return bool(client.recv(1))
 
-    _answer_rounds_in_threads(connection, port, shape, take_part)
+    _answer_rounds_in_threads(connection, port, shape, take_part, keys)
 
 
 def _answer_rounds_in_threads(
-    connection: Connection, port: int, shape: Shape, take_part: Callable[[socket.socket, str], bool]
+    connection: Connection,
+    port: int,
+    shape: Shape,
+    take_part: Callable[[socket.socket, str], bool],
+    keys: Path | None = None,
 ) -> None:
+    names = [f"client{number}" for number in range(shape.selected)]
+    contexts = [None if keys is None else client_tls(keys / CLIENTS / name) for name in names]
     connection.send("ready")
     while connection.recv():
         done = threading.Semaphore(0)
 
-        def run(number: int, client: socket.socket, done: threading.Semaphore = done) -> None:
+        def run(name: str, client: socket.socket, done: threading.Semaphore = done) -> None:
             with contextlib.suppress(OSError):
-                if take_part(client, f"client{number}"):
+                if take_part(client, name):
                     done.release()
 
-        clients = [socket.create_connection((LOOPBACK, port)) for _ in range(shape.selected)]
+        clients = [_connected(port, tls) for tls in contexts]
         started = time.perf_counter()
-        threads = [threading.Thread(target=run, args=(number, client)) for number, client in enumerate(clients)]
+        threads = [threading.Thread(target=run, args=one) for one in zip(names, clients, strict=True)]
         for thread in threads:
             thread.start()
         for _ in range(shape.goal):
@@ -186,7 +204,12 @@ def _answer_rounds_in_threads(
         connection.send({"seconds": seconds, "accepted": shape.goal})
 
 
-def http_rounds(connection: Connection, port: int, shape: Shape, upload: bytes) -> None:
+def _connected(port: int, tls: ssl.SSLContext | None) -> socket.socket:
+    client = socket.create_connection((LOOPBACK, port))
+    return client if tls is None else tls.wrap_socket(client, server_hostname=LOOPBACK)
+
+
+def http_rounds(connection: Connection, port: int, shape: Shape, upload: bytes, keys: Path | None = None) -> None:
     """As `fedlm_rounds`, with fedlm's server over HTTP; over sockets in threads, as `raw_rounds`."""
 
     def take_part(client: socket.socket, name: str) -> bool:
@@ -209,15 +232,24 @@ def http_rounds(connection: Connection, port: int, shape: Shape, upload: bytes) 
         body = begun + _receive_exactly(client, size - len(begun))
         return messages.UploadReply.FromString(body).status == messages.UploadReply.ACCEPTED
 
-    _answer_rounds_in_threads(connection, port, shape, take_part)
+    _answer_rounds_in_threads(connection, port, shape, take_part, keys)
 
 
 def _send_head(
     client: socket.socket, method: str, path: str, name: str, length: int = 0, fields: dict[str, str] | None = None
 ) -> None:
+    client.sendall(_head(method, path, name, length, fields))
+
+
+def _head(method: str, path: str, name: str, length: int, fields: dict[str, str] | None = None) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", f"Host: {LOOPBACK}", f"{CLIENT_NAME}: {name}", f"Content-Length: {length}"]
     lines += [f"{key}: {value}" for key, value in (fields or {}).items()]
-    client.sendall("\r\n".join([*lines, "", ""]).encode())
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _length(head: bytes) -> int:
+    found = re.search(rb"content-length: (\d+)", head.lower())
+    return int(found[1]) if found else -1
 
 
 def _receive_head(client: socket.socket) -> tuple[int, bytes]:
@@ -229,8 +261,7 @@ def _receive_head(client: socket.socket) -> tuple[int, bytes]:
             raise OSError("the server has hung up")
         received += data
     head, _, body = received.partition(b"\r\n\r\n")
-    length = re.search(rb"content-length: (\d+)", head.lower())
-    return int(length[1]) if length else -1, body
+    return _length(head), body
 
 
 def _receive_exactly(client: socket.socket, size: int) -> bytes:
@@ -250,26 +281,54 @@ def _ask(client: socket.socket, method: str, path: str, name: str, body: bytes) 
     return begun + _receive_exactly(client, size - len(begun))
 
 
-def check_ins(connection: Connection, port: int, connections: int, identities: int) -> None:
+def check_ins(
+    connection: Connection, port: int, connections: int, identities: int, transport: TransportName = "grpc"
+) -> None:
     """Check in; a request is (seconds, check-ins a second or None for as many as go, at once) and the answer latencies.
 
     Every connection has a call under way at most, and calls go by turns in the names of all identities.
     """
 
     async def run() -> None:
-        channels = [grpc.aio.insecure_channel(f"{LOOPBACK}:{port}", _WIDE) for _ in range(connections)]
+        calls: list[list[Any]] = []
         for start in range(0, connections, 200):
-            await asyncio.gather(*(channel.channel_ready() for channel in channels[start : start + 200]))
-        calls = [
-            [_Calls(port, f"idle{number}", channel) for number in range(first, identities, connections)]
-            for first, channel in enumerate(channels)
-        ]
+            firsts = range(start, min(start + 200, connections))
+            dialled = await asyncio.gather(*(_DIAL[transport](port) for _ in firsts))
+            for first, call in zip(firsts, dialled, strict=True):
+                calls.append([call(f"idle{number}") for number in range(first, identities, connections)])
         connection.send("ready")
         while request := await asyncio.to_thread(connection.recv):
             seconds, rate = request
             connection.send(await _check_in_for(calls, seconds, rate))
 
     asyncio.run(run())
+
+
+async def _dial_grpc(port: int) -> Callable[[str], Any]:
+    channel = _channel(port, "", None, _WIDE)
+    await channel.channel_ready()
+    return lambda name: _Calls(port, name, channel=channel)
+
+
+async def _dial_http(port: int) -> Callable[[str], Any]:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    return lambda name: _HttpCheckIns(reader, writer, name)
+
+
+_DIAL: dict[TransportName, Callable[[int], Awaitable[Callable[[str], Any]]]] = {"grpc": _dial_grpc, "http": _dial_http}
+
+
+class _HttpCheckIns:
+    """A client that checks in over a connection, which it may share with others."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str):
+        self._reader, self._writer = reader, writer
+        self._request = _head("POST", CHECK_IN_PATH, name, len(_CHECK_IN)) + _CHECK_IN
+
+    async def check_in(self) -> messages.CheckInReply:
+        self._writer.write(self._request)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        return messages.CheckInReply.FromString(await self._reader.readexactly(_length(head)))
 
 
 async def _check_in_for(calls: list[list[_Calls]], seconds: float, rate: float | None) -> dict[str, Any]:

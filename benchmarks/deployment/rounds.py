@@ -7,14 +7,16 @@ run in turn, and ratios are of rounds in one pass. Memory is the server's reside
 before the model was made.
 
     python -m benchmarks.deployment.rounds
+    python -m benchmarks.deployment.rounds --tls
 
-Run it when nothing else runs.
+With TLS all four speak it, each client with a certificate of its own. Run it when nothing else runs.
 """
 
 import argparse
 import contextlib
 import json
 import statistics
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from benchmarks.deployment.processes import Worker
 from benchmarks.deployment.shapes import SHAPES, Shape, random_upload, sizes_of
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.deployment.security.keys import Authority
 
 RESULTS = Path(__file__).parent / "results"
 COLOURS = {"http": "#0072b2", "grpc": "#56b4e9", "naive": "#d55e00", "raw": "#999999"}
@@ -41,35 +44,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=[shape.name for shape in SHAPES], help="all where not given")
     parser.add_argument("--passes", type=int, default=5, help="how often each is timed")
+    parser.add_argument("--tls", action="store_true", help="all of them over mutual TLS")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the numbers and the plot go")
     arguments = parser.parse_args()
     shapes = [shape for shape in SHAPES if arguments.shapes is None or shape.name in arguments.shapes]
     results: dict[str, Any] = {"machine": describe_machine(), "rounds": []}
+    name = "rounds_tls" if arguments.tls else "rounds"
     arguments.results.mkdir(parents=True, exist_ok=True)
     for shape in shapes:
-        results["rounds"].append(measure(shape, arguments.passes))
-        write_atomically(arguments.results / "rounds.json", json.dumps(results, indent=2) + "\n")
+        results["rounds"].append(measure(shape, arguments.passes, arguments.tls))
+        write_atomically(arguments.results / f"{name}.json", json.dumps(results, indent=2) + "\n")
         print(json.dumps(results["rounds"][-1], indent=2), flush=True)
-    plot(results).savefig(arguments.results / "rounds.png", dpi=120)
+    plot(results).savefig(arguments.results / f"{name}.png", dpi=120)
 
 
-def measure(shape: Shape, passes: int) -> dict[str, Any]:
+def measure(shape: Shape, passes: int, tls: bool = False) -> dict[str, Any]:
     """Time rounds of a shape, in one order and in the reverse order by turns.
 
     Args:
       shape: of the rounds.
       passes: how many of each are timed; one more comes before.
+      tls: whether all of them speak TLS, with a certificate for each client.
 
     Returns:
       A tree for JSON.
     """
     (down, up), upload = sizes_of(shape), random_upload(shape)
     with contextlib.ExitStack() as stack:
+        keys = _make_keys(Path(stack.enter_context(tempfile.TemporaryDirectory())), shape) if tls else None
         running = {
-            "http": _start(stack, (servers.fedlm, shape, 0.2, "http"), (load.http_rounds, shape, upload)),
-            "grpc": _start(stack, (servers.fedlm, shape), (load.fedlm_rounds, shape, upload)),
-            "naive": _start(stack, (servers.naive, down), (load.naive_rounds, shape, up)),
-            "raw": _start(stack, (servers.raw, down, up), (load.raw_rounds, shape, down, up)),
+            "http": _start(stack, (servers.fedlm, shape, 0.2, "http", keys), (load.http_rounds, shape, upload, keys)),
+            "grpc": _start(stack, (servers.fedlm, shape, 0.2, "grpc", keys), (load.fedlm_rounds, shape, upload, keys)),
+            "naive": _start(stack, (servers.naive, down, keys), (load.naive_rounds, shape, up, keys)),
+            "raw": _start(stack, (servers.raw, down, up, keys), (load.raw_rounds, shape, down, up, keys)),
         }
         found: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "cpu_seconds": []} for name in running}
         for number in range(-1, passes):
@@ -86,6 +93,14 @@ def measure(shape: Shape, passes: int) -> dict[str, Any]:
         "contestants": {name: _summary(found[name], memory[name], shape) for name in found},
         "over_raw": {name: _ratios(found[name]["seconds"], found["raw"]["seconds"]) for name in found if name != "raw"},
     }
+
+
+def _make_keys(folder: Path, shape: Shape) -> Path:
+    authority = Authority.create(folder / "keys")
+    authority.make_server([servers.LOOPBACK])
+    for number in range(shape.selected):
+        authority.make_client(f"client{number}")
+    return folder / "keys"
 
 
 def _start(stack: contextlib.ExitStack, server: tuple, clients: tuple) -> tuple[Worker, Worker]:

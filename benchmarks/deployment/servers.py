@@ -17,13 +17,21 @@ import grpc
 import psutil
 
 from benchmarks.deployment.shapes import CHUNK, Shape, deployment_of, model_of
+from fedlm.fl_core.deployment.protocol.names import TransportName
+from fedlm.fl_core.deployment.security.credentials import reloading_grpc, server_tls
 
 NAIVE, FETCH, SEND = "naive.Naive", "Fetch", "Send"
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 LOOPBACK = "127.0.0.1"
 
 
-def fedlm(connection: Connection, shape: Shape, check_in_seconds: float = 0.2, transport: str = "grpc") -> None:
+def fedlm(
+    connection: Connection,
+    shape: Shape,
+    check_in_seconds: float = 0.2,
+    transport: TransportName = "grpc",
+    keys: Path | None = None,
+) -> None:
     """Serve rounds of a shape; sends the port, and the memory before the model was made."""
     import jax
 
@@ -57,7 +65,7 @@ def fedlm(connection: Connection, shape: Shape, check_in_seconds: float = 0.2, t
             await self.inner.stop(grace)
 
     def listen(handlers: Any) -> Telling:
-        return Telling(TRANSPORTS[transport].listen(handlers, ListenOptions(f"{LOOPBACK}:0", CHUNK)))
+        return Telling(TRANSPORTS[transport].listen(handlers, ListenOptions(f"{LOOPBACK}:0", CHUNK, keys)))
 
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +81,7 @@ def _until_closed(connection: Connection) -> None:
     os._exit(0)
 
 
-def naive(connection: Connection, down: int) -> None:
+def naive(connection: Connection, down: int, keys: Path | None = None) -> None:
     """Serve a model and take updates in chunks of bytes, which nobody looks at."""
     model = random.randbytes(down)
     chunks = [model[start : start + CHUNK] for start in range(0, down, CHUNK)]
@@ -91,7 +99,10 @@ def naive(connection: Connection, down: int) -> None:
         server = grpc.aio.server(options=UNLIMITED)
         routes = {FETCH: grpc.unary_stream_rpc_method_handler(fetch), SEND: grpc.stream_unary_rpc_method_handler(send)}
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(NAIVE, routes)])
-        port = server.add_insecure_port(f"{LOOPBACK}:0")
+        address = f"{LOOPBACK}:0"
+        port = (
+            server.add_insecure_port(address) if keys is None else server.add_secure_port(address, reloading_grpc(keys))
+        )
         await server.start()
         connection.send({"port": port, "memory": psutil.Process().memory_info().rss})
         await asyncio.to_thread(_until_closed, connection)
@@ -99,15 +110,17 @@ def naive(connection: Connection, down: int) -> None:
     asyncio.run(run())
 
 
-def raw(connection: Connection, down: int, up: int) -> None:
+def raw(connection: Connection, down: int, up: int, keys: Path | None = None) -> None:
     """Copy as many bytes over sockets, with a thread a connection, which is as fast as it goes."""
     model = memoryview(random.randbytes(down))
     listener = socket.create_server((LOOPBACK, 0), backlog=1024)
     connection.send({"port": listener.getsockname()[1], "memory": psutil.Process().memory_info().rss})
     threading.Thread(target=_until_closed, args=(connection,), daemon=True).start()
 
-    def answer(client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError):
+    tls = None if keys is None else server_tls(keys, certified=True)
+
+    def answer(accepted: socket.socket) -> None:
+        with contextlib.suppress(OSError), accepted if tls is None else tls.wrap_socket(accepted, True) as client:
             while client.recv(1):
                 client.sendall(model)
                 if not receive(client, up):

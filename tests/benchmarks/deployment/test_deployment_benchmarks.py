@@ -13,8 +13,9 @@ SHAPE = Shape("tiny", 2_000, 4, 3)
 
 
 @pytest.mark.long
-def test_rounds_are_timed_against_two_other_servers():
-    found = measure(SHAPE, passes=1)
+@pytest.mark.parametrize("tls", [False, True])
+def test_rounds_are_timed_against_two_other_servers(tls):
+    found = measure(SHAPE, passes=1, tls=tls)
     down, up = sizes_of(SHAPE)
     assert down == 8_000
     assert 2_000 < up < 2_100
@@ -26,9 +27,10 @@ def test_rounds_are_timed_against_two_other_servers():
     assert plot_rounds({"rounds": [found]}).axes
 
 
-def test_check_ins_are_timed():
-    found = measure_idle(0.5, clients=20, rate=100.0)
+@pytest.mark.parametrize("transport", ["grpc", pytest.param("http", marks=pytest.mark.long)])
+def test_check_ins_are_timed(transport):
+    found = measure_idle(transport, 0.5, clients=20, rate=100.0)
     assert 20 <= found["check_ins"] <= 51
     assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["greatest_ms"]
     assert 0 <= found["server_cores"] <= os.cpu_count()
-    assert plot({"one": found["distribution"], "two": [1.0], "three": [2.0]}).axes
+    assert plot({(transport, "idle_clients"): found["distribution"]}).axes
