@@ -15,6 +15,7 @@ from fedlm.clients.example_store import Examples
 from fedlm.clients.fleet.population import Population
 from fedlm.clients.fleet.virtual_device import Tally, VirtualDevice, VirtualLink
 from fedlm.clients.network_client import Client
+from fedlm.clients.own_participation import OwnParticipation
 from fedlm.clients.server_instructions import ReadVocabulary
 from fedlm.clients.settings import ClientLimits
 from fedlm.fl_core.deployment.protocol.interface import Channel
@@ -40,6 +41,7 @@ class Fleet:
         read_vocabulary: ReadVocabulary,
         clock: Callable[[], float] = time.time,
         limits: ClientLimits = ClientLimits(),  # noqa: B008
+        participation: Callable[[int], OwnParticipation] = lambda number: OwnParticipation(),
     ):
         """Make them; nothing is sent before `run`.
 
@@ -51,10 +53,12 @@ class Fleet:
           read_vocabulary: makes the tokenizer of what the server sends.
           clock: in seconds, of the population.
           limits: of each client; none keeps a model between rounds, since they share this machine's memory.
+          participation: from a client's number to its own count of rounds; of this process alone where not given.
         """
         self.tally = Tally()
         self.devices = [VirtualDevice(population, number, self.tally, clock) for number in range(clients)]
         self._dial, self._examples, self._read = dial, examples, read_vocabulary
+        self._participation = participation
         recheck = min(population.stay_seconds / 2, _LONGEST_RECHECK)
         self._limits = dataclasses.replace(limits, keep_model=False, recheck_seconds=recheck)
         self._arriving = random.Random(population.seed)
@@ -102,6 +106,7 @@ class Fleet:
             conditions=device.conditions(),
             limits=self._limits,
             workers=workers,
+            participation=self._participation(device.number),
         )
         over = await client.run_async()
         device.gone = True

@@ -18,7 +18,11 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, settings_in
 from fedlm.fl_core.privacy.mechanisms.interface import Mechanism
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation import (
+    BoundedParticipation,
+    PoissonParticipation,
+    participation_in_words,
+)
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
@@ -129,7 +133,9 @@ class LedgerCommand:
     """State what a run has spent, from its ledger, or what several runs have spent together.
 
     What the first parameters of a run went through is part of it. Of several runs the people are taken to be the same,
-    and all releases are composed by one accountant, each once.
+    and all releases are composed by one accountant, each once. Of one run that is over, how often clients took part
+    stands beside what was planned: that was counted without noise, for whoever runs the training, and is not to be
+    published.
     """
 
     path: tyro.conf.Positional[tuple[Path, ...]]
@@ -312,11 +318,25 @@ def _ledger(command: LedgerCommand) -> dict[str, Any]:
         return state_together(ledgers, command.delta).as_json()
     (ledger,) = ledgers.values()
     settings = settings_in(ledger.about)
-    return state(ledger, command.delta).as_terms() | {
+    found = state(ledger, command.delta).as_terms() | {
         "planned_rounds": ledger.plan.rounds,
         "interrupted_generations": len(ledger.generations) - 1,
         "clip_norm": settings.get("update_clip_norm", settings.get("clip_norm")),
     }
+    participation = _realised_participation(command.path[0])
+    return found if participation is None else found | {"participation": participation}
+
+
+def _realised_participation(given: Path) -> dict[str, Any] | None:
+    """Read how often clients took part in a run, beside what was planned; None where no summary says it."""
+    from fedlm.fl_core.runs.identity import SUMMARY_FILE
+    from fedlm.fl_core.runs.recorded_runs import read_run
+
+    path = _ledger_path(given).absolute()
+    directory = path.parents[1]
+    if path.parent.name != PRIVACY_FOLDER or not (directory / SUMMARY_FILE).exists():
+        return None
+    return (read_run(directory).summary or {}).get("participation")
 
 
 def _budget(command: BudgetCommand) -> dict[str, Any]:
@@ -361,6 +381,9 @@ def _print(statement: dict[str, Any]) -> None:
     for name, value in (statement | ({"epsilon": "infinite"} if unlimited else {})).items():
         if name in _SHOWN and value is not None:
             _print_line(console, name.replace("_", " "), _shown(name, value))
+    if "participation" in statement:
+        words = f"{participation_in_words(statement['participation'])}; counted without noise, not to be published"
+        _print_line(console, "realised", words)
     vocabularies = statement.get("vocabularies", [statement[ORIGIN_FIELD]] if ORIGIN_FIELD in statement else [])
     for vocabulary in vocabularies:
         _print_line(console, "vocabulary", vocabulary["statement"])

@@ -41,6 +41,10 @@ class FleetCommand:
     """How many clients; the text of one person serves several where there are more clients than people."""
     keys: Path | None = None
     """Folder of the authority's keys, as `fedlm keys ca` makes it: every client gets a certificate from it."""
+    records: Path | None = None
+    """Folder where each client keeps its own count of the rounds that it took part in, as a device does (`--record` of
+    `fedlm client`). Where it is not given, clients forget it when the fleet ends, and one that is started again for the
+    same run keeps to the server's count alone."""
     insecure: bool = False
     """Speak plain text, to a server on loopback alone."""
     models: tuple[str, ...] = ()
@@ -62,7 +66,19 @@ class FleetCommand:
 
 
 _ESSENTIALS = (
-    *("server", "transport", "data", "clients", "keys", "insecure", "seconds", "hour", "json", "availability"),
+    *(
+        "server",
+        "transport",
+        "data",
+        "clients",
+        "keys",
+        "records",
+        "insecure",
+        "seconds",
+        "hour",
+        "json",
+        "availability",
+    ),
     *("dropout", "seed"),
 )
 
@@ -83,6 +99,7 @@ def main(argv: list[str]) -> int:
         read_vocabulary,
         _clock(command),
         ClientLimits(models=command.models),
+        _counting(command.records),
     )
     started = time.monotonic()
     over = asyncio.run(_run(fleet, command.seconds))
@@ -147,6 +164,17 @@ def _dialling(command: FleetCommand) -> Callable[[int], Any]:
             authority.make_client(name)
         dials.append(dial(command.server, folder / name))
     return lambda number: dials[number](_name(number))
+
+
+def _counting(records: Path | None) -> Callable[[int], Any]:
+    """Choose where clients count the rounds that they take part in."""
+    from fedlm.clients.own_participation import OwnParticipation
+    from fedlm.fl_core.atomic_files import make_folder
+
+    if records is None:
+        return lambda number: OwnParticipation()
+    make_folder(records)
+    return lambda number: OwnParticipation(records / f"{_name(number)}.participation.json")
 
 
 def _name(number: int) -> str:

@@ -23,6 +23,7 @@ from fedlm.fl_core.deployment.addresses import check_address, loopback_only
 from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.participation import participation_in_words
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
 _SECONDS = 10.0
@@ -119,7 +120,7 @@ def describe(status: dict[str, Any]) -> Group:
     )
     if "participation" in status:
         # A server of an earlier version does not tell.
-        lines.append(Text(_participation_line(status["participation"])))
+        lines.append(Text(f"participation: {participation_in_words(status['participation'])}"))
     return Group(*lines, Text(_privacy_line(status["privacy"])))
 
 
@@ -136,15 +137,6 @@ def _round_lines(found: dict[str, Any]) -> list[Any]:
         declined = f"  {found['declined']} declined" if stage == "dropped" and found.get("declined") else ""
         funnel.add_row("  " + stage.replace("_", " "), str(found[stage]), bar, declined)
     return [Text(f"round {found['round_number'] + 1} ({state}), waits for {found['goal']} reports:"), funnel]
-
-
-def _participation_line(participation: dict[str, Any]) -> str:
-    planned, realised = participation["planned"], participation["realised"]
-    apart = "no one twice" if realised["min_separation"] is None else f"{realised['min_separation']} rounds apart"
-    return (
-        f"participation: one client {realised['max_participations']} times at most (planned "
-        f"{planned['max_participations']}), {apart} (planned {planned['min_separation']})"
-    )
 
 
 def _privacy_line(privacy: dict[str, Any] | None) -> str:

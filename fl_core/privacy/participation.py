@@ -110,6 +110,16 @@ class RealisedParticipation(NamedTuple):
         return {"planned": promised, "realised": self._asdict()}
 
 
+def participation_in_words(participation: dict[str, Any]) -> str:
+    """Say what `RealisedParticipation.beside` put together."""
+    planned, realised = participation["planned"], participation["realised"]
+    apart = "no one twice" if realised["min_separation"] is None else f"{realised['min_separation']} rounds apart"
+    return (
+        f"one client {realised['max_participations']} times at most (planned {planned['max_participations']}), "
+        f"{apart} (planned {planned['min_separation']})"
+    )
+
+
 @dataclass(frozen=True)
 class EpochParticipation:
     """A client takes part at most once in each epoch; epochs are consecutive rounds, from round 0.

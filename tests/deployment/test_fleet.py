@@ -82,9 +82,11 @@ def test_with_keys_each_of_a_fleet_has_a_certificate_of_its_own(tmp_path, small_
 
 
 def test_a_fleet_goes_home_when_none_of_it_may_take_part_again(tmp_path, small_store, capsys):
-    once = {"max_participations": 1, "checkpoint_every": 1}
-    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *PERFECT], clients=12, **once)
+    once, records = {"max_participations": 1, "checkpoint_every": 1}, tmp_path / "records"
+    words = ["--data", str(small_store), *PERFECT, "--records", str(records)]
+    rows = run_fleet(tmp_path, small_store, words, clients=12, **once)
     assert [row["clients"] for row in rows] == [6, 6]
+    assert {path.name for path in records.iterdir()} == {f"fleet{one}.participation.json" for one in range(12)}
     summary = json.loads(capsys.readouterr().out)
     assert not summary["over"]
     assert summary["seconds"] < LONGEST, "it went home by itself"

@@ -11,7 +11,7 @@ from fedlm.fl_core.privacy import accounting
 from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.mechanisms import blt
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation import BoundedParticipation, RealisedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 
 FIELDS = {"epsilon", "delta", "rho", "sensitivity", "unit", "adjacency", "assumptions", "noise_multiplier", "rounds"}
@@ -181,6 +181,17 @@ def test_a_ledger_says_what_was_spent(run, capsys):
     text = capsys.readouterr().out
     assert "planned rounds  8" in text
     assert "clip norm  0.5" in text
+
+
+def test_beside_the_ledger_of_a_run_that_is_over_stands_how_often_clients_took_part(run, capsys):
+    assert "participation" not in state(capsys, "ledger", str(run))
+    participation = RealisedParticipation.of([[0, 3], [1]]).beside(BoundedParticipation(2, 1), 8)
+    (run / "summary.json").write_text(json.dumps({"status": "finished", "participation": participation}))
+    for given in (run, run / "privacy"):
+        assert state(capsys, "ledger", str(given))["participation"] == participation
+    assert main(["account", "ledger", str(run)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "one client 2 times at most (planned 2), 3 rounds apart (planned 1); counted without noise" in text
 
 
 def test_a_ledger_of_repeatable_noise_promises_nothing(tmp_path, capsys):
