@@ -6,7 +6,8 @@ DATA ?= runs/stdlib
 OUT ?= runs/compare
 SITE ?= build/site
 COMPARE_OPTIONS ?=
-TEST_OPTIONS ?= -n 2 --dist worksteal
+# Many tests wait for processes and clocks, so that three at a time keep two cores busy.
+TEST_OPTIONS ?= -n 3 --dist worksteal
 LONG = long or reference
 REFERENCE_VENV = reference/.venv
 ACCELERATOR_VENV = .venv-accelerator

@@ -21,6 +21,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
+import gc
 import io
 import json
 import signal
@@ -49,6 +50,14 @@ WORDS = (
     "the a this that one some every no file model server client round value name test list thing reads writes "
     "sends keeps returns gives takes makes finds holds new old small large first last clear local"
 ).split()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_programs_end_with_their_module() -> Iterator[None]:
+    """Without that the programs of all modules pile up to gigabytes in each worker of a test run."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
