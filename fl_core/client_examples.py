@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlm.models.special_tokens import BOS_ID, EOS_ID
+from fedlm.models.special_tokens import OWN, SpecialTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,10 @@ class ClientExamples:
 
 
 def padded_sequences(
-    examples: ClientExamples, length: int, rows: NDArray[np.integer] | None = None
+    examples: ClientExamples,
+    length: int,
+    rows: NDArray[np.integer] | None = None,
+    special_tokens: SpecialTokens = OWN,
 ) -> NDArray[np.int32]:
     """Return examples as `[BOS] w1 .. wk [EOS]`, cut or padded with PAD to `length + 1` tokens.
 
@@ -71,6 +74,7 @@ def padded_sequences(
       examples: the client's examples.
       length: tokens a model reads in one sequence, at least 1.
       rows: integer `[n]`, the examples to return, in this order; all of them by default.
+      special_tokens: of the vocabulary.
 
     Returns:
       int32 `[n, length + 1]`; inputs are `[:, :-1]`, targets `[:, 1:]`.
@@ -89,9 +93,9 @@ def padded_sequences(
     # Reading past an example's end gives other tokens, which the product with 0 turns into PAD.
     padded = values.take(starts[:, None] + positions, mode="clip").astype(np.int32)
     padded *= positions < lengths[:, None]
-    padded[:, 0] = BOS_ID
+    padded[:, 0] = special_tokens.bos
     ended = np.flatnonzero(lengths < length)
-    padded[ended, lengths[ended] + 1] = EOS_ID
+    padded[ended, lengths[ended] + 1] = special_tokens.eos
     return padded
 
 

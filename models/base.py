@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
+from fedlm.models.special_tokens import OWN, SpecialTokens
 
 Params = Any
 """A pytree of float arrays."""
@@ -58,6 +59,7 @@ class Model:
       loss: maps (params, batch) to per-example sums [batch]; the batch is a `Batch` for a causal model, a
         `fedlm.models.masked_language.MaskedBatch` for a masked one.
       objective: what the loss is of.
+      special_tokens: those of the vocabulary whose ids its tokens are.
 
     Example:
       >>> import fedlm
@@ -73,6 +75,7 @@ class Model:
     apply: Callable[[Params, jax.Array], jax.Array]
     loss: Callable[[Params, Any], ExampleSums]
     objective: Objective = "causal"
+    special_tokens: SpecialTokens = OWN
 
 
 def language_model(
@@ -80,6 +83,7 @@ def language_model(
     vocabulary_size: int,
     init: Callable[[jax.Array], Params],
     apply: Callable[[Params, jax.Array], jax.Array],
+    special_tokens: SpecialTokens = OWN,
 ) -> Model:
     """Make a `Model`, from what it is made of, whose loss is the cross-entropy of the next token.
 
@@ -96,9 +100,9 @@ def language_model(
         logits = apply(params, batch.tokens[:, :-1])
         targets = batch.tokens[:, 1:]
         check_logits(name, logits, (*targets.shape, vocabulary_size))
-        return next_token_sums(cross_entropy(logits, targets), logits, targets)
+        return next_token_sums(cross_entropy(logits, targets), logits, targets, special_tokens)
 
-    return Model(name, vocabulary_size, init, apply, loss)
+    return Model(name, vocabulary_size, init, apply, loss, special_tokens=special_tokens)
 
 
 def check_logits(name: str, logits: Any, expected: tuple[int, ...]) -> None:

@@ -66,7 +66,7 @@ def bert(name: str, config: BertConfig) -> Model:
         x = layer_norm(params["head_norm"], _gelu(dense(params["head"], x)), _EPSILON)
         return logits_from_table(params["embedding"], params["output_bias"], x)
 
-    return masked_language_model(name, config.vocabulary_size, init, apply)
+    return masked_language_model(name, config.vocabulary_size, init, apply, config.special_tokens)
 
 
 def _draw(rng: jax.Array, *shape: int) -> jax.Array:

@@ -11,6 +11,7 @@ from fedlm.models.linear_head import linear_head_model
 from fedlm.models.parameter_uses import Parameter
 from fedlm.models.recurrent import Activation, cifg_layer, init_cifg_layer
 from fedlm.models.scale_invariant import si_sigmoid, si_tanh, unit_rms
+from fedlm.models.special_tokens import OWN, SpecialTokens
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class CifgConfig:
       hidden: h, the size of the cell.
       tied: whether the output layer uses the input embedding's table.
       unroll: time steps that the compiled loop takes at once; results are the same.
+      special_tokens: those of the vocabulary.
     """
 
     vocabulary_size: int = 4096
@@ -30,6 +32,7 @@ class CifgConfig:
     hidden: int = 2048
     tied: bool = True
     unroll: int = 1
+    special_tokens: SpecialTokens = OWN
 
 
 def cifg(name: str, config: CifgConfig) -> Model:
@@ -79,4 +82,4 @@ def cifg_with(
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding" if config.tied else "output"], params["output_bias"]
 
-    return linear_head_model(name, config.vocabulary_size, init, features, head)
+    return linear_head_model(name, config.vocabulary_size, init, features, head, special_tokens=config.special_tokens)

@@ -16,6 +16,7 @@ from fedlm.models.base import Model, Params
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.layers import dense, embed, rms_norm, rotary_positions, rotate, soft_cap
 from fedlm.models.linear_head import linear_head_model
+from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.models.transformer import softmax_attention_weights
 
 _DEVIATION = 0.02
@@ -23,7 +24,7 @@ _DEVIATION = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class GemmaConfig:
-    """Sizes and parts of a Gemma decoder; none has a default that a published model might not have.
+    """Sizes and parts of a Gemma decoder, none of which has a default.
 
     Attributes:
       vocabulary_size: number of token ids.
@@ -44,6 +45,7 @@ class GemmaConfig:
       logit_cap: the same of logits.
       post_norms: whether what attention and feed-forward layers give is normalised too.
       query_key_norms: whether each head's queries and keys are normalised.
+      special_tokens: those of the vocabulary.
     """
 
     vocabulary_size: int
@@ -63,6 +65,7 @@ class GemmaConfig:
     logit_cap: float | None
     post_norms: bool
     query_key_norms: bool
+    special_tokens: SpecialTokens = OWN
 
     def __post_init__(self) -> None:
         if self.heads % self.key_value_heads:
@@ -131,7 +134,9 @@ def gemma(name: str, config: GemmaConfig) -> Model:
     def head(params: Params) -> tuple[Params, None]:
         return params["embedding"], None
 
-    return linear_head_model(name, config.vocabulary_size, init, features, head, config.logit_cap)
+    return linear_head_model(
+        name, config.vocabulary_size, init, features, head, config.logit_cap, config.special_tokens
+    )
 
 
 def _draw(rng: jax.Array, *shape: int) -> jax.Array:

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedlm.models.base import Params
+from fedlm.models.bert import BertConfig
+from fedlm.models.errors import ConfigurationError
 from fedlm.models.named_states import StateError, from_state, to_state
 
 _DENSE_OF_BLOCK = {
@@ -22,6 +24,56 @@ TIED = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 """What their state has twice."""
+
+
+_SIZES = {
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "embedding": "hidden_size",
+    "mlp": "intermediate_size",
+    "max_length": "max_position_embeddings",
+    "token_types": "type_vocab_size",
+}
+_MUST_BE: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("gelu",),
+    "layer_norm_eps": (1e-12,),
+    "position_embedding_type": ("absolute", None),
+    "tie_word_embeddings": (True, None),
+    "is_decoder": (False, None),
+}
+
+
+def config_from_hugging_face(document: Mapping[str, Any]) -> BertConfig:
+    """Read a config.json of a BERT.
+
+    Raises:
+      ConfigurationError: a field is missing, or says what our model has not got.
+    """
+    for name, accepted in _MUST_BE.items():
+        if document.get(name) not in accepted:
+            raise ConfigurationError(f"{name} is {document.get(name)!r}, but only {accepted[0]!r} is known")
+    for name in ("vocab_size", *_SIZES.values()):
+        if type(document.get(name)) is not int or document[name] < 1:
+            raise ConfigurationError(f"{name} is {document.get(name)!r}, expected a positive integer")
+    # The mask's id is not among those of the data.
+    sizes = {ours: document[theirs] for ours, theirs in _SIZES.items()}
+    return BertConfig(vocabulary_size=document["vocab_size"] - 1, **sizes)
+
+
+def config_to_hugging_face(config: BertConfig) -> dict[str, Any]:
+    """Make a config.json that `config_from_hugging_face` reads as the same, and so does `transformers`."""
+    return {
+        "architectures": ["BertForMaskedLM"],
+        "model_type": "bert",
+        "vocab_size": config.vocabulary_size + 1,
+        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+    }
 
 
 def to_hugging_face(params: Params) -> dict[str, np.ndarray]:

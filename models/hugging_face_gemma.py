@@ -4,6 +4,7 @@ A configuration is what config.json says. What decides of a model's numbers must
 those of one published model of each family, and not of its others.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -176,7 +177,8 @@ def config_to_hugging_face(config: GemmaConfig) -> dict[str, Any]:
             "final_logit_softcapping": config.logit_cap,
         }
         try:
-            if config_from_hugging_face(document) == config:
+            found = config_from_hugging_face(document)
+            if dataclasses.replace(found, special_tokens=config.special_tokens) == config:
                 return document
         except ConfigurationError:
             continue

@@ -15,6 +15,7 @@ from fedlm.models.layers import logits_from_table, soft_cap
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums, target_logits
 from fedlm.models.matrix_products import sum_of_outer_products
 from fedlm.models.parameter_uses import Parameter, Recorded
+from fedlm.models.special_tokens import OWN, SpecialTokens
 
 
 def linear_head_model(
@@ -24,6 +25,7 @@ def linear_head_model(
     features: Callable[[Params, jax.Array], jax.Array],
     head: Callable[[Params], tuple[Params, Parameter | None]],
     cap: float | None = None,
+    special_tokens: SpecialTokens = OWN,
 ) -> Model:
     """Make a `Model` that scores tokens by a table, trained on the cross-entropy of the next token.
 
@@ -34,6 +36,7 @@ def linear_head_model(
       features: maps (params, int32 tokens [batch, length]) to float [batch, length, width].
       head: maps params to the output layer's table, as `init_embedding` makes it, and bias [vocabulary_size] or None.
       cap: of the logits, see `soft_cap`.
+      special_tokens: see `Model`.
     """
 
     def apply(params: Params, tokens: jax.Array) -> jax.Array:
@@ -49,9 +52,9 @@ def linear_head_model(
             losses = cross_entropy(logits, targets)
         else:
             losses = linear_cross_entropy(x, table["table"], bias, targets)
-        return next_token_sums(losses, logits, targets)
+        return next_token_sums(losses, logits, targets, special_tokens)
 
-    return Model(name, vocabulary_size, init, apply, loss)
+    return Model(name, vocabulary_size, init, apply, loss, special_tokens=special_tokens)
 
 
 @jax.custom_vjp

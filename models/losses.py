@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedlm.models.special_tokens import EOS_ID, OOV_ID, PAD_ID
+from fedlm.models.special_tokens import OOV_ID, OWN, PAD_ID, SpecialTokens
 
 
 class ExampleSums(NamedTuple):
@@ -62,17 +62,26 @@ def _cross_entropy_backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.
 cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
-def next_token_sums(losses: jax.Array, logits: jax.Array, targets: jax.Array) -> ExampleSums:
+def next_token_sums(
+    losses: jax.Array, logits: jax.Array, targets: jax.Array, special_tokens: SpecialTokens = OWN
+) -> ExampleSums:
     """Sum loss, correct predictions and token counts over each example's targets.
 
     Args:
       losses: float32 [batch, length], the cross-entropy of each target.
       logits: float [batch, length, vocabulary].
       targets: int32 [batch, length].
+      special_tokens: of the vocabulary.
     """
-    correct = _first_of_highest(logits, targets)
+    return sums_over_targets(losses, first_of_highest(logits, targets), targets, special_tokens)
+
+
+def sums_over_targets(
+    losses: jax.Array, correct: jax.Array, targets: jax.Array, special_tokens: SpecialTokens
+) -> ExampleSums:
+    """Sum as `next_token_sums` does, knowing which targets have the highest logit: bool [batch, length]."""
     real = targets != PAD_ID
-    scored = real & (targets != EOS_ID)
+    scored = real & (targets != special_tokens.eos)
     in_vocabulary = scored & (targets != OOV_ID)
 
     def count(mask: jax.Array) -> jax.Array:
@@ -89,7 +98,8 @@ def next_token_sums(losses: jax.Array, logits: jax.Array, targets: jax.Array) ->
     )
 
 
-def _first_of_highest(logits: jax.Array, targets: jax.Array) -> jax.Array:
+def first_of_highest(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Say which targets, int [...], are the first of the highest logits [..., vocabulary]."""
     # The same as argmax(logits) == targets, by reductions that vectorise on a CPU.
     of_target = target_logits(logits, targets)
     before = jnp.where(jnp.arange(logits.shape[-1]) < targets[..., None], logits, -jnp.inf)

@@ -7,6 +7,7 @@ import jax
 
 from fedlm.models.base import Model, Params, check_logits
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
+from fedlm.models.special_tokens import OWN, SpecialTokens
 
 
 class MaskedBatch(NamedTuple):
@@ -34,6 +35,7 @@ def masked_language_model(
     vocabulary_size: int,
     init: Callable[[jax.Array], Params],
     apply: Callable[[Params, jax.Array], jax.Array],
+    special_tokens: SpecialTokens = OWN,
 ) -> Model:
     """Make a `Model` whose loss takes a `MaskedBatch` and is the cross-entropy of masked tokens.
 
@@ -42,11 +44,12 @@ def masked_language_model(
       vocabulary_size: number of token ids of the data; the model has one more, `mask_id`.
       init: see `Model`.
       apply: see `Model`; the logits at a position may depend on all tokens of the row.
+      special_tokens: see `Model`.
     """
 
     def loss(params: Params, batch: MaskedBatch) -> ExampleSums:
         logits = apply(params, batch.inputs)
         check_logits(name, logits, (*batch.targets.shape, mask_id(vocabulary_size) + 1))
-        return next_token_sums(cross_entropy(logits, batch.targets), logits, batch.targets)
+        return next_token_sums(cross_entropy(logits, batch.targets), logits, batch.targets, special_tokens)
 
-    return Model(name, mask_id(vocabulary_size) + 1, init, apply, loss, objective="masked")
+    return Model(name, mask_id(vocabulary_size) + 1, init, apply, loss, "masked", special_tokens)

@@ -3,15 +3,20 @@
 import dataclasses
 import difflib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.models.base import Model
 from fedlm.models.bert import BertConfig, bert
 from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import gemma, vault_gemma
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
+from fedlm.models.model_files import read_model_file
+from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
 
+_DESCRIPTION = ".json"
 _CIFG_6M = CifgConfig(vocabulary_size=30_000, embedding=96, hidden=670, tied=False)
 _CIFG_9M = CifgConfig(embedding=512, hidden=2048)
 _CIFG_19M = CifgConfig(embedding=1024, hidden=2048)
@@ -98,15 +103,18 @@ class UnknownModelError(UnknownNameError):
     """No model has the name that was asked for."""
 
 
-def create_model(name: str, vocabulary_size: int | None = None) -> Model:
+def create_model(name: str, vocabulary_size: int | None = None, special_tokens: SpecialTokens | None = None) -> Model:
     """Build a model by name.
 
     Args:
-      name: a key of `MODELS`, or `module:entry` for a `ModelEntry` of your own in a module that Python finds.
+      name: a key of `MODELS`, the path of a model's description (`fedlm.models.model_files`), which ends in `.json`, or
+        `module:entry` for a `ModelEntry` of your own in a module that Python finds.
       vocabulary_size: number of token ids of the data; the configuration's own where None.
+      special_tokens: those of the data's vocabulary; the configuration's own where None.
 
     Raises:
       UnknownModelError: there is no such model; the message names the closest ones.
+      ConfigurationError: the description cannot be read, or a model of your own does not know these special tokens.
 
     Example:
       >>> create_model("transformer_tiny", vocabulary_size=100).vocabulary_size
@@ -115,10 +123,55 @@ def create_model(name: str, vocabulary_size: int | None = None) -> Model:
       Traceback (most recent call last):
       fedlm.models.registry.UnknownModelError: unknown model 'transformer_tinny'; did you mean transformer_tiny...
     """
-    build, config = _imported_entry(name) if is_imported_name(name) else _registered_entry(name)
+    entry = find_entry(name)
+    config = entry.config
     if vocabulary_size is not None:
         config = dataclasses.replace(config, vocabulary_size=vocabulary_size)
-    return build(name, config)
+    return entry.build(name, with_special_tokens(name, config, special_tokens))
+
+
+def with_special_tokens(name: str, config: Any, special_tokens: SpecialTokens | None) -> Any:
+    """Set a configuration's special tokens, None for what it has; where it has no such field, they must be our own.
+
+    Raises:
+      ConfigurationError: it has no such field, and they are others.
+    """
+    if hasattr(config, "special_tokens"):
+        return config if special_tokens is None else dataclasses.replace(config, special_tokens=special_tokens)
+    if special_tokens not in (None, OWN):
+        raise ConfigurationError(
+            f"model {name!r}: the vocabulary's special tokens are {', '.join(special_tokens.names)}, and this model's "
+            "configuration has no field special_tokens to be told so; add one, or take data with a vocabulary of ours"
+        )
+    return config
+
+
+def find_entry(name: str) -> ModelEntry:
+    """Find how a model is built, by its name; see `create_model`."""
+    if name.endswith(_DESCRIPTION):
+        return ModelEntry(*read_model_file(Path(name)))
+    return _imported_entry(name) if is_imported_name(name) else _registered_entry(name)
+
+
+def same_model(one: str, other: str) -> bool:
+    """Say whether two names are of models that differ in their vocabularies at most."""
+    if one == other:
+        return True
+    try:
+        entries = [find_entry(name) for name in (one, other)]
+    except (UnknownModelError, ConfigurationError):
+        return False
+    (build, config), (other_build, other_config) = entries
+    of_vocabulary = {
+        name: getattr(other_config, name)
+        for name in ("vocabulary_size", "special_tokens")
+        if hasattr(config, name) and hasattr(other_config, name)
+    }
+    return (
+        build is other_build
+        and type(config) is type(other_config)
+        and dataclasses.replace(config, **of_vocabulary) == other_config
+    )
 
 
 def _registered_entry(name: str) -> ModelEntry:

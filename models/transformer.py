@@ -23,6 +23,7 @@ from fedlm.models.layers import (
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.parameter_uses import Parameter
 from fedlm.models.scale_invariant import si_attention_weights
+from fedlm.models.special_tokens import OWN, SpecialTokens
 
 AttentionWeights = Callable[[jax.Array, jax.Array], jax.Array]
 """Maps (scores [..., queries, keys], mask) to attention weights of the same shape."""
@@ -38,6 +39,7 @@ class TransformerConfig:
       heads: attention heads; divides `embedding`.
       embedding: model size.
       mlp: hidden size of the feed-forward layers.
+      special_tokens: those of the vocabulary.
     """
 
     vocabulary_size: int = 4096
@@ -45,6 +47,7 @@ class TransformerConfig:
     heads: int
     embedding: int
     mlp: int
+    special_tokens: SpecialTokens = OWN
 
 
 def transformer(name: str, config: TransformerConfig) -> Model:
@@ -97,7 +100,7 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding"], params["output_bias"]
 
-    return linear_head_model(name, config.vocabulary_size, init, features, head)
+    return linear_head_model(name, config.vocabulary_size, init, features, head, special_tokens=config.special_tokens)
 
 
 def _init_block(rng: jax.Array, config: TransformerConfig) -> Params:

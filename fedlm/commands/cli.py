@@ -28,6 +28,7 @@ COMMANDS = {
     "client": "take part in a deployment with text that stays on this device",
     "keys": "make the certificates by which a deployment's server and clients know each other",
     "account": "state what a private run promises, or has spent, and plot mechanisms side by side",
+    "model": "take in the weights of published models, and write a run's for other programs",
     "release": "write what may be published of a run: model, settings and the statement of its privacy",
     "evaluate": "score a run on each client of a split, and what training on does for it",
     "memorization": "measure what a model can be made to repeat of its training text, and the exposure of canaries",

@@ -183,12 +183,18 @@ def _task(command: ServeCommand) -> Any:
     from fedlm.fl_core.deployment.server.client_service import Task
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.registry import create_model
+    from fedlm.models.special_tokens import OWN
     from fedlm.simulations.data.store.format import TOKENIZER_FILE
     from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
     path = command.vocabulary / TOKENIZER_FILE if command.vocabulary.is_dir() else command.vocabulary
     tokenizer = Tokenizer.load(path)
+    if tokenizer.special_tokens != OWN:
+        raise ConfigurationError(
+            f"{path}: has the special tokens {', '.join(tokenizer.special_tokens.names)}, but devices know only "
+            f"{', '.join(OWN.names)}; give a tokenizer that fedlm made"
+        )
     precision = resolve_precision(command.deployment.training.precision, jax.default_backend())
     model = with_precision(create_model(command.deployment.model, tokenizer.vocabulary_size), precision)
     return Task(

@@ -17,6 +17,10 @@ BUDGET_FILE = "privacy-budget.jsonl"
 """In the folder of a data set that carries a budget."""
 NOT_PRIVATE = "NOT PRIVATE"
 REPEATABLE = "the noise follows from the experiment's seed"
+IMPORTED = "imported"
+"""In what a checkpoint says of parameters that were not trained here: what is known of them."""
+NOTHING_PROMISED = "it was trained without privacy"
+OF_A_PUBLISHER = "its weights were imported, and what their publisher promises of them was not checked"
 TUNING_FIELD = "tuning"
 """In what checkpoints and ledger say of a run: `runs`, the number of private runs that it was compared with, or
 `selection`, the private selection that it is a trial of; its ledger adds `chosen` to the best of those."""
@@ -97,15 +101,24 @@ def recorded_ancestry(about: dict[str, Any]) -> tuple[Phase, ...]:
 
 def settings_in(about: dict[str, Any]) -> dict[str, Any]:
     """Give the settings of a run of any kind, of what its checkpoint or ledger says of it."""
-    return about.get("experiment") or about.get("pretraining") or {}
+    return about.get("experiment") or about.get("pretraining") or about.get(IMPORTED) or {}
 
 
 def command_of(about: dict[str, Any]) -> str:
     """Name the command that a run is of, of what its checkpoint or ledger says of it."""
     if "pretraining" in about:
         return "pretrain"
+    if IMPORTED in about:
+        return "model import"
     # A deployment's settings are recorded under the name of a simulation's, but have no data.
     return "simulate" if "data" in settings_in(about) else "serve"
+
+
+def why_not_private(about: dict[str, Any]) -> str:
+    """Say why nothing is promised of a run without a ledger, of what its checkpoint says of it."""
+    if IMPORTED in about:
+        return OF_A_PUBLISHER
+    return "its ledger is missing" if settings_in(about).get("privacy", "none") != "none" else NOTHING_PROMISED
 
 
 def as_records(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:

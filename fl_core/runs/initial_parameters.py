@@ -8,6 +8,7 @@ import numpy as np
 
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.ancestry import (
+    IMPORTED,
     NOT_PRIVATE,
     InitialData,
     Phase,
@@ -15,11 +16,13 @@ from fedlm.fl_core.privacy.ancestry import (
     recorded_ancestry,
     settings_in,
     training_behind,
+    why_not_private,
 )
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.models.base import Params
+from fedlm.models.registry import same_model
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
@@ -89,10 +92,10 @@ def read_parameters(
         if about["vocabulary"] != vocabulary:
             raise CheckpointError(
                 f"{folder}: was trained on another vocabulary than that of the data; import the data with its own: "
-                f"fedlm data import SOURCE ... --vocabulary {_data_of(about)}/tokenizer.json --out FOLDER"
+                f"fedlm data import SOURCE ... --vocabulary {_data_of(about, folder)}/tokenizer.json --out FOLDER"
             )
         found = settings_in(about).get("model")
-        if found != model:
+        if not same_model(str(found), model):
             raise CheckpointError(
                 f"{folder}: holds the parameters of another model, {found}, not {model}; give a run of the same model"
             )
@@ -124,15 +127,14 @@ def _training_of(folder: Path, about: dict[str, Any], rounds: int, digest: str) 
     they are not what the run has released."""
     ledger = ledger_in(folder)
     if ledger is None:
-        private = settings_in(about).get("privacy", "none") != "none"
         phase = Phase(
             command=command_of(about),
             folder=str(folder.absolute()),
-            steps=rounds,
+            steps=0 if IMPORTED in about else rounds,
             parameters_sha256=digest,
             training_data_sha256=about.get("training_data_sha256"),
             people="same",
-            not_private="its ledger is missing" if private else "it was trained without privacy",
+            not_private=why_not_private(about),
         )
         return phase, recorded_ancestry(about)
     from fedlm.fl_core.privacy.statement import training_in
@@ -171,10 +173,9 @@ def ledger_in(folder: Path) -> "PrivacyLedger | None":
     return ledger if ledger.records else None
 
 
-def _data_of(about: dict[str, Any]) -> str:
-    """Say where the data set of a run lay, as a checkpoint tells it."""
-    settings = about.get("experiment") or about.get("pretraining") or {}
-    return settings.get("data", "ITS_DATA_SET")
+def _data_of(about: dict[str, Any], folder: Path) -> str:
+    """Say where the tokenizer of a run lay, as a checkpoint tells it."""
+    return str(folder) if IMPORTED in about else settings_in(about).get("data", "ITS_DATA_SET")
 
 
 def stored_parameters(checkpoints: Checkpoints, rounds: int) -> Any:

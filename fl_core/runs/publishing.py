@@ -17,7 +17,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, Phase, as_records, recorded_ancestry, settings_in
+from fedlm.fl_core.privacy.ancestry import (
+    NOT_PRIVATE,
+    Phase,
+    as_records,
+    recorded_ancestry,
+    settings_in,
+    why_not_private,
+)
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.statement import law_of, state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
@@ -91,7 +98,7 @@ def publish(
     if not (run / "checkpoints").is_dir():
         raise CheckpointError(f"{run}: not the folder of a run, for it holds no checkpoints; give the --out of one")
     with run_lock(run):
-        about, params = _released(run)
+        about, params = released(run)
         stated = _stated(run, about)
     found, origin = _tokenizer(about, tokenizer, fingerprint_of)
     why_tokenizer = _about_tokenizer(found, origin, uncovered_tokenizer)
@@ -157,8 +164,9 @@ def load_published(folder: Path, like: Params) -> Params:
     return fit_parameters(nested, like, folder)
 
 
-def _released(run: Path) -> tuple[dict[str, Any], Any]:
-    """Read what the newest checkpoint says of the run, and its parameters."""
+def released(run: Path) -> tuple[dict[str, Any], Any]:
+    """Read what the newest checkpoint says of a run whose lock is held, and its parameters, arrays in dictionaries and
+    lists. Raises CheckpointError where there is none, or it is none that a private run's ledger says was released."""
     with Checkpoints(run / "checkpoints") as checkpoints:
         steps = checkpoints.latest_round()
         if not steps:
@@ -190,10 +198,8 @@ def _stated(run: Path, about: dict[str, Any]) -> dict[str, Any]:
     ]
     ledger = ledger_in(run)
     if ledger is None:
-        private = settings_in(about).get("privacy", "none") != "none"
-        why = "its ledger is missing" if private else "it was trained without privacy"
         promise: dict[str, Any] = {"privacy": NOT_PRIVATE, "privacy_guarantee": None}
-        return promise | {"ancestry": _without_fingerprints(nameless), "not_private_because": [why]}
+        return promise | {"ancestry": _without_fingerprints(nameless), "not_private_because": [why_not_private(about)]}
     statement = state_plan(ledger.plan, ledger.delta, about | {"ancestry": as_records(nameless)})
     # The epsilon of a run that nobody had chosen is no property of one that was.
     alone = statement.total is not None and law_of(statement.tuning) is None

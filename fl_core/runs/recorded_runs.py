@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, TUNING_FIELD
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, TUNING_FIELD, settings_in
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
@@ -48,6 +48,8 @@ class RecordedRun:
     @property
     def kind(self) -> str:
         """The command that it is of."""
+        if "from" in self.settings:
+            return "import"
         if "steps" in self.settings:
             return "pretrain"
         if "over_selection" in self.settings:
@@ -177,7 +179,7 @@ def read_run(directory: Path) -> RecordedRun:
         about = _read_json(checkpoint / "about" / "metadata") or {}
         break
     facts = about if summary is None else about | summary
-    settings = facts.get("experiment") or facts.get("pretraining") or {}
+    settings = settings_in(facts)
     rows = read_rows(directory / METRICS_FILE)
     return RecordedRun(directory, settings, summary, about.get("vocabulary"), rows, _is_held(directory))
 

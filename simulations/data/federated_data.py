@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.models.base import Batch
-from fedlm.models.special_tokens import PAD_ID
+from fedlm.models.special_tokens import PAD_ID, SpecialTokens
 
 CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
 
@@ -73,6 +73,9 @@ class DataSet(Protocol):
 
     @property
     def vocabulary_size(self) -> int: ...
+
+    @property
+    def special_tokens(self) -> SpecialTokens: ...
 
     @property
     def fingerprint(self) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
-from fedlm.models.special_tokens import EOS_ID
+from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.splits import SPLITS, split_of
 from fedlm.simulations.data.store.format import token_dtype
@@ -28,8 +28,8 @@ from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettin
 class TokensInMemory:
     """The clients of one split with their token sequences, without BOS and EOS."""
 
-    def __init__(self, clients: Mapping[str, ClientExamples]):
-        self.client_ids = list(clients)
+    def __init__(self, clients: Mapping[str, ClientExamples], special_tokens: SpecialTokens = OWN):
+        self.client_ids, self._special_tokens = list(clients), special_tokens
         self._clients = list(clients.values())
         self.num_examples = np.array([client.num_examples for client in self._clients], np.int64)
 
@@ -38,7 +38,7 @@ class TokensInMemory:
         return self._clients[index]
 
     def sequences(self, client: int, length: int, rows: np.ndarray | None = None) -> np.ndarray:
-        return padded_sequences(self._clients[client], length, rows)
+        return padded_sequences(self._clients[client], length, rows, self._special_tokens)
 
     def digest(self) -> list[Any]:
         """Make a JSON-able fingerprint of every client."""
@@ -130,6 +130,11 @@ class DataInMemory:
         record = json.dumps([fingerprint, {name: split.digest() for name, split in splits.items()}])
         self.contents = hashlib.sha256(record.encode()).hexdigest()
 
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """The special tokens of the vocabulary."""
+        return OWN if self.tokenizer is None else self.tokenizer.special_tokens
+
     @classmethod
     def from_texts(
         cls,
@@ -164,7 +169,10 @@ class DataInMemory:
             for client, found in texts.items():
                 _check_texts(client, found)
         tokenizer, origin = _vocabulary(splits["train"], settings, vocabulary, vocabulary_origin)
-        tokens = {name: TokensInMemory(_without_empty(_encoded(texts, tokenizer))) for name, texts in splits.items()}
+        tokens = {
+            name: TokensInMemory(_without_empty(_encoded(texts, tokenizer)), tokenizer.special_tokens)
+            for name, texts in splits.items()
+        }
         return cls(_checked(tokens), tokenizer.vocabulary_size, tokenizer.fingerprint, origin, tokenizer)
 
     @classmethod
@@ -321,10 +329,10 @@ def _ragged(client: str, rows: Sequence[ArrayLike], vocabulary_size: int) -> Cli
                 f"client {client!r}: found an example of shape {array.shape} and dtype {array.dtype}, expected int "
                 "[tokens]"
             )
-        if array.size and not (array.min() > EOS_ID and array.max() < vocabulary_size):
+        if array.size and not (array.min() > OWN.eos and array.max() < vocabulary_size):
             raise DataError(
-                f"client {client!r}: found token ids from {array.min()} to {array.max()}, expected {EOS_ID + 1} to "
-                f"{vocabulary_size - 1}: 0 to {EOS_ID} are those of PAD, BOS and EOS, which are put in later"
+                f"client {client!r}: found token ids from {array.min()} to {array.max()}, expected {OWN.eos + 1} to "
+                f"{vocabulary_size - 1}: 0 to {OWN.eos} are those of PAD, BOS and EOS, which are put in later"
             )
     return ClientExamples.from_sequences([array for array in arrays if array.size], token_dtype(vocabulary_size))
 

@@ -16,6 +16,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.scores import example_sums
 from fedlm.models.base import Batch, Model, Params
+from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.federated_data import EVALUATION_BATCH, FederatedData
 from fedlm.simulations.pretraining.inserted_canaries import random_sequences
 
@@ -31,10 +32,12 @@ class Canaries(NamedTuple):
     inside: np.ndarray  # bool [canaries], whether it contributes
 
 
-def draw_canaries(number: int, repeats: int, length: int, vocabulary_size: int, seed: int) -> Canaries:
+def draw_canaries(
+    number: int, repeats: int, length: int, vocabulary_size: int, seed: int, special_tokens: SpecialTokens = OWN
+) -> Canaries:
     """Draw canaries, all independent, of `length` target tokens; special tokens do not occur in them."""
     rng = host_rng(seed, "canaries")
-    sequences = random_sequences(rng, number, length, vocabulary_size)
+    sequences = random_sequences(rng, number, length, vocabulary_size, special_tokens)
     inside = rng.random(number) < 0.5
     if number and inside.all() | ~inside.any():
         raise ConfigurationError(f"all {number} canaries drew the same coin; take more of them, or another seed")

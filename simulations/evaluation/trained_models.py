@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedlm.fl_core.errors import CheckpointError, DataError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fedlm.fl_core.privacy.ancestry import IMPORTED
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, stored_parameters
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Model, Params
 from fedlm.models.precision import Precision, resolve_precision, with_precision
-from fedlm.models.registry import create_model
+from fedlm.models.registry import MODELS, create_model
 from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore
 
@@ -24,7 +25,7 @@ class TrainedModel(NamedTuple):
       True
     """
 
-    command: str  # that the run is of, `simulate` or `pretrain`
+    command: str  # that the run is of, `simulate`, `pretrain` or `model import`
     # JSON-able settings of the run, with `model`, `data`, `length` and `precision` among them, and for `pretrain`
     # what `fedlm.simulations.pretraining.privacy_units.open_units` takes
     settings: dict[str, Any]
@@ -66,15 +67,21 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
             raise _no_checkpoint(directory)
         about = checkpoints.restore_about(steps)
         command, settings = _settings(directory, about)
+        if data is None and IMPORTED in about:
+            raise ConfigurationError(
+                f"{directory}: was imported, and has no data of its own; give --data, a data set with its tokenizer: "
+                f"fedlm data import SOURCE ... --vocabulary {directory}/tokenizer.json --out FOLDER"
+            )
         store = TokenStore.open(data or settings["data"])
         if store.fingerprint != about["vocabulary"]:
+            home = settings.get("data", directory)
             raise DataError(
                 f"{store.path}: has another vocabulary than the run in {directory} was trained with; give the data set "
-                f"of the run, which was --data {settings['data']}, or one with its tokenizer: fedlm data import SOURCE "
-                f"... --vocabulary {settings['data']}/tokenizer.json --out FOLDER"
+                f"of the run, which was --data {home}, or one with its tokenizer: fedlm data import SOURCE "
+                f"... --vocabulary {home}/tokenizer.json --out FOLDER"
             )
         precision = resolve_precision(settings["precision"], jax.default_backend())
-        model = with_precision(create_model(settings["model"], store.vocabulary_size), precision)
+        model = with_precision(create_model(settings["model"], store.vocabulary_size, store.special_tokens), precision)
         like = jax.eval_shape(model.init, jax.random.key(0))
         params = fit_parameters(stored_parameters(checkpoints, steps), like, directory)
     return TrainedModel(command, settings, model, precision, params, steps, store)
@@ -88,6 +95,12 @@ _OF_PRETRAINING = (*_OF_ANY_RUN, "unit", "packing", "sequences_per_unit")
 def _settings(directory: Path, about: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return which command a checkpoint is of, and the settings of the run."""
     try:
+        if IMPORTED in about:
+            named = about[IMPORTED]["model"]
+            # The folder may have been moved since.
+            return "model import", about[IMPORTED] | {
+                "model": named if named in MODELS else str(directory / "model.json")
+            }
         command = "pretrain" if "pretraining" in about else "simulate"
         settings = about["pretraining"] if command == "pretrain" else about["experiment"]
         if "data" not in settings and "minimum_reports" in settings:

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import queue
 import traceback
+import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
@@ -78,7 +79,8 @@ def list_cells(comparison: Comparison, out: Path) -> list[Cell]:
             experiment,
             out
             / "cells"
-            / experiment.model
+            # The path of a description must not be one here.
+            / urllib.parse.quote(experiment.model, safe=":")
             / _privacy_folder(comparison, experiment)
             / f"client-{experiment.client_learning_rate:g}_server-{experiment.server_learning_rate:g}"
             / f"seed-{experiment.seed}",

@@ -17,7 +17,8 @@ from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.server_optimizers import OwnServerOptimizer
 from fedlm.models.base import Model, Params
-from fedlm.models.registry import ModelEntry
+from fedlm.models.registry import ModelEntry, with_special_tokens
+from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.federated_data import DataSet
 
 _Object = TypeVar("_Object")
@@ -127,10 +128,11 @@ def is_label(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("own(") and value.endswith(")")
 
 
-def build_model(model: OwnModel, vocabulary_size: int) -> Model:
+def build_model(model: OwnModel, vocabulary_size: int, special_tokens: SpecialTokens = OWN) -> Model:
     """Make a run's model of what a program brought. Raises ConfigurationError where it is none, or does not fit."""
     if isinstance(model, ModelEntry):
-        built: Any = model.build("own", dataclasses.replace(model.config, vocabulary_size=vocabulary_size))
+        config = dataclasses.replace(model.config, vocabulary_size=vocabulary_size)
+        built: Any = model.build("own", with_special_tokens("own", config, special_tokens))
     else:
         built = model if isinstance(model, Model) or not callable(model) else model(vocabulary_size)
     if not isinstance(built, Model):
@@ -142,6 +144,11 @@ def build_model(model: OwnModel, vocabulary_size: int) -> Model:
         raise ConfigurationError(
             f"model has a vocabulary of {built.vocabulary_size}, but the data's has {vocabulary_size}; build it with "
             "that, or give a function that makes a Model of the size of the vocabulary"
+        )
+    if built.special_tokens != special_tokens:
+        raise ConfigurationError(
+            f"model has the special tokens {', '.join(built.special_tokens.names)}, but the data's are "
+            f"{', '.join(special_tokens.names)}; build it with those, which language_model takes"
         )
     if built.objective != "causal":
         raise ConfigurationError(

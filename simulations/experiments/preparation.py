@@ -23,6 +23,7 @@ from fedlm.fl_core.server_optimizers import ServerState
 from fedlm.models.base import Model
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import ModelEntry
+from fedlm.models.special_tokens import SpecialTokens
 from fedlm.simulations.data.federated_data import DataSet, StoredData, open_splits
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.engine.cohort_engine import ClientWork
@@ -150,7 +151,7 @@ def prepare(
     precision = resolve_precision(settings.precision, jax.default_backend())
     store = own.data or TokenStore.open(experiment.data)
     splits: dict[str, Any] = open_splits(store, ("train", "heldout", "test"), settings.length)
-    canaries = _canaries(experiment, store.vocabulary_size)
+    canaries = _canaries(experiment, store)
     train: Any = splits["train"] if canaries is None else WithCanaries(splits["train"], canaries)
     cohorts = make_cohorts(experiment.cohorts, train, experiment.rounds, experiment.seed)
     if own.cohort_sampler is not None:
@@ -158,7 +159,7 @@ def prepare(
     optimization = settings.optimization(
         experiment.server_learning_rate, experiment.client_learning_rate, experiment.seed, own.server_optimizer
     )
-    model = _model(own.model or experiment.model, store.vocabulary_size, precision)
+    model = _model(own.model or experiment.model, store.vocabulary_size, store.special_tokens, precision)
     local = settings.local_training()
     if own.client_algorithm is not None:
         local = dataclasses.replace(local, algorithm=own.client_algorithm)
@@ -224,11 +225,12 @@ def prepare(
     )
 
 
-def _canaries(experiment: Experiment, vocabulary_size: int) -> Canaries | None:
+def _canaries(experiment: Experiment, store: DataSet) -> Canaries | None:
     number, repeats = experiment.audit.audit_canaries, experiment.audit.audit_repeats
     if not number:
         return None
-    return draw_canaries(number, repeats, experiment.training.length, vocabulary_size, experiment.seed)
+    length = experiment.training.length
+    return draw_canaries(number, repeats, length, store.vocabulary_size, experiment.seed, store.special_tokens)
 
 
 def _privacy(
@@ -300,16 +302,18 @@ def _identity(
     )
 
 
-def _model(model: str | OwnModel, vocabulary_size: int, precision: Precision) -> Model:
+def _model(model: str | OwnModel, vocabulary_size: int, special_tokens: SpecialTokens, precision: Precision) -> Model:
     if isinstance(model, str | ModelEntry | Model):
-        return _same_model(model, vocabulary_size, precision)
+        return _same_model(model, vocabulary_size, special_tokens, precision)
     # A function may make another model when it is called again.
-    return with_precision(build_model(model, vocabulary_size), precision)
+    return with_precision(build_model(model, vocabulary_size, special_tokens), precision)
 
 
 @functools.lru_cache(maxsize=32)
-def _same_model(model: str | ModelEntry | Model, vocabulary_size: int, precision: Precision) -> Model:
+def _same_model(
+    model: str | ModelEntry | Model, vocabulary_size: int, special_tokens: SpecialTokens, precision: Precision
+) -> Model:
     # The same object for the same model lets the next experiment of a comparison reuse compiled programs.
     if isinstance(model, str):
-        return with_precision(create_federated_model(model, vocabulary_size), precision)
-    return with_precision(build_model(model, vocabulary_size), precision)
+        return with_precision(create_federated_model(model, vocabulary_size, special_tokens), precision)
+    return with_precision(build_model(model, vocabulary_size, special_tokens), precision)

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import host_rng
-from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS
+from fedlm.models.special_tokens import OOV_ID, OWN, PAD_ID, SpecialTokens
 from fedlm.simulations.pretraining.privacy_units import Units
+
+_FIRST_WORD = OOV_ID + 1
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class InsertedCanaries:
     length: int
     vocabulary_size: int
     seed: int  # of the run; not negative
+    special_tokens: SpecialTokens = OWN  # of the vocabulary
 
     def __post_init__(self) -> None:
         if self.number < 1:
@@ -43,17 +46,20 @@ class InsertedCanaries:
     @property
     def possible_bits(self) -> float:
         """The logarithm to base 2 of the number of sequences of this form, which no exposure exceeds."""
-        return (self.length - 1) * math.log2(self.vocabulary_size - len(SPECIAL_TOKENS))
+        return (self.length - 1) * math.log2(self.vocabulary_size - _FIRST_WORD)
 
     def sequences(self) -> NDArray[np.int32]:
         """Draw the canaries, int32 [repeats, number, length + 1]: those of `repeats[0]` first."""
         rng = host_rng(self.seed, "inserted canaries")
-        drawn = random_sequences(rng, self.number * len(self.repeats), self.length, self.vocabulary_size)
+        drawn = self._random(rng, self.number * len(self.repeats))
         return drawn.reshape(len(self.repeats), self.number, self.length + 1)
 
     def references(self, number: int) -> NDArray[np.int32]:
         """Draw sequences that were not planted, of the same form: int32 [number, length + 1]."""
-        return random_sequences(host_rng(self.seed, "canary references"), number, self.length, self.vocabulary_size)
+        return self._random(host_rng(self.seed, "canary references"), number)
+
+    def _random(self, rng: np.random.Generator, number: int) -> NDArray[np.int32]:
+        return random_sequences(rng, number, self.length, self.vocabulary_size, self.special_tokens)
 
     def planted(self) -> NDArray[np.int32]:
         """Return what each of the units that are added holds: int32 [units, length + 1]."""
@@ -61,7 +67,9 @@ class InsertedCanaries:
         return np.concatenate([np.repeat(sequences, repeats, axis=0) for sequences, repeats in groups])
 
 
-def canaries_of(settings: Mapping[str, Any], vocabulary_size: int) -> InsertedCanaries | None:
+def canaries_of(
+    settings: Mapping[str, Any], vocabulary_size: int, special_tokens: SpecialTokens = OWN
+) -> InsertedCanaries | None:
     """Read from the settings of a run which canaries it was trained on; None where there are none.
 
     The settings are JSON-able, with `length` and `seed`; `canaries` says how many there are for each of
@@ -70,7 +78,9 @@ def canaries_of(settings: Mapping[str, Any], vocabulary_size: int) -> InsertedCa
     if not settings.get("canaries"):
         return None
     repeats = tuple(settings["canary_repeats"])
-    return InsertedCanaries(settings["canaries"], repeats, settings["length"], vocabulary_size, settings["seed"])
+    return InsertedCanaries(
+        settings["canaries"], repeats, settings["length"], vocabulary_size, settings["seed"], special_tokens
+    )
 
 
 def with_canaries(units: Units, canaries: InsertedCanaries) -> Units:
@@ -109,9 +119,11 @@ class UnitsWithCanaries(Units):
         return tokens, weight
 
 
-def random_sequences(rng: np.random.Generator, number: int, length: int, vocabulary_size: int) -> np.ndarray:
+def random_sequences(
+    rng: np.random.Generator, number: int, length: int, vocabulary_size: int, special_tokens: SpecialTokens = OWN
+) -> NDArray[np.int32]:
     """Draw sequences of random words, int32 [number, length + 1]: BOS, `length - 1` words, each token as likely as any
     other but the special ones, and EOS."""
-    words = rng.integers(len(SPECIAL_TOKENS), vocabulary_size, (number, length - 1))
-    ends = np.full((number, 1), EOS_ID)
-    return np.concatenate([np.full((number, 1), BOS_ID), words, ends], axis=1).astype(np.int32)
+    words = rng.integers(_FIRST_WORD, vocabulary_size, (number, length - 1))
+    ends = np.full((number, 1), special_tokens.eos)
+    return np.concatenate([np.full((number, 1), special_tokens.bos), words, ends], axis=1).astype(np.int32)

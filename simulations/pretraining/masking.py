@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.randomness import host_rng
 from fedlm.models.masked_language import mask_id
-from fedlm.models.special_tokens import PAD_ID, SPECIAL_TOKENS
+from fedlm.models.special_tokens import OOV_ID, PAD_ID
 
 CHOSEN_SHARE = 0.15
 """Of the words, how many are predicted."""
@@ -16,7 +16,7 @@ MASKED_SHARE = 0.8
 RANDOM_SHARE = 0.1
 """Of the words predicted, how many are replaced by any word; the others are kept."""
 
-_FIRST_WORD = len(SPECIAL_TOKENS)
+_FIRST_WORD = OOV_ID + 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -66,7 +66,7 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     create_model(settings.model)
     precision = resolve_precision(settings.precision, jax.default_backend())
     store = TokenStore.open(settings.data)
-    model = with_precision(create_model(settings.model, store.vocabulary_size), precision)
+    model = with_precision(create_model(settings.model, store.vocabulary_size, store.special_tokens), precision)
     units = open_units(
         store,
         "train",
@@ -77,7 +77,7 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
         settings.seed,
         settings.cache or settings.data / "cache",
     )
-    if canaries := canaries_of(settings_as_json(settings), store.vocabulary_size):
+    if canaries := canaries_of(settings_as_json(settings), store.vocabulary_size, store.special_tokens):
         units = with_canaries(units, canaries)
     if settings.batch_size > units.count:
         raise ConfigurationError(f"batch_size is {settings.batch_size}, but there are only {units.count} units")

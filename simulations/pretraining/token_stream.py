@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk, write_atomically
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.runs.run_lock import run_lock
-from fedlm.models.special_tokens import BOS_ID, EOS_ID
+from fedlm.models.special_tokens import SpecialTokens
 from fedlm.simulations.data.store.format import token_dtype
 from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
 
@@ -69,7 +69,7 @@ def open_stream(store: TokenStore, split: str, cache: Path) -> TokenStream:
         if not complete.exists():
             with run_lock(folder, _WAIT_SECONDS):
                 if not complete.exists():
-                    _write_stream(folder, clients, token_dtype(store.vocabulary_size))
+                    _write_stream(folder, clients, token_dtype(store.vocabulary_size), store.special_tokens)
                     write_atomically(complete, record)
     return TokenStream(folder, clients)
 
@@ -90,11 +90,12 @@ def _record(store: TokenStore, split: str, clients: ClientSplit) -> str:
     return json.dumps({"layout": _LAYOUT, "store": store.contents, "split": split, "written": written})
 
 
-def _write_stream(folder: Path, clients: ClientSplit, dtype: np.dtype[Any]) -> None:
+def _write_stream(folder: Path, clients: ClientSplit, dtype: np.dtype[Any], special_tokens: SpecialTokens) -> None:
     examples = clients.header.examples
     _write_array(folder / "starts.npy", np.dtype(np.int64), examples + 1, _starts(clients))
     pieces = (
-        _with_ends(clients.batch_values(batch), clients.batch_lengths(batch)) for batch in range(clients.num_batches)
+        _with_ends(clients.batch_values(batch), clients.batch_lengths(batch), special_tokens)
+        for batch in range(clients.num_batches)
     )
     _write_array(folder / "tokens.npy", dtype, clients.header.tokens + 2 * examples, pieces)
 
@@ -109,12 +110,14 @@ def _starts(clients: ClientSplit) -> Iterator[NDArray[np.int64]]:
         start = following if len(following) else start
 
 
-def _with_ends(values: NDArray[np.unsignedinteger], lengths: NDArray[np.int32]) -> NDArray[np.unsignedinteger]:
+def _with_ends(
+    values: NDArray[np.unsignedinteger], lengths: NDArray[np.int32], special_tokens: SpecialTokens
+) -> NDArray[np.unsignedinteger]:
     """Return examples that lie end to end with BOS before and EOS after each."""
     stops = np.cumsum(lengths + 2)
     joined = np.empty(len(values) + 2 * len(lengths), values.dtype)
-    joined[stops - 1] = EOS_ID
-    joined[stops - lengths - 2] = BOS_ID
+    joined[stops - 1] = special_tokens.eos
+    joined[stops - lengths - 2] = special_tokens.bos
     joined[np.arange(len(values)) + np.repeat(2 * np.arange(len(lengths)) + 1, lengths)] = values
     return joined
 

@@ -101,6 +101,16 @@ def test_the_privacy_page_works_as_it_is_written(workplace, type_line):
 
 
 @pytest.mark.long
+def test_the_page_on_weights_works_as_it_is_written(workplace, type_line):
+    for line in [line for block in blocks("docs/models.md", "sh") for line in block.splitlines()]:
+        result = type_line(line)
+        assert result.returncode == 0, f"{line}\n{result.stderr}"
+    (script,) = blocks("docs/models.md", "python")
+    result = subprocess.run([sys.executable, "-c", script], cwd=workplace, capture_output=True, text=True, timeout=300)
+    assert result.stdout == "cifg (120, 64)\n"
+
+
+@pytest.mark.long
 def test_the_pretraining_page_works_as_it_is_written(workplace, type_line):
     commands = [line for block in blocks("docs/pretraining.md", "sh") for line in block.splitlines()]
     for line in commands:

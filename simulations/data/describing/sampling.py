@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedlm.fl_core.errors import DataError
-from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
+from fedlm.models.special_tokens import OOV_ID
 from fedlm.simulations.data.store.token_store import TokenStore
 
 OOV_TEXT = "[OOV]"
@@ -40,7 +40,7 @@ def sample_clients(
         client = found.client(index)
         decoded = [store.tokenizer.decode(client.example(j)) for j in range(min(examples, client.num_examples))]
         # No kind of tokenizer decodes anything else to the name of a special token.
-        texts = [text.replace(SPECIAL_TOKENS[OOV_ID], OOV_TEXT) for text in decoded]
+        texts = [text.replace(store.special_tokens.names[OOV_ID], OOV_TEXT) for text in decoded]
         samples.append(ClientSample(found.client_id(index), client.num_examples, texts))
     return samples
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.special_tokens import SpecialTokens
 from fedlm.simulations.data.store.token_store import TokenStore
 
 PIECE_EXAMPLES = 1 << 12
@@ -25,7 +26,8 @@ class ExportSettings:
 
     content: Literal["text", "ids"] = "text"
     """The feature `tokens` with the example's text; or `x` and `y`, token ids that a model reads and predicts, with
-    the store's own numbers (PAD 0, BOS 1, EOS 2, OOV 3). A Parquet file always has text and all token ids."""
+    the store's own numbers (PAD 0, BOS 1, EOS 2, OOV 3; of a vocabulary of Gemma's BOS 2, EOS 1). A Parquet file always
+    has text and all token ids."""
     length: int = 20
     """Token ids of `x` and of `y`: longer examples are cut, shorter ones padded."""
 
@@ -81,7 +83,9 @@ def example_texts(store: TokenStore, examples: ClientExamples) -> list[str]:
     return [store.tokenizer.decode(examples.example(index).tolist()) for index in range(examples.num_examples)]
 
 
-def inputs_and_targets(examples: ClientExamples, length: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def inputs_and_targets(
+    examples: ClientExamples, length: int, special_tokens: SpecialTokens
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return int32 `[n, length]` twice: what a model reads, `[BOS] w1 ..`, and predicts, `w1 .. [EOS]`."""
-    sequences = padded_sequences(examples, length)
+    sequences = padded_sequences(examples, length, special_tokens=special_tokens)
     return sequences[:, :-1], sequences[:, 1:]

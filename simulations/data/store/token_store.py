@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
     IMPORT_AGAIN,
@@ -91,6 +92,11 @@ class TokenStore:
         return self.header.vocabulary_size
 
     @property
+    def special_tokens(self) -> SpecialTokens:
+        """The special tokens of the store's tokenizer."""
+        return self.tokenizer.special_tokens
+
+    @property
     def fingerprint(self) -> str:
         """The fingerprint of the store's tokenizer."""
         return self.header.tokenizer_fingerprint
@@ -134,7 +140,7 @@ class TokenStore:
             raise DataError(f"{self.path}: has no split {name!r}. Choose one of {', '.join(SPLITS)}.")
         if name not in self._splits:
             self._splits[name] = ClientSplit(
-                self.path / split_file(name), self.header.splits[name], self.vocabulary_size
+                self.path / split_file(name), self.header.splits[name], self.vocabulary_size, self.special_tokens
             )
         return self._splits[name]
 
@@ -155,8 +161,11 @@ class ClientSplit:
     width of the values. Raises DataError where the file is not such an Arrow file.
     """
 
-    def __init__(self, path: Path, header: SplitHeader, vocabulary_size: int) -> None:
+    def __init__(
+        self, path: Path, header: SplitHeader, vocabulary_size: int, special_tokens: SpecialTokens = OWN
+    ) -> None:
         self.path = path
+        self.special_tokens = special_tokens
         self.header = header
         self._first = np.concatenate([[0], np.cumsum(header.batch_clients, dtype=np.int64)]).tolist()
         self._reader = self._read(lambda: pa.ipc.open_file(pa.memory_map(str(path))))
@@ -206,7 +215,7 @@ class ClientSplit:
 
     def sequences(self, index: int, length: int, rows: NDArray[np.integer] | None = None) -> NDArray[np.int32]:
         """Return a client's examples as `padded_sequences` makes them."""
-        return padded_sequences(self.client(index), length, rows)
+        return padded_sequences(self.client(index), length, rows, self.special_tokens)
 
     def fingerprint(self) -> str:
         """Read everything, and make the fingerprint of all clients."""

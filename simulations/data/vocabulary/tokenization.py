@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
-from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
+from fedlm.models.special_tokens import KNOWN_SPECIAL_TOKENS, OOV_ID, OWN, SpecialTokens
 from fedlm.simulations.data.vocabulary.piece_cache import PieceCache
 from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
 from fedlm.simulations.data.vocabulary.tokenizer_settings import DEFAULT_SETTINGS, TokenizerSettings
 
-_UNSEEN = (PAD_ID, BOS_ID, EOS_ID)
+_UNSEEN = range(OOV_ID)  # PAD, BOS and EOS
 _MAKE_ANOTHER = "Train the tokenizer by importing the data again, or give another vocabulary."
 
 
@@ -28,7 +28,10 @@ class Tokenizer:
 
     No text, whatever it says, can encode to PAD, BOS or EOS: the names of the special tokens have ids but are not
     matched in text. What the vocabulary does not have is one OOV token a word. Raises DataError where the definition
-    has not our special tokens at ids 0 to 3, or text could encode to them.
+    has neither our special tokens at ids 0 to 3 nor Gemma's, or text could encode to them.
+
+    Attributes:
+      special_tokens: which these are.
 
     Example:
       >>> tokenizer = Tokenizer.train(count_words(["the cat sat on the mat"]), TokenizerSettings(vocabulary_size=60))
@@ -40,15 +43,16 @@ class Tokenizer:
         self._json = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         vocabulary = (definition.get("model") or {}).get("vocab")
         found = sorted(vocabulary, key=vocabulary.__getitem__)[:4] if isinstance(vocabulary, dict) else []
-        if tuple(found) != SPECIAL_TOKENS:
-            raise DataError(
-                f"tokenizer: ids 0 to {OOV_ID} are {found}, expected {list(SPECIAL_TOKENS)}. {_MAKE_ANOTHER}"
-            )
+        known = {special_tokens.names: special_tokens for special_tokens in KNOWN_SPECIAL_TOKENS}
+        if tuple(found) not in known:
+            expected = " or ".join(str(list(names)) for names in known)
+            raise DataError(f"tokenizer: ids 0 to {OOV_ID} are {found}, expected {expected}. {_MAKE_ANOTHER}")
+        self.special_tokens: SpecialTokens = known[tuple(found)]
         self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
         if self._tokenizer.padding or self._tokenizer.truncation:
             raise DataError(f"tokenizer: pads or cuts what it encodes, which training does itself. {_MAKE_ANOTHER}")
         for id_ in _UNSEEN:
-            name = SPECIAL_TOKENS[id_]
+            name = self.special_tokens.names[id_]
             if id_ in self._tokenizer.encode(name, add_special_tokens=False).ids:
                 raise DataError(f"tokenizer: the text {name} encodes to the special token {name}. {_MAKE_ANOTHER}")
         # Whether what stands between two spaces is encoded without regard to what is around it.
@@ -129,7 +133,7 @@ def count_words(
 
 @functools.cache
 def _known_cuttings() -> list[list[Any]]:
-    vocabulary = {token: id_ for id_, token in enumerate(SPECIAL_TOKENS)}
+    vocabulary = {token: id_ for id_, token in enumerate(OWN.names)}
     return [
         _cutting(json.loads(kind.build(vocabulary, TokenizerSettings(lowercase=lowercase), separated).to_str()))
         for kind in TOKENIZERS.values()

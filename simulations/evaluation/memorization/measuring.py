@@ -83,7 +83,7 @@ def measure_memorization(
     if settings.split != BASELINE and trained.store.split(BASELINE).header.examples:
         splits[BASELINE] = Candidates(_units(trained, BASELINE, cache), settings.seed)
     sequences = {name: found.take(lengths.total, settings.examples) for name, found in splits.items()}
-    canaries = canaries_of(trained.settings, trained.store.vocabulary_size)
+    canaries = canaries_of(trained.settings, trained.store.vocabulary_size, trained.store.special_tokens)
     with precision_scope(trained.precision):
         extraction = _measure_extraction(trained, sequences, lengths, observe)
         exposures = canaries and canary_exposures(trained.model, trained.params, canaries, settings.references)

@@ -50,10 +50,11 @@ def test_every_command_explains_itself(command, capsys):
 
 def helps():
     """The words of every command that explains options."""
-    yield from ([command] for command in COMMANDS if command not in ("data", "keys", "account", "runs"))
+    yield from ([command] for command in COMMANDS if command not in ("data", "keys", "account", "runs", "model"))
     yield from (["data", *words] for words in (["describe"], ["sample"], ["export"], ["import", "jsonl"]))
     yield from (["account", kind] for kind in KINDS)
     yield from (["keys", action] for action in ("ca", "token", "enrol"))
+    yield from (["model", action] for action in ("import", "export"))
     yield from (["runs", action] for action in ("list", "compare", "clean"))
 
 
@@ -89,7 +90,7 @@ def test_unknown_commands_are_refused(capsys):
     ("words", "meant"),
     [
         (["simulat"], "`fedlm simulate`"),
-        (["import"], "`fedlm data import`"),
+        (["import"], "`fedlm data import` or `fedlm model import`"),
         (["jsonl"], "`fedlm data import jsonl`"),
         (["data", "simulate"], "`fedlm simulate` or `fedlm account simulate`"),
         (["keys", "clint"], "`fedlm keys client`"),

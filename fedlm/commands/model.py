@@ -1,0 +1,105 @@
+"""`fedlm model`: take in the weights of published models, and write a run's for other programs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from fedlm.commands.options import read_options
+from fedlm.commands.sub_commands import run_choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportCommand:
+    """Make a run of a published model: VaultGemma, the text models of Gemma 2 and 3, BERT, or what `fedlm model export`
+    wrote.
+
+    The folder has config.json, model.safetensors (or several with an index) and tokenizer.json. Pickles are never read.
+    Training begins with the run by --init-from, on data imported with its tokenizer.json as --vocabulary. What the
+    weights were made from is not known here, so such a run is NOT PRIVATE unless --initial-data says whose text it was.
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """Folder of the model."""
+    out: Path
+    """Folder of the run to make."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand:
+    """Write the model of a run, of any kind, for other programs.
+
+    huggingface: as transformers reads Gemma models and BERT. safetensors: any model, in a layout that docs/models.md
+    describes. stablehlo: the same, and a program that computes logits without fedlm.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    out: Path
+    """Folder to make."""
+    format: Literal["huggingface", "safetensors", "stablehlo"]
+    """The form to write."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the tensors. auto: that of an imported model, bit for bit; float32 of a model that was trained."""
+    batch_size: int = 1
+    """Sequences that the program of stablehlo takes."""
+    length: int = 128
+    """Tokens of each."""
+    vocabulary: Path | None = None
+    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm model`."""
+    choices = {
+        "import": ("make a run of a published model", _import),
+        "export": ("write the model of a run for other programs", _export),
+    }
+    return run_choice(argv, "fedlm model", "action", "Weights of models, in and out.", choices, _EXAMPLES)
+
+
+def _import(argv: list[str]) -> int:
+    command = read_options(ImportCommand, argv, "fedlm model import")
+    from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, OF_A_PUBLISHER
+    from fedlm.simulations.weights.importing import TOKENIZER_FILE, import_model
+
+    found = import_model(command.folder, command.out)
+    types = ", ".join(f"{number} of {dtype}" for dtype, number in found.dtypes.items())
+    _tell(f"{found.parameters:,} parameters in tensors: {types}; {found.vocabulary_size:,} token ids")
+    _tell(f"privacy: {NOT_PRIVATE}: {OF_A_PUBLISHER}")
+    _tell(
+        f"train it with: --model {found.model} --init-from {command.out}, on data of its tokenizer: "
+        f"fedlm data import SOURCE ... --vocabulary {command.out / TOKENIZER_FILE} --out FOLDER"
+    )
+    return 0
+
+
+def _export(argv: list[str]) -> int:
+    command = read_options(ExportCommand, argv, "fedlm model export")
+    from fedlm.simulations.weights.exporting import export_model
+
+    written = export_model(
+        command.run,
+        command.out,
+        command.format,
+        command.dtype,
+        command.vocabulary,
+        command.batch_size,
+        command.length,
+    )
+    _tell(f"privacy: {written.privacy}")
+    _tell(f"{', '.join(written.files)} are in {command.out}; tensors are {', '.join(written.dtypes)}")
+    return 0
+
+
+def _tell(line: str) -> None:
+    Console().print(escape(line), soft_wrap=True, highlight=False)
+
+
+_EXAMPLES = """To begin:
+
+  fedlm model import FOLDER --out runs/imported
+  fedlm model export runs/imported --format huggingface --out exported"""

@@ -1,0 +1,90 @@
+"""A model's architecture and sizes as JSON, for models whose sizes no named model has.
+
+`{"architecture": "gemma", "config": {...}}`, where `config` has the fields of the architecture's configuration but for
+the special tokens, which are the vocabulary's.
+"""
+
+import dataclasses
+import json
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedlm.models.base import Model
+from fedlm.models.bert import BertConfig, bert
+from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.errors import ConfigurationError
+from fedlm.models.gemma import GemmaConfig, gemma
+from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
+
+
+class Architecture(NamedTuple):
+    """How to build the models of an architecture, and what their configurations are."""
+
+    build: Callable[[str, Any], Model]
+    config: type
+
+
+ARCHITECTURES = {
+    "cifg": Architecture(cifg, CifgConfig),
+    "si_cifg": Architecture(si_cifg, CifgConfig),
+    "transformer": Architecture(transformer, TransformerConfig),
+    "si_transformer": Architecture(si_transformer, TransformerConfig),
+    "bert": Architecture(bert, BertConfig),
+    "gemma": Architecture(gemma, GemmaConfig),
+}
+"""By name."""
+
+_OF_VOCABULARY = "special_tokens"
+
+
+def describe_model(build: Callable[[str, Any], Model], config: Any) -> dict[str, Any]:
+    """Describe a model, JSON-able. Raises ConfigurationError where its architecture is none of `ARCHITECTURES`."""
+    for name, architecture in ARCHITECTURES.items():
+        if architecture.build is build:
+            fields = dataclasses.asdict(config)
+            del fields[_OF_VOCABULARY]
+            return {"architecture": name, "config": fields}
+    raise ConfigurationError(f"the model's architecture is one of its own, none of {', '.join(ARCHITECTURES)}")
+
+
+def read_description(document: Any) -> tuple[Callable[[str, Any], Model], Any]:
+    """Read what `describe_model` made: what builds the model, and its configuration.
+
+    Raises:
+      ConfigurationError: the architecture is unknown, or a field is missing, unknown or of another type.
+    """
+    if not isinstance(document, Mapping) or document.get("architecture") not in ARCHITECTURES:
+        found = document.get("architecture") if isinstance(document, Mapping) else document
+        raise ConfigurationError(f"the architecture is {found!r}, expected one of {', '.join(ARCHITECTURES)}")
+    build, kind = ARCHITECTURES[document["architecture"]]
+    given = document.get("config")
+    types = {name: hint for name, hint in typing.get_type_hints(kind).items() if name != _OF_VOCABULARY}
+    if not isinstance(given, Mapping) or set(given) != set(types):
+        odd = sorted(set(given) ^ set(types)) if isinstance(given, Mapping) else given
+        raise ConfigurationError(f"config has not the fields of a {document['architecture']} (they differ in {odd})")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    for name, value in values.items():
+        if not _fits(value, types[name]):
+            raise ConfigurationError(f"config: {name} is {value!r}, expected {types[name]}")
+    return build, kind(**values)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if typing.get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(type(one) is int and one >= 0 for one in value)
+    kinds = typing.get_args(hint) or (hint,)
+    if type(value) is int and int in kinds:
+        return value > 0
+    return type(value) in kinds or (type(value) is int and float in kinds)
+
+
+def read_model_file(path: Path) -> tuple[Callable[[str, Any], Model], Any]:
+    """Read a file with a description; ConfigurationError where it is missing, or no description."""
+    try:
+        return read_description(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: cannot be read as a description of a model ({error})") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error

@@ -1,0 +1,212 @@
+"""The model of a run, as other programs read it."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fedlm.fl_core.privacy.ancestry import IMPORTED, recorded_ancestry, settings_in
+from fedlm.fl_core.runs.initial_parameters import fit_parameters, stated_privacy
+from fedlm.fl_core.runs.publishing import released
+from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.models.base import Params
+from fedlm.models.named_states import own_names, to_state
+from fedlm.models.registry import ModelEntry, find_entry, with_special_tokens
+from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from fedlm.simulations.weights.importing import MODEL_FILE, ORIGINAL, TOKENIZER_FILE, made_whole, reorder_rows
+from fedlm.simulations.weights.layouts import CONFIG_FILE, hugging_face_layout, own_config, own_layout
+from fedlm.simulations.weights.stablehlo import write_stablehlo
+from fedlm.simulations.weights.tensor_files import write_tensors
+
+Format = Literal["huggingface", "safetensors", "stablehlo"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+_TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json")
+
+
+class StoredModel(NamedTuple):
+    """The model of a run of any kind, read without its data.
+
+    Attributes:
+      folder: of the run.
+      about: what its newest checkpoint says of it.
+      entry: how the model is built, with the size of its vocabulary and its special tokens.
+      params: NumPy arrays, arranged as the model's parameters.
+      tokenizer: of the data that it was trained on.
+      privacy: what the run states of its privacy.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+    entry: ModelEntry
+    params: Params
+    tokenizer: Tokenizer
+    privacy: str
+
+
+class ExportedModel(NamedTuple):
+    """What was written."""
+
+    files: tuple[str, ...]
+    dtypes: tuple[str, ...]  # of the tensors
+    privacy: str
+
+
+def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
+    """Read the model of a run's newest checkpoint; of a private run only one that its ledger says was released.
+
+    Args:
+      run: folder of a run of any kind, an imported one among them.
+      vocabulary: its tokenizer: the JSON file, or the folder of a data set; None for that of the run, or of its data.
+
+    Raises:
+      CheckpointError: there is no such checkpoint, or it cannot be read.
+      ConfigurationError: the tokenizer is missing, or is another.
+    """
+    if not (run / "checkpoints").is_dir():
+        raise CheckpointError(f"{run}: not the folder of a run, for it holds no checkpoints; give the --out of one")
+    with run_lock(run):
+        about, arrays = released(run)
+        privacy = stated_privacy(run)
+    tokenizer = _tokenizer(run, about, vocabulary)
+    name = str(settings_in(about).get("model"))
+    if IMPORTED in about and (run / MODEL_FILE).is_file():
+        name = str(run / MODEL_FILE)
+    build, config = find_entry(name)
+    config = dataclasses.replace(config, vocabulary_size=tokenizer.vocabulary_size)
+    entry = ModelEntry(build, with_special_tokens(name, config, tokenizer.special_tokens))
+    like = jax.eval_shape(build(name, entry.config).init, jax.random.key(0))
+    return StoredModel(run, about, entry, fit_parameters(arrays, like, run), tokenizer, privacy)
+
+
+def _tokenizer(run: Path, about: dict[str, Any], given: Path | None) -> Tokenizer:
+    data = settings_in(about).get("data")
+    path = given or (run if (run / TOKENIZER_FILE).is_file() else Path(data or run))
+    path = path / TOKENIZER_FILE if path.is_dir() else path
+    if given is None and not path.is_file():
+        raise ConfigurationError(f"{run}: its tokenizer is not at {path} any more; give --vocabulary")
+    tokenizer = Tokenizer.load(path)
+    if tokenizer.fingerprint != about["vocabulary"]:
+        raise ConfigurationError(f"{path}: is not the tokenizer of {run}; give --vocabulary, its file or its data set")
+    return tokenizer
+
+
+def export_model(
+    run: Path,
+    out: Path,
+    form: Format,
+    dtype: Dtype = "auto",
+    vocabulary: Path | None = None,
+    batch_size: int = 1,
+    length: int = 128,
+) -> ExportedModel:
+    """Write the model of a run into a folder, whole or not at all.
+
+    Args:
+      run: folder of a run of any kind.
+      out: the folder to make.
+      form: `huggingface`, as `transformers` reads it; `safetensors`, the layout of `layouts.py`; `stablehlo`, the
+        computation of logits as a program, with that layout's weights.
+      dtype: of the tensors. `auto` is what an imported model's were, and float32 else.
+      vocabulary: see `read_run`.
+      batch_size: sequences that the program of `stablehlo` takes.
+      length: tokens of each.
+
+    Raises:
+      UserError: there is no model that can be read, or that has such a form, or there is something at `out`.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigurationError(f"{out}: is there already; give --out a folder that is not, or is empty")
+    stored = read_run(run, vocabulary)
+    if form == "stablehlo":
+        _check_shape(stored.entry, batch_size, length)
+    special_tokens = stored.tokenizer.special_tokens
+    original = _original(stored)
+    params = stored.params
+    if form == "huggingface":
+        layout, config = hugging_face_layout(stored.entry, special_tokens)
+        if original is not None and original.rows is not None:
+            params = reorder_rows(params, np.argsort(original.rows))
+    else:
+        layout, config, original = own_layout(stored.entry), own_config(stored.entry, special_tokens), None
+    kinds = _dtypes(stored, dtype)
+    state = to_state(params, layout.names, layout.own)
+    own = to_state(own_names(params), layout.names, own=True)
+    tensors = {name: _as(array, kinds[str(own[name])]) for name, array in state.items()}
+    used = sorted({array.dtype.name for array in tensors.values()})
+    if layout.own is False:
+        config |= {"dtype": used[0]} if len(used) == 1 else {}
+    with made_whole(out) as made:
+        (made / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_tensors(made, tensors)
+        _write_tokenizer(made, stored.tokenizer, original)
+        if form == "stablehlo":
+            write_stablehlo(made, layout.model, layout.names, tensors, batch_size, length)
+        files = tuple(sorted(path.name for path in made.iterdir()))
+    return ExportedModel(files, tuple(used), stored.privacy)
+
+
+def _check_shape(entry: ModelEntry, batch_size: int, length: int) -> None:
+    for name, number in (("batch_size", batch_size), ("length", length)):
+        if number < 1:
+            raise ConfigurationError(f"{name} is {number}, but must be at least 1")
+    longest = getattr(entry.config, "max_length", length)
+    if length > longest:
+        raise ConfigurationError(f"length is {length}, but this model is for at most {longest} tokens")
+
+
+def _dtypes(stored: StoredModel, dtype: Dtype) -> dict[str, str]:
+    names = jax.tree_util.tree_leaves(own_names(stored.params))
+    known = stored.about.get("dtypes") or {} if dtype == "auto" else {}
+    return {name: known.get(name, "float32" if dtype == "auto" else dtype) for name in names}
+
+
+def _as(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    import ml_dtypes  # noqa: F401 - tells NumPy of bfloat16
+
+    return np.asarray(array).astype(dtype, copy=False)
+
+
+class _Original(NamedTuple):
+    """The tokenizer that a model was published with."""
+
+    folder: Path
+    rows: NDArray[np.int64] | None  # see `AdoptedTokenizer`
+
+
+def _original(stored: StoredModel) -> _Original | None:
+    """Find what was imported, in this run or those that it began with; None where it is not there any more."""
+    model = stored.entry.build("stored", stored.entry.config)
+    folders = [stored.folder, *(Path(phase.folder) for phase in reversed(recorded_ancestry(stored.about)))]
+    for folder in folders:
+        path = folder / ORIGINAL / TOKENIZER_FILE
+        if path.is_file():
+            try:
+                adopted = adopt_tokenizer(path, model.vocabulary_size, model.objective == "masked")
+            except DataError:
+                continue
+            if adopted.tokenizer.fingerprint == stored.tokenizer.fingerprint:
+                return _Original(path.parent, adopted.rows)
+    return None
+
+
+def _write_tokenizer(made: Path, tokenizer: Tokenizer, original: _Original | None) -> None:
+    if original is not None:
+        for name in _TOKENIZER_FILES:
+            if (original.folder / name).is_file():
+                shutil.copyfile(original.folder / name, made / name)
+        return
+    tokenizer.save(made / TOKENIZER_FILE)
+    pad, *_, unknown = names = tokenizer.special_tokens.names
+    ids = tokenizer.special_tokens
+    record = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{"pad_token": pad, "unk_token": unknown, "bos_token": names[ids.bos], "eos_token": names[ids.eos]},
+    }
+    (made / "tokenizer_config.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,174 @@
+"""A published model's folder made into a run, which others begin with, are evaluated, and are exported."""
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.ancestry import IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.identity import SUMMARY_FILE
+from fedlm.models.base import Params, parameter_count
+from fedlm.models.hugging_face import check_tied
+from fedlm.models.model_files import describe_model
+from fedlm.models.named_states import StateError, check_shapes, from_state, own_names
+from fedlm.models.registry import MODELS, ModelEntry
+from fedlm.simulations.data.vocabulary.adopted_tokenizers import AdoptedTokenizer, adopt_tokenizer
+from fedlm.simulations.weights.layouts import CONFIG_FILE, Layout, read_layout
+from fedlm.simulations.weights.tensor_files import Tensor, open_tensors
+
+MODEL_FILE, TOKENIZER_FILE, ORIGINAL = "model.json", "tokenizer.json", "original"
+"""In the run's folder: the model's description, our tokenizer, and what lay beside the weights."""
+_KEPT = (CONFIG_FILE, TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+_STEP = 1
+"""A checkpoint has a number of steps, and it is not 0; how many the publisher took is not known."""
+_LENGTH = 128
+"""Tokens of the sequences that it is evaluated on, at most, as of those that are trained on where nothing is said."""
+_OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}
+"""Of layer norms, as the first BERTs were saved."""
+
+
+class ImportedModel(NamedTuple):
+    """What was read."""
+
+    model: str  # the name, or path, that `--model` takes
+    parameters: int
+    vocabulary_size: int  # of the data that it trains on, which a masked model has one id more than
+    dtypes: dict[str, int]  # how many tensors are of each type
+
+
+def import_model(folder: Path, out: Path) -> ImportedModel:
+    """Make a run of a model's folder: config.json, safetensors and tokenizer.json; whole or not at all.
+
+    Args:
+      folder: as `transformers` or `fedlm model export` wrote it.
+      out: the run's folder to make.
+
+    Raises:
+      DataError: a file is missing, cut off, or does not fit the others.
+      ConfigurationError: there is something at `out`.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigurationError(f"{out}: is there already; give --out a folder that is not, or is empty")
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder; give that of a model, with config.json and safetensors")
+    layout = read_layout(folder)
+    tensors = open_tensors(folder)
+    masked = layout.model.objective == "masked"
+    adopted = adopt_tokenizer(folder / TOKENIZER_FILE, layout.rows, masked)
+    params, dtypes = _read(folder, layout, tensors, adopted)
+    size = adopted.tokenizer.vocabulary_size
+    name = _name(layout.entry, out)
+    length = min(getattr(layout.entry.config, "max_length", _LENGTH), _LENGTH)
+    imported = {"model": name, "from": str(folder.absolute()), "precision": "auto", "seed": 0, "length": length}
+    about = {
+        IMPORTED: imported,
+        "dtypes": dtypes,
+        "vocabulary": adopted.tokenizer.fingerprint,
+        "training_data_sha256": None,
+        ORIGIN_FIELD: VocabularyOrigin("given").as_json(),
+    }
+    with made_whole(out) as made:
+        _write(made, layout.entry, params, about, adopted, folder)
+    return ImportedModel(name, parameter_count(layout.model), size, dict(Counter(dtypes.values())))
+
+
+def _read(
+    folder: Path, layout: Layout, tensors: dict[str, Tensor], adopted: AdoptedTokenizer
+) -> tuple[Params, dict[str, str]]:
+    """Read the parameters, with the rows of the vocabulary in our order, and say of which type each was."""
+    for name in list(tensors):
+        stem, _, ending = name.rpartition(".")
+        if ending in _OLD_ENDINGS:
+            tensors.setdefault(f"{stem}.{_OLD_ENDINGS[ending]}", tensors[name])
+    try:
+        like = layout.like()
+        missing = [name for name in jax.tree_util.tree_leaves(layout.names) if name not in tensors]
+        if missing:
+            raise StateError(f"has no tensor {', '.join(missing[:3])}; expected the parameters of {layout.what}")
+        check_shapes(tensors, layout.names, like, layout.own)
+        check_tied(tensors, layout.tied)
+        params = from_state(tensors, layout.names, layout.what, layout.own)
+    except StateError as error:
+        raise DataError(
+            f"{folder}: {error}; its weights and its config.json are of two models, or not whole"
+        ) from error
+    used = {*jax.tree_util.tree_leaves(layout.names), *layout.tied}
+    further = [name for name in tensors if name.startswith("model.layers.") and name not in used]
+    if further:
+        raise DataError(
+            f"{folder}: has the tensor {further[0]}, which {layout.what} with this config.json has no use for; the two "
+            "are of different models"
+        )
+    dtypes = jax.tree_util.tree_map(lambda own, theirs: (own, tensors[theirs].dtype), own_names(like), layout.names)
+    if adopted.rows is not None:
+        params = reorder_rows(params, adopted.rows)
+    return params, dict(jax.tree_util.tree_leaves(dtypes, is_leaf=lambda leaf: isinstance(leaf, tuple)))
+
+
+def reorder_rows(params: Params, rows: np.ndarray) -> Params:
+    """Take the rows of a masked model's vocabulary in another order, int64 [rows]."""
+    table = {"table": params["embedding"]["table"][rows]}
+    return params | {"embedding": table, "output_bias": params["output_bias"][rows]}
+
+
+def _name(entry: ModelEntry, out: Path) -> str:
+    """Find the named model that this one is, or else name its description."""
+    for name, (build, config) in MODELS.items():
+        if build is entry.build and config == entry.config:
+            return name
+    return str(out / MODEL_FILE)
+
+
+@contextlib.contextmanager
+def made_whole(out: Path) -> Iterator[Path]:
+    """Make a folder beside its place, and move it there when it is whole."""
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        aside = made.with_name(made.name + "-replaced")
+        try:
+            yield made
+            for path in made.rglob("*"):
+                if path.is_file():
+                    sync_to_disk(path)
+            made.chmod(0o755)
+            move_into_place(made, out, aside)
+            shutil.rmtree(aside, ignore_errors=True)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _write(
+    made: Path, entry: ModelEntry, params: Params, about: dict[str, Any], adopted: AdoptedTokenizer, folder: Path
+) -> None:
+    adopted.tokenizer.save(made / TOKENIZER_FILE)
+    (made / MODEL_FILE).write_text(json.dumps(describe_model(*entry), indent=2) + "\n", encoding="utf-8")
+    (made / ORIGINAL).mkdir()
+    for name in _KEPT:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, made / ORIGINAL / name)
+    with Checkpoints(made / "checkpoints") as checkpoints:
+        checkpoints.save(_STEP, {"params": params}, about)
+    summary = {
+        "status": "finished",
+        "steps": 0,
+        "rounds": 0,
+        "privacy": f"{NOT_PRIVATE}: {OF_A_PUBLISHER}",
+        "privacy_guarantee": None,
+        "not_private_because": [OF_A_PUBLISHER],
+        "parameters_sha256": parameters_digest(params),
+        "vocabulary_sha256": about["vocabulary"],
+        IMPORTED: about[IMPORTED],
+    }
+    (made / SUMMARY_FILE).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

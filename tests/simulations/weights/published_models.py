@@ -1,0 +1,72 @@
+"""Folders of tiny models as their publishers write them."""
+
+import json
+
+import jax
+import ml_dtypes
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers
+
+from benchmarks.simulation.peers.bert_logits import draw as draw_bert
+from benchmarks.simulation.peers.gemma_logits import draw
+from fedlm.models.base import Model
+from fedlm.models.named_states import to_state
+from fedlm.simulations.weights.layouts import read_layout
+from fedlm.simulations.weights.tensor_files import write_tensors
+
+LETTERS = [*"\u2581abcdefghij"]
+BERT = {
+    "model_type": "bert",
+    "vocab_size": 13,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "hidden_size": 8,
+    "intermediate_size": 32,
+    "max_position_embeddings": 9,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+}
+BERTS_TOKENS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "on", "mat", "a"]
+
+
+def gemma_tokenizer(folder):
+    """Write a tokenizer.json of Gemma's kind with 15 ids: BPE, with its special tokens matched in text."""
+    ids = {token: id_ for id_, token in enumerate(["<pad>", "<eos>", "<bos>", "<unk>", *LETTERS])}
+    made = tokenizers.Tokenizer(models.BPE(ids, [], unk_token="<unk>", fuse_unk=True))
+    made.normalizer = normalizers.Replace(" ", "\u2581")
+    made.decoder = decoders.Replace("\u2581", " ")
+    made.add_special_tokens(["<pad>", "<eos>", "<bos>", "<unk>"])
+    made.save(str(folder / "tokenizer.json"))
+
+
+def bert_tokenizer(folder):
+    """Write BERT's, with its special tokens in its order."""
+    made = tokenizers.Tokenizer(
+        models.WordPiece({token: id_ for id_, token in enumerate(BERTS_TOKENS)}, unk_token="[UNK]")
+    )
+    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    made.save(str(folder / "tokenizer.json"))
+
+
+def publish(folder, config, dtype="float32", shard_bytes=None):
+    """Write a model's folder, whose weights are drawn by their names; returns its tensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    layout = read_layout(folder)
+    zeros = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), layout.like())
+    of_bert = config["model_type"] == "bert"
+    (bert_tokenizer if of_bert else gemma_tokenizer)(folder)
+    kind = getattr(ml_dtypes, dtype, dtype)
+    drawn = draw_bert if of_bert else draw
+    state = {name: drawn(name, leaf.shape).astype(kind) for name, leaf in to_state(zeros, layout.names).items()}
+    write_tensors(folder, state, shard_bytes)
+    return state
+
+
+def built(stored) -> Model:
+    """Build the model of what `read_run` returned."""
+    return stored.entry.build("stored", stored.entry.config)

@@ -1,0 +1,240 @@
+"""What runs of ours, trained or imported, become for others."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.simulation.peers.gemma_logits import INPUTS
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.ancestry import OF_A_PUBLISHER
+from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.initial_parameters import read_parameters
+from fedlm.fl_core.runs.recorded_runs import find_runs
+from fedlm.models.model_files import describe_model
+from fedlm.models.registry import MODELS, create_model
+from fedlm.simulations.data.client_text import ClientText
+from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources.in_memory import InMemoryText
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.evaluation.trained_models import open_model
+from fedlm.simulations.pretraining.run import run_pretraining
+from fedlm.simulations.pretraining.settings import Pretraining
+from fedlm.simulations.weights.exporting import export_model, read_run
+from fedlm.simulations.weights.importing import import_model
+from fedlm.simulations.weights.tensor_files import open_tensors
+from tests.simulations.weights.published_models import BERT, built, publish
+
+ROOT = Path(__file__).parents[3]
+PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"
+GOLDEN = json.loads((ROOT / "tests" / "models" / "gemma_logits.json").read_text())["models"]
+
+_THEIRS = """
+import json, sys
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+folder, inputs, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+masked = json.load(open(folder + "/config.json"))["model_type"] == "bert"
+kind = AutoModelForMaskedLM if masked else AutoModelForCausalLM
+model, found = kind.from_pretrained(folder, attn_implementation="eager", output_loading_info=True)
+model = model.float().eval()
+with torch.no_grad():
+    logits = model(input_ids=torch.tensor(inputs)).logits.tolist()
+spelled = AutoTokenizer.from_pretrained(folder).convert_ids_to_tokens([0, 1, 2])
+with open(out, "w") as file:
+    json.dump({"logits": logits, "unexpected": list(found["unexpected_keys"]), "spelled": spelled}, file)
+"""
+
+
+def stored_run(folder, model, store):
+    """A run of ours with one checkpoint, of freshly drawn parameters."""
+    opened = TokenStore.open(store)
+    params = create_model(model, opened.vocabulary_size).init(jax.random.key(0))
+    settings = {"model": model, "data": str(store), "privacy": "none"}
+    with Checkpoints(folder / "checkpoints") as checkpoints:
+        checkpoints.save(3, {"params": params}, {"pretraining": settings, "vocabulary": opened.fingerprint})
+    return params
+
+
+@pytest.mark.parametrize("model", ["si_cifg_tiny", "transformer_tiny"])
+def test_models_of_ours_go_out_and_come_back(small_store, tmp_path, model):
+    params = stored_run(tmp_path / "run", model, small_store)
+    with pytest.raises(ConfigurationError, match="transformers has no model of this architecture"):
+        export_model(tmp_path / "run", tmp_path / "out", "huggingface")
+    assert not (tmp_path / "out").exists()
+    assert export_model(tmp_path / "run", tmp_path / "out", "safetensors").dtypes == ("float32",)
+    found = import_model(tmp_path / "out", tmp_path / "again")
+    stored = read_run(tmp_path / "again")
+    jax.tree_util.tree_map(np.testing.assert_array_equal, stored.params, params)
+    assert Path(found.model) == tmp_path / "again" / "model.json"
+    assert describe_model(*stored.entry)["architecture"] == model.removesuffix("_tiny")
+
+
+def test_the_layout_is_read_with_nothing_of_ours(small_store, tmp_path):
+    params = stored_run(tmp_path / "run", "cifg_tiny", small_store)
+    export_model(tmp_path / "run", tmp_path / "out", "safetensors")
+    from safetensors.numpy import load_file
+
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    np.testing.assert_array_equal(tensors["recurrent.projection.kernel"], params["recurrent"]["projection"]["kernel"])
+    record = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert record["model"] == {
+        "architecture": "cifg",
+        "config": {"vocabulary_size": 120, "embedding": 64, "hidden": 256, "tied": True, "unroll": 1},
+    }
+    assert record["special_tokens"] == {"pad": 0, "bos": 1, "eos": 2, "oov": 3}
+
+
+@pytest.mark.parametrize("kind", ["gemma", "cifg"])
+def test_a_program_computes_the_logits_without_our_code(small_store, tmp_path, kind):
+    if kind == "gemma":
+        publish(tmp_path / "published", GOLDEN["one_head_of_keys"]["config"])
+        import_model(tmp_path / "published", tmp_path / "run")
+    else:
+        stored_run(tmp_path / "run", "cifg_tiny", small_store)
+    export_model(tmp_path / "run", tmp_path / "out", "stablehlo", batch_size=2, length=9)
+    signature = json.loads((tmp_path / "out" / "signature.json").read_text())
+    tensors = open_tensors(tmp_path / "out")
+    arrays = [np.asarray(tensors[one["name"]]) for one in signature["arguments"][:-1]]
+    found = run_program((tmp_path / "out" / "model.stablehlo").read_bytes(), [*arrays, INPUTS.astype(np.int32)])
+    stored = read_run(tmp_path / "run")
+    logits = jax.jit(built(stored).apply)(stored.params, jnp.asarray(INPUTS))
+    assert found.shape == tuple(signature["result"]["shape"])
+    np.testing.assert_allclose(found, logits, rtol=1e-5, atol=1e-5)
+
+
+def run_program(artifact, arguments):
+    """Compile a portable artifact and run its function `main`."""
+    from jax.extend.backend import get_backend
+    from jaxlib import xla_client
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with ir.Context():
+        module = str(stablehlo.deserialize_portable_artifact(ir.Context.current, artifact))
+    devices = xla_client.DeviceList(tuple(jax.devices()[:1]))
+    program = get_backend().compile_and_load(module, devices, xla_client.CompileOptions())
+    placed = [jax.device_put(argument, jax.devices()[0]) for argument in arguments]
+    return np.asarray(program.execute_sharded(placed).disassemble_into_single_device_arrays()[0][0])
+
+
+@pytest.mark.parametrize("change", [{"length": 17}, {"length": 0}, {"batch_size": 0}])
+def test_a_program_of_no_shape_is_refused(tmp_path, change):
+    publish(tmp_path / "published", GOLDEN["released"]["config"])
+    import_model(tmp_path / "published", tmp_path / "run")
+    with pytest.raises(ConfigurationError, match=f"{next(iter(change))} is"):
+        export_model(tmp_path / "run", tmp_path / "out", "stablehlo", **{"length": 9} | change)
+
+
+def test_a_rounded_type_can_be_asked_for(small_store, tmp_path):
+    params = stored_run(tmp_path / "run", "cifg_tiny", small_store)
+    assert export_model(tmp_path / "run", tmp_path / "out", "safetensors", "bfloat16").dtypes == ("bfloat16",)
+    table = np.asarray(open_tensors(tmp_path / "out")["embedding.table"])
+    np.testing.assert_array_equal(table, np.asarray(params["embedding"]["table"]).astype(table.dtype))
+
+
+def test_a_tokenizer_that_is_gone_is_asked_for(small_store, tmp_path):
+    shutil.copytree(small_store, tmp_path / "store")
+    stored_run(tmp_path / "run", "cifg_tiny", tmp_path / "store")
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(ConfigurationError, match=r"its tokenizer is not at .*; give --vocabulary"):
+        export_model(tmp_path / "run", tmp_path / "out", "safetensors")
+    assert export_model(tmp_path / "run", tmp_path / "out", "safetensors", vocabulary=small_store).files
+
+
+def test_nothing_is_promised_of_imported_weights_but_what_a_user_says(tmp_path):
+    publish(tmp_path / "published", GOLDEN["released"]["config"])
+    name = import_model(tmp_path / "published", tmp_path / "run").model
+    vocabulary = read_run(tmp_path / "run").tokenizer.fingerprint
+    assert read_run(tmp_path / "run").privacy == "NOT PRIVATE"
+    for said in ("same", "public", "disjoint"):
+        (phase,) = read_parameters(tmp_path / "run", vocabulary, name, said, "some training data").ancestry
+        assert (phase.command, phase.people, phase.not_private) == ("model import", said, OF_A_PUBLISHER)
+        assert (phase.steps, phase.training_data_sha256) == (0, None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*GOLDEN, "bert"])
+def test_transformers_loads_what_is_exported(tmp_path, name):
+    has_it = [PEERS_PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('transformers'))"]
+    if not PEERS_PYTHON.exists() or subprocess.run(has_it).returncode:
+        pytest.skip("transformers is not installed; run `make bench-peers`")
+    publish(tmp_path / "published", BERT if name == "bert" else GOLDEN[name]["config"])
+    import_model(tmp_path / "published", tmp_path / "run")
+    export_model(tmp_path / "run", tmp_path / "out", "huggingface")
+    inputs = np.array([[1, 5, 6, 7], [1, 8, 4, 2]]) % (12 if name == "bert" else 19)
+    words = [tmp_path / "out", json.dumps(inputs.tolist()), tmp_path / "found.json"]
+    subprocess.run([PEERS_PYTHON, "-c", _THEIRS, *words], check=True, timeout=300)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert not found["unexpected"]
+    assert found["spelled"] == (["[PAD]", "[unused0]", "[UNK]"] if name == "bert" else ["<pad>", "<eos>", "<bos>"])
+    stored = read_run(tmp_path / "run")
+    if name == "bert":
+        # Their ids of what ours are.
+        from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
+
+        rows = adopt_tokenizer(tmp_path / "out" / "tokenizer.json", 13, masked=True).rows
+        ours = np.argsort(rows)[inputs]
+        logits = np.asarray(jax.jit(built(stored).apply)(stored.params, jnp.asarray(ours)))[..., np.argsort(rows)]
+    else:
+        logits = jax.jit(built(stored).apply)(stored.params, jnp.asarray(inputs))
+    np.testing.assert_allclose(found["logits"], logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_named_model_of_the_same_sizes_takes_the_parameters(tmp_path):
+    publish(tmp_path / "published", GOLDEN["released"]["config"])
+    import_model(tmp_path / "published", tmp_path / "run")
+    stored = read_run(tmp_path / "run")
+    entry = stored.entry._replace(config=dataclasses.replace(stored.entry.config, vocabulary_size=77))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(MODELS, "as_released", entry._replace(config=dataclasses.replace(entry.config)))
+        read_parameters(tmp_path / "run", stored.tokenizer.fingerprint, "as_released")
+
+
+def imported_with_data(folder):
+    """A tiny Gemma as a run, and a data set with its tokenizer."""
+    publish(folder / "published", GOLDEN["gemma3"]["config"])
+    import_model(folder / "published", folder / "run")
+    texts = {f"user{number}": ["abc def", "cab hij"] for number in range(30)}
+    clients = [ClientText(name, sentences) for name, sentences in texts.items()]
+    vocabulary = folder / "run" / "tokenizer.json"
+    import_text("made up", InMemoryText(clients), folder / "store", ImportSettings(vocabulary=vocabulary), workers=1)
+    return folder / "run", folder / "store"
+
+
+def test_an_imported_model_is_evaluated_on_data_of_its_tokenizer(small_store, tmp_path):
+    run, store = imported_with_data(tmp_path)
+    with pytest.raises(ConfigurationError, match="was imported, and has no data of its own; give --data"):
+        open_model(run)
+    with pytest.raises(DataError, match=f"another vocabulary .*--vocabulary {run}/tokenizer.json"):
+        open_model(run, small_store)
+    moved = run.rename(tmp_path / "moved")
+    trained = open_model(moved, store)
+    (first, *_) = trained.split("train").sequences(0)
+    assert (first[0], first[np.flatnonzero(first)[-1]]) == (2, 1)
+    assert trained.model.special_tokens.eos == 1
+    (listed,) = find_runs(moved)
+    assert (listed.kind, listed.state, listed.privacy) == ("import", "finished", "NOT PRIVATE")
+
+
+@pytest.mark.long
+def test_fine_tuning_states_an_epsilon_for_its_own_text_alone(tmp_path):
+    run, store = imported_with_data(tmp_path)
+    settings = {"data": store, "steps": 1, "batch_size": 4, "length": 8, "epsilon": 8.0, "init_from": run}
+    for said in ("same", "public"):
+        training = Pretraining(model=str(run / "model.json"), initial_data=said, **settings)
+        summary = run_pretraining(training, tmp_path / said)
+        assert ("epsilon" in summary["privacy"]) == (said == "public")
+        assert "`fedlm model import`" in summary["privacy"]
+    assert "assumed: the first parameters were made from public text" in summary["privacy"]
+    written = export_model(tmp_path / "public", tmp_path / "out", "huggingface")
+    assert written.dtypes == ("float32",)
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (
+        tmp_path / "published" / "tokenizer.json"
+    ).read_bytes()
