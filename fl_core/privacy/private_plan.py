@@ -9,7 +9,7 @@ from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.settings import PrivacySettings
-from fedlm.fl_core.privacy.statement import calibrate_total
+from fedlm.fl_core.privacy.spending import calibrate_total
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 
 

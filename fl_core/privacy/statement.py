@@ -7,18 +7,11 @@ goes out with every model: what a private one has spent is composed too, and one
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import (
-    Guarantee,
-    account,
-    calibrate,
-    events_of,
-    least_noise,
-    sensitivity_squared,
-)
+from fedlm.fl_core.privacy.accounting import Guarantee, account
 from fedlm.fl_core.privacy.ancestry import (
     NOT_PRIVATE,
     REPEATABLE,
@@ -29,31 +22,24 @@ from fedlm.fl_core.privacy.ancestry import (
     recorded_ancestry,
     settings_in,
 )
-from fedlm.fl_core.privacy.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
-from fedlm.fl_core.privacy.participation import PoissonParticipation
-from fedlm.fl_core.privacy.plan import Adjacency, PrivacyPlan
-from fedlm.fl_core.privacy.printed_bounds import rounded_up
-from fedlm.fl_core.privacy.private_selection import AnyEvent, SelectionEvent, composed_above, composed_bounds
-from fedlm.fl_core.privacy.vocabulary_origin import ASSUMPTIONS, ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.private_selection import composed_bounds
+from fedlm.fl_core.privacy.spending import (
+    Spending,
+    common_adjacency,
+    events_together,
+    is_unchosen,
+    law_of,
+    leaves_nothing,
+    rho_together,
+    spent_before,
+    too_much_delta,
+)
+from fedlm.fl_core.privacy.vocabulary_origin import ASSUMPTIONS, ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import vocabulary_events
-
-
-class Spending(NamedTuple):
-    """What a training spends."""
-
-    plan: PrivacyPlan
-    rounds: Generations  # of the plan that have run
-    law: TrialsLaw | None = None  # of the number of trials that it was chosen from, each of the whole plan
-
-    def events(self) -> list[AnyEvent]:
-        """Describe what it releases."""
-        if self.law is None:
-            return list(events_of(self.plan, self.rounds))
-        return [SelectionEvent(tuple(one for one in events_of(self.plan) if isinstance(one, GaussianEvent)), self.law)]
-
 
 _OF_SELECTION = (
     "how many runs {} was chosen from, and the scores and models of the others, are known to nobody but the operator",
@@ -140,13 +126,13 @@ def state_plan(
     found = vocabulary_events(vocabulary, plan.unit)
     secret &= settings_in(about).get("noise_seed") != "experiment"
     reasons = [] if secret else [REPEATABLE]
-    before, lost = _before(plan, about.get("training_data_sha256"), ancestry)
+    before, lost = spent_before(plan, about.get("training_data_sha256"), ancestry)
     reasons += lost
     law = law_of(tuning)
-    if tuning is not None and _is_unchosen(tuning):
+    if tuning is not None and is_unchosen(tuning):
         reasons.append(UNCHOSEN)
-    if _leaves_nothing(found, delta):
-        reasons.append(_too_much_delta(vocabulary, delta))
+    if leaves_nothing(found, delta):
+        reasons.append(too_much_delta(vocabulary, delta))
     if reasons:
         return Statement(own, None, tuple(reasons), ancestry, vocabulary, tuning)
     said = [*_assumed(ancestry, tuning), *(ASSUMPTIONS if found else ())]
@@ -154,15 +140,15 @@ def state_plan(
         total = dataclasses.replace(own, assumptions=(*own.assumptions, *said))
         return Statement(own, total, (), ancestry, vocabulary, tuning)
     spent = [*before, Spending(plan, [(0, plan.rounds)] if generations is None else generations, law)]
-    adjacency = _common_adjacency([one.plan for one in spent])
+    adjacency = common_adjacency([one.plan for one in spent])
     as_stated = dataclasses.replace(plan, adjacency=adjacency)
     theirs = [line for one in before for line in account(one.plan, delta, one.rounds).assumptions]
-    epsilon, lower = composed_bounds([*_events(spent), *found], delta)
+    epsilon, lower = composed_bounds([*events_together(spent), *found], delta)
     total = dataclasses.replace(
         own,
         epsilon=epsilon,
         epsilon_lower=lower,
-        rho=None if found else _rho(spent),
+        rho=None if found else rho_together(spent),
         sensitivity=None,
         epsilon_by_rdp=None,
         adjacency=account(as_stated, delta, []).adjacency,
@@ -204,7 +190,7 @@ def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
     seen = max(end for _, end in ledger.generations)
     repeatable = settings_in(ledger.about).get("noise_seed") == "experiment"
     tuning = ledger.about.get(TUNING_FIELD)
-    unchosen = tuning is not None and _is_unchosen(tuning)
+    unchosen = tuning is not None and is_unchosen(tuning)
     return Phase(
         command=command_of(ledger.about),
         folder=folder,
@@ -261,20 +247,20 @@ def compose_trainings(
     promise already."""
     first = next(PrivacyPlan.from_json(phase.plan) for phase in trainings if phase.plan is not None)
     data = next(phase.training_data_sha256 for phase in trainings if phase.plan is not None)
-    spent, lost = _before(first, data, trainings)
+    spent, lost = spent_before(first, data, trainings)
     events = [event for origin in vocabularies for event in vocabulary_events(origin, first.unit)]
-    reasons = (*reasons, *lost, *([_NO_DELTA_LEFT] if _leaves_nothing(events, delta) else []))
-    adjacency = _common_adjacency([one.plan for one in spent]) if spent else first.adjacency
+    reasons = (*reasons, *lost, *([_NO_DELTA_LEFT] if leaves_nothing(events, delta) else []))
+    adjacency = common_adjacency([one.plan for one in spent]) if spent else first.adjacency
     stated = account(dataclasses.replace(first, adjacency=adjacency), delta, [])
     lines = [line for one in spent for line in account(one.plan, delta, one.rounds).assumptions]
-    promised, bounds = not reasons, composed_bounds([*_events(spent), *events], delta)
+    promised, bounds = not reasons, composed_bounds([*events_together(spent), *events], delta)
     said = [*_assumed(trainings), *(ASSUMPTIONS if events else ())]
     return Joint(
         tuple(trainings),
         delta,
         bounds.upper if promised else None,
         bounds.lower if promised else None,
-        None if events or not promised else _rho(spent),
+        None if events or not promised else rho_together(spent),
         first.unit,
         stated.adjacency,
         tuple(dict.fromkeys([*(lines or stated.assumptions), _ONE_UNIT, *said])),
@@ -321,7 +307,7 @@ def _chosen_twice(trainings: Sequence[Phase]) -> list[str]:
     their numbers of runs, and perhaps the runs, are not independent."""
     outcomes: dict[str, list[str]] = {}
     for phase in trainings:
-        if phase.people == "same" and law_of(phase.tuning) is not None and not _is_unchosen(phase.tuning or {}):
+        if phase.people == "same" and law_of(phase.tuning) is not None and not is_unchosen(phase.tuning or {}):
             outcomes.setdefault(str((phase.tuning or {})["selection"].get("id")), []).append(phase.words)
     return [
         f"{' and '.join(words)} were chosen by one private selection, of which one run alone is covered"
@@ -334,42 +320,6 @@ _NO_DELTA_LEFT = "the vocabularies were made with more delta than this; give a l
 _ONE_UNIT = (
     "whoever is among the people of this run and of the runs that its first parameters come from is one unit of each"
 )
-
-
-def _before(
-    plan: PrivacyPlan, training_data: str | None, ancestry: Sequence[Phase]
-) -> tuple[list[Spending], list[str]]:
-    """Collect what the people of a run have spent before it, and why that is not known."""
-    spent: list[Spending] = []
-    reasons = []
-    for phase in ancestry:
-        if phase.people != "same":
-            continue
-        if phase.not_private is not None or phase.plan is None:
-            reasons.append(
-                f"the first parameters come from {phase.words}, of which nothing is promised ({phase.not_private}), "
-                "and whose text may be that of the same people"
-            )
-            continue
-        earlier = PrivacyPlan.from_json(phase.plan)
-        if not _same_units(plan.unit, earlier.unit, training_data, phase.training_data_sha256):
-            reasons.append(
-                f"the first parameters come from {phase.words}, whose unit is another ({earlier.unit}; here: "
-                f"{plan.unit}), so that the two do not add up to a promise to anybody"
-            )
-            continue
-        rounds = [(first, end) for first, end in phase.generations if end > first]
-        spent.append(Spending(earlier, rounds, law_of(phase.tuning)))
-    return [one for one in spent if one.rounds], reasons
-
-
-def _same_units(one: str, other: str, data: str | None, other_data: str | None) -> bool:
-    """Say whether what one plan hides is what another hides: all of a person's text, or the same part of the same
-    text."""
-    people = ("client", "user")
-    if one.split(":")[0] in people and other.split(":")[0] in people:
-        return True
-    return one == other and data is not None and data == other_data
 
 
 def _spending_words(phase: Phase) -> str:
@@ -401,121 +351,5 @@ def _assumed(ancestry: Sequence[Phase], tuning: Mapping[str, Any] | None = None)
     return lines
 
 
-def law_of(tuning: Mapping[str, Any] | None) -> TrialsLaw | None:
-    """Read the distribution of the number of trials; None of a run that is no trial of a private selection."""
-    selection = (tuning or {}).get("selection")
-    if selection is None:
-        return None
-    return TrialsLaw(selection["distribution"], selection["expected_trials"], selection["eta"])
-
-
-def _is_unchosen(tuning: Mapping[str, Any]) -> bool:
-    return law_of(tuning) is not None and not tuning.get("chosen")
-
-
 def _selection_words(law: TrialsLaw) -> str:
     return f"the best of a random number of such runs, which is of a {law.words()}"
-
-
-def composed_epsilon(spent: Sequence[Spending], delta: float, vocabulary: Sequence[Event] = ()) -> float:
-    """Compute epsilon at delta of all releases of several plans about the same people, and of their vocabulary."""
-    return composed_above([*_events(spent), *vocabulary], delta)
-
-
-def _events(spent: Sequence[Spending]) -> list[AnyEvent]:
-    return [event for one in spent for event in one.events()]
-
-
-def _leaves_nothing(vocabulary: Sequence[Event], delta: float) -> bool:
-    """Say whether the chance that a vocabulary gives its people away is as large as delta."""
-    return math.fsum(event.delta * event.count for event in vocabulary if isinstance(event, StatedEvent)) >= delta
-
-
-def _rho(spent: Sequence[Spending]) -> float | None:
-    """Add up the rho of trainings; None where there is none of one that was sampled, or chosen."""
-    if _any_sampled(spent) or any(one.law is not None for one in spent):
-        return None
-    return sum(sensitivity_squared(one.plan, one.rounds) / (2 * one.plan.noise_multiplier**2) for one in spent)
-
-
-def _common_adjacency(plans: Sequence[PrivacyPlan]) -> Adjacency:
-    """Name the adjacency that all plans have a guarantee for: that of all, or zero-out, by which a sampled unit
-    contributes nothing and everything else stays."""
-    return "add_or_remove" if {plan.adjacency for plan in plans} == {"add_or_remove"} else "zero_out"
-
-
-def _any_sampled(spent: Sequence[Spending]) -> bool:
-    return any(isinstance(one.plan.participation, PoissonParticipation) for one in spent)
-
-
-def calibrate_total(
-    with_noise: Callable[[float], PrivacyPlan],
-    delta: float,
-    epsilon: float | None,
-    rho: float | None,
-    training_data: str | None = None,
-    ancestry: Sequence[Phase] = (),
-    known: PrivacyPlan | None = None,
-    vocabulary: VocabularyOrigin = UNKNOWN,
-    law: TrialsLaw | None = None,
-) -> PrivacyPlan:
-    """Find the least noise with which a run, all that its first parameters went through, and its vocabulary reach a
-    target together.
-
-    Where nothing can be promised of the first parameters the target is the run's own. `known` is the plan of the run
-    that goes on, whose noise stays as it is, however accounting has changed since. `law` is that of the number of
-    trials that the run is to be chosen from, whose choice the target includes.
-
-    Raises:
-      ConfigurationError: the target is spent already, or `calibrate` refuses it.
-    """
-    if known is not None and with_noise(known.noise_multiplier) == known:
-        return known
-    # Which unit is hidden does not depend on the noise.
-    loudest = with_noise(1.0)
-    before, reasons = _before(loudest, training_data, ancestry)
-    found = vocabulary_events(vocabulary, loudest.unit)
-    if reasons or not (before or found or law):
-        return calibrate(with_noise, delta, epsilon, rho)
-    if _leaves_nothing(found, delta):
-        raise ConfigurationError(_too_much_delta(vocabulary, delta))
-    if rho is not None:
-        if law is not None:
-            raise ConfigurationError("target_rho: rho does not express a private selection; give target_epsilon")
-        if found:
-            raise ConfigurationError(
-                "target_rho: the vocabulary was made with (epsilon, delta)-differential privacy, which rho does not "
-                "express; give target_epsilon"
-            )
-        spent = _rho(before)
-        if spent is None:
-            raise ConfigurationError(
-                "target_rho: the first parameters come from a run with Poisson sampling or of a private selection, "
-                "whose privacy rho does not express; give target_epsilon"
-            )
-        _check_left("rho", spent, rho)
-        return calibrate(with_noise, delta, None, rho - spent)
-    assert epsilon is not None
-    _check_left("epsilon", composed_epsilon(before, delta, found), epsilon)
-
-    def total(noise: float) -> float:
-        plan = with_noise(noise)
-        return composed_epsilon([*before, Spending(plan, [(0, plan.rounds)], law)], delta, found)
-
-    return with_noise(least_noise(total, epsilon))
-
-
-def _check_left(what: str, spent: float, target: float) -> None:
-    if not spent < target:
-        raise ConfigurationError(
-            f"the target {what} is {target:g} in all, but what the run begins with, its vocabulary and its first "
-            f"parameters, has spent {rounded_up(spent)} already; ask for more, or begin with others"
-        )
-
-
-def _too_much_delta(vocabulary: VocabularyOrigin, delta: float) -> str:
-    assert vocabulary.private is not None
-    return (
-        f"the vocabulary was made with delta {rounded_up(vocabulary.private.delta)}, of which delta {delta:g} leaves "
-        "nothing for the run; give a larger --delta, or import the data with a smaller --vocabulary-delta"
-    )

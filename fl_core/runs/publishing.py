@@ -26,7 +26,8 @@ from fedlm.fl_core.privacy.ancestry import (
     why_not_private,
 )
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
-from fedlm.fl_core.privacy.statement import law_of, state_plan
+from fedlm.fl_core.privacy.spending import law_of
+from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, stored_parameters

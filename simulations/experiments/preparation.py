@@ -243,7 +243,7 @@ def _privacy(
     tuning: Mapping[str, Any] | None,
 ) -> Privacy:
     # The libraries of privacy take a while to load.
-    from fedlm.fl_core.privacy.statement import law_of
+    from fedlm.fl_core.privacy.spending import law_of
 
     clip_norm = experiment.training.update_clip_norm
     assert cohorts.participation is not None

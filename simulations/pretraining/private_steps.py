@@ -8,7 +8,7 @@ from fedlm.fl_core.privacy.band_choice import best_bands
 from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches, most_bands
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.statement import calibrate_total
+from fedlm.fl_core.privacy.spending import calibrate_total
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.simulations.pretraining.cyclic_sampling import CyclicPoissonBatches
 from fedlm.simulations.pretraining.privacy_units import Units

@@ -12,7 +12,8 @@ from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.statement import calibrate_total, state_plan, state_together
+from fedlm.fl_core.privacy.spending import calibrate_total
+from fedlm.fl_core.privacy.statement import state_plan, state_together
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 
