@@ -58,7 +58,7 @@ class GaussianEvent:
 
     def releases(self) -> Releases:
         """Describe the releases without their losses."""
-        return Releases(self.count, self.sampling_probability, 1 / self.noise_multiplier, self._truncation()[0])
+        return Releases(self.count, self.sampling_probability, 1 / self.noise_multiplier, *self._truncation())
 
     def check(self) -> None:
         """Refuse numbers that make no sense.
