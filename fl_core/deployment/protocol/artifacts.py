@@ -67,6 +67,12 @@ class ServedChunk:
         """Read the content."""
         return os.pread(self.file.fileno(), self.size, self.offset)
 
+    def pieces(self, at_once: int) -> Iterator[bytes]:
+        """Read the content, so many bytes at once."""
+        end = self.offset + self.size
+        for start in range(self.offset, end, at_once):
+            yield os.pread(self.file.fileno(), min(at_once, end - start), start)
+
 
 class ServedArtifact:
     """An artifact in a file of the server, cut into chunks.

@@ -38,10 +38,11 @@ class ConnectionLimits(NamedTuple):
 
 
 class Crowd:
-    """Counts connections. Used in one event loop."""
+    """Counts connections, or calls under way where a transport does not tell connections. Used in one event loop."""
 
-    def __init__(self, limits: ConnectionLimits):
-        self._limits = limits
+    def __init__(self, limits: ConnectionLimits, warning: str = "connection_shut"):
+        """Begin with none; `warning` is the event of the log that says that there are too many."""
+        self._limits, self._warning = limits, warning
         self._count: Counter[str] = Counter()
 
     @contextlib.contextmanager
@@ -64,7 +65,7 @@ class Crowd:
         self._count[key] += 1
         try:
             if self._count[key] > most:
-                warn("connection_shut", too_many_of=of, which=which, most=most)
+                warn(self._warning, too_many_of=of, which=which, most=most)
             yield self._count[key] <= most
         finally:
             self._count[key] -= 1

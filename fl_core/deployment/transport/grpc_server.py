@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from functools import lru_cache
+from urllib.parse import unquote
 
 import grpc
 from cryptography import x509
@@ -22,6 +23,7 @@ from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
 from fedlm.fl_core.deployment.security.callers import Refusals, check_claimed_name, parse_message
 from fedlm.fl_core.deployment.security.credentials import CertifiedNames, ClientCertificate, reloading_grpc
+from fedlm.fl_core.deployment.transport.crowds import Crowd
 from fedlm.fl_core.deployment.transport.grpc_names import (
     CHECK_IN,
     DOWNLOAD,
@@ -35,7 +37,7 @@ from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.errors import ConfigurationError
 
 _CALLS_AT_ONCE = 16
-_HANDSHAKE_SECONDS = 10
+_HANDSHAKE_SECONDS, _IDLE_SECONDS = 10, 900
 _CERTIFICATES = 1 << 14
 _STALLED_SECONDS = 60.0
 _READ_BUFFER = 1 << 16
@@ -55,15 +57,18 @@ class GrpcServer:
         if options.keys is not None:
             self._credentials = reloading_grpc(options.keys)
             self._names = CertifiedNames(options.keys)
+        limits = options.limits.that_fit()
+        self._calls = Crowd(limits, "call_refused")
         channel_options = [
             *message_limits(options.chunk_bytes),
             *flow_options(),
             ("grpc.max_concurrent_streams", _CALLS_AT_ONCE),
             ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
-            # gRPC does not say whose connections these are, so that there is no limit for an address.
-            ("grpc.max_allowed_incoming_connections", options.limits.that_fit().in_all),
+            # gRPC does not say whose connections these are, so that there is no limit for an address. Calls it tells.
+            ("grpc.max_allowed_incoming_connections", limits.in_all),
             # Else a connection keeps room for as much as an upload last brought at once, 0.2 MB, as long as it is open.
             ("grpc.experimental.tcp_max_read_buffer_size", _READ_BUFFER),
+            ("grpc.max_connection_idle_ms", 1000 * _IDLE_SECONDS),
             ("grpc.so_reuseport", int(options.share_port)),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
@@ -136,7 +141,10 @@ class GrpcServer:
                 peer = self._identity_of(context)
             except RefusedError as error:
                 await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, peer, error)
-            yield peer
+            with self._calls.connected(_host_of(context.peer())) as one, self._calls.identified(peer) as two:
+                if not (one and two):
+                    raise TooManyCallsError("too many calls are under way; come back later")
+                yield peer
         except RefusedError as error:
             await self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, peer, error)
         except MalformedError as error:
@@ -158,6 +166,11 @@ class GrpcServer:
     ) -> None:
         await self._refusals.note(peer, context.peer(), error)
         await context.abort(status, str(error))
+
+
+def _host_of(peer: str) -> str:
+    """Take the host from what gRPC calls a peer, as in `ipv4:192.0.2.1:5000` or `ipv6:%5B2001:db8::1%5D:5000`."""
+    return unquote(peer.partition(":")[2]).rpartition(":")[0].strip("[]")
 
 
 @lru_cache(_CERTIFICATES)

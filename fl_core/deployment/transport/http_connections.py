@@ -27,6 +27,7 @@ CLOSE = {"Connection": "close"}
 """Fields of answers: of those in words, those in bytes, and the last of a connection."""
 
 _LONGEST_HEAD, _AT_ONCE, _LONGEST_MESSAGE = 1 << 14, 1 << 11, 1 << 16
+_ENCRYPTED_AT_ONCE = 1 << 17
 _HEAD_SECONDS, _STALLED_SECONDS = 10.0, 60.0
 
 
@@ -188,8 +189,12 @@ class ServedConnection(asyncio.BufferedProtocol):
             with contextlib.suppress(asyncio.SendfileNotAvailableError):
                 await sent
                 return
-        self.transport.write(chunk.content())
-        await self._writable.wait()
+        # What is written is encrypted at once, and then has no room but memory, which asyncio moves up as it is sent.
+        for piece in chunk.pieces(_ENCRYPTED_AT_ONCE):
+            self.transport.write(piece)
+            await self._writable.wait()
+            if self.transport.is_closing():
+                raise ConnectionResetError("the connection is lost")
 
     async def linger(self) -> None:
         """Take no notice of what still arrives, for a moment: hanging up on it could cost the client its answer."""

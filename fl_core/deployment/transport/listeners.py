@@ -17,7 +17,7 @@ class ListenOptions(NamedTuple):
     keys: Path | None = None
     # whether other processes may listen on the same port; the operating system spreads connections
     share_port: bool = False
-    # connections at once; gRPC knows the limit of all alone
+    # connections at once; over gRPC those of all alone, and for an address and a client as many calls under way
     limits: ConnectionLimits = ConnectionLimits()
 
 

@@ -14,7 +14,8 @@ from fedlm.fl_core.deployment.protocol.errors import (
     UnknownArtifactError,
 )
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.transport import http_server
+from fedlm.fl_core.deployment.transport import grpc_server, http_server
+from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
@@ -56,8 +57,8 @@ class Handlers:
 
 
 @contextlib.asynccontextmanager
-async def connected(transport, handlers, port=0):
-    server = TRANSPORTS[transport].listen(handlers, ListenOptions(f"127.0.0.1:{port}", 1 << 16))
+async def connected(transport, handlers, port=0, limits=ConnectionLimits()):  # noqa: B008
+    server = TRANSPORTS[transport].listen(handlers, ListenOptions(f"127.0.0.1:{port}", 1 << 16, limits=limits))
     await server.start()
     channel = TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("ann")
     try:
@@ -164,6 +165,42 @@ def test_a_server_that_went_away_is_found_when_it_comes_back(transport):
                     await asyncio.sleep(0.1)
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("limits", [ConnectionLimits(50, of_identity=2), ConnectionLimits(50, of_address=3)])
+def test_over_grpc_calls_under_way_are_counted_over_all_connections(limits):
+    most, released = min(limits.of_identity, limits.of_address), asyncio.Event()
+
+    class Waiting(Handlers):
+        async def check_in(self, peer, request):
+            self.peers.append(peer)
+            await released.wait()
+            return await super().check_in(peer, request)
+
+    async def go():
+        handlers, request = Waiting(), messages.CheckInRequest(protocol=PROTOCOL)
+        async with connected("grpc", handlers, limits=limits) as (server, channel):
+            dial = TRANSPORTS["grpc"].dial(f"127.0.0.1:{server.port}", None)
+            others = [dial("ann") for _ in range(most)]
+            waiting = [asyncio.create_task(one.check_in(request)) for one in others]
+            while len(handlers.peers) < most:
+                await asyncio.sleep(0.01)
+            with pytest.raises(TransportError, match="too many calls"):
+                await channel.check_in(request)
+            released.set()
+            await asyncio.gather(*waiting)
+            assert (await channel.check_in(request)).come_back.reason == "ann"
+            for one in others:
+                await one.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"), [("ipv4:192.0.2.1:5000", "192.0.2.1"), ("ipv6:%5B2001:db8::1%5D:5000", "2001:db8::1")]
+)
+def test_the_host_of_a_grpc_peer(peer, host):
+    assert grpc_server._host_of(peer) == host
 
 
 def test_connections_of_http_are_used_again():
