@@ -124,9 +124,9 @@ class GrpcServer:
                             await context.write(chunk.message())
                     except TimeoutError:
                         raise RefusedError(f"nothing was read for {_STALLED_SECONDS:g} seconds") from None
-                    except grpc.aio.InternalError:
-                        # So gRPC says that the client has hung up; it would log a traceback of it.
-                        return
+                    except grpc.aio.InternalError as error:
+                        # So gRPC says that the client has hung up, and it would log a traceback of it.
+                        raise asyncio.CancelledError("the client has hung up") from error
 
     async def _upload(self, parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> messages.UploadReply:
         async with self._call(context) as peer:

@@ -27,7 +27,7 @@ CLOSE = {"Connection": "close"}
 """Fields of answers: of those in words, those in bytes, and the last of a connection."""
 
 _LONGEST_HEAD, _AT_ONCE, _LONGEST_MESSAGE = 1 << 14, 1 << 11, 1 << 16
-_ENCRYPTED_AT_ONCE = 1 << 17
+_ENCRYPTED_AT_ONCE = 1 << 15
 _HEAD_SECONDS, _STALLED_SECONDS = 10.0, 60.0
 
 
