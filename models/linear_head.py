@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Batch, Model, Params
+from fedlm.models.blocked_head import blocked_cross_entropy, needs_blocks
 from fedlm.models.layers import logits_from_table, soft_cap
-from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums, target_logits
+from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums, sums_over_targets, target_logits
 from fedlm.models.matrix_products import sum_of_outer_products
 from fedlm.models.parameter_uses import Parameter, Recorded
 from fedlm.models.special_tokens import OWN, SpecialTokens
@@ -45,6 +46,9 @@ def linear_head_model(
     def loss(params: Params, batch: Batch) -> ExampleSums:
         targets = batch.tokens[:, 1:]
         x, (table, bias) = features(params, batch.tokens[:, :-1]), head(params)
+        if needs_blocks(targets.size, vocabulary_size):
+            losses, correct = blocked_cross_entropy(x, table["table"], bias, targets, cap)
+            return sums_over_targets(losses, correct, targets, special_tokens)
         logits = soft_cap(logits_from_table(table, bias, x), cap)
         if isinstance(table["table"], Recorded):
             losses = _recorded_cross_entropy(logits, targets)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from fedlm.models.matrix_products import product
 
-Kind = Literal["multiply", "multiply_transposed", "look_up", "add", "scale"]
+Kind = Literal["multiply", "multiply_transposed", "look_up", "add", "scale", "score"]
 
 
 class Use(NamedTuple):
@@ -24,13 +24,14 @@ class Use(NamedTuple):
       parameter: its number among the leaves of the parameters.
       kind: the function of this module that it was used by.
       inputs: what came in: float [examples, ..., width], or the int tokens [examples, ...] of `look_up`; None where
-        the gradient does not depend on it (`add`).
-      output: shape and dtype of what came out, [examples, ..., width].
+        the gradient does not depend on it (`add`); a `fedlm.models.blocked_head.Scoring` where targets were scored
+        (`score`).
+      output: shape and dtype of what came out, [examples, ..., width]; of `score` the losses, [examples, ...].
     """
 
     parameter: int
     kind: Kind
-    inputs: jax.Array | None
+    inputs: Any
     output: jax.ShapeDtypeStruct
 
 
@@ -65,7 +66,7 @@ class Recording:
         self.uses.append(Use(parameter.number, kind, None, output))
         return number, jnp.zeros(output.shape, output.dtype) if self._taps is None else self._taps[number]
 
-    def finish(self, number: int, inputs: jax.Array | None) -> None:
+    def finish(self, number: int, inputs: Any) -> None:
         """Say what came into the use that `begin` numbered; see `Use.inputs`."""
         self.uses[number] = self.uses[number]._replace(inputs=inputs)
 

@@ -13,13 +13,15 @@ value and what that lacks. In the Gram form, where long products may cancel, the
 than the sum; there `squared_bounds` is above the norm of what is added by the rounding of both.
 """
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from fedlm.models.blocked_head import Blocks, Scoring, in_place
 from fedlm.models.matrix_products import sum_of_outer_products
 from fedlm.models.parameter_uses import Use
 
@@ -27,6 +29,7 @@ COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
 """Arithmetic operations that take as long as to write and read an entry of a unit's gradient, by platform."""
 
 _GRAM_ERROR = 2.0**-19  # of the squared sum of lengths: rounding of a squared norm in float32, and of a weighted sum
+_SCORE_ERROR = 2.0**-16  # of the sum of lengths: rounding of logits that are made once for norms and once for sums
 _SPLIT_ERROR = 2.0**-17  # of the sum of lengths: rounding of bfloat16 factors in two parts
 
 
@@ -115,7 +118,77 @@ class VectorGradient(NamedTuple):
         return _einsum("u,uw->w", weights, _kept(self.direct, weights))
 
 
-Gradient = MatrixGradient | VectorGradient
+class ScoredGradient(NamedTuple):
+    """The gradients of a table whose logits are never whole in memory: made block by block, for norms and for sums.
+
+    Attributes:
+      scorings: what the table was scored with, [units, positions, ...], and the gradients at the losses.
+      factors: of its other uses.
+      shape: of the table.
+    """
+
+    scorings: list[tuple[Scoring, jax.Array]]
+    factors: list[Factors]
+    shape: tuple[int, ...]
+
+    def squared_norms(self) -> jax.Array:
+        """Compute the squared L2 norm of each unit's gradient, float32 [units]."""
+        units, positions, width = self.scorings[0][0].x.shape
+        blocks = Blocks.of(self.shape[0], units * max(positions, width))
+
+        def add(number: jax.Array, total: jax.Array) -> jax.Array:
+            ids, own = blocks.ids(number)
+            block = jnp.zeros((units, blocks.size, width), jnp.float32)
+            for scoring, gradient in self.scorings:
+                errors = scoring.logit_gradients(gradient, blocks, number)
+                block = block + _einsum("utv,utd->uvd", errors, scoring.x.astype(jnp.float32))
+            for one in self.factors:
+                block = _add_rows(block, one, ids[0])
+            return total + jnp.sum(jnp.where(own[:, None], jnp.square(block), 0.0), axis=(1, 2))
+
+        return jax.lax.fori_loop(0, blocks.steps, add, jnp.zeros(units))
+
+    def squared_bounds(self) -> jax.Array:
+        """Bound the squared L2 norm of what a unit adds to a sum, divided by its weight, float32 [units]."""
+        # An error at a position's logits, the softmax less 1 at the target, is at most the root of 2 long.
+        length = sum(
+            (jnp.sum(2**0.5 * jnp.abs(gradient) * _lengths(scoring.x), axis=1) for scoring, gradient in self.scorings),
+            start=sum((one.length() for one in self.factors), start=jnp.zeros(())),
+        )
+        return jnp.square(jnp.sqrt(self.squared_norms()) + _SCORE_ERROR * length)
+
+    def weighted_sum(self, weights: jax.Array) -> jax.Array:
+        """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
+        total = sum((_weighted_sum(one, weights, self.shape) for one in self.factors), start=jnp.zeros(()))
+        for scoring, gradient in self.scorings:
+            total = total + _weighted_scores(scoring, gradient, weights, self.shape)
+        return total
+
+
+def _add_rows(block: jax.Array, factors: Factors, start: jax.Array) -> jax.Array:
+    """Add a use's part to a block of rows of each unit's gradient, float32 [units, size, columns]."""
+    size, columns = block.shape[1], factors.columns.astype(jnp.float32)
+    if not factors.one_hot:
+        rows = jax.lax.dynamic_slice_in_dim(factors.rows, start, size, axis=2)
+        return block + _einsum("usr,usc->urc", rows, columns)
+    places = factors.rows - start
+    # A negative place would be counted from the end.
+    places = jnp.where((places >= 0) & (places < size), places, size)
+    return block.at[jnp.arange(len(places))[:, None], places].add(columns, mode="drop")
+
+
+def _weighted_scores(scoring: Scoring, gradient: jax.Array, weights: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    blocks = Blocks.of(shape[0], gradient.size)
+    x = _kept(scoring.x, weights).astype(jnp.float32)
+
+    def add(number: jax.Array, total: jax.Array) -> jax.Array:
+        errors = _kept(scoring.logit_gradients(gradient, blocks, number), weights) * weights[:, None, None]
+        return in_place(total, sum_of_outer_products(errors, x, jnp.float32, exact=True), blocks, number)
+
+    return jax.lax.fori_loop(0, blocks.steps, add, jnp.zeros(shape, jnp.float32))
+
+
+Gradient = MatrixGradient | VectorGradient | ScoredGradient
 
 
 def gradients_of(
@@ -146,7 +219,10 @@ def gradients_of(
 def _gradient(found: list[tuple[Use, jax.Array]], shape: tuple[int, ...], units: int, platform: str) -> Gradient:
     if len(shape) == 1:
         return VectorGradient(sum(_vectors(use, gradient, units) for use, gradient in found))  # type: ignore[arg-type]
-    factors = [_factors(use, gradient, units) for use, gradient in found]
+    scorings = [_by_unit(use.inputs, gradient, units) for use, gradient in found if use.kind == "score"]
+    factors = [_factors(use, gradient, units) for use, gradient in found if use.kind != "score"]
+    if scorings:
+        return ScoredGradient(scorings, factors, shape)
     direct = None
     if _direct_is_cheaper(factors, shape, platform):
         # Look-ups last, since they can be added in place.
@@ -155,7 +231,30 @@ def _gradient(found: list[tuple[Use, jax.Array]], shape: tuple[int, ...], units:
     return MatrixGradient(factors, direct, shape)
 
 
+def _by_unit(scoring: Scoring, gradient: jax.Array, units: int) -> tuple[Scoring, jax.Array]:
+    """Lay positions out as [units, positions]."""
+    positions: dict[str, Any] = {
+        "x": scoring.x.reshape(units, -1, scoring.x.shape[-1]),
+        "targets": scoring.targets.reshape(units, -1),
+        "log_normalizer": scoring.log_normalizer.reshape(units, -1),
+    }
+    return dataclasses.replace(scoring, **positions), gradient.reshape(units, -1)
+
+
+def _of_scored_bias(scoring: Scoring, gradient: jax.Array, width: int) -> jax.Array:
+    blocks = Blocks.of(width, gradient.size)
+
+    def add(number: jax.Array, total: jax.Array) -> jax.Array:
+        part = jnp.sum(scoring.logit_gradients(gradient, blocks, number), axis=1)
+        return in_place(total, part.T, blocks, number)
+
+    return jax.lax.fori_loop(0, blocks.steps, add, jnp.zeros((width, len(gradient)), jnp.float32)).T
+
+
 def _vectors(use: Use, gradient: jax.Array, units: int) -> jax.Array:
+    if use.kind == "score":
+        scoring, gradient = _by_unit(use.inputs, gradient, units)
+        return _of_scored_bias(scoring, gradient, scoring.table.shape[0])
     entries = gradient if use.inputs is None else gradient * use.inputs
     return jnp.sum(entries.astype(jnp.float32).reshape(units, -1, entries.shape[-1]), axis=1)
 

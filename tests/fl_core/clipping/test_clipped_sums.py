@@ -10,6 +10,7 @@ from fedlm.fl_core.clipping import factored_gradients
 from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, clip_factors
 from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum, method_for
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models import blocked_head
 from fedlm.models.base import Batch, language_model
 from fedlm.models.layers import embed, init_embedding, logits_from_table
 from fedlm.models.precision import precision_scope, with_precision
@@ -92,6 +93,58 @@ def test_equals_jax_privacy(method):
     jax.tree_util.tree_map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found.gradient, gradient
     )
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Logits in blocks that do not divide the vocabulary; programs are compiled anew."""
+    monkeypatch.setattr(blocked_head, "MOST_LOGITS", 0)
+    monkeypatch.setattr(blocked_head, "BLOCK", 0)
+    monkeypatch.setattr(blocked_head, "_LEAST", 20)
+
+
+@pytest.mark.parametrize(
+    ("small", "method"),
+    [
+        pytest.param(SMALL_MODELS["vaultgemma_1m"], "bookkeeping", id="tied"),
+        pytest.param(EVERY_PART_OF_GEMMA, "bookkeeping", id="cap", marks=pytest.mark.long),
+        pytest.param(SMALL_MODELS["transformer_tiny"], "bookkeeping", id="bias", marks=pytest.mark.long),
+        pytest.param(SMALL_MODELS["cifg_6m"], "ghost", id="not tied", marks=pytest.mark.long),
+    ],
+)
+def test_equals_vmap_with_logits_in_blocks(small, method, small_blocks):
+    batch = random_batch()
+    batch = batch._replace(weight=batch.weight.at[1].set(0.0))
+    whole = Clipping("vmap", 0.5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocked_head, "MOST_LOGITS", 10**9)
+        reference = compiled(whole, small.model, small.params, batch, 2)
+    assert method_for(method, small.model, small.params, batch) == (method, None)
+    found = jax.jit(lambda params, batch: clipped_sum(Clipping(method, 0.5), small.model, params, batch, 2))
+    assert_same(found(small.params, batch), reference)
+
+
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
+def test_clipped_gradients_in_blocks_are_no_longer_than_the_clip_norm(small_blocks, precision):
+    low = with_precision(EVERY_PART_OF_GEMMA.model, precision)
+    with precision_scope(precision):
+        clipped = jax.jit(lambda params, batch: clipped_sum(Clipping("bookkeeping", 0.05), low, params, batch, 1))
+        for row in range(4):
+            batch = jax.tree_util.tree_map(lambda leaf, row=row: leaf[row : row + 1], random_batch())
+            assert 0.05 * 0.998 <= length(clipped(EVERY_PART_OF_GEMMA.params, batch).gradient) <= 0.05 * (1 + 1e-6)
+
+
+@pytest.mark.long
+def test_logits_that_are_not_finite_count_for_nothing_in_blocks(small_blocks):
+    small = EVERY_PART_OF_GEMMA
+    broken = jax.tree_util.tree_map(np.array, small.params)
+    broken["embedding"]["table"][7] = np.inf
+    batch = random_batch()
+    tokens = np.where(np.asarray(batch.tokens) == 7, 8, batch.tokens)
+    found = jax.jit(lambda params, batch: clipped_sum(Clipping("bookkeeping", 0.5), small.model, params, batch, 4))
+    result = found(broken, batch._replace(tokens=jnp.asarray(tokens)))
+    assert not np.isfinite(result.norms).any()
+    assert all(not np.any(leaf) for leaf in jax.tree_util.tree_leaves(result.gradient))
 
 
 def length(gradient):
