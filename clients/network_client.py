@@ -186,6 +186,7 @@ class Client:
             loop = asyncio.get_running_loop()
             report = await loop.run_in_executor(self._workers, self._train, configuration, content, deadline)
             outcome = _Outcome.TRAINED if report else _Outcome.NOT_FINITE
+            self._participation.tell(configuration, examples)
         except _EndedError as ended:
             outcome = ended.outcome
         header = _header(configuration, outcome, report)

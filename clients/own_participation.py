@@ -7,6 +7,11 @@ shows later, whichever rounds it repeats, and however often it begins a populati
 changes that.
 
 An abandoned attempt at a round may be made again: the very same request comes to the very same update, bit for bit.
+
+What training came to (a loss, or that it came to no number) precedes an update, and a server need not want the update
+then. A loss of a model that a server makes up says what the text is. So that is counted too: beside the updates it goes
+to the server for as many other requests as the plan has participations, or four, which leaves room for rounds that were
+full.
 """
 
 import hashlib
@@ -20,6 +25,8 @@ from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.names import LONGEST_POPULATION
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.participation import BoundedParticipation
+
+_LEAST_TOLD = 4
 
 
 class ShownPlan(NamedTuple):
@@ -106,14 +113,26 @@ class OwnParticipation:
                 f"the server shows a plan that allows more ({plan.words}) than the one that it showed first "
                 f"({known[name].words}){_ADVICE}"
             )
-        return _why_not(plan, record[name]["taken"], configuration.round_number, _digest(configuration, examples))
+        return _why_not(plan, _of(record, name), configuration.round_number, _digest(configuration, examples))
+
+    def tell(self, configuration: messages.RoundConfiguration, examples: tuple[int, int]) -> None:
+        """Count what training came to, which goes to a server before it says whether it wants the update; see
+        `take`."""
+        if not configuration.HasField("participation"):
+            return
+        record, name, digest = self._read(), configuration.population, _digest(configuration, examples)
+        found = _of(record, name)
+        if digest not in found["told"] and digest not in found["taken"].values():
+            record[name] = found | {"told": [*found["told"], digest]}
+            self._write(record)
 
     def take(self, configuration: messages.RoundConfiguration, examples: tuple[int, int]) -> None:
         """Count a round that an update goes to; when this returns, it is on disk. Raises DiskError where it cannot be
         written."""
-        record, name = self._read(), configuration.population
-        taken = _of(record, name)["taken"] | {str(configuration.round_number): _digest(configuration, examples)}
-        record[name] = _of(record, name) | {"taken": taken}
+        record, name, digest = self._read(), configuration.population, _digest(configuration, examples)
+        found = _of(record, name)
+        taken = found["taken"] | {str(configuration.round_number): digest}
+        record[name] = found | {"taken": taken, "told": [one for one in found["told"] if one != digest]}
         self._write(record)
 
     def _read(self) -> dict[str, Any]:
@@ -124,7 +143,7 @@ class OwnParticipation:
             for one in found.values():
                 if one["plan"] is not None:
                     _ = ShownPlan(*one["plan"]).most
-                _ = [int(number) for number in one["taken"]]
+                _ = [int(number) for number in one["taken"]], list(one.get("told", []))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigurationError) as error:
             raise ConfigurationError(
                 f"{self._path}: not a record of what this device took part in ({error}); put it back as it was"
@@ -141,10 +160,12 @@ _ADVICE = ". If its owner agrees, start the client with --accept-plan"
 
 
 def _of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return dict(record.get(name, {"plan": None, "taken": {}}))
+    # Records of the first version have no "told".
+    return {"plan": None, "taken": {}, "told": []} | record.get(name, {})
 
 
-def _why_not(plan: ShownPlan, taken: Mapping[str, str], number: int, digest: str) -> str:
+def _why_not(plan: ShownPlan, found: Mapping[str, Any], number: int, digest: str) -> str:
+    taken, told = found["taken"], found["told"]
     if taken.get(str(number)) == digest:
         return ""
     if number >= plan.rounds:
@@ -153,6 +174,8 @@ def _why_not(plan: ShownPlan, taken: Mapping[str, str], number: int, digest: str
         return f"it took part less than {plan.min_separation} rounds apart from that"
     if len(taken) >= plan.most:
         return f"it has taken part {len(taken)} times, as often as the plan allows"
+    if digest not in told and len(told) >= max(plan.most, _LEAST_TOLD):
+        return f"it has told what training came to {len(told)} times for updates that no server took"
     return ""
 
 

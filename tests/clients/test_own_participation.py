@@ -182,20 +182,45 @@ def test_an_attempt_that_is_made_again_gets_the_same_update_and_nothing_else(tmp
     assert changed.outcomes == ["NOT_ALLOWED"]
 
 
+class Late(Hostile):
+    """Wants no update: it reads what training came to, which precedes it."""
+
+    async def upload(self, peer, upload):
+        header = await upload.header()
+        self.outcomes.append(Outcome.Name(header.outcome))
+        return messages.UploadReply(status="LATE")
+
+
 @every_transport
 def test_what_no_server_wanted_is_not_counted(tmp_path, transport):
     record = tmp_path / "record.json"
-
-    class Late(Hostile):
-        async def upload(self, peer, upload):
-            await upload.header()
-            return messages.UploadReply(status="LATE")
-
     meet(transport, Late(asked(0)), tmp_path)
     assert json.loads(record.read_text())["populations"]["people"]["taken"] == {}
     meet(transport, Hostile(asked(1)), tmp_path)
     assert [*json.loads(record.read_text())["populations"]["people"]["taken"]] == ["1"]
     assert record.stat().st_mode & 0o777 == 0o600
+
+
+@every_transport
+def test_a_server_that_wants_no_update_is_not_told_for_ever_what_training_came_to(tmp_path, transport):
+    """A loss of a model that a server makes up says what the text is."""
+    shown = plan(max_participations=2)
+    curious = Late(*(asked(0, shown, seed=seed) for seed in (1, 2, 2, 3, 4, 5)))
+    heard = meet(transport, curious, tmp_path)
+    assert curious.outcomes == ["TRAINED"] * 5 + ["NOT_ALLOWED"]
+    assert any("told what training came to" in words for words in heard)
+    # Nor of another round, in another life of the device. What was told may be asked again, and be sent.
+    again = Hostile(asked(9, shown), asked(0, shown, seed=2), asked(9, shown))
+    meet(transport, again, tmp_path)
+    assert again.outcomes == ["NOT_ALLOWED", "TRAINED", "TRAINED"]
+
+
+def test_training_that_came_to_no_number_is_told_as_often_as_other(tmp_path, monkeypatch):
+    """Whether a model of a server's making comes to a number on some text says something of the text."""
+    monkeypatch.setattr("fedlm.clients.network_client.train_locally", lambda *given: None)
+    curious = Hostile(*(asked(0, plan(max_participations=5), seed=seed) for seed in range(6)))
+    meet("http", curious, tmp_path)
+    assert curious.outcomes == ["NOT_FINITE"] * 5 + ["NOT_ALLOWED"]
 
 
 def test_the_owner_agrees_once(tmp_path):
