@@ -1,6 +1,7 @@
 """The manifests for Kubernetes are what Kubernetes takes, and fit the server that they start."""
 
 import dataclasses
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import yaml
 
 from fedlm.commands.serve import ServeCommand
 from fedlm.fl_core.composed_settings import compose, value_types
+from fedlm.fl_core.deployment.security.certificates import make_request, new_key
+from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.settings import Deployment
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "kubernetes"
 WORKLOADS = ("StatefulSet", "Deployment")
+REVOKED = "fedlm-revoked"
 
 
 def manifests():
@@ -32,18 +36,18 @@ def test_kubernetes_takes_the_manifests():
         validator.validate(manifest, validator.latest_version(), strict=True)
         kinds.append(manifest["kind"])
     assert sorted(kinds) == sorted(
-        [*WORKLOADS, *["ConfigMap", "PersistentVolumeClaim", "Service"] * 2, "PodDisruptionBudget"]
+        [*WORKLOADS, "ConfigMap", *["PersistentVolumeClaim", "Service"] * 2, "PodDisruptionBudget"]
     )
 
 
 def test_what_a_manifest_names_is_there():
-    """Secrets apart, which are made from files by hand."""
+    """Secrets apart, and the list of the revoked, which are made from files by hand."""
     claims = {one["metadata"]["name"] for one in manifests() if one["kind"] == "PersistentVolumeClaim"}
     maps = {one["metadata"]["name"] for one in manifests() if one["kind"] == "ConfigMap"}
     for pod in pods().values():
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         for volume in volumes.values():
-            assert volume.get("configMap", {"name": "fedlm"})["name"] in maps
+            assert volume.get("configMap", {"name": "fedlm"})["name"] in {*maps, REVOKED}
             assert volume.get("persistentVolumeClaim", {"claimName": "fedlm-run"})["claimName"] in claims
             assert volume.get("secret", {"secretName": "fedlm-keys"})["secretName"] in ("fedlm-keys", "fedlm-database")
         containers = pod["containers"] + pod["initContainers"]
@@ -54,6 +58,26 @@ def test_what_a_manifest_names_is_there():
         assert service["spec"]["selector"] in templates
 
 
+def test_manifests_that_are_applied_again_let_no_revoked_client_in():
+    """A list among them would be made as empty as it is there; without one, no pod starts."""
+    assert REVOKED not in {one["metadata"]["name"] for one in manifests()}
+    for pod in pods().values():
+        [volume] = [one for one in pod["volumes"] if one["name"] == "revoked"]
+        assert volume["configMap"] == {"name": REVOKED}
+
+
+def test_kubernetes_takes_every_name_in_the_list_of_the_revoked(tmp_path):
+    authority = Authority.create(tmp_path)
+    for again in (False, True):
+        request = make_request(new_key())
+        authority.enrol(authority.make_token("a.b_c-D9", again=again), request)
+    authority.revoke("a.b_c-D9")
+    names = [one.name for one in (tmp_path / "revoked").iterdir()]
+    assert len(names) == 2
+    # Of a ConfigMap's keys; `kubectl create configmap` makes nothing where one is another.
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", name) and not name.startswith("..") for name in names)
+
+
 @pytest.mark.parametrize("role", ["coordinator", "aggregator"])
 def test_a_pod_starts_the_server_with_options_that_it_has_and_ends_after_it_has_drained(role):
     pod = pods()[role]
@@ -62,9 +86,7 @@ def test_a_pod_starts_the_server_with_options_that_it_has_and_ends_after_it_has_
     assert (program, serve) == ("fedlm", "serve")
     options = dict(word.removeprefix("--").split("=", 1) for word in words)
     known = {field.name for field in dataclasses.fields(ServeCommand)} | value_types(Deployment).keys()
-    [settings] = [
-        one["data"]["serve.toml"] for one in manifests() if one["metadata"]["name"] == "fedlm" and "data" in one
-    ]
+    [settings] = [one["data"]["serve.toml"] for one in manifests() if one["kind"] == "ConfigMap"]
     read = tomllib.loads(settings)
     assert {name.replace("-", "_") for name in options} <= known | {"config"}
     assert read.keys() <= known

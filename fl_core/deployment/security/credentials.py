@@ -169,8 +169,11 @@ class ClientCertificate(NamedTuple):
 
 
 def revoked_serial(serial: int) -> str:
-    """Name the file of a certificate that counts no more; no client can have that name."""
-    return f"+{serial:x}"
+    """Name the file of a certificate that counts no more; no client can have that name.
+
+    Kubernetes takes names of letters, digits, points, dashes and underscores in a ConfigMap, and no other.
+    """
+    return f"_{serial:x}"
 
 
 class CertifiedNames:
