@@ -38,6 +38,7 @@ def fedlm(
     from fedlm.fl_core.deployment.roles import Endpoints, serve
     from fedlm.fl_core.deployment.server.client_service import Task
     from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
+    from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
     from fedlm.fl_core.deployment.transport.listeners import Listener, ListenOptions
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
@@ -65,7 +66,10 @@ def fedlm(
             await self.inner.stop(grace)
 
     def listen(handlers: Any) -> Telling:
-        return Telling(TRANSPORTS[transport].listen(handlers, ListenOptions(f"{LOOPBACK}:0", CHUNK, keys)))
+        # All clients come from one address.
+        limits = ConnectionLimits(of_address=ConnectionLimits().in_all)
+        options = ListenOptions(f"{LOOPBACK}:0", CHUNK, keys, limits=limits)
+        return Telling(TRANSPORTS[transport].listen(handlers, options))
 
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
