@@ -11,6 +11,8 @@ import time
 import pytest
 
 from fedlm.commands.cli import main
+from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
+from tests.simulations.weights.published_models import gemma_tokenizer
 
 SECRET = "xylophone"
 SETTINGS = """
@@ -97,6 +99,14 @@ def test_plain_text_is_for_loopback_and_has_to_be_asked_for(tmp_path, small_stor
     options = ["--model", "cifg_tiny", "--out", str(tmp_path / "run"), "--vocabulary", str(small_store)]
     assert main(["serve", *options, *words]) == 2
     assert "plain text" in capsys.readouterr().err
+
+
+def test_a_vocabulary_whose_special_tokens_devices_do_not_know_is_refused(tmp_path, capsys):
+    gemma_tokenizer(tmp_path)
+    adopt_tokenizer(tmp_path / "tokenizer.json", 15, masked=False).tokenizer.save(tmp_path / "adopted.json")
+    options = ["--model", "cifg_tiny", "--out", str(tmp_path / "run"), "--vocabulary", str(tmp_path / "adopted.json")]
+    assert main(["serve", *options, "--rounds", "1", "--insecure"]) == 2
+    assert "has the special tokens <pad>, <eos>, <bos>, <unk>, but devices know only" in capsys.readouterr().err
 
 
 @pytest.mark.long
