@@ -161,9 +161,9 @@ class PrivacyLedger:
         return [record["hash"] for record in self.records]
 
     @property
-    def commitment(self) -> str:
-        """To the secret of the noise of the current generation."""
-        return next(record["secret"] for record in reversed(self.records) if "secret" in record)
+    def commitments(self) -> list[str]:
+        """To the secrets of the noise, of each generation."""
+        return [record["secret"] for record in self.records if "secret" in record]
 
     @property
     def generations(self) -> list[tuple[int, int]]:

@@ -199,8 +199,9 @@ class Releases:
         )
 
     def cohort_secret(self) -> bytes:
-        """Make the secret of 32 bytes that cohorts are drawn by, the same in all generations."""
-        return hmac.digest(self._secret_path(0).read_bytes(), b"cohorts", "sha256")
+        """Make the secret of 32 bytes that cohorts are drawn by, the same in all generations. Raises LedgerError where
+        the first secret, which it follows from, is not the one that the run was begun with."""
+        return hmac.digest(self._read_secret(0), b"cohorts", "sha256")
 
     def save(self, rounds: int, digest: str, write: Callable[[], None], parameters: str | None = None) -> None:
         """Make a model durable; when this returns, it may be shown.
@@ -245,7 +246,8 @@ class Releases:
     def _read_secret(self, generation: int) -> bytes:
         path = self._secret_path(generation)
         secret = path.read_bytes() if path.exists() else b""
-        if len(secret) != SECRET_BYTES or not hmac.compare_digest(commitment(secret), self.ledger.commitment):
+        named = self.ledger.commitments[generation]
+        if len(secret) != SECRET_BYTES or not hmac.compare_digest(commitment(secret), named):
             raise LedgerError(
                 f"{path}: the secret of the noise is missing, or is not the one that the ledger names; put it back, or "
                 "give another --out to begin a new run"

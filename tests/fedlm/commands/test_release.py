@@ -100,7 +100,7 @@ def test_how_long_a_training_before_went_on_is_not_published(runs, fedlm_here, t
     stopped = phase._replace(plan=phase.plan | {"rounds": 9}, steps=3, generations=[[0, 3]])
     path.unlink()
     ledger = PrivacyLedger(path)
-    ledger.begin(before.plan, before.delta, before.commitment, before.about | {"ancestry": as_records([stopped])})
+    ledger.begin(before.plan, before.delta, before.commitments[0], before.about | {"ancestry": as_records([stopped])})
     ledger.intend(before.releases[-1])
     status, said = release(fedlm_here, tmp_path / "run", "--out", tmp_path / "out")
     assert status == 0, said

@@ -63,7 +63,7 @@ def test_a_new_run_begins_with_a_secret_that_only_its_owner_can_read(tmp_path):
     assert path.read_bytes() == found.secret
     assert found.secret.hex() not in (tmp_path / "privacy" / LEDGER_FILE).read_text()
     other, _ = begin(tmp_path / "other")
-    assert other.ledger.commitment != releases.ledger.commitment
+    assert other.ledger.commitments != releases.ledger.commitments
 
 
 def test_spent_counts_intents(run):
@@ -203,6 +203,21 @@ def test_a_missing_or_other_secret_is_refused(run, change):
     change(directory / "privacy/noise-secret-0")
     with pytest.raises(LedgerError, match="the secret of the noise is missing, or is not the one"):
         begin(directory, stored)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda path: path.unlink(), lambda path: path.write_bytes(bytes(32)), lambda path: path.write_bytes(b"")]
+)
+def test_cohorts_are_drawn_by_the_first_secret_alone_also_after_noise_began_anew(run, change):
+    directory, stored = run
+    PrivacyLedger(directory / "privacy" / LEDGER_FILE).intend(Release(13, "lost"))
+    releases, _ = begin(directory, stored)
+    drawn_by = releases.cohort_secret()
+    releases, _ = begin(directory, stored)
+    assert releases.cohort_secret() == drawn_by
+    change(directory / "privacy/noise-secret-0")
+    with pytest.raises(LedgerError, match="noise-secret-0: the secret of the noise is missing, or is not the one"):
+        begin(directory, stored)[0].cohort_secret()
 
 
 def test_another_plan_is_refused(run):
