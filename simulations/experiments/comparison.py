@@ -11,7 +11,7 @@ import queue
 import traceback
 import urllib.parse
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,22 +141,28 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
     if comparison.selection.private_selection != "none":
         # What runs were drawn from does not change.
         may_grow = set()
-    shared = settings.keys() - may_grow - set(MAY_MOVE)
     if path.exists():
         try:
             recorded = json.loads(path.read_text(encoding="utf-8"))
-            before = default_settings(SelectionSettings) | with_defaults(recorded)
+            what = changed_settings(recorded, settings, may_grow)
         except (json.JSONDecodeError, TypeError) as error:
             raise CheckpointError(f"{path}: not the settings of a comparison ({error}); give another --out") from error
-        changed = [name for name in settings if name in shared and before.get(name) != settings[name]]
-        if changed:
-            what = "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
+        if what:
             raise CheckpointError(
                 f"{out} holds a comparison with other settings: {what}. Give the same settings to go on with it "
                 f"{'(models, mechanisms, epsilons, learning rates and seeds may be added)' * bool(may_grow)}, or "
                 "another --out"
             )
     write_atomically(path, json.dumps(settings, indent=2) + "\n")
+
+
+def changed_settings(recorded: dict[str, Any], settings: dict[str, Any], may_grow: Iterable[str] = ()) -> str:
+    """Say in which settings a comparison differs from one that was recorded, but for those that may grow, and for where
+    files lie; empty where it does not. Raises TypeError where the record is none."""
+    before = default_settings(SelectionSettings) | with_defaults(recorded)
+    shared = settings.keys() - set(may_grow) - set(MAY_MOVE)
+    changed = [name for name in settings if name in shared and before.get(name) != settings[name]]
+    return "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
 
 
 def run_cells(cells: list[Cell], num_workers: int, observe: CellObserver = lambda cell, row: None) -> dict[Cell, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.composed_settings import with_changes
+from fedlm.fl_core.composed_settings import settings_as_json, with_changes
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
@@ -32,6 +32,7 @@ from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.comparison import (
     Cell,
     CellResult,
+    changed_settings,
     claim_folder,
     default_workers,
     read_result,
@@ -79,19 +80,26 @@ def run_selection(
     store = TokenStore.open(comparison.data)
     _check_data(store)
     candidates = comparison.candidates()
+    settings = settings_as_json(comparison)
     planned, beginning = _plan(candidates[0], law)
     claim_folder(comparison, out)
-    announce(planned)
     make_folder(out / PRIVACY_FOLDER, private=True)
     keep_private(out)
     with run_lock(out):
         record = SelectionRecord(out)
         drawn = record.drawn
+        if drawn is not None and (changed := changed_settings(drawn.get("settings", settings), settings)):
+            raise CheckpointError(
+                f"{out}: the private selection was begun with other settings: {changed}. What runs are drawn from does "
+                "not change; give what it was begun with, or another --out"
+            )
+        announce(planned)
         if drawn is None:
             count = law.draw()
             trials = [[secrets.randbelow(len(candidates)), secrets.randbelow(_SEEDS)] for _ in range(count)]
             about = law.as_json() | {"candidates": len(candidates), "id": secrets.token_hex(16)}
-            drawn = record.draw(count, {"selection": about, "trials": trials, "beginning": beginning})
+            content = {"selection": about, "trials": trials, "beginning": beginning, "settings": settings}
+            drawn = record.draw(count, content)
             keep_private(out)
         cells = [
             Cell(

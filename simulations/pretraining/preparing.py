@@ -27,6 +27,7 @@ from fedlm.simulations.pretraining.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.private_steps import plan_privacy
 from fedlm.simulations.pretraining.settings import Pretraining
 
+_MICROBATCH_ON_CPU, _MICROBATCH = 4, 32
 MOST_UNITS_AT_ONCE = 1024
 """In a microbatch with privacy. Rounding in float32 grows with the sum, and the room that is left for it does not."""
 
@@ -116,6 +117,11 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     )
 
 
+def default_microbatch_size() -> int:
+    """Say how many units a device takes at once where nothing is said."""
+    return _MICROBATCH_ON_CPU if jax.default_backend() == "cpu" else _MICROBATCH
+
+
 def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping | None, str | None]:
     """Choose how gradients are clipped, and refuse a model that cannot read sequences of this length."""
     shape = (2, settings.length + (model.objective == "causal"))
@@ -130,9 +136,10 @@ def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping | None, str
     if settings.privacy == "none":
         return None, None
     together = jax.device_count() if settings.sharding == "full" else 1
-    if (settings.microbatch_size or 1) * together > MOST_UNITS_AT_ONCE:
+    microbatch_size = settings.microbatch_size or default_microbatch_size()
+    if microbatch_size * together > MOST_UNITS_AT_ONCE:
         raise ConfigurationError(
-            f"microbatch_size is {settings.microbatch_size} on {together} devices together, but with privacy at most "
+            f"microbatch_size is {microbatch_size} on {together} devices together, but with privacy at most "
             f"{MOST_UNITS_AT_ONCE} units may be summed in 32-bit floating point at once, whose rounding is accounted "
             f"for; give {MOST_UNITS_AT_ONCE // together} or less"
         )

@@ -28,14 +28,17 @@ from fedlm.simulations.pretraining.flops import peak_flops, training_flops_per_t
 from fedlm.simulations.pretraining.masking import MaskedWords
 from fedlm.simulations.pretraining.optimizers import OPTIMIZERS, learning_rates
 from fedlm.simulations.pretraining.pipeline import LogicalBatch, logical_batches
-from fedlm.simulations.pretraining.preparing import PreparedPretraining, prepare_pretraining
+from fedlm.simulations.pretraining.preparing import (
+    PreparedPretraining,
+    default_microbatch_size,
+    prepare_pretraining,
+)
 from fedlm.simulations.pretraining.private_steps import private_batches
 from fedlm.simulations.pretraining.sampling import Batches, ShuffledBatches
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.pretraining.trainer import StepReport, StepRules, Trainer, TrainState
 
 _QUANTILES = {"gradient_norm_p10": 0.1, "gradient_norm_p50": 0.5, "gradient_norm_p90": 0.9}
-_MICROBATCH_ON_CPU, _MICROBATCH = 4, 32
 
 
 class Observer(Protocol):
@@ -151,12 +154,11 @@ class _Training:
         optimizer = OPTIMIZERS[settings.optimizer](
             rates, settings.momentum, settings.beta1, settings.beta2, settings.adam_epsilon, settings.weight_decay
         )
-        default = _MICROBATCH_ON_CPU if jax.default_backend() == "cpu" else _MICROBATCH
         rules = StepRules(
             clipping=prepared.clipping,
             noise_multiplier=prepared.plan.noise_multiplier if prepared.plan else 0.0,
             batch_size=settings.batch_size,
-            microbatch_size=settings.microbatch_size or default,
+            microbatch_size=settings.microbatch_size or default_microbatch_size(),
         )
         self._rates = rates
         self._trainer = Trainer(prepared.model, optimizer, rules, settings.sharding)

@@ -227,6 +227,30 @@ def test_a_selection_that_was_interrupted_while_it_was_drawn_is_drawn(here, smal
     assert len(trials_in(tmp_path / "out")) == TRIALS
 
 
+@pytest.mark.parametrize("change", [{"client_learning_rates": (0.1, 0.4)}, {"expected_trials": 2.0}])
+def test_what_runs_are_drawn_from_stays_whatever_becomes_of_the_settings_beside_them(
+    here, small_store, tmp_path, change
+):
+    """Candidates that were put in when some runs were over could be chosen by looking at those."""
+    out = tmp_path / "out"
+
+    def none_trained(cells, workers, observe):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private_selection, "run_cells", none_trained)
+        with pytest.raises(KeyboardInterrupt):
+            run_selection(comparison(small_store), out, 1)
+        (out / "comparison.json").unlink()
+        said = []
+        with pytest.raises(CheckpointError, match=rf"begun with other settings: {next(iter(change))} was"):
+            run_selection(comparison(small_store, **change), out, 1, said.append)
+        assert not said
+        (out / "comparison.json").unlink()
+        with pytest.raises(KeyboardInterrupt):
+            run_selection(comparison(small_store), out, 1)
+
+
 def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path):
     settings = comparison(small_store)
 

@@ -12,6 +12,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.base import Batch
 from fedlm.models.precision import precision_scope, with_precision
 from fedlm.models.registry import create_model
+from fedlm.simulations.pretraining import preparing
 from fedlm.simulations.pretraining.preparing import MOST_UNITS_AT_ONCE, prepare_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.pretraining.trainer import CLIPPED_TO
@@ -80,3 +81,13 @@ def test_a_microbatch_of_more_units_is_refused_with_privacy(small_store, shardin
     with pytest.raises(ConfigurationError, match=r"microbatch_size.*at most 1024 units"):
         prepare_pretraining(compose(Pretraining, **settings, noise_multiplier=1.0))
     prepare_pretraining(compose(Pretraining, **settings, privacy="none"))
+
+
+def test_units_at_once_that_nobody_chose_count_as_well(small_store, monkeypatch):
+    """A device takes several, so that many devices together take more than may be summed."""
+    settings = {"model": "cifg_tiny", "data": small_store, "steps": 2, "batch_size": 4, "length": 8}
+    settings = compose(Pretraining, **settings, sharding="full", noise_multiplier=1.0)
+    prepare_pretraining(settings)
+    monkeypatch.setattr(preparing, "MOST_UNITS_AT_ONCE", 3 * jax.device_count())
+    with pytest.raises(ConfigurationError, match="microbatch_size is 4 on .* give 3 or less"):
+        prepare_pretraining(settings)
