@@ -23,6 +23,7 @@ from dp_accounting import rdp
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, delta_above, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.delta import check_delta
+from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_epsilon_above
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
@@ -188,8 +189,8 @@ def _squared_sensitivity_to_one_round(plan: PrivacyPlan) -> float:
 
 
 def gaussian_epsilon(noise_multiplier: float, sensitivity: float, delta: float) -> float:
-    """Compute epsilon of the Gaussian mechanism, exactly (Balle and Wang 2018)."""
-    return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / sensitivity, delta)) if sensitivity else 0.0
+    """Compute epsilon of the Gaussian mechanism; see `gaussian_epsilon_above`."""
+    return gaussian_epsilon_above(noise_multiplier / sensitivity, delta) if sensitivity else 0.0
 
 
 def _epsilon_by_rdp(plan: PrivacyPlan, generations: Generations, delta: float) -> float | None:
@@ -238,7 +239,10 @@ def calibrate(
     if not isinstance(plan.participation, PoissonParticipation):
         sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
         unit = 1 / math.sqrt(2 * rho) if rho else float(dp_accounting.get_sigma_gaussian(epsilon, delta))
-        return with_noise(_rounded_up(sensitivity * unit))
+        noise = _rounded_up(sensitivity * unit)
+        while epsilon is not None and gaussian_epsilon(noise, sensitivity, delta) > epsilon:
+            noise = _rounded_up(noise * (1 + 1e-7))
+        return with_noise(noise)
     if rho is not None:
         raise ConfigurationError("Poisson sampling amplifies privacy in a way that rho does not express; give epsilon")
     return with_noise(least_noise(lambda noise: epsilon_above(events_of(with_noise(noise)), delta), target))

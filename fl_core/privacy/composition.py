@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import dp_accounting
 import scipy.special
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy import little_noise
 from fedlm.fl_core.privacy.delta import check_delta
+from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_epsilon_above
 from fedlm.fl_core.privacy.little_noise import Releases
 from fedlm.fl_core.privacy.loss_pairs import (
     DIRECTIONS,
@@ -187,7 +187,7 @@ def _epsilon_above(events: tuple[Event, ...], delta: float) -> float:
         return 0.0
     gaussian = _only_gaussian(events)
     if gaussian is not None:
-        return float(dp_accounting.get_epsilon_gaussian(gaussian, delta))
+        return gaussian_epsilon_above(gaussian, delta)
     if _has_little_noise(events):
         return _bounds_of_little_noise(events, delta).upper
     upper = 0.0

@@ -19,10 +19,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import dp_accounting
 import numpy as np
 import scipy.special
 import scipy.stats
+
+from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_epsilon_above
 
 _CANDIDATES = 10_000
 
@@ -72,7 +73,7 @@ def _most_times(number: int, probability: float, tail: float) -> int:
 
 
 def _gaussian_epsilon(squared: float, delta: float) -> float:
-    return float(dp_accounting.get_epsilon_gaussian(squared**-0.5, delta)) if squared else 0.0
+    return gaussian_epsilon_above(squared**-0.5, delta) if squared else 0.0
 
 
 def lower_epsilon(releases: Sequence[Releases], delta: float) -> float:

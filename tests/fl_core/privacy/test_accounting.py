@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import account, calibrate, privacy_profile, sensitivity_squared
 from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.composition import GaussianEvent, epsilon_above
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
@@ -217,3 +218,25 @@ def test_central_training_that_makes_no_sense_is_refused():
         central_plan(10, 5, 1, 1.0, 4)
     with pytest.raises(ConfigurationError, match="add_or_remove"):
         PrivacyPlan("tree", 8, 1.0, BoundedParticipation(2), adjacency="add_or_remove")
+
+
+# By the closed form in 60 digits.
+@pytest.mark.parametrize(
+    ("noise", "delta", "exact"),
+    [
+        (4.0, 1e-6, 1.0607018623282737347),
+        (541.0, 1.96e-4, 1.609317004397887418e-3),
+        (93275294.0, 2.585e-9, 3.9615069313966641886e-9),
+        (518477367.0, 3.589e-10, 1.0392428017953055108e-9),
+    ],
+)
+def test_epsilon_of_a_gaussian_mechanism_is_never_below_the_exact_one(noise, delta, exact):
+    plan = PrivacyPlan("gaussian", 1, noise, BoundedParticipation(1))
+    assert exact <= account(plan, delta).epsilon <= exact * (1 + 1e-5)
+    assert exact <= epsilon_above([GaussianEvent(noise)], delta) <= exact * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("target", [1e-8, 1e-5, 2.0])
+def test_noise_for_a_target_keeps_the_upper_bound(target):
+    found = calibrate(lambda noise: PrivacyPlan("gaussian", 1, noise, BoundedParticipation(1)), 1e-9, target)
+    assert target * (1 - 1e-5) < account(found, 1e-9).epsilon <= target

@@ -89,5 +89,5 @@ def test_units_at_once_that_nobody_chose_count_as_well(small_store, monkeypatch)
     settings = compose(Pretraining, **settings, sharding="full", noise_multiplier=1.0)
     prepare_pretraining(settings)
     monkeypatch.setattr(preparing, "MOST_UNITS_AT_ONCE", 3 * jax.device_count())
-    with pytest.raises(ConfigurationError, match="microbatch_size is 4 on .* give 3 or less"):
+    with pytest.raises(ConfigurationError, match=r"microbatch_size is 4 on .* give 3 or less"):
         prepare_pretraining(settings)

@@ -1,0 +1,23 @@
+"""Epsilon of a single Gaussian mechanism (Balle and Wang 2018), as the dp-accounting library computes it, bounded from
+above."""
+
+import dp_accounting
+import numpy as np
+
+_ROOT = 1e-30
+"""Absolute error of the search for epsilon, so that the relative one of float64 decides."""
+_ROUNDING = 1e-14
+"""Relative: of that search, and of a difference of two probabilities that agree the more the more noise there is."""
+
+
+def gaussian_epsilon_above(noise_multiplier: float, delta: float) -> float:
+    """Bound epsilon from above, no more than the rounding of float64 from the exact one.
+
+    Args:
+      noise_multiplier: standard deviation of the noise, in units of the sensitivity.
+      delta: at which epsilon is stated.
+    """
+    # Two probabilities that are equal in float64 differ by less than any delta that is asked for.
+    with np.errstate(divide="ignore"):
+        found = float(dp_accounting.get_epsilon_gaussian(noise_multiplier, delta, tol=_ROOT))
+    return found * (1 + _ROUNDING * (1 + noise_multiplier))
