@@ -291,6 +291,33 @@ def test_strangers_at_the_operators_port_take_no_threads():
     assert threads <= 8
 
 
+def test_probes_are_answered_while_a_database_keeps_every_thread_waiting(monkeypatch):
+    answers = threading.Event()
+
+    def read(self):
+        answers.wait(20)
+        return dict(STATUS)
+
+    monkeypatch.setattr(MadeUp, "read", read)
+
+    def act(address):
+        pages = [threading.Thread(target=small.fetch, args=(f"http://{address}/status.json",)) for _ in range(5)]
+        for page in pages:
+            page.start()
+        probes = []
+        try:
+            for path in ("/healthz", "/readyz"):
+                with urllib.request.urlopen(f"http://{address}{path}", timeout=1) as answer:
+                    probes.append(answer.read())
+        finally:
+            answers.set()
+            for page in pages:
+                page.join()
+        return probes
+
+    assert listening(act) == [b"ok\n", b"ok\n"]
+
+
 def test_the_status_cannot_end_its_script():
     page = listening(lambda address: small.fetch(f"http://{address}/"))
     assert "</script><b>" not in page

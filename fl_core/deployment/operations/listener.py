@@ -49,9 +49,7 @@ class OperatorApplication:
         self._page = resources.files(__package__).joinpath("status.html").read_text(encoding="utf-8")
 
     def answer(self, method: str, path: str, fields: dict[str, str]) -> Answer:
-        """Answer a request, in any thread; `fields` are those of its head, by lower-case name."""
-        if path in ("/healthz", "/readyz") and method == "GET":
-            return self._probe(path)
+        """Answer a request that is no probe, in any thread; `fields` are those of its head, by lower-case name."""
         if self._access is not None and not self._access.allows(fields.get("authorization")):
             return _REFUSED
         if method != "GET":
@@ -67,8 +65,11 @@ class OperatorApplication:
             return self._status_page(self._overview.read())
         return HTTPStatus.NOT_FOUND, PLAIN, b"there are /, /status.json and /metrics\n"
 
-    def _probe(self, path: str) -> Answer:
-        """Say that this process is alive, or whether it serves rounds; nothing else that is not everybody's."""
+    def probe(self, method: str, path: str) -> Answer | None:
+        """Say that this process is alive, or whether it serves rounds, and nothing else that is not everybody's; None
+        where that was not asked. Takes no time."""
+        if method != "GET" or path not in ("/healthz", "/readyz"):
+            return None
         if path == "/healthz" or self._overview is None or self._overview.ready:
             return HTTPStatus.OK, PLAIN, b"ok\n"
         return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, b"going down\n"
@@ -93,9 +94,12 @@ class OperatorListener(HttpListener):
         self._application, self._threads = application, asyncio.Semaphore(_AT_ONCE)
 
     async def _call(self, call: ServedCall) -> None:
-        path = call.head.target.partition("?")[0]
-        async with self._threads:
-            answer = await asyncio.to_thread(self._application.answer, call.head.method, path, call.head.fields)
+        method, path = call.head.method, call.head.target.partition("?")[0]
+        answer = self._application.probe(method, path)
+        if answer is None:
+            # Probes wait for no thread: while a database hangs it may have them all, and that is no reason to be killed.
+            async with self._threads:
+                answer = await asyncio.to_thread(self._application.answer, method, path, call.head.fields)
         status, fields, body = answer
         if status is HTTPStatus.UNAUTHORIZED:
             call.closes = True
