@@ -54,7 +54,7 @@ def test_a_device_gets_its_certificate_from_the_right_server_alone(tmp_path):
 
 
 def test_a_stranger_who_says_nothing_after_the_handshake_is_shut_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(http_listener, "_STRANGERS_IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(http_listener, "_STRANGERS_SECONDS", 0.3)
 
     async def go():
         async with enrolment(tmp_path) as (_, port):
@@ -65,6 +65,47 @@ def test_a_stranger_who_says_nothing_after_the_handshake_is_shut_out(tmp_path, m
                 # Also after a refusal.
                 async with asyncio.timeout(10):
                     assert await reader.read() or not said
+                writer.transport.abort()
+
+    asyncio.run(go())
+
+
+def test_a_stranger_who_sends_a_message_byte_by_byte_is_shut_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(http_listener, "_STRANGERS_SECONDS", 0.3)
+
+    async def go():
+        async with enrolment(tmp_path) as (_, port):
+            tls = ssl.create_default_context(cafile=str(tmp_path / "keys/ca.pem"))
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+            writer.write(sent(b"", length=1000))
+
+            async def trickle():
+                with contextlib.suppress(ConnectionError):
+                    while True:
+                        writer.write(b"x")
+                        await writer.drain()
+                        await asyncio.sleep(0.05)
+
+            trickling = asyncio.create_task(trickle())
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(10):
+                    assert not await reader.read()
+            trickling.cancel()
+            writer.transport.abort()
+
+    asyncio.run(go())
+
+
+def test_one_address_holds_a_small_part_of_the_connections_of_enrolment(tmp_path):
+    async def go():
+        async with enrolment(tmp_path) as (authority, port):
+            dial = lambda: asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))  # noqa: E731
+            opened = [await dial() for _ in range(51)]
+            async with asyncio.timeout(5):
+                assert not await opened[-1][0].read()
+            address, token = f"127.0.0.1:{port}", authority.make_token("alice")
+            await asyncio.to_thread(enrol_device, address, tmp_path / "keys/ca.pem", token, tmp_path / "alice")
+            for _, writer in opened:
                 writer.transport.abort()
 
     asyncio.run(go())

@@ -22,7 +22,7 @@ from fedlm.fl_core.deployment.transport.http_listener import HttpListener
 Answer = tuple[HTTPStatus, dict[str, str], bytes]
 """Status, fields and body of an answer."""
 
-_LIMITS = ConnectionLimits(in_all=200, of_address=100)
+_LIMITS = ConnectionLimits(in_all=200, of_address=20)
 _AT_ONCE = 4
 _KEEP_NOTHING = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _REFUSED: Answer = (

@@ -258,9 +258,10 @@ class ServedCall:
       peer: who calls; empty as long as that is not known.
     """
 
-    def __init__(self, connection: ServedConnection, head: Head):
-        """Prepare to read the body; see the attributes."""
+    def __init__(self, connection: ServedConnection, head: Head, body_seconds: float = _STALLED_SECONDS):
+        """Prepare to read the body, which may take so many seconds where it is a message; see the attributes."""
         self.connection, self.head, self.closes = connection, head, head.close
+        self._body_seconds = body_seconds
         self.peer = ""
         self._begun, self._left, self._waits = memoryview(head.begun), head.length, head.waits
 
@@ -304,7 +305,7 @@ class ServedCall:
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{self._left} bytes are more than any message has"
             )
         body, end = memoryview(bytearray(self._left)), 0
-        async with asyncio.timeout(_STALLED_SECONDS):
+        async with asyncio.timeout(self._body_seconds):
             while self._left:
                 end += await self.read_into(body[end:])
         return bytes(body)

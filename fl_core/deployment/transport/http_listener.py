@@ -39,7 +39,7 @@ Answer = Callable[[ServedCall], Awaitable[None]]
 
 log = logging.getLogger("fedlm.transport")
 _HANDSHAKE_SECONDS, _CLOSING_SECONDS = 10.0, 2.0
-_IDLE_SECONDS, _STRANGERS_IDLE_SECONDS = 900.0, 10.0
+_IDLE_SECONDS, _BODY_SECONDS, _STRANGERS_SECONDS = 900.0, 60.0, 10.0
 _RETRY_SECONDS = 0.5
 _WAITING_CONNECTIONS = 1024
 _TLS_BYTES = 1 << 15
@@ -160,9 +160,10 @@ class HttpListener:
         try:
             # Where a handshake takes no certificate, a stranger may have made it.
             known = self._tls is None or connection.certificate() is not None
-            idle_seconds = _IDLE_SECONDS if known else _STRANGERS_IDLE_SECONDS
+            idle_seconds = _IDLE_SECONDS if known else _STRANGERS_SECONDS
+            body_seconds = _BODY_SECONDS if known else _STRANGERS_SECONDS
             while (head := await self._next_head(connection, idle_seconds)) is not None:
-                call = ServedCall(connection, head)
+                call = ServedCall(connection, head, body_seconds)
                 await self._answer(call)
                 if call.closes:
                     await connection.linger()
