@@ -97,7 +97,7 @@ class OperatorListener(HttpListener):
         method, path = call.head.method, call.head.target.partition("?")[0]
         answer = self._application.probe(method, path)
         if answer is None:
-            # Probes wait for no thread: while a database hangs it may have them all, and that is no reason to be killed.
+            # Probes wait for no thread: while a database hangs it may have them all, which is no reason to be killed.
             async with self._threads:
                 answer = await asyncio.to_thread(self._application.answer, method, path, call.head.fields)
         status, fields, body = answer
