@@ -144,6 +144,7 @@ class Run:
     budgeted: Path | None = None
     trial: Trial | None = None  # of a private selection; None of any other
     compared: bool = False  # with other runs, which its statements have to say
+    parent: "Run | None" = field(default=None, repr=False)  # whose parameters it begins with
 
 
 @dataclass
@@ -382,9 +383,8 @@ class History:
             settings = _settings_of_rounds(rng, data) | _privacy_of_rounds(rng, private=True)
             run = Run(self._new_folder(), settings, False, self._holds[data].family, False, False)
             if before is not None:
-                run.settings["init_from"] = before.folder
-                here_now = self._stores.people[self._holds[data].family, self._holds[data].crowd]
-                if not _people_of(before.seen) & here_now:
+                run.settings["init_from"], run.parent = before.folder, before
+                if not _people_of(before.seen) & self._people_in(data):
                     run.settings["initial_data"], run.assumed = "disjoint", True
             self.runs.append(run)
             self._command(rng, run, run.settings)
@@ -435,19 +435,30 @@ class History:
 
     def _first_parameters(self, rng: random.Random, run: Run) -> Run:
         """Have a run that is about to begin do so with another's parameters, or not."""
-        settings, data, lied, assumed = dict(run.settings), run.settings["data"], False, False
+        settings, assumed, parent = dict(run.settings), False, None
         if self.runs and rng.random() < 0.55:
             parent = self.runs[-1] if rng.random() < 0.6 else rng.choice(self.runs)
             settings["init_from"] = parent.folder
             behind = _people_of(parent.seen)
-            here = self._stores.people[self._holds[data].family, self._holds[data].crowd]
+            here = self._people_in(settings["data"])
             true = (["disjoint"] if not behind & here else []) + (["public"] if not behind else [])
             claim = rng.choice(["same", *true, *true]) if rng.random() < 0.97 else rng.choice(["public", "disjoint"])
             if claim != "same":
                 settings["initial_data"] = claim
-            lied = parent.lied or claim not in ("same", *true)
             assumed = claim != "same"
-        return dataclasses.replace(run, settings=settings, lied=lied, assumed=assumed)
+        return dataclasses.replace(run, settings=settings, assumed=assumed, parent=parent)
+
+    def _judge(self, run: Run, data: Path) -> None:
+        """Find out whether what the operator says of a run's first parameters is so when the run begins."""
+        if run.parent is None or run.seen or _has_begun(run):
+            return
+        behind, claim = _people_of(run.parent.seen), run.settings.get("initial_data", "same")
+        wrong = {"public": behind, "disjoint": behind & self._people_in(data)}.get(claim, set())
+        run.lied = run.parent.lied or bool(wrong)
+
+    def _people_in(self, data: Path) -> frozenset[str]:
+        stored = self._holds[data]
+        return self._stores.people[stored.family, stored.crowd]
 
     def _command(self, rng: random.Random, run: Run, settings: dict[str, Any]) -> None:
         if not _has_begun(run):
@@ -478,6 +489,7 @@ class History:
 
     @contextlib.contextmanager
     def _watched(self, run: Run, data: Path) -> Iterator[None]:
+        self._judge(run, data)
         recorder, before = self.recorder, len(run.seen)
         recorder.seen, recorder.people, recorder.shown, recorder.trial = run.seen, run.people, {}, run.trial
         try:
