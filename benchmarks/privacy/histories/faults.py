@@ -200,7 +200,7 @@ FAULTS = {
     ),
     "trials_are_covered": SeededFault(
         "runs that a private selection has not chosen state what the chosen one does",
-        ((statement, "_is_unchosen", lambda tuning: False),),
+        ((statement, "is_unchosen", lambda tuning: False),),
     ),
     "report_of_the_target": SeededFault(
         "a report on a comparison has an epsilon of its own",
