@@ -253,9 +253,9 @@ def test_a_sum_that_finds_no_room_on_the_disk_is_handed_over_once_there_is(
     one_at_a_time = threading.Lock()
     register_clients(url)
 
-    def hand_over(self):
+    def hand_over(self, leaving):
         with one_at_a_time, largest_file(4096) if full and full.pop() else contextlib.nullcontext():
-            return real(self)
+            return real(self, leaving)
 
     monkeypatch.setattr(Shard, "hand_over", hand_over)
 

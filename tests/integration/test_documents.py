@@ -23,9 +23,9 @@ def blocks(path, language):
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / path).read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def workplace(small_store, tmp_path_factory):
-    """A folder in which runs/stdlib is there already, with little text, so that examples end soon."""
+    """A folder of the page's own in which runs/stdlib is there already, with little text, so that examples end soon."""
     folder = tmp_path_factory.mktemp("documents")
     (folder / "runs").mkdir()
     (folder / "runs" / "stdlib").symlink_to(small_store)
