@@ -730,7 +730,9 @@ class _Watching:
 
 
 def _has_begun(run: Run) -> bool:
-    return (run.folder / "privacy" / "ledger.jsonl").exists()
+    ledger = run.folder / "privacy" / "ledger.jsonl"
+    # Of a process that was killed there may be a part of a line.
+    return ledger.exists() and b"\n" in ledger.read_bytes()
 
 
 def _shown(recorder: Recorder, number: int) -> None:
