@@ -98,7 +98,10 @@ def _least_noise(trainings: _Trainings) -> np.ndarray:
 
 
 def _enough(trainings: _Trainings, noise: np.ndarray) -> np.ndarray:
-    return np.logical_and(*(_delta(trainings, noise, direction) <= trainings.delta for direction in ("remove", "add")))
+    # Losses that hardly vary leave no number, which is never below delta.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        bounds = [_delta(trainings, noise, direction) for direction in ("remove", "add")]
+    return np.logical_and(*(bound <= trainings.delta for bound in bounds))
 
 
 def _delta(trainings: _Trainings, noise: np.ndarray, direction: str) -> np.ndarray:
