@@ -19,8 +19,9 @@ LARGER_MODELS = (
     *("cifg_1m", "si_cifg_1m", "transformer_1m", "si_transformer_1m", "cifg_6m", "si_cifg_6m", "cifg_9m", "si_cifg_9m"),
     *("cifg_19m", "si_cifg_19m", "transformer_11m", "si_transformer_11m", "transformer_21m", "si_transformer_21m"),
     *("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large", "bert_mega"),
+    *("vaultgemma_10m", "vaultgemma_20m", "vaultgemma_100m", "vaultgemma_1b"),
 )
-SMALLEST_MODELS = ("cifg_tiny", "transformer_tiny", "bert_tiny", "si_cifg_tiny", "si_transformer_tiny")
+SMALLEST_MODELS = ("cifg_tiny", "transformer_tiny", "bert_tiny", "si_cifg_tiny", "si_transformer_tiny", "vaultgemma_1m")
 
 
 class Cell(NamedTuple):

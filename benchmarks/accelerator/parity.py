@@ -35,6 +35,7 @@ BFLOAT16_BOUNDS = {
     "transformer": 0.1,
     "decoder": 0.1,
     "bert": 0.05,
+    "vaultgemma": 0.05,
     "cifg": 0.05,
 }
 """Relative differences in bfloat16, by how the name of a model begins."""
