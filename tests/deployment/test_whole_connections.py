@@ -89,7 +89,12 @@ class Listening:
                 assert (await send(channel, b"x" * 3000)).reason.startswith("3000 ")
             await channel.close()
 
-        asyncio.run(go())
+        try:
+            asyncio.run(go())
+        except Exception as error:
+            raise AssertionError(
+                f"an honest client is not answered; the log ends {self.log.read_text()[-5000:]}"
+            ) from error
         assert self.process.is_alive()
         for line in self.log.read_text().splitlines():
             logged = json.loads(line)

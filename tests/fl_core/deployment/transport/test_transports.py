@@ -53,6 +53,8 @@ class Handlers:
         header, body, space = await upload.header(), b"", memoryview(bytearray(999))
         while count := await upload.read_into(space):
             body += space[:count]
+        if header is None:
+            return messages.UploadReply(status=messages.UploadReply.INVALID)
         return messages.UploadReply(status=messages.UploadReply.ACCEPTED, reason=f"{header.size} {hash(body)}")
 
 
