@@ -44,6 +44,28 @@ class WeightedBatch(Protocol):
         """float32 [batch]; 1 for an example, 0 for a row that only fills the batch."""
 
 
+class Decoder(NamedTuple):
+    """How a causal model reads tokens bit by bit, so that a next one costs one step and not the whole text again.
+
+    Rows are read side by side: of each any number of tokens, none among them, at a time. What a row gives does not
+    depend on the others.
+
+    Attributes:
+      begin: maps (params, number of rows, tokens that are read of any row in all, padding among them) to a state, a
+        pytree of arrays, in which nothing has been read.
+      read: maps (params, state, int32 tokens [rows, length], int32 counts [rows]) to logits [rows, vocabulary_size]
+        and the next state. Of each row `tokens[:count]` are read after all that was read before, and what follows is
+        padding; the logits are those after the last token that was read, and mean nothing where there was none.
+      prepare: maps the model's params to those that `begin` and `read` take; done once, not at every step.
+      max_length: most tokens that a row may have; None for no limit.
+    """
+
+    begin: Callable[[Params, int, int], Any]
+    read: Callable[[Params, Any, jax.Array, jax.Array], tuple[jax.Array, Any]]
+    prepare: Callable[[Params], Params] = lambda params: params
+    max_length: int | None = None
+
+
 @dataclass(frozen=True)
 class Model:
     """A language model: no state, only functions of a pytree of parameters.
@@ -60,6 +82,8 @@ class Model:
         `fedlm.models.masked_language.MaskedBatch` for a masked one.
       objective: what the loss is of.
       special_tokens: those of the vocabulary whose ids its tokens are.
+      decoder: how it reads tokens bit by bit; None where it only reads whole texts, see
+        `fedlm.models.decoding.decoder_of`.
 
     Example:
       >>> import fedlm
@@ -76,6 +100,7 @@ class Model:
     loss: Callable[[Params, Any], ExampleSums]
     objective: Objective = "causal"
     special_tokens: SpecialTokens = OWN
+    decoder: Decoder | None = None
 
 
 def language_model(

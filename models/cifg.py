@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from fedlm.models.base import Model, Params
+from fedlm.models.base import Decoder, Model, Params
 from fedlm.models.layers import embed, init_embedding
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.parameter_uses import Parameter
-from fedlm.models.recurrent import Activation, cifg_layer, init_cifg_layer
+from fedlm.models.recurrent import Activation, CifgState, begin_cifg, cifg_layer, init_cifg_layer, read_cifg
 from fedlm.models.scale_invariant import si_sigmoid, si_tanh, unit_rms
 from fedlm.models.special_tokens import OWN, SpecialTokens
 
@@ -74,12 +74,29 @@ def cifg_with(
             params["output"] = init_embedding(rng_output, config.vocabulary_size, config.embedding)
         return params
 
-    def features(params: Params, tokens: jax.Array) -> jax.Array:
+    def inputs(params: Params, tokens: jax.Array) -> jax.Array:
         # Rows of unit norm times sqrt(e) have entries of unit size: small inputs would drown in the recurrence.
-        x = embed(params["embedding"], tokens) * config.embedding**0.5
-        return output(cifg_layer(params["recurrent"], x, gate, cell, config.unroll))
+        return embed(params["embedding"], tokens) * config.embedding**0.5
+
+    def features(params: Params, tokens: jax.Array) -> jax.Array:
+        return output(cifg_layer(params["recurrent"], inputs(params, tokens), gate, cell, config.unroll))
+
+    def begin(params: Params, rows: int, length: int) -> CifgState:
+        return begin_cifg(params["recurrent"], rows)
+
+    def read(params: Params, state: CifgState, tokens: jax.Array, counts: jax.Array) -> tuple[jax.Array, CifgState]:
+        state = read_cifg(params["recurrent"], state, inputs(params, tokens), counts, gate, cell)
+        return output(state.h), state
 
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding" if config.tied else "output"], params["output_bias"]
 
-    return linear_head_model(name, config.vocabulary_size, init, features, head, special_tokens=config.special_tokens)
+    return linear_head_model(
+        name,
+        config.vocabulary_size,
+        init,
+        features,
+        head,
+        special_tokens=config.special_tokens,
+        decoder=Decoder(begin, read),
+    )

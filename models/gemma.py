@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from fedlm.models.base import Model, Params
+from fedlm.models.base import Decoder, Model, Params
 from fedlm.models.errors import ConfigurationError
+from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
 from fedlm.models.layers import dense, embed, rms_norm, rotary_positions, rotate, soft_cap
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.special_tokens import OWN, SpecialTokens
@@ -122,20 +123,39 @@ def gemma(name: str, config: GemmaConfig) -> Model:
             raise ValueError(
                 f"inputs have {length} tokens, and this model is for at most {config.max_length}; cut them"
             )
+        masks = {window: _visible(length, window) for window in set(windows)}
+        x, _ = apply_blocks(params, tokens, jnp.arange(length), masks, None)
+        return rms_norm(params["final_norm"], x, config.epsilon)
+
+    def apply_blocks(
+        params: Params, tokens: jax.Array, places: jax.Array, masks: dict[int, jax.Array], cache: KeyValueCache | None
+    ) -> tuple[jax.Array, KeyValueCache | None]:
         x = embed(params["embedding"], tokens)
         # Rounded to the weights' type first, as it was when the published weights were trained.
         x = x * jnp.asarray(config.embedding**0.5, x.dtype)
-        masks = {window: _visible(length, window) for window in set(windows)}
-        positions = {window: rotary_positions(length, config.head_size, _base(config, window)) for window in masks}
-        for block, window in zip(params["blocks"], windows, strict=True):
-            x = _apply_block(block, x, masks[window], positions[window], config)
-        return rms_norm(params["final_norm"], x, config.epsilon)
+        positions = {window: rotary_positions(places, config.head_size, _base(config, window)) for window in masks}
+        for layer, window in enumerate(windows):
+            x, cache = _apply_block(params, layer, x, masks[window], positions[window], config, cache)
+        return x, cache
+
+    def begin(params: Params, rows: int, length: int) -> KeyValueCache:
+        dtype = params["embedding"]["table"].dtype
+        return empty_cache(config.layers, rows, length, config.key_value_heads, config.head_size, dtype)
+
+    def read(
+        params: Params, cache: KeyValueCache, tokens: jax.Array, counts: jax.Array
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        cache, places = cache.reading(tokens.shape[1], counts)
+        masks = {window: cache.visible(places, window)[:, None, None] for window in set(windows)}
+        x, read_cache = apply_blocks(params, tokens, places, masks, cache)
+        return rms_norm(params["final_norm"], last_read(x, counts), config.epsilon), read_cache
 
     def head(params: Params) -> tuple[Params, None]:
         return params["embedding"], None
 
+    decoder = Decoder(begin, read, max_length=config.max_length)
     return linear_head_model(
-        name, config.vocabulary_size, init, features, head, config.logit_cap, config.special_tokens
+        name, config.vocabulary_size, init, features, head, config.logit_cap, config.special_tokens, decoder
     )
 
 
@@ -180,9 +200,17 @@ def _visible(length: int, window: int) -> jax.Array:
 
 
 def _apply_block(
-    block: Params, x: jax.Array, mask: jax.Array, positions: tuple[jax.Array, jax.Array], config: GemmaConfig
-) -> jax.Array:
-    y = _attention(block, rms_norm(block["attention_norm"], x, config.epsilon), mask, positions, config)
+    params: Params,
+    layer: int,
+    x: jax.Array,
+    mask: jax.Array,
+    positions: tuple[jax.Array, jax.Array],
+    config: GemmaConfig,
+    cache: KeyValueCache | None,
+) -> tuple[jax.Array, KeyValueCache | None]:
+    block = params["blocks"][layer]
+    y = rms_norm(block["attention_norm"], x, config.epsilon)
+    y, cache = _attention(block, layer, y, mask, positions, config, cache)
     if config.post_norms:
         y = rms_norm(block["attention_post_norm"], y, config.epsilon)
     x = x + y
@@ -190,12 +218,18 @@ def _apply_block(
     y = dense(block["mlp_output"], jax.nn.gelu(dense(block["mlp_gate"], y)) * dense(block["mlp_input"], y))
     if config.post_norms:
         y = rms_norm(block["mlp_post_norm"], y, config.epsilon)
-    return x + y
+    return x + y, cache
 
 
 def _attention(
-    block: Params, x: jax.Array, mask: jax.Array, positions: tuple[jax.Array, jax.Array], config: GemmaConfig
-) -> jax.Array:
+    block: Params,
+    layer: int,
+    x: jax.Array,
+    mask: jax.Array,
+    positions: tuple[jax.Array, jax.Array],
+    config: GemmaConfig,
+    cache: KeyValueCache | None,
+) -> tuple[jax.Array, KeyValueCache | None]:
     batch, time, _ = x.shape
 
     def split_heads(name: str, heads: int) -> jax.Array:
@@ -206,8 +240,10 @@ def _attention(
     if config.query_key_norms:
         q, k = rms_norm(block["query_norm"], q, config.epsilon), rms_norm(block["key_norm"], k, config.epsilon)
     q, k_btkd = rotate(q, *positions), rotate(k, *positions)
+    if cache is not None:
+        cache, k_btkd, v_btkd = cache.add(layer, k_btkd, v_btkd)
     q_btkgd = q.reshape(batch, time, config.key_value_heads, -1, config.head_size)
     scores_bkgqt = jnp.einsum("bqkgd,btkd->bkgqt", q_btkgd, k_btkd) * config.query_scale**-0.5
     weights_bkgqt = softmax_attention_weights(soft_cap(scores_bkgqt, config.attention_cap), mask)
     y_btkgd = jnp.einsum("bkgqt,btkd->bqkgd", weights_bkgqt, v_btkd)
-    return dense(block["attention_output"], y_btkgd.reshape(batch, time, -1))
+    return dense(block["attention_output"], y_btkgd.reshape(batch, time, -1)), cache

@@ -91,29 +91,31 @@ def rms_norm(params: Params, x: jax.Array, epsilon: float) -> jax.Array:
     return (normalised + scale(normalised, params["scale"])).astype(x.dtype)
 
 
-def rotary_positions(length: int, width: int, base: float) -> tuple[jax.Array, jax.Array]:
-    """Make the cosines and sines of rotary positions, float32 [length, width] each, width even (Su et al. 2021).
+def rotary_positions(places: jax.Array, width: int, base: float) -> tuple[jax.Array, jax.Array]:
+    """Make the cosines and sines of rotary positions, of places int [...] float32 [..., width] each (Su et al. 2021).
+
+    The width is even.
 
     The wavelengths `2 pi base^(2i / width)` stand twice, once for each half of the width.
     """
     frequency = base ** (-jnp.arange(0, width, 2) / width)
-    angle = jnp.tile(jnp.arange(length)[:, None] * frequency, 2)
+    angle = jnp.tile(places[..., None] * frequency, 2)
     return jnp.cos(angle), jnp.sin(angle)
 
 
 def rotate(x: jax.Array, cosines: jax.Array, sines: jax.Array) -> jax.Array:
     """Turn the pairs (i, i + width / 2) of heads [batch, length, heads, width] by their position's angles, which
-    `rotary_positions` makes."""
+    `rotary_positions` makes: [length, width], or [batch, length, width] where each row has its own."""
     first, second = jnp.split(x, 2, axis=-1)
     turned = jnp.concatenate([-second, first], axis=-1)
-    return x * cosines.astype(x.dtype)[:, None] + turned * sines.astype(x.dtype)[:, None]
+    return x * cosines.astype(x.dtype)[..., None, :] + turned * sines.astype(x.dtype)[..., None, :]
 
 
-def sinusoidal_positions(length: int, width: int) -> jax.Array:
-    """Make the position encodings of Vaswani et al. 2017, section 3.5, float32 [length, width], width even.
+def sinusoidal_positions(places: jax.Array, width: int) -> jax.Array:
+    """Make the position encodings of Vaswani et al. 2017, section 3.5, of places int [...] float32 [..., width].
 
-    All sines come before all cosines.
+    The width is even; all sines come before all cosines.
     """
     frequency = jnp.exp(-math.log(10_000.0) * jnp.arange(0, width, 2) / width)
-    angle = jnp.arange(length)[:, None] * frequency
+    angle = places[..., None] * frequency
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)

@@ -6,11 +6,12 @@ multiply them by is applied to the narrow side of each matrix product.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fedlm.models.base import Batch, Model, Params
+from fedlm.models.base import Batch, Decoder, Model, Params
 from fedlm.models.blocked_head import blocked_cross_entropy, needs_blocks
 from fedlm.models.layers import logits_from_table, soft_cap
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums, sums_over_targets, target_logits
@@ -27,6 +28,7 @@ def linear_head_model(
     head: Callable[[Params], tuple[Params, Parameter | None]],
     cap: float | None = None,
     special_tokens: SpecialTokens = OWN,
+    decoder: Decoder | None = None,
 ) -> Model:
     """Make a `Model` that scores tokens by a table, trained on the cross-entropy of the next token.
 
@@ -38,10 +40,14 @@ def linear_head_model(
       head: maps params to the output layer's table, as `init_embedding` makes it, and bias [vocabulary_size] or None.
       cap: of the logits, see `soft_cap`.
       special_tokens: see `Model`.
+      decoder: how features are computed bit by bit: a `Decoder` that gives them, float [rows, width], for logits.
     """
 
+    def logits_of(params: Params, x: jax.Array) -> jax.Array:
+        return soft_cap(logits_from_table(*head(params), x), cap)
+
     def apply(params: Params, tokens: jax.Array) -> jax.Array:
-        return soft_cap(logits_from_table(*head(params), features(params, tokens)), cap)
+        return logits_of(params, features(params, tokens))
 
     def loss(params: Params, batch: Batch) -> ExampleSums:
         targets = batch.tokens[:, 1:]
@@ -58,7 +64,16 @@ def linear_head_model(
             losses = linear_cross_entropy(x, table["table"], bias, targets)
         return next_token_sums(losses, logits, targets, special_tokens)
 
-    return Model(name, vocabulary_size, init, apply, loss, special_tokens=special_tokens)
+    decoder = decoder and _with_logits(decoder, logits_of)
+    return Model(name, vocabulary_size, init, apply, loss, special_tokens=special_tokens, decoder=decoder)
+
+
+def _with_logits(decoder: Decoder, logits_of: Callable[[Params, jax.Array], jax.Array]) -> Decoder:
+    def read(params: Params, state: Any, tokens: jax.Array, counts: jax.Array) -> tuple[jax.Array, Any]:
+        x, state = decoder.read(params, state, tokens, counts)
+        return logits_of(params, x), state
+
+    return decoder._replace(read=read)
 
 
 @jax.custom_vjp

@@ -12,13 +12,14 @@ in float32 inside, whatever the policy.
 """
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from fedlm.models.base import Model, Params
+from fedlm.models.base import Decoder, Model, Params
 
 Precision = Literal["auto", "float32", "tf32", "bfloat16"]
 
@@ -51,4 +52,13 @@ def with_precision(model: Model, policy: Precision) -> Model:
         model,
         apply=lambda params, tokens: model.apply(low(params), tokens).astype(jnp.float32),
         loss=lambda params, batch: model.loss(low(params), batch),
+        decoder=model.decoder and _with_low(model.decoder, low),
     )
+
+
+def _with_low(decoder: Decoder, low: Callable[[Params], Params]) -> Decoder:
+    def read(params: Params, state: Any, tokens: jax.Array, counts: jax.Array) -> tuple[jax.Array, Any]:
+        logits, state = decoder.read(params, state, tokens, counts)
+        return logits.astype(jnp.float32), state
+
+    return decoder._replace(read=read, prepare=lambda params: decoder.prepare(low(params)))

@@ -7,6 +7,7 @@ Dimension letters: B batch, T time, E embedding, H hidden.
 import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,13 @@ from fedlm.models.parameter_uses import Recorded, with_tap
 
 Activation = Callable[[jax.Array], jax.Array]
 _Pair = tuple[jax.Array, jax.Array]
+
+
+class CifgState(NamedTuple):
+    """What the recurrence goes on with: h_t, float [batch, e], and c_t, [batch, h]."""
+
+    h: jax.Array
+    c: jax.Array
 
 
 def init_cifg_layer(rng: jax.Array, width: int, hidden: int) -> Params:
@@ -105,20 +113,46 @@ def _unroll(
     def step(state: _Pair, inputs: _Pair) -> tuple[_Pair, _Pair]:
         h_bxe, c_bxh = state
         z_bx3h, shift_bxe = inputs
-        i, g, o = jnp.split(z_bx3h + recur(h_bxe), 3, axis=-1)
-        i = gate(i)
-        c_bxh = c_bxh + i * (cell(g) - c_bxh)
-        m_bxh = gate(o) * cell(c_bxh)
+        c_bxh, m_bxh = _next_cell(gate, cell, z_bx3h + recur(h_bxe), c_bxh)
         h_bxe = project(m_bxh) + shift_bxe
         return (h_bxe, c_bxh), (h_bxe, m_bxh)
 
-    batch, hidden = z_txbx3h.shape[1], projection_hxe.shape[0]
-    start = (
-        jnp.zeros((batch, projection_hxe.shape[1]), z_txbx3h.dtype),
-        jnp.zeros((batch, hidden), z_txbx3h.dtype),
-    )
+    start = _zero_state(z_txbx3h.shape[1], projection_hxe)
     _, (h_txbxe, m_txbxh) = jax.lax.scan(step, start, (z_txbx3h, shift_txbxe), unroll=unroll)
     return h_txbxe, m_txbxh
+
+
+def _next_cell(gate: Activation, cell: Activation, z_bx3h: jax.Array, c_bxh: jax.Array) -> _Pair:
+    """Compute c_t, and what h_t is the projection of, of all that is added up in the gates, and c_{t-1}."""
+    i, g, o = jnp.split(z_bx3h, 3, axis=-1)
+    c_bxh = c_bxh + gate(i) * (cell(g) - c_bxh)
+    return c_bxh, gate(o) * cell(c_bxh)
+
+
+def _zero_state(batch: int, projection_hxe: jax.Array) -> _Pair:
+    hidden, width = projection_hxe.shape
+    return jnp.zeros((batch, width), projection_hxe.dtype), jnp.zeros((batch, hidden), projection_hxe.dtype)
+
+
+def begin_cifg(params: Params, batch: int) -> CifgState:
+    """Make the state in which the recurrence begins."""
+    return CifgState(*_zero_state(batch, params["projection"]["kernel"]))
+
+
+def read_cifg(
+    params: Params, state: CifgState, x_bxtxe: jax.Array, counts: jax.Array, gate: Activation, cell: Activation
+) -> CifgState:
+    """Go on with the recurrence from a state, by the first `counts`, int32 [batch], of each row's inputs."""
+    recur, project = (constant_product(params[name]["kernel"]) for name in ("recurrent", "projection"))
+
+    def step(state: CifgState, inputs: _Pair) -> tuple[CifgState, None]:
+        z_bx3h, is_read = inputs
+        c_bxh, m_bxh = _next_cell(gate, cell, z_bx3h + recur(state.h), state.c)
+        new = CifgState(project(m_bxh), c_bxh)
+        return CifgState(*(jnp.where(is_read[:, None], *pair) for pair in zip(new, state, strict=True))), None
+
+    is_read_txb = jnp.arange(x_bxtxe.shape[1])[:, None] < counts
+    return jax.lax.scan(step, state, (jnp.swapaxes(dense(params["input"], x_bxtxe), 0, 1), is_read_txb))[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from fedlm.models.base import Model, Params
+from fedlm.models.base import Decoder, Model, Params
+from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
 from fedlm.models.layers import (
     dense,
     embed,
@@ -87,20 +88,48 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
         }
 
     def features(params: Params, tokens: jax.Array) -> jax.Array:
+        causal = jnp.tril(jnp.ones((tokens.shape[1], tokens.shape[1]), dtype=bool))
+        x, _ = apply_blocks(params, tokens, jnp.arange(tokens.shape[1]), causal, None)
+        return layer_norm(params["final_norm"], x)
+
+    def apply_blocks(
+        params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, cache: KeyValueCache | None
+    ) -> tuple[jax.Array, KeyValueCache | None]:
         # Rows of unit norm times sqrt(e) have entries of the positions' size.
         x = embed(params["embedding"], tokens) * config.embedding**0.5
-        x = x + sinusoidal_positions(tokens.shape[1], config.embedding).astype(x.dtype)
-        causal = jnp.tril(jnp.ones((tokens.shape[1], tokens.shape[1]), dtype=bool))
-        for block in params["blocks"]:
+        x = x + sinusoidal_positions(places, config.embedding).astype(x.dtype)
+        for layer, block in enumerate(params["blocks"]):
             y = layer_norm(block["attention_norm"], x)
-            x = x + attention(block, y, config.heads, causal, attention_weights)
+            q_btnd, k_btnd, v_btnd = queries_keys_values(block, y, config.heads)
+            if cache is not None:
+                cache, k_btnd, v_btnd = cache.add(layer, k_btnd, v_btnd)
+            x = x + attend(block, q_btnd, k_btnd, v_btnd, mask, attention_weights)
             x = x + _mlp(block, layer_norm(block["mlp_norm"], x))
-        return layer_norm(params["final_norm"], x)
+        return x, cache
+
+    def begin(params: Params, rows: int, length: int) -> KeyValueCache:
+        dtype, head_size = params["embedding"]["table"].dtype, config.embedding // config.heads
+        return empty_cache(config.layers, rows, length, config.heads, head_size, dtype)
+
+    def read(
+        params: Params, cache: KeyValueCache, tokens: jax.Array, counts: jax.Array
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        cache, places = cache.reading(tokens.shape[1], counts)
+        x, read_cache = apply_blocks(params, tokens, places, cache.visible(places)[:, None], cache)
+        return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
 
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding"], params["output_bias"]
 
-    return linear_head_model(name, config.vocabulary_size, init, features, head, special_tokens=config.special_tokens)
+    return linear_head_model(
+        name,
+        config.vocabulary_size,
+        init,
+        features,
+        head,
+        special_tokens=config.special_tokens,
+        decoder=Decoder(begin, read),
+    )
 
 
 def _init_block(rng: jax.Array, config: TransformerConfig) -> Params:
@@ -133,18 +162,33 @@ def attention(
     Returns:
       The shape and dtype of x.
     """
-    batch, time, width = x.shape
+    return attend(block, *queries_keys_values(block, x, heads), mask, attention_weights)
+
+
+def queries_keys_values(block: Params, x: jax.Array, heads: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Make the scaled queries, the keys and the values of `attention`, float [batch, time, heads, width / heads]."""
+    *batch_time, width = x.shape
 
     def split_heads(y: jax.Array) -> jax.Array:
-        return y.reshape(batch, time, heads, width // heads)
+        return y.reshape(*batch_time, heads, width // heads)
 
     q_btnd = split_heads(dense(block["query"], x)) * (width // heads) ** -0.5
-    k_btnd = split_heads(dense(block["key"], x))
-    v_btnd = split_heads(dense(block["value"], x))
+    return q_btnd, split_heads(dense(block["key"], x)), split_heads(dense(block["value"], x))
+
+
+def attend(
+    block: Params,
+    q_btnd: jax.Array,
+    k_btnd: jax.Array,
+    v_btnd: jax.Array,
+    mask: jax.Array,
+    attention_weights: AttentionWeights,
+) -> jax.Array:
+    """Let queries see keys as the mask says, see `attention`; there may be more keys than queries."""
     scores_bnqk = jnp.einsum("bqnd,bknd->bnqk", q_btnd, k_btnd)
     weights_bnqk = attention_weights(scores_bnqk, mask)
     y_btnd = jnp.einsum("bnqk,bknd->bqnd", weights_bnqk, v_btnd)
-    return dense(block["attention_output"], y_btnd.reshape(batch, time, width))
+    return dense(block["attention_output"], y_btnd.reshape(*y_btnd.shape[:2], -1))
 
 
 def _mlp(block: Params, x: jax.Array) -> jax.Array:

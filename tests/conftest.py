@@ -87,12 +87,12 @@ def fedlm_here() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def run_fedlm_here(*words: object, cwd: Path | str = ".") -> subprocess.CompletedProcess[str]:
-    from fedlm.commands import evaluate, memorization, processes
+    from fedlm.commands import evaluate, generate, memorization, processes
     from fedlm.commands.cli import main
 
     output, errors = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors), chdir(cwd):
-        for module in (evaluate, memorization, processes):
+        for module in (evaluate, generate, memorization, processes):
             # The devices of this process are chosen already.
             patch.setattr(module, "set_up_devices", lambda devices: None)
         try:

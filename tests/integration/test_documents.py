@@ -191,7 +191,7 @@ def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", ["README.md", SIMULATIONS, *TUTORIALS])
+@pytest.mark.parametrize("page", ["README.md", SIMULATIONS, "docs/generating.md", *TUTORIALS])
 def test_the_commands_of_a_page_work(page, workplace, type_line):
     commands = [line for line in commands_of(page) if not line.startswith("make ")]
     assert len(commands) >= 1

@@ -160,6 +160,63 @@ def test_padding_leaves_earlier_logits_alone(small):
     np.testing.assert_allclose(padded[:, :4], short, rtol=1e-5, atol=1e-5)
 
 
+# Reading bit by bit
+
+
+def test_every_causal_model_has_a_decoder(causal):
+    assert causal.model.decoder is not None
+
+
+def read_in(small, parts, length):
+    """Read parts, each (tokens [rows, time], counts [rows]); returns the logits after each, [parts, rows, vocabulary].
+
+    One program is compiled: parts are padded to the longest.
+    """
+    decoder, params = small.model.decoder, small.model.decoder.prepare(small.params)
+    width = max(tokens.shape[1] for tokens, _ in parts)
+    padded = np.stack([np.pad(tokens, ((0, 0), (0, width - tokens.shape[1]))) for tokens, _ in parts])
+
+    @jax.jit
+    def read_all(params, tokens, counts):
+        def read(state, part):
+            logits, state = decoder.read(params, state, *part)
+            return state, logits
+
+        return jax.lax.scan(read, decoder.begin(params, tokens.shape[1], length), (tokens, counts))[1]
+
+    return np.asarray(read_all(params, padded, np.stack([counts for _, counts in parts])))
+
+
+def test_logits_of_what_is_read_bit_by_bit_are_those_of_the_whole(causal):
+    tokens = np.asarray(random_batch().tokens[:, :-1])
+    expected = np.asarray(causal.apply(causal.params, tokens))
+    # Prompts of 1 to 4 tokens, then one at a time; a row that has all of its tokens reads none.
+    prompts = np.array([3, 1, 4, 2], np.int32)
+    parts, places = [(tokens[:, :4], prompts)], [prompts]
+    while (places[-1] < LENGTH).any():
+        reading = places[-1] < LENGTH
+        parts.append((tokens[np.arange(4), np.minimum(places[-1], LENGTH - 1)][:, None], reading.astype(np.int32)))
+        places.append(places[-1] + reading)
+    found = read_in(causal, parts, 4 * len(parts))
+    for logits, (_, counts), place in zip(found, parts, places, strict=True):
+        rows = np.flatnonzero(counts)
+        np.testing.assert_allclose(logits[rows], expected[rows, place[rows] - 1], rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_row_reads_is_its_own(causal):
+    tokens = np.asarray(random_batch().tokens[:, :-1])
+    counts = np.array([5, 1, 0, 3], np.int32)
+    parts = [(tokens[:, :5], counts), (tokens[:, 5:6], np.array([1, 1, 1, 0], np.int32))]
+    other = [(tokens.copy(), counts.copy()) for tokens, counts in parts]
+    for changed, lengths in other:
+        changed[0] = (changed[0] + 7) % VOCABULARY
+        lengths[2] = 1 - lengths[2]
+    one, another = read_in(causal, parts, 10), read_in(causal, other, 10)
+    np.testing.assert_array_equal(one[:, 1], another[:, 1])
+    np.testing.assert_array_equal(one[0, 3], another[0, 3])
+    assert np.all(np.any(one[:, 0] != another[:, 0], axis=-1))
+
+
 # Batches
 
 

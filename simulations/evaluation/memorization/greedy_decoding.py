@@ -1,16 +1,12 @@
-"""Greedy decoding of many sequences at once, with nothing of a model but its logits.
+"""Greedy decoding of the continuations of many sequences, each device its own rows.
 
-Every pass runs the model over whole sequences whose continuation is a guess, and takes the most likely token at every
-position for the next guess. After k passes the first k tokens are those that decoding one by one would have given;
-where a guess no longer changes, all of them are (Jacobi decoding: Santilli et al. 2023, "Accelerating transformer
-inference for translation via parallel decoding"). The true continuation is the first guess, so that a sequence which
-the model knows by heart takes one pass, and none takes more than it has tokens to decode. Who only asks whether the
-continuation is nearly the true one can end earlier: the tokens that are settled bound the edit distance from below.
+Prefixes are read once, and then a token a step. Who only asks whether the continuation is nearly the true one can end
+earlier: the tokens that are there bound the edit distance from below, and few sequences of a text are known by heart.
 """
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +14,9 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.processes import from_first
 from fedlm.models.base import Model, Params
+from fedlm.models.decoding import decoder_of
 from fedlm.simulations.data.federated_data import InMemoryData, device_batches
 
 
@@ -42,7 +38,7 @@ def greedy_suffixes(
     Returns int32 [n, suffix]: the most likely token at every position, given the prefix and those before it. Raises
     ConfigurationError where the model is not causal.
     """
-    refuse_other_objectives(model)
+    decoder_of(model)  # which refuses models that do not continue text
     params = from_first(params)
     suffixes: list[NDArray[np.int32]] = [np.zeros((0, sequences.shape[1] - prefix), np.int32)]
     done = 0
@@ -54,23 +50,14 @@ def greedy_suffixes(
     return np.concatenate(suffixes)
 
 
-def refuse_other_objectives(model: Model) -> None:
-    """Raise ConfigurationError where a model does not predict the next token."""
-    if model.objective != "causal":
-        raise ConfigurationError(
-            f"model {model.name!r} has the {model.objective} objective and does not continue text; give a run of a "
-            "causal model (`fedlm models` lists them)"
-        )
-
-
 @functools.partial(jax.jit, static_argnums=(0, 3, 4))
 def decode(
     model: Model, params: Params, tokens: jax.Array, prefix: int, most_edits: int | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """Decode a batch, int32 [batch, prefix + suffix], each device its own rows without waiting for others.
 
-    What follows the prefix is the first guess; see `greedy_suffixes`. Returns int32 [batch, suffix], and int32
-    [devices]: the passes that it took, from 1 to suffix.
+    What follows the prefix is the true continuation; see `greedy_suffixes`. Returns int32 [batch, suffix], and int32
+    [devices]: how many tokens were decoded, from 1 to suffix; what follows them is PAD.
     """
     everywhere, by_device = PartitionSpec(), PartitionSpec("devices")
     return jax.shard_map(
@@ -83,37 +70,46 @@ def decode(
 
 
 class _Decoding(NamedTuple):
-    """What a pass leaves: rows are settled where nothing changes any more, or where they are given up."""
+    """What a step leaves."""
 
-    inputs: jax.Array  # int32 [rows, prefix + suffix - 1]
-    found: jax.Array  # int32 [rows, suffix]
-    passes: jax.Array  # how many there were; so many tokens of `found` are final
-    # int32 [rows, suffix + 1], edit distances of the final tokens to each beginning of the true suffix
+    state: Any  # what the decoder goes on with
+    found: jax.Array  # int32 [rows, suffix], PAD where nothing is decoded yet
+    steps: jax.Array  # how many tokens are
+    # int32 [rows, suffix + 1], edit distances of the tokens to each beginning of the true suffix
     edits: jax.Array
-    active: jax.Array  # bool [rows]
+    active: jax.Array  # bool [rows], False where a sequence is given up
 
 
 def _decode_rows(
     model: Model, prefix: int, most_edits: int | None, params: Params, tokens: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    true = tokens[:, prefix:]
+    decoder, true = decoder_of(model), tokens[:, prefix:]
     rows, suffix = true.shape
+    weights = decoder.prepare(params)
 
-    def one_pass(state: _Decoding) -> _Decoding:
-        found = jnp.argmax(model.apply(params, state.inputs)[:, prefix - 1 :], axis=-1).astype(jnp.int32)
-        inputs = state.inputs.at[:, prefix:].set(found[:, :-1])
-        active, edits = jnp.any(inputs != state.inputs, axis=1), state.edits
+    def with_next(decoding: _Decoding, logits: jax.Array) -> _Decoding:
+        token, edits, active = jnp.argmax(logits, axis=-1).astype(jnp.int32), decoding.edits, decoding.active
+        found = jax.lax.dynamic_update_slice(decoding.found, token[:, None], (0, decoding.steps))
         if most_edits is not None:
-            edits = _after_one_token(edits, true, found[:, state.passes])
+            edits = _after_one_token(edits, true, token)
             # Of the lengths that are left, those of the longer one must be inserted.
-            least = jnp.min(edits + jnp.abs(jnp.arange(suffix + 1) - (state.passes + 1)), axis=1)
+            least = jnp.min(edits + jnp.abs(jnp.arange(suffix + 1) - (decoding.steps + 1)), axis=1)
             active &= least <= most_edits
-        return _Decoding(inputs, found, state.passes + 1, edits, active)
+        return _Decoding(decoding.state, found, decoding.steps + 1, edits, active)
 
+    def step(decoding: _Decoding) -> _Decoding:
+        last = jax.lax.dynamic_slice(decoding.found, (0, decoding.steps - 1), (rows, 1))
+        logits, state = decoder.read(weights, decoding.state, last, jnp.ones(rows, jnp.int32))
+        return with_next(decoding._replace(state=state), logits)
+
+    counts = jnp.full(rows, prefix, jnp.int32)
+    logits, state = decoder.read(weights, decoder.begin(weights, rows, tokens.shape[1] - 1), tokens[:, :prefix], counts)
     edits = jnp.tile(jnp.arange(suffix + 1, dtype=jnp.int32), (rows, 1))
-    start = _Decoding(tokens[:, :-1], true, jnp.int32(0), edits, jnp.ones(rows, bool))
-    end = jax.lax.while_loop(lambda state: state.active.any() & (state.passes < suffix), one_pass, start)
-    return end.found, end.passes[None]
+    nothing = _Decoding(state, jnp.zeros_like(true), jnp.int32(0), edits, jnp.ones(rows, bool))
+    end = jax.lax.while_loop(
+        lambda decoding: decoding.active.any() & (decoding.steps < suffix), step, with_next(nothing, logits)
+    )
+    return end.found, end.steps[None]
 
 
 def _after_one_token(edits: jax.Array, true: jax.Array, token: jax.Array) -> jax.Array:

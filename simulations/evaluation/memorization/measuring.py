@@ -12,6 +12,7 @@ from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
+from fedlm.models.decoding import decoder_of
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.evaluation.memorization.exposure import canary_exposures
 from fedlm.simulations.evaluation.memorization.extraction import (
@@ -21,7 +22,7 @@ from fedlm.simulations.evaluation.memorization.extraction import (
     most_edits,
     rate_difference,
 )
-from fedlm.simulations.evaluation.memorization.greedy_decoding import greedy_suffixes, refuse_other_objectives
+from fedlm.simulations.evaluation.memorization.greedy_decoding import greedy_suffixes
 from fedlm.simulations.evaluation.memorization.sequences import Candidates, Lengths, choose_lengths
 from fedlm.simulations.evaluation.trained_models import TrainedModel, open_model
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of
@@ -73,7 +74,7 @@ def measure_memorization(
     rates and exposures. Raises UserError where the run, the data or the settings do not fit.
     """
     trained = open_model(run, data)
-    refuse_other_objectives(trained.model)
+    decoder_of(trained.model)  # which refuses models that do not continue text
     cache = cache or trained.store.path / "cache"
     candidates = Candidates(_units(trained, settings.split, cache), settings.seed)
     lengths = choose_lengths(

@@ -1,0 +1,1 @@
+"""Text that models write: tokens drawn one after another, from text to text."""

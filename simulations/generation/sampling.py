@@ -1,0 +1,96 @@
+"""How the next token is chosen from logits: the most likely one, or one drawn at random."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen."""
+
+    temperature: float = 0.0
+    """Draw tokens with probabilities whose logits are divided by this. 0, the default, takes the most likely token each
+    time; 1 draws as the model says."""
+    top_k: int | None = None
+    """Draw among so many most likely tokens only."""
+    top_p: float | None = None
+    """Draw among the fewest most likely tokens that have so much probability together (after --top-k, if both are
+    given)."""
+    seed: int = 0
+    """Chooses what is drawn. What a prompt gets depends on it and on the prompt's number, not on other prompts."""
+
+    def __post_init__(self) -> None:
+        check_value_types(self)
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ConfigurationError(f"temperature is {self.temperature}, but must be a number of at least 0")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigurationError(f"top_k is {self.top_k}, but must be at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ConfigurationError(f"top_p is {self.top_p}, but must be above 0 and at most 1")
+        if self.seed < 0:
+            raise ConfigurationError(f"seed is {self.seed}, but must be at least 0")
+        for name in ("top_k", "top_p"):
+            if self.temperature == 0 and getattr(self, name) is not None:
+                raise ConfigurationError(
+                    f"{name} does nothing at temperature 0, which takes the most likely token; give a temperature too, "
+                    "such as 1"
+                )
+
+
+def choose_tokens(logits: jax.Array, keys: jax.Array, sampling: Sampling) -> jax.Array:
+    """Choose the next token of each row.
+
+    Args:
+      logits: float [rows, vocabulary].
+      keys: PRNG keys [rows]; a row's token depends on its own only.
+      sampling: how.
+
+    Returns:
+      int32 [rows]; of equally likely ones the most likely token is the first.
+    """
+    if sampling.temperature == 0:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    return jax.vmap(jax.random.categorical)(keys, sampling_logits(logits, sampling)).astype(jnp.int32)
+
+
+def sampling_logits(logits: jax.Array, sampling: Sampling) -> jax.Array:
+    """Make the logits that tokens are drawn from at a temperature above 0.
+
+    Args:
+      logits: float [..., vocabulary].
+      sampling: how.
+
+    Returns:
+      float32 of the same shape, -inf at tokens that are not drawn.
+    """
+    # Divided after the largest is taken off, a small temperature overflows to -inf, and the largest stays 0.
+    wide = logits.astype(jnp.float32)
+    temperature = max(sampling.temperature, float(jnp.finfo(jnp.float32).tiny))
+    logits = (wide - jnp.max(wide, axis=-1, keepdims=True)) / temperature
+    if sampling.top_k is not None:
+        logits = keep_top_k(logits, sampling.top_k)
+    return logits if sampling.top_p is None else keep_top_p(logits, sampling.top_p)
+
+
+def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
+    """Set all but the k largest of float [..., vocabulary] to -inf; those that equal it stay (Fan et al. 2018)."""
+    largest, _ = jax.lax.top_k(logits, min(k, logits.shape[-1]))
+    return jnp.where(logits >= largest[..., -1:], logits, -jnp.inf)
+
+
+def keep_top_p(logits: jax.Array, p: float) -> jax.Array:
+    """Set all of float [..., vocabulary] to -inf but the fewest most likely that have probability p together.
+
+    The one that reaches p is among them, and those that are equally likely (Holtzman et al. 2020, nucleus sampling).
+    """
+    probabilities = jax.nn.softmax(logits, axis=-1)
+    descending = -jnp.sort(-probabilities, axis=-1)
+    before = jnp.cumsum(descending, axis=-1) - descending
+    least = jnp.min(jnp.where(before < p, descending, jnp.inf), axis=-1, keepdims=True)
+    return jnp.where(probabilities >= least, logits, -jnp.inf)

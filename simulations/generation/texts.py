@@ -1,0 +1,69 @@
+"""From texts to tokens that a model continues, and back."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+
+_CUT_OFF = "\N{REPLACEMENT CHARACTER}"
+"""What a character looks like of which not all bytes are there yet."""
+
+
+def prompt_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Encode texts to be continued: BOS and their tokens; an empty text is BOS alone."""
+    return [[tokenizer.special_tokens.bos, *ids.tolist()] for ids in tokenizer.encode_batch(texts)]
+
+
+def completion_text(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> str:
+    """Decode what follows a prompt as it reads there, with the space that parts the two, if any does."""
+    before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *tokens])
+    return whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(tokens)
+
+
+class TextStream:
+    """Decodes a completion while it grows, and says what is new."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]):
+        self._tokenizer, self._prompt, self._shown = tokenizer, prompt, 0
+
+    def more(self, tokens: Sequence[int], whole: bool = False) -> str:
+        """Return what to show after what was shown, given all tokens so far.
+
+        The last word is kept back until there is another or the text is `whole`, for the next token may still change
+        it.
+        """
+        text = completion_text(self._tokenizer, self._prompt, tokens)
+        end = len(text) if whole else max(text.rfind(" "), text.rfind("\n"), 0)
+        end = len(text[:end].rstrip(_CUT_OFF)) if not whole else end
+        shown, self._shown = self._shown, max(self._shown, end)
+        return text[shown : self._shown]
+
+
+def read_prompts(path: Path) -> list[str]:
+    """Read prompts from a file: of JSON Lines (`.jsonl`) the field `prompt` of each, of any other the lines.
+
+    Empty lines are passed over. Raises DataError where the file cannot be read or a line is not such.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}), expected prompts; correct the path") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: found bytes that are not UTF-8 ({error.reason}), expected text in UTF-8") from error
+    filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if path.suffix != ".jsonl":
+        return [line.removesuffix("\r") for _, line in filled]
+    return [_prompt_of(f"{path}, line {number}", line) for number, line in filled]
+
+
+def _prompt_of(place: str, line: str) -> str:
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: found no JSON ({error}), expected an object with the field prompt") from error
+    if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
+        raise DataError(f"{place}: found {line[:60]!r}, expected an object with the field prompt, a text")
+    return row["prompt"]

@@ -1,0 +1,125 @@
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from fedlm.commands import generate
+from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.generation.generating import GenerationSettings, Generator
+from fedlm.simulations.generation.texts import TextStream, completion_text, prompt_tokens
+
+
+@pytest.fixture(scope="module")
+def run(small_store, tmp_path_factory):
+    """A run of ours with one checkpoint, of scrambled parameters."""
+    opened = TokenStore.open(small_store)
+    model = create_model("cifg_tiny", opened.vocabulary_size)
+    rng = np.random.default_rng(3)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    params = jax.tree_util.tree_map(lambda leaf: rng.normal(0, 0.4, leaf.shape).astype(np.float32), shapes)
+    settings = {"model": "cifg_tiny", "data": str(small_store), "privacy": "none"}
+    folder = tmp_path_factory.mktemp("generate") / "run"
+    with Checkpoints(folder / "checkpoints") as checkpoints:
+        checkpoints.save(3, {"params": params}, {"pretraining": settings, "vocabulary": opened.fingerprint})
+    return folder, model, params, opened.tokenizer
+
+
+def lines_of(result):
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_prompts_are_continued_as_the_model_says(run, fedlm_here):
+    folder, model, params, tokenizer = run
+    prompts = ["the file", "", "model server reads the old"]
+    words = [word for prompt in prompts for word in ("--prompt", prompt)]
+    about, *rows = lines_of(fedlm_here("generate", folder, *words, "--max-tokens", "6", "--json"))
+    assert about == {"run": str(folder), "privacy": "NOT PRIVATE"}
+    tokens = prompt_tokens(tokenizer, prompts)
+    assert tokens[1] == [tokenizer.special_tokens.bos]
+    expected = Generator(model, params).generate(tokens, GenerationSettings(max_tokens=6))
+    for row, prompt, prompt_ids, completion in zip(rows, prompts, tokens, expected, strict=True):
+        text = completion_text(tokenizer, prompt_ids, completion.tokens)
+        assert row == {"prompt": prompt, "completion": text, "tokens": completion.tokens, "end": completion.end}
+
+
+def test_prompts_of_a_file_and_text_output(run, fedlm_here, tmp_path):
+    folder = run[0]
+    (tmp_path / "prompts.txt").write_text("the file\n\na model\n")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "the file"}\n{"prompt": "a model", "more": 1}\n')
+    drawn = ("--max-tokens", "5", "--temperature", "0.8", "--top-k", "50", "--top-p", "0.9", "--seed", "4")
+    found = [
+        lines_of(fedlm_here("generate", folder, "--prompts", tmp_path / f"prompts.{kind}", *drawn, "--json"))
+        for kind in ("txt", "jsonl")
+    ]
+    assert found[0] == found[1]
+    assert [row["prompt"] for row in found[0][1:]] == ["the file", "a model"]
+    text = fedlm_here("generate", folder, "--prompts", tmp_path / "prompts.txt", *drawn)
+    assert text.stdout == "\n".join(f"{row['prompt']}{row['completion']}\n" for row in found[0][1:])
+    assert text.stderr.startswith("privacy: NOT PRIVATE\n")
+
+
+def test_one_prompt_is_streamed_to_a_terminal(run, fedlm_here, monkeypatch):
+    folder = run[0]
+    words = ("generate", folder, "--prompt", "the file", "--max-tokens", "12")
+    expected = fedlm_here(*words).stdout
+    written = []
+
+    class Terminal:
+        def isatty(self):
+            return True
+
+        def flush(self):
+            pass
+
+        def write(self, text):
+            written.append(text)
+
+    class System:
+        stdout, stderr = Terminal(), Terminal()
+
+    monkeypatch.setattr(generate, "sys", System)
+    monkeypatch.setattr(generate, "print", lambda text, **options: written.append(text), raising=False)
+    assert fedlm_here(*words).returncode == 0
+    assert "".join(written[1:]) == expected
+    assert len([text for text in written if text.strip()]) > 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "there is no prompt; give --prompt TEXT"),
+        (["--prompt", "a", "--top-k", "3"], "top_k does nothing at temperature 0"),
+        (["--prompt", "a", "--max-tokens", "0"], "max_tokens is 0, but must be at least 1"),
+        (["--prompts", "nothing.txt"], "nothing.txt: cannot be read"),
+    ],
+)
+def test_mistakes_are_one_line(run, fedlm_here, words, message):
+    result = fedlm_here("generate", run[0], *words)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("line", ["[1]", "nothing", '{"text": "a"}', '{"prompt": 3}'])
+def test_a_line_that_is_no_prompt_is_named(run, fedlm_here, tmp_path, line):
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n' + line)
+    result = fedlm_here("generate", run[0], "--prompts", tmp_path / "prompts.jsonl")
+    assert result.returncode == 2
+    assert "prompts.jsonl, line 2: found" in result.stderr
+
+
+def test_what_is_streamed_is_the_whole_text_and_words_are_shown_whole(run):
+    tokenizer = run[3]
+    (tokens,) = prompt_tokens(tokenizer, ["the file server keeps some names of clients, and a list."])
+    prompt, rest = tokens[:3], tokens[3:]
+    stream = TextStream(tokenizer, prompt)
+    shown = [stream.more(rest[: count + 1]) for count in range(len(rest))]
+    shown.append(stream.more(rest, whole=True))
+    text = completion_text(tokenizer, prompt, rest)
+    assert "".join(shown) == text
+    assert sum(map(bool, shown)) > 5
+    assert tokenizer.decode(prompt) + text == tokenizer.decode(tokens)
