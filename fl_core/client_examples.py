@@ -19,10 +19,13 @@ class ClientExamples:
       values: uint16 or uint32 `[num_tokens]`, the client's tokens, example after example, without BOS and EOS.
       stored_offsets: integer `[num_examples + 1]`, where the examples begin and end, counted from
         `stored_offsets[0]`. A store hands out its own offsets here, so nothing is copied.
+      prompt_lengths: integer `[num_examples]`, how many of each example's tokens are a prompt, which what follows
+        completes; None where no example has one.
     """
 
     values: NDArray[np.unsignedinteger]
     stored_offsets: NDArray[np.signedinteger]
+    prompt_lengths: NDArray[np.signedinteger] | None = None
 
     @classmethod
     def from_sequences(cls, sequences: Sequence[ArrayLike], dtype: np.typing.DTypeLike = np.uint16) -> "ClientExamples":
@@ -68,7 +71,8 @@ def padded_sequences(
 ) -> NDArray[np.int32]:
     """Return examples as `[BOS] w1 .. wk [EOS]`, cut or padded with PAD to `length + 1` tokens.
 
-    EOS is cut off with the rest where `k + 2 > length + 1`.
+    EOS is cut off with the rest where `k + 2 > length + 1`. Of a prompt as much is left out first, from its beginning,
+    as its completion and EOS need.
 
     Args:
       examples: the client's examples.
@@ -86,6 +90,9 @@ def padded_sequences(
     if length < 1:
         raise ValueError(f"length is {length}, expected at least 1")
     starts, lengths = examples.offsets[:-1], examples.lengths
+    if examples.prompt_lengths is not None:
+        cut = cut_of_prompts(lengths, examples.prompt_lengths, length)
+        starts, lengths = starts + cut, lengths - cut
     if rows is not None:
         starts, lengths = starts[rows], lengths[rows]
     positions = np.arange(-1, length, dtype=starts.dtype)  # the first column is for BOS
@@ -99,13 +106,47 @@ def padded_sequences(
     return padded
 
 
+def cut_of_prompts(
+    lengths: NDArray[np.integer], prompt_lengths: NDArray[np.integer], length: int
+) -> NDArray[np.integer]:
+    """Say how many tokens are left out at the beginning of each prompt, integer `[n]`, so that what is left of it, its
+    completion, BOS and EOS are `length + 1` tokens, or there is nothing left of it.
+
+    Args:
+      lengths: integer `[n]`, tokens of prompt and completion together.
+      prompt_lengths: integer `[n]`, tokens of the prompt.
+      length: tokens a model reads in one sequence.
+    """
+    return np.clip(lengths + 1 - length, 0, prompt_lengths)
+
+
+def completion_starts(
+    examples: ClientExamples, length: int, rows: NDArray[np.integer] | None = None
+) -> NDArray[np.int32] | None:
+    """Say where completions begin in the sequences that `padded_sequences` makes of the same: int32 `[n]`, at least 1;
+    None where no example has a prompt."""
+    if examples.prompt_lengths is None:
+        return None
+    cut = cut_of_prompts(examples.lengths, examples.prompt_lengths, length)
+    starts = (1 + examples.prompt_lengths - cut).astype(np.int32)
+    return starts if rows is None else starts[rows]
+
+
 class ClientsFingerprint:
     """The SHA-256 of what clients there are, in their order, and what tokens each has, however they are stored."""
 
     def __init__(self) -> None:
-        self._names, self._lengths, self._tokens = (hashlib.sha256() for _ in range(3))
+        self._names, self._lengths, self._tokens, self._prompts = (hashlib.sha256() for _ in range(4))
+        self._has_prompts = False
 
-    def add(self, names: Sequence[str], counts: ArrayLike, lengths: ArrayLike, tokens: ArrayLike) -> None:
+    def add(
+        self,
+        names: Sequence[str],
+        counts: ArrayLike,
+        lengths: ArrayLike,
+        tokens: ArrayLike,
+        prompt_lengths: ArrayLike | None = None,
+    ) -> None:
         """Add some clients.
 
         Args:
@@ -113,6 +154,7 @@ class ClientsFingerprint:
           counts: how many examples each has, int [clients].
           lengths: tokens of each example, client after client, int [examples].
           tokens: of all examples, end to end, integers of any shape.
+          prompt_lengths: as `lengths`, of the prompts alone; None where there are none.
         """
         lines = (
             f"{json.dumps(name)} {count}\n" for name, count in zip(names, np.asarray(counts).tolist(), strict=True)
@@ -120,8 +162,12 @@ class ClientsFingerprint:
         self._names.update("".join(lines).encode())
         self._lengths.update(np.ascontiguousarray(lengths, "<i4").tobytes())
         self._tokens.update(np.ascontiguousarray(tokens, "<u4").tobytes())
+        if prompt_lengths is not None:
+            self._has_prompts = True
+            self._prompts.update(np.ascontiguousarray(prompt_lengths, "<i4").tobytes())
 
     def hexdigest(self) -> str:
         """Give the digest of all that was added, in hex."""
-        parts = (self._names, self._lengths, self._tokens)
+        prompts = (self._prompts,) if self._has_prompts else ()
+        parts = (self._names, self._lengths, self._tokens, *prompts)
         return hashlib.sha256(b"".join(part.digest() for part in parts)).hexdigest()

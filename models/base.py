@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
-from fedlm.models.special_tokens import OWN, SpecialTokens
+from fedlm.models.special_tokens import OWN, PAD_ID, SpecialTokens
 
 Params = Any
 """A pytree of float arrays."""
@@ -25,15 +25,29 @@ class Batch(NamedTuple):
       tokens: int32 [batch, length + 1]; `[BOS] w1 .. wk [EOS]`, cut or padded with PAD. The model reads
         `tokens[:, :-1]` and predicts `tokens[:, 1:]`.
       weight: float32 [batch]; 1 for an example, 0 for a row that only fills the batch.
+      completion_start: int32 [batch], where in `tokens` the completion of a prompt begins, at least 1: only tokens
+        from there on are targets. None where all are.
 
     Example:
       >>> batch = Batch(tokens=jnp.array([[1, 4, 5, 2], [1, 6, 2, 0]]), weight=jnp.ones(2))
       >>> batch.tokens.shape
       (2, 4)
+      >>> batch._replace(completion_start=jnp.array([2, 1])).targets.tolist()
+      [[0, 5, 2], [6, 2, 0]]
     """
 
     tokens: jax.Array
     weight: jax.Array
+    completion_start: jax.Array | None = None
+
+    @property
+    def targets(self) -> jax.Array:
+        """int32 [batch, length]: what is predicted, PAD where nothing counts."""
+        targets = self.tokens[:, 1:]
+        if self.completion_start is None:
+            return targets
+        places = jnp.arange(1, self.tokens.shape[1])
+        return jnp.where(places >= self.completion_start[:, None], targets, PAD_ID)
 
 
 class WeightedBatch(Protocol):
@@ -123,7 +137,7 @@ def language_model(
 
     def loss(params: Params, batch: Batch) -> ExampleSums:
         logits = apply(params, batch.tokens[:, :-1])
-        targets = batch.tokens[:, 1:]
+        targets = batch.targets
         check_logits(name, logits, (*targets.shape, vocabulary_size))
         return next_token_sums(cross_entropy(logits, targets), logits, targets, special_tokens)
 

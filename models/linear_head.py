@@ -50,7 +50,7 @@ def linear_head_model(
         return logits_of(params, features(params, tokens))
 
     def loss(params: Params, batch: Batch) -> ExampleSums:
-        targets = batch.tokens[:, 1:]
+        targets = batch.targets
         x, (table, bias) = features(params, batch.tokens[:, :-1]), head(params)
         if needs_blocks(targets.size, vocabulary_size):
             losses, correct = blocked_cross_entropy(x, table["table"], bias, targets, cap)

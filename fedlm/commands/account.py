@@ -25,6 +25,7 @@ from fedlm.fl_core.privacy.participation import (
 )
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
+from fedlm.fl_core.privacy.publisher_claims import CLAIMS_FIELD
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.simulations.experiments.configuration import Experiment
@@ -392,6 +393,8 @@ def _print(statement: dict[str, Any]) -> None:
         noise = f"{plan['mechanism']} noise, multiplier {plan['noise_multiplier']:.6g}" if plan else "no noise"
         text = f"{training['folder']}: fedlm {training['command']}, {training['steps']} releases at most, {noise}"
         _print_line(console, "training", text)
+    for claim in statement.get(CLAIMS_FIELD, ()):
+        _print_line(console, "claimed by a publisher", claim["statement"])
     _print_line(console, "assumptions", f"\n{'':{_MARGIN + 2}}".join(statement["assumptions"]))
 
 

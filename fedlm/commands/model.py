@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 from rich.console import Console
@@ -10,6 +10,10 @@ from rich.markup import escape
 
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
+from fedlm.fl_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,15 @@ class ImportCommand:
     """Folder of the model."""
     out: Path
     """Folder of the run to make."""
+    publisher_epsilon: float | None = None
+    """What the publisher claims of the weights' privacy: statements of runs that begin with them quote it as the
+    publisher's, with its unit. It is not checked, and is part of no epsilon of a run."""
+    publisher_delta: float | None = None
+    """Delta of that epsilon."""
+    publisher_unit: str | None = None
+    """Whose presence it hides, in the publisher's words, such as "sequence of 1,024 tokens"."""
+    publisher_source: str | None = None
+    """Where the publisher says so: a URL, or the title of a report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +79,33 @@ def _import(argv: list[str]) -> int:
     from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, OF_A_PUBLISHER
     from fedlm.simulations.weights.importing import TOKENIZER_FILE, import_model
 
-    found = import_model(command.folder, command.out)
+    claim = _claim(command)
+    found = import_model(command.folder, command.out, claim)
     types = ", ".join(f"{number} of {dtype}" for dtype, number in found.dtypes.items())
     _tell(f"{found.parameters:,} parameters in tensors: {types}; {found.vocabulary_size:,} token ids")
     _tell(f"privacy: {NOT_PRIVATE}: {OF_A_PUBLISHER}")
+    _tell(f"claimed by the publisher: {'nothing that is known' if claim is None else claim.words()}")
     _tell(
         f"train it with: --model {found.model} --init-from {command.out}, on data of its tokenizer: "
         f"fedlm data import SOURCE ... --vocabulary {command.out / TOKENIZER_FILE} --out FOLDER"
     )
     return 0
+
+
+def _claim(command: ImportCommand) -> "PublisherClaim | None":
+    from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
+
+    names = ("epsilon", "delta", "unit", "source")
+    given = {name: getattr(command, f"publisher_{name}") for name in names}
+    missing = [f"publisher_{name}" for name, value in given.items() if value is None]
+    if len(missing) == len(names):
+        return None
+    if missing:
+        raise ConfigurationError(
+            f"the publisher's claim has no {', '.join(missing)}; an epsilon says nothing without its delta, unit and "
+            "source: give all four, or none"
+        )
+    return PublisherClaim(**given)
 
 
 def _export(argv: list[str]) -> int:

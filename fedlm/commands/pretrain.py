@@ -34,7 +34,17 @@ class PretrainCommand:
 
 _ESSENTIALS = (
     *("out", "model", "data", "init_from", "steps", "batch_size", "length", "unit", "privacy", "epsilon"),
-    *("noise_multiplier", "delta", "clip_norm", "optimizer", "learning_rate", "schedule", "seed", "evaluate_every"),
+    *(
+        "noise_multiplier",
+        "noise_batch_ratio",
+        "delta",
+        "clip_norm",
+        "optimizer",
+        "learning_rate",
+        "schedule",
+        "seed",
+        "evaluate_every",
+    ),
     *("checkpoint_every", "devices"),
 )
 

@@ -19,6 +19,10 @@ NOT_PRIVATE = "NOT PRIVATE"
 REPEATABLE = "the noise follows from the experiment's seed"
 IMPORTED = "imported"
 """In what a checkpoint says of parameters that were not trained here: what is known of them."""
+MODEL_IMPORT = "model import"
+"""The command by which they came here."""
+CLAIM_FIELD = "publisher_claim"
+"""In what a checkpoint says of imported parameters: what their publisher claims, see `PublisherClaim`."""
 NOTHING_PROMISED = "it was trained without privacy"
 OF_A_PUBLISHER = "its weights were imported, and what their publisher promises of them was not checked"
 TUNING_FIELD = "tuning"
@@ -30,7 +34,7 @@ UNRECORDED = "a version of fedlm that wrote down neither what its first paramete
 class Phase(NamedTuple):
     """One training that parameters went through, as it stood when the next one began."""
 
-    command: str  # `simulate`, `serve` or `pretrain`
+    command: str  # `simulate`, `serve`, `pretrain` or `model import`
     folder: str  # where it was
     steps: int  # rounds, or steps, that the parameters have seen
     parameters_sha256: str  # of the parameters that the next training began with
@@ -42,6 +46,8 @@ class Phase(NamedTuple):
     # of its ledger: the hashes of its first and last records, and their number
     ledger: dict[str, Any] | None = None
     tuning: dict[str, Any] | None = None  # what it was compared with, see `TUNING_FIELD`
+    # of imported parameters: what their publisher claims, see `PublisherClaim`; None where that is not known
+    claim: dict[str, Any] | None = None
 
     @property
     def words(self) -> str:
@@ -109,7 +115,7 @@ def command_of(about: dict[str, Any]) -> str:
     if "pretraining" in about:
         return "pretrain"
     if IMPORTED in about:
-        return "model import"
+        return MODEL_IMPORT
     # A deployment's settings are recorded under the name of a simulation's, but have no data.
     return "simulate" if "data" in settings_in(about) else "serve"
 
@@ -123,4 +129,7 @@ def why_not_private(about: dict[str, Any]) -> str:
 
 def as_records(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:
     """Make JSON-able records, which `recorded_ancestry` reads."""
-    return [phase._asdict() for phase in ancestry]
+    records = [phase._asdict() for phase in ancestry]
+    return [
+        {name: value for name, value in record.items() if name != "claim" or value is not None} for record in records
+    ]

@@ -27,6 +27,7 @@ from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_selection import composed_bounds
+from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims, quoted_claims
 from fedlm.fl_core.privacy.spending import (
     Spending,
     common_adjacency,
@@ -67,7 +68,7 @@ class Statement(NamedTuple):
     def sentence(self) -> str:
         """Say it in one sentence."""
         if self.total is None:
-            said = f"{NOT_PRIVATE}: {'; '.join(self.not_private)}"
+            said = not_private_with_claims(f"{NOT_PRIVATE}: {'; '.join(self.not_private)}", self.ancestry)
             alone = self.not_private == (REPEATABLE,) and not self.ancestry and self.vocabulary.private is None
             would_be = f"{self.own.sentence()}; {self.vocabulary.sentence()}"
             return f"{said}. With secret noise it would be {would_be}" if alone else said
@@ -75,14 +76,16 @@ class Statement(NamedTuple):
         chosen = [_selection_words(law) for law in [law_of(self.tuning)] if law is not None]
         words = [self.total.sentence(), *chosen, *(f"composed with {one}" for one in composed)]
         words += [f"assumed: {one}" for one in _assumed(self.ancestry, self.tuning)]
-        return "; ".join([*words, self.vocabulary.sentence()])
+        claims = [one.sentence(private=True) for one in quoted_claims(self.ancestry)]
+        return "; ".join([*words, self.vocabulary.sentence(), *claims])
 
     def as_terms(self) -> dict[str, Any]:
         """Make what `fedlm account` shows of it: the fields of the guarantee, without an epsilon and with `not_private`
-        where nothing is promised, `vocabulary_origin`, and `ancestry`."""
+        where nothing is promised, `vocabulary_origin`, `ancestry` and `publisher_claims`."""
         said: dict[str, Any] = {ORIGIN_FIELD: self.vocabulary.as_json()}
         if self.ancestry:
             said["ancestry"] = as_records(self.ancestry)
+        said |= claims_as_json(self.ancestry, self.total is not None)
         if self.total is not None:
             return self.total.as_json() | said
         fields = self.own.as_json()
@@ -92,7 +95,7 @@ class Statement(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Make what a summary says of it: `privacy`, one sentence; `privacy_guarantee`, all of it, None where there is
         none; `not_private_because`, why; `ancestry`, what the first parameters went through;
-        `tuning`, what it was compared with; and `vocabulary_origin`."""
+        `tuning`, what it was compared with; `vocabulary_origin`; and of imported weights `publisher_claims`."""
         return {
             "privacy": self.sentence(),
             "privacy_guarantee": None if self.total is None else self.total.as_json(),
@@ -100,6 +103,7 @@ class Statement(NamedTuple):
             "ancestry": as_records(self.ancestry),
             TUNING_FIELD: self.tuning,
             ORIGIN_FIELD: self.vocabulary.as_json(),
+            **claims_as_json(self.ancestry, self.total is not None),
         }
 
 
@@ -177,6 +181,7 @@ class Joint(NamedTuple):
         reasons = {"not_private": "; ".join(self.not_private)} if self.not_private else {}
         return self._asdict() | {
             "trainings": as_records(self.trainings),
+            **claims_as_json(self.trainings, not self.not_private),
             "vocabularies": [origin.as_json() for origin in self.vocabularies],
             "epsilon": self.epsilon if finite else None,
             "assumptions": list(self.assumptions),

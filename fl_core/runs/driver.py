@@ -16,8 +16,9 @@ import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, recorded_ancestry
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
+from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.processes import gather, is_first, together
@@ -227,9 +228,11 @@ class Run:
 
     def _without_promise(self) -> dict[str, Any]:
         about = self._identity.about()
+        ancestry = recorded_ancestry(about)
         return {
-            "privacy": NOT_PRIVATE,
+            "privacy": not_private_with_claims(NOT_PRIVATE, ancestry),
             "ancestry": about.get("ancestry", []),
+            **claims_as_json(ancestry, private=False),
             ORIGIN_FIELD: about[ORIGIN_FIELD],
         }
 

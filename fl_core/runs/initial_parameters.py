@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ancestry import (
+    CLAIM_FIELD,
     IMPORTED,
     NOT_PRIVATE,
     InitialData,
@@ -19,6 +20,7 @@ from fedlm.fl_core.privacy.ancestry import (
     why_not_private,
 )
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
+from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.models.base import Params
@@ -135,6 +137,7 @@ def _training_of(folder: Path, about: dict[str, Any], rounds: int, digest: str) 
             training_data_sha256=about.get("training_data_sha256"),
             people="same",
             not_private=why_not_private(about),
+            claim=_claim_in(folder, about),
         )
         return phase, recorded_ancestry(about)
     from fedlm.fl_core.privacy.statement import training_in
@@ -150,6 +153,15 @@ def _training_of(folder: Path, about: dict[str, Any], rounds: int, digest: str) 
         why = "its ledger, of an earlier version of fedlm, does not say which parameters were released"
         phase = phase._replace(not_private=why)
     return phase, recorded_ancestry(ledger.about)
+
+
+def _claim_in(folder: Path, about: dict[str, Any]) -> dict[str, Any] | None:
+    """Read what the publisher of imported parameters claims. Raises CheckpointError where that is damaged."""
+    try:
+        claim = PublisherClaim.from_json(about.get(CLAIM_FIELD) if IMPORTED in about else None)
+    except ConfigurationError as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+    return None if claim is None else claim.as_json()
 
 
 def ledger_in(folder: Path) -> "PrivacyLedger | None":

@@ -26,6 +26,7 @@ from fedlm.fl_core.privacy.ancestry import (
     why_not_private,
 )
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
+from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims
 from fedlm.fl_core.privacy.spending import law_of
 from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
@@ -199,7 +200,8 @@ def _stated(run: Path, about: dict[str, Any]) -> dict[str, Any]:
     ]
     ledger = ledger_in(run)
     if ledger is None:
-        promise: dict[str, Any] = {"privacy": NOT_PRIVATE, "privacy_guarantee": None}
+        said = not_private_with_claims(NOT_PRIVATE, nameless)
+        promise = {"privacy": said, "privacy_guarantee": None, **claims_as_json(nameless, private=False)}
         return promise | {"ancestry": _without_fingerprints(nameless), "not_private_because": [why_not_private(about)]}
     statement = state_plan(ledger.plan, ledger.delta, about | {"ancestry": as_records(nameless)})
     # The epsilon of a run that nobody had chosen is no property of one that was.

@@ -12,6 +12,12 @@ class ClientText(NamedTuple):
     sentences: list[str]  # in their original order, case kept; each becomes one example
     split: str | None = None  # train, heldout or test, where the source says to which the text belongs
     order: int = 0  # a client's texts are put in this order, a time say; those of equal order keep the source's
+    completions: list[str] | None = None  # what completes each sentence, where these are prompts
+
+    @property
+    def text(self) -> list[str]:
+        """All of it."""
+        return [*self.sentences, *(self.completions or ())]
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.models.base import Batch
 from fedlm.models.special_tokens import PAD_ID, SpecialTokens
@@ -65,6 +65,13 @@ class Split(Protocol):
     def sequences(self, client: int, length: int, rows: np.ndarray | None = None) -> np.ndarray:
         """Return examples of a client as `FederatedData.sequences` does, cut or padded to `length + 1`."""
 
+    @property
+    def has_completions(self) -> bool:
+        """Whether each example is a prompt and what completes it."""
+
+    def completion_starts(self, client: int, length: int, rows: np.ndarray | None = None) -> np.ndarray | None:
+        """Say where completions begin in the same sequences, int32 [n]; None where they have no prompts."""
+
 
 class DataSet(Protocol):
     """A federated data set, whatever holds it: a `TokenStore` on disk, or a `DataInMemory`."""
@@ -102,7 +109,7 @@ class StoredData:
 
     def __init__(self, split: Split, length: int):
         self._split, self._length = split, length
-        self.num_examples = split.num_examples
+        self.num_examples, self.has_completions = split.num_examples, split.has_completions
 
     @property
     def client_ids(self) -> list[str]:
@@ -111,6 +118,21 @@ class StoredData:
 
     def sequences(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
         return self._split.sequences(client, self._length, rows)
+
+    def completion_starts(self, client: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """Say where completions begin in the same sequences of a split that has them, int32 [n]."""
+        starts = self._split.completion_starts(client, self._length, rows)
+        assert starts is not None
+        return starts
+
+
+def refuse_completions(store: DataSet, doing: str) -> None:
+    """Refuse prompts and completions, as a ConfigurationError, where all text would be taken alike."""
+    if store.split("train").has_completions:
+        raise ConfigurationError(
+            f"{store.path}: has prompts and completions, and {doing} would not tell the ones from the others; give "
+            "data that was imported as texts, or train with `fedlm pretrain`"
+        )
 
 
 def open_splits(store: DataSet, names: Iterable[str], length: int) -> dict[str, StoredData]:
@@ -134,25 +156,32 @@ def evaluation_batches(
     ends = np.cumsum(data.num_examples[clients])
     total = int(data.num_examples.sum()) if max_examples is None else min(int(data.num_examples.sum()), max_examples)
     own_rows = range(batch_size) if own_rows is None else own_rows
+    stored = data if isinstance(data, StoredData) and data.has_completions else None
     for start in range(0, total, batch_size):
         first, last = (min(start + row, total) for row in (own_rows.start, own_rows.stop))
         tokens, filled = np.full((len(own_rows), length + 1), PAD_ID, np.int32), 0
-        for found in _sequences(data, clients, ends, first, last):
+        starts = np.ones(len(own_rows), np.int32) if stored else None
+        for client, wanted in _rows(data, clients, ends, first, last):
+            found = data.sequences(client, wanted)
             tokens[filled : filled + len(found)] = found
+            if stored is not None and starts is not None:
+                starts[filled : filled + len(found)] = stored.completion_starts(client, wanted)
             filled += len(found)
-        yield Batch(tokens, (np.arange(len(tokens)) < filled).astype(np.float32))  # type: ignore[arg-type]
+        weight = (np.arange(len(tokens)) < filled).astype(np.float32)
+        yield Batch(tokens, weight, starts)  # type: ignore[arg-type]
 
 
-def _sequences(
+def _rows(
     data: FederatedData, clients: np.ndarray, ends: np.ndarray, first: int, last: int
-) -> Iterator[np.ndarray]:
-    """Fetch examples `first` to `last` of clients laid end to end, each of which ends where `ends` says."""
+) -> Iterator[tuple[int, np.ndarray | None]]:
+    """Name examples `first` to `last` of clients laid end to end, each of which ends where `ends` says: a client, and
+    some of its rows, or None for all."""
     place = int(np.searchsorted(ends, first, side="right"))
     while first < last:
         end, size = int(ends[place]), int(data.num_examples[clients[place]])
         until = min(last, end)
         rows = np.arange(first, until) - (end - size)
-        yield data.sequences(int(clients[place]), None if len(rows) == size else rows)
+        yield int(clients[place]), None if len(rows) == size else rows
         first, place = until, place + 1
 
 

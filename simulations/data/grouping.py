@@ -25,6 +25,7 @@ _SCHEMA = pa.schema(
         pa.field("split", pa.string()),
         pa.field("order", pa.int64(), nullable=False),
         pa.field("sentences", pa.list_(pa.string()), nullable=False),
+        pa.field("completions", pa.list_(pa.string())),
     ]
 )
 _SUMMARY = b"summary"
@@ -36,6 +37,7 @@ class RunSummary:
 
     texts: int  # number of `ClientText`s
     sentences: int  # number of their sentences
+    with_completions: int  # number of `ClientText`s that are prompts with completions
     splits: list[str]  # those that the source named
     group_bytes: list[int]  # bytes of text in each group
     skipped: dict[str, int]
@@ -46,7 +48,7 @@ class GroupedClient(NamedTuple):
     """All text of one client."""
 
     client_id: str
-    texts: list[tuple[str | None, list[str]]]  # (split named by the source, sentences) in order
+    texts: list[ClientText]  # in order
 
 
 def client_digest(client_id: str) -> bytes:
@@ -62,14 +64,14 @@ def write_run(path: Path, texts: Iterable[ClientText], skipped: SkippedCounts) -
     groups: list[list[ClientText]] = [[] for _ in range(NUM_GROUPS)]
     group_bytes = [0] * NUM_GROUPS
     digests: dict[str, int] = {}
-    count = sentences = 0
+    count = sentences = with_completions = 0
     splits = set()
     for text in texts:
         if not text.sentences:
             skipped.add("text without a sentence")
             continue
         try:
-            size = sum(len(sentence.encode()) for sentence in text.sentences)
+            size = sum(len(sentence.encode()) for sentence in text.text)
             group = digests.get(text.client_id)
             if group is None:
                 group = digests[text.client_id] = client_digest(text.client_id)[0]
@@ -80,18 +82,20 @@ def write_run(path: Path, texts: Iterable[ClientText], skipped: SkippedCounts) -
         group_bytes[group] += size
         count += 1
         sentences += len(text.sentences)
+        with_completions += text.completions is not None
         if text.split is not None:
             splits.add(text.split)
-    summary = RunSummary(count, sentences, sorted(splits), group_bytes, skipped.as_dict(), skipped.first_places())
+    counts = (count, sentences, with_completions)
+    summary = RunSummary(*counts, sorted(splits), group_bytes, skipped.as_dict(), skipped.first_places())
     schema = _SCHEMA.with_metadata({_SUMMARY: json.dumps(asdict(summary))})
     beside = path.with_name(path.name + ".partial")
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.OSFile(str(beside), "wb") as file, pa.ipc.new_file(file, schema, options=options) as writer:
         for group_texts in groups:
             columns: Sequence = list(
-                zip(*((t.client_id, t.split, t.order, t.sentences) for t in group_texts), strict=True)
+                zip(*((t.client_id, t.split, t.order, t.sentences, t.completions) for t in group_texts), strict=True)
             )
-            columns = columns or [[], [], [], []]
+            columns = columns or [[], [], [], [], []]
             arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
     beside.replace(path)
@@ -109,14 +113,14 @@ def read_clients(runs: Sequence[Path], groups: range) -> Iterator[GroupedClient]
 
     The runs are given in the order of the source's parts. All text of the groups is in memory at once.
     """
-    rows: dict[str, list[tuple[int, int, str | None, list[str]]]] = {}
+    rows: dict[str, list[ClientText]] = {}
     for run in runs:
         with pa.memory_map(str(run)) as file:
             reader = pa.ipc.open_file(file)
             batches = [reader.get_batch(group) for group in groups]
             columns = [column.to_pylist() for column in pa.Table.from_batches(batches).columns]
-        for client_id, split, order, sentences in zip(*columns, strict=True):
-            texts = rows.setdefault(client_id, [])
-            texts.append((order, len(texts), split, sentences))
+        for client_id, split, order, sentences, completions in zip(*columns, strict=True):
+            rows.setdefault(client_id, []).append(ClientText(client_id, sentences, split, order, completions))
     for client_id in sorted(rows, key=client_digest):
-        yield GroupedClient(client_id, [(split, sentences) for _, _, split, sentences in sorted(rows.pop(client_id))])
+        # Sorting keeps those of equal order as they are.
+        yield GroupedClient(client_id, sorted(rows.pop(client_id), key=lambda text: text.order))

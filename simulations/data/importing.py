@@ -61,9 +61,11 @@ ENCODE_BYTES = 16 << 20
 """Bytes of text that one task tokenizes."""
 ENCODE_SENTENCES = 20_000
 """Sentences tokenized at once: enough to keep the tokenizer's threads busy."""
+NOTHING_TO_COMPLETE = "prompt or completion without a token"
+"""Why a pair is left out."""
 ENCODE_CHARACTERS = 4 << 20
 """Characters tokenized at once, about: documents are longer than sentences, and their words are all in memory."""
-_LAYOUT = 1  # of the hidden folder; one of another release is not gone on with
+_LAYOUT = 2  # of the hidden folder; one of another release is not gone on with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +129,7 @@ class _GroupedText(NamedTuple):
     settings: ImportSettings
     rule: SplitRule
     words_are_separated: bool
+    completions: bool = False  # whether sentences are prompts, which others complete
 
 
 class _EncodedGroups(NamedTuple):
@@ -208,12 +211,16 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
     rule = SplitRule.of_source(
         {split for summary in summaries for split in summary.splits}, task.settings.resplit, task.settings.seed
     )
-    text = _GroupedText(_runs(task.workspace), task.settings, rule, task.source.words_are_separated)
+    completions = _has_completions(summaries)
+    text = _GroupedText(_runs(task.workspace), task.settings, rule, task.source.words_are_separated, completions)
     tokenizer = _tokenizer_stage(task, summaries, text)
     encoded = _encode_stage(task, summaries, text, tokenizer)
     parameters = {**_jsonable(task.settings), "splits": rule.description}
     origin = task.vocabulary_origin
-    with StoreWriter(out, task.name, tokenizer, parameters, overwrite, vocabulary_origin=origin) as writer:
+    writer = StoreWriter(
+        out, task.name, tokenizer, parameters, overwrite, vocabulary_origin=origin, completions=completions
+    )
+    with writer:
         for done, groups in enumerate(encoded, start=1):
             for split, file in groups.files.items():
                 writer.append(split, file)
@@ -221,6 +228,16 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
             task.progress("write", done, len(encoded), "groups")
         writer.record_skipped(skipped)
     return read_header(out)
+
+
+def _has_completions(summaries: Sequence[RunSummary]) -> bool:
+    """Say whether a source's texts are prompts with completions. Raises DataError where only some are."""
+    texts, found = (sum(getattr(one, name) for one in summaries) for name in ("texts", "with_completions"))
+    if found not in (0, texts):
+        raise DataError(
+            f"{found} of {texts} texts are prompts with completions, expected all or none. Import the others apart."
+        )
+    return found > 0
 
 
 def _read_stage(task: _Import) -> list[RunSummary]:
@@ -278,9 +295,9 @@ def _count_words(text: _GroupedText, share: float, groups: range) -> Counter[str
         sentence
         for client in read_clients(text.runs, groups)
         if int.from_bytes(client_digest(client.client_id)[8:16]) < share * 2**64
-        for split, texts in client.texts
-        if text.rule.split(client.client_id, split) == "train"
-        for sentence in texts
+        for some in client.texts
+        if text.rule.split(client.client_id, some.split) == "train"
+        for sentence in some.text
     )
     return count_words(sentences, text.settings, text.words_are_separated)
 
@@ -289,7 +306,8 @@ def _count_contributions(text: _GroupedText, groups: range) -> Counter[str]:
     """Add up what clients may add to the counts of a private vocabulary, each a function of its own text alone."""
     settings, total = text.settings, Counter[str]()
     for client in read_clients(text.runs, groups):
-        sentences = counted_texts(client.client_id, client.texts, settings.resplit, settings.seed)
+        texts = [(some.split, some.text) for some in client.texts]
+        sentences = counted_texts(client.client_id, texts, settings.resplit, settings.seed)
         words = count_words(sentences, settings, text.words_are_separated)
         total.update(contribution(client.client_id, words, settings.vocabulary_words_per_client))
     return total
@@ -329,10 +347,14 @@ def _encode_groups(text: _GroupedText, workspace: Path, fingerprint: str, groups
         return _EncodedGroups(files, skipped)
     tokenizer = _tokenizer(workspace / TOKENIZER_FILE, fingerprint)
     with disk_errors(record):
-        writers = {split: SplitWriter(file, tokenizer.vocabulary_size) for split, file in files.items()}
+        writers = {
+            split: SplitWriter(file, tokenizer.vocabulary_size, completions=text.completions)
+            for split, file in files.items()
+        }
         try:
-            for split, client_id, sequences in _encode(text, groups, tokenizer, skipped):
-                writers[split].add(client_id, sequences)
+            for split, client_id, examples in _encode(text, groups, tokenizer, skipped):
+                prompts = [prompt for _, prompt in examples] if text.completions else None
+                writers[split].add(client_id, [tokens for tokens, _ in examples], prompts)
             for writer in writers.values():
                 writer.finish()
         finally:
@@ -349,24 +371,30 @@ def _tokenizer(path: Path, fingerprint: str) -> Tokenizer:
     return Tokenizer.load(path)
 
 
+_Example = tuple[NDArray[np.int32], int]
+"""Its tokens, and how many of them are its prompt."""
+
+
 def _encode(
     text: _GroupedText, groups: range, tokenizer: Tokenizer, skipped: SkippedCounts
-) -> Iterator[tuple[str, str, list[NDArray[np.int32]]]]:
-    """Yield (split, client id, token sequences) of every client and split."""
+) -> Iterator[tuple[str, str, list[_Example]]]:
+    """Yield (split, client id, examples) of every client and split."""
     for chunk in _chunks(read_clients(text.runs, groups)):
-        encoded = iter(tokenizer.encode_batch([s for client in chunk for _, texts in client.texts for s in texts]))
+        encoded = iter(tokenizer.encode_batch([s for client in chunk for some in client.texts for s in some.text]))
         for client in chunk:
-            by_split: dict[str, list[NDArray[np.int32]]] = {}
-            for given, texts in client.texts:
-                sequences = [next(encoded) for _ in texts]
-                kept = [sequence for sequence in sequences if len(sequence)]
-                skipped.add("sentence without a token", len(texts) - len(kept), f"client {client.client_id!r}")
-                if kept:
-                    by_split.setdefault(text.rule.split(client.client_id, given), []).extend(kept)
-            examples = sum(map(len, by_split.values()))
-            if not examples:
+            by_split: dict[str, list[_Example]] = {}
+            for some in client.texts:
+                sequences = [next(encoded) for _ in some.sentences]
+                examples, what = [(sequence, 0) for sequence in sequences if len(sequence)], "sentence without a token"
+                if some.completions is not None:
+                    examples, what = _completed(sequences, [next(encoded) for _ in sequences]), NOTHING_TO_COMPLETE
+                skipped.add(what, len(sequences) - len(examples), f"client {client.client_id!r}")
+                if examples:
+                    by_split.setdefault(text.rule.split(client.client_id, some.split), []).extend(examples)
+            number = sum(map(len, by_split.values()))
+            if not number:
                 skipped.add("client without text", place=f"client {client.client_id!r}")
-            elif examples < text.settings.min_examples:
+            elif number < text.settings.min_examples:
                 reason = f"client with fewer than {text.settings.min_examples} examples"
                 skipped.add(reason, place=f"client {client.client_id!r}")
             else:
@@ -374,13 +402,20 @@ def _encode(
                     yield split, client.client_id, by_split[split]
 
 
+def _completed(prompts: list[NDArray[np.int32]], completions: list[NDArray[np.int32]]) -> list[_Example]:
+    """Put completions behind their prompts, where neither is empty."""
+    pairs = zip(prompts, completions, strict=True)
+    return [(np.concatenate(pair), len(pair[0])) for pair in pairs if all(map(len, pair))]
+
+
 def _chunks(clients: Iterable[GroupedClient]) -> Iterator[list[GroupedClient]]:
     chunk: list[GroupedClient] = []
     sentences = characters = 0
     for client in clients:
         chunk.append(client)
-        sentences += sum(len(texts) for _, texts in client.texts)
-        characters += sum(len(text) for _, texts in client.texts for text in texts)
+        texts = [text for some in client.texts for text in some.text]
+        sentences += len(texts)
+        characters += sum(map(len, texts))
         if sentences >= ENCODE_SENTENCES or characters >= ENCODE_CHARACTERS:
             yield chunk
             chunk, sentences, characters = [], 0, 0

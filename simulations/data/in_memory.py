@@ -28,6 +28,8 @@ from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettin
 class TokensInMemory:
     """The clients of one split with their token sequences, without BOS and EOS."""
 
+    has_completions = False
+
     def __init__(self, clients: Mapping[str, ClientExamples], special_tokens: SpecialTokens = OWN):
         self.client_ids, self._special_tokens = list(clients), special_tokens
         self._clients = list(clients.values())
@@ -39,6 +41,9 @@ class TokensInMemory:
 
     def sequences(self, client: int, length: int, rows: np.ndarray | None = None) -> np.ndarray:
         return padded_sequences(self._clients[client], length, rows, self._special_tokens)
+
+    def completion_starts(self, client: int, length: int, rows: np.ndarray | None = None) -> None:
+        return None
 
     def digest(self) -> list[Any]:
         """Make a JSON-able fingerprint of every client."""
@@ -58,6 +63,8 @@ class TokensInMemory:
 class RowsInMemory:
     """The clients of one split with rows, int32 [examples, width] each, that models read as they are."""
 
+    has_completions = False
+
     def __init__(self, clients: Mapping[str, NDArray[np.int32]]):
         self.client_ids = list(clients)
         self._clients = list(clients.values())
@@ -71,6 +78,9 @@ class RowsInMemory:
                 f"{found.shape[1] - 1}, for a row is length + 1 wide"
             )
         return found if rows is None else found[rows]
+
+    def completion_starts(self, client: int, length: int, rows: np.ndarray | None = None) -> None:
+        return None
 
     def fingerprint(self) -> str:
         """Make the fingerprint of all clients."""

@@ -17,7 +17,12 @@ from fedlm.fl_core.scores import ClientSums, example_sums, scores_from_totals, s
 from fedlm.models.base import Params
 from fedlm.models.losses import ExampleSums
 from fedlm.models.precision import precision_scope
-from fedlm.simulations.data.federated_data import InMemoryData, evaluation_batches, rows_per_device
+from fedlm.simulations.data.federated_data import (
+    InMemoryData,
+    evaluation_batches,
+    refuse_completions,
+    rows_per_device,
+)
 from fedlm.simulations.evaluation.client_evaluation import (
     Evaluation,
     Observer,
@@ -56,6 +61,7 @@ def personalize(
             f"the client algorithm {type(training.algorithm).__name__} needs what the server remembers from round to "
             "round, which there is nothing of for a client alone"
         )
+    refuse_completions(run.store, "personalization")
     rate = run.settings["client_learning_rate"] if client_learning_rate is None else client_learning_rate
     data = run.split(split)
     clients = choose_clients(data, split, _FEWEST_EXAMPLES, max_clients)

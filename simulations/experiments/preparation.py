@@ -24,7 +24,7 @@ from fedlm.models.base import Model
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import SpecialTokens
-from fedlm.simulations.data.federated_data import DataSet, StoredData, open_splits
+from fedlm.simulations.data.federated_data import DataSet, StoredData, open_splits, refuse_completions
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.engine.cohort_engine import ClientWork
 from fedlm.simulations.engine.cohort_samplers import Cohorts, make_cohorts
@@ -150,6 +150,7 @@ def prepare(
         own.check_private()
     precision = resolve_precision(settings.precision, jax.default_backend())
     store = own.data or TokenStore.open(experiment.data)
+    refuse_completions(store, "a simulation")
     splits: dict[str, Any] = open_splits(store, ("train", "heldout", "test"), settings.length)
     canaries = _canaries(experiment, store)
     train: Any = splits["train"] if canaries is None else WithCanaries(splits["train"], canaries)

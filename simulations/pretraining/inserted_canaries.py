@@ -118,6 +118,13 @@ class UnitsWithCanaries(Units):
         tokens[inserted, 0], weight[inserted, 0] = self.planted[place[inserted]], 1.0
         return tokens, weight
 
+    def completion_starts(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
+        indices = np.asarray(indices, np.int64)
+        inserted = indices >= super().count
+        starts = np.ones((len(indices), self.sequences_per_unit), np.int32)
+        starts[~inserted] = super().completion_starts(indices[~inserted])
+        return starts
+
 
 def random_sequences(
     rng: np.random.Generator, number: int, length: int, vocabulary_size: int, special_tokens: SpecialTokens = OWN

@@ -8,7 +8,7 @@ import optax
 from fedlm.fl_core.errors import ConfigurationError
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
-ScheduleName = Literal["constant", "linear", "cosine"]
+ScheduleName = Literal["constant", "linear", "cosine", "exponential"]
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "sgd": lambda rate, momentum, beta1, beta2, epsilon, decay: optax.sgd(rate, momentum or None),
@@ -21,16 +21,31 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 noise costs no privacy."""
 
 
-def learning_rates(schedule: ScheduleName, peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
+def learning_rates(
+    schedule: ScheduleName, peak: float, warmup_steps: int, steps: int, final: float = 0.0
+) -> optax.Schedule:
     """Make the learning rate of every step: it grows in equal steps to its peak during the warm-up, then stays or falls
-    to 0 at the last step. Raises ConfigurationError where the warm-up does not leave a step."""
+    until it would be `final` in the step after the last. Raises ConfigurationError where the warm-up does not leave a
+    step, or the schedule does not fall to such a rate."""
+    if not 0 <= final < peak:
+        raise ConfigurationError(
+            f"final_learning_rate is {final}, but must be at least 0 and below the learning rate, {peak}"
+        )
+    if schedule == "constant" and final:
+        raise ConfigurationError("final_learning_rate does nothing with the schedule constant; leave it out")
+    if schedule == "exponential" and not final:
+        raise ConfigurationError(
+            "the schedule exponential needs a final_learning_rate above 0, for by the same factor in every step no "
+            "rate falls to 0"
+        )
     if not 0 <= warmup_steps < steps:
         raise ConfigurationError(f"warmup_steps is {warmup_steps}, but must lie between 0 and steps - 1, {steps - 1}")
     after = steps - warmup_steps
     decays = {
         "constant": optax.constant_schedule(peak),
-        "linear": optax.linear_schedule(peak, 0.0, after),
-        "cosine": optax.cosine_decay_schedule(peak, after),
+        "linear": optax.linear_schedule(peak, final, after),
+        "cosine": optax.cosine_decay_schedule(peak, after, final / peak),
+        "exponential": optax.exponential_decay(peak, after, final / peak if final else 0.5),
     }
     warmup = optax.linear_schedule(peak / max(warmup_steps, 1), peak, max(warmup_steps - 1, 1))
     return optax.join_schedules([warmup, decays[schedule]], [warmup_steps])

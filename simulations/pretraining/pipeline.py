@@ -39,7 +39,9 @@ class LogicalBatch:
 
     step: int
     size: int  # how many units were drawn, on all processes together; those that only fill chunks are not counted
-    fields: dict[str, NDArray[Any]]  # arrays [chunks, rows, K, ...] by name: `tokens`, or what a transform made of them
+    # arrays [chunks, rows, K, ...] by name: `tokens`, with `completion_start` where there are prompts, or what a
+    # transform made of them
+    fields: dict[str, NDArray[Any]]
     weight: NDArray[np.float32]  # float32 [chunks, rows, K], 0 for what only fills a chunk or a unit
 
     @property
@@ -71,8 +73,8 @@ def logical_batches(
     Args:
       physical_batch: units in a chunk, on all processes together.
       process_count: how many there are. Each makes `physical_batch / process_count` rows of every chunk.
-      transform: makes a batch's fields of the sequences; without it the one field is `tokens`,
-        int32 [chunks, rows, K, length + 1].
+      transform: makes a batch's fields of the sequences; without it the fields are `tokens`,
+        int32 [chunks, rows, K, length + 1], and where units have prompts `completion_start`, int32 [chunks, rows, K].
       prefetch: logical batches that are prepared ahead; each takes memory.
     """
     numbers = {
@@ -106,6 +108,10 @@ def _logical_batch(
     indices = indices.reshape(chunks, process_count, -1)[:, process_index].reshape(-1)
     tokens, weight = _padded_sequences(units, indices)
     fields = {"tokens": tokens} if transform is None else transform(step, indices, tokens)
+    if units.has_completions:
+        starts = np.ones(weight.shape, np.int32)
+        starts[indices >= 0] = units.completion_starts(indices[indices >= 0])
+        fields["completion_start"] = starts
     return LogicalBatch(
         step=step,
         size=len(drawn),

@@ -1,5 +1,6 @@
 """A central training run whose settings and data have been found to fit."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,6 +69,16 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     precision = resolve_precision(settings.precision, jax.default_backend())
     store = TokenStore.open(settings.data)
     model = with_precision(create_model(settings.model, store.vocabulary_size, store.special_tokens), precision)
+    if store.has_completions and model.objective != "causal":
+        raise ConfigurationError(
+            f"the model {settings.model} predicts masked words, but {store.path} has prompts and completions; give a "
+            "model that predicts the next token, or data that was imported as texts"
+        )
+    # Recorded as if it had been given.
+    settings = dataclasses.replace(
+        settings, packing=settings.packing or ("none" if store.has_completions else "packed")
+    )
+    assert settings.packing is not None
     units = open_units(
         store,
         "train",
@@ -85,6 +96,7 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     delta = settings.delta or units.count**-1.1
     private = settings.privacy != "none"
     clipping, notice = _clipping(settings, model)
+    notice = "; ".join(one for one in (notice, units.cut) if one) or None
     training_data = store.training_data(check=private)
     budget_of(store.path, private and settings.noise_seed == "entropy")
     initial = None

@@ -7,8 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlm.fl_core.client_examples import cut_of_prompts
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import host_rng
+from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.pretraining.token_stream import TokenStream, open_stream
@@ -33,7 +35,8 @@ def open_units(
       length: tokens that a model reads in one sequence, at least 1.
       unit: `example`, one sequence each, or `user`, all that a client has, up to `sequences_per_unit` sequences.
       packing: `none` makes each stored example a sequence, cut or padded. `packed` lays examples end to end and cuts
-        them into sequences without padding: all clients' for the unit `example`, each client's for `user`.
+        them into sequences without padding: all clients' for the unit `example`, each client's for `user`. Prompts and
+        their completions cannot be packed.
       sequences_per_unit: K; 1 for the unit `example`.
       seed: chooses, with a user's name, the sequences of users who have more than K; not negative, of any size.
       cache: a folder for the tokens; see `open_stream`.
@@ -54,6 +57,11 @@ def open_units(
         raise ConfigurationError(
             f"sequences_per_unit is {sequences_per_unit}, but must be 1 where the unit is an example. "
             "Choose the unit user, or leave sequences_per_unit away"
+        )
+    if packing == "packed" and store.has_completions:
+        raise ConfigurationError(
+            f"packing is packed, but {store.path} has prompts and completions, each pair a sequence of its own; leave "
+            "packing out, or give none"
         )
     return Units(open_stream(store, split, cache), split, length, unit, packing, sequences_per_unit, seed)
 
@@ -78,13 +86,21 @@ class Units:
         return self._windows(len(self.stream.tokens)) if self.packing == "packed" else self.stream.num_examples
 
     @property
+    def has_completions(self) -> bool:
+        """Whether each sequence is a prompt and what completes it, on which alone models are trained."""
+        return self.stream.prompt_lengths is not None
+
+    @property
     def unit(self) -> str:
         """What a unit is, in the words of a privacy statement."""
         if self.kind == "user":
             most = "1 sequence" if self.sequences_per_unit == 1 else f"{self.sequences_per_unit} sequences"
-            return f"all text of one user, of which at most {most} of {self.length} tokens are trained on"
+            each = " with a prompt and its completion" if self.has_completions else ""
+            return f"all text of one user, of which at most {most} of {self.length} tokens{each} are trained on"
         if self.packing == "packed":
             return f"one packed sequence of {self.length} tokens"
+        if self.has_completions:
+            return f"one prompt with its completion, of which at most {self.length} tokens are read"
         return f"one example, of which at most {self.length} tokens are trained on"
 
     @property
@@ -99,6 +115,21 @@ class Units:
                 "Neighbouring sequences share one token."
             )
         return "A user with several examples is spread over as many units. The promise is per example, not per user."
+
+    @property
+    def cut(self) -> str | None:
+        """Say how many examples are too long for a sequence, and what is left out of them; None where none is."""
+        if self.stream.prompt_lengths is None:
+            return None
+        tokens = np.diff(self.stream.starts)
+        longer = int((tokens > self.length + 1).sum())
+        if not longer:
+            return None
+        ended = int((tokens - self.stream.prompt_lengths > self.length + 1).sum())
+        return (
+            f"{longer:,} of {self.stream.num_examples:,} examples are longer than {self.length} tokens: their prompts "
+            f"lose their beginnings, and {ended:,} completions, which are longer by themselves, their ends"
+        )
 
     def describe(self) -> dict[str, Any]:
         """Describe the units for a run's record; JSON-able."""
@@ -137,7 +168,34 @@ class Units:
         else:
             present = np.ones((len(indices), 1), bool)
             starts, stops = self._bounds(None, indices[:, None])
-        return self._cut(starts, stops), present.astype(np.float32)
+        if not self.has_completions:
+            return self._cut(starts, stops), present.astype(np.float32)
+        _, cut = self._prompts(starts)
+        tokens = self._cut(starts + cut, stops)
+        tokens[..., 0] = np.where(present, self.stream.tokens.take(starts, mode="clip"), PAD_ID)
+        return tokens, present.astype(np.float32)
+
+    def completion_starts(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Say where completions begin in `sequences` of the same units, where units have them: int32 [n, K], at least
+        1."""
+        indices = np.asarray(indices, np.int64)
+        if self.kind == "user":
+            numbers, _ = self._chosen(indices)
+            starts, _ = self._bounds(indices[:, None], numbers)
+        else:
+            starts, _ = self._bounds(None, indices[:, None])
+        lengths, cut = self._prompts(starts)
+        return (1 + lengths - cut).astype(np.int32)
+
+    def _prompts(self, starts: NDArray[np.int64]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+        """Return how long the prompts of the examples are that begin at `starts` in the stream, integer of its shape,
+        and how much of each is left out."""
+        assert self.stream.prompt_lengths is not None
+        # A user may have no example at all.
+        examples = np.minimum(np.searchsorted(self.stream.starts, starts), self.stream.num_examples - 1)
+        lengths = self.stream.prompt_lengths[examples]
+        tokens = self.stream.starts[examples + 1] - self.stream.starts[examples] - 2  # without BOS and EOS
+        return lengths, cut_of_prompts(tokens, lengths, self.length)
 
     def _windows(self, tokens: Any) -> Any:
         """Return how many windows of length + 1 tokens, each overlapping the next by one, cover some tokens."""

@@ -46,8 +46,8 @@ def plan_privacy(
         )
 
     def planned(bands: int | None) -> PrivacyPlan:
-        if settings.noise_multiplier is not None:
-            return with_noise(settings.noise_multiplier, bands)
+        if settings.given_noise_multiplier is not None:
+            return with_noise(settings.given_noise_multiplier, bands)
         noise = functools.partial(with_noise, bands=bands)
         return calibrate_total(noise, delta, settings.epsilon, None, training_data, ancestry, known, vocabulary)
 

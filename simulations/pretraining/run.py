@@ -26,7 +26,7 @@ from fedlm.models.precision import precision_scope
 from fedlm.simulations.pretraining.evaluation import scored_batches
 from fedlm.simulations.pretraining.flops import peak_flops, training_flops_per_token
 from fedlm.simulations.pretraining.masking import MaskedWords
-from fedlm.simulations.pretraining.optimizers import OPTIMIZERS, learning_rates
+from fedlm.simulations.pretraining.optimizers import OPTIMIZERS
 from fedlm.simulations.pretraining.pipeline import LogicalBatch, logical_batches
 from fedlm.simulations.pretraining.preparing import (
     PreparedPretraining,
@@ -150,7 +150,7 @@ class _Training:
     def __init__(self, prepared: PreparedPretraining, run: Run, observer: Observer):
         settings = prepared.settings
         self._prepared, self._run, self._observer = prepared, run, observer
-        rates = learning_rates(settings.schedule, settings.learning_rate, settings.warmup_steps, settings.steps)
+        rates = settings.learning_rates()
         optimizer = OPTIMIZERS[settings.optimizer](
             rates, settings.momentum, settings.beta1, settings.beta2, settings.adam_epsilon, settings.weight_decay
         )

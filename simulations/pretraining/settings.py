@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import optax
+
 from fedlm.fl_core.clipping.clip_functions import ClipName
 from fedlm.fl_core.clipping.methods import Clipping, MethodName
 from fedlm.fl_core.composed_settings import check_value_types
@@ -18,7 +20,8 @@ from fedlm.simulations.pretraining.optimizers import OptimizerName, ScheduleName
 from fedlm.simulations.pretraining.privacy_units import Packing, Unit
 from fedlm.simulations.pretraining.trainer import Sharding
 
-_OF_PRIVACY = ("epsilon", "noise_multiplier", "delta", "truncated_batch_size", "bands")
+_TARGETS = ("epsilon", "noise_multiplier", "noise_batch_ratio")
+_OF_PRIVACY = (*_TARGETS, "delta", "truncated_batch_size", "bands")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +53,11 @@ class _Model:
     unit: Unit = "example"
     """What is sampled, clipped and hidden as a whole. example: one sequence. user: all that a client of the store has,
     up to sequences-per-unit sequences."""
-    packing: Packing = "packed"
+    packing: Packing | None = None
     """packed: texts are laid end to end and cut into sequences without padding. none: each stored example is a sequence
-    of its own, cut or padded."""
+    of its own, cut or padded. Where it is not given, none for prompts with completions, which cannot be packed, and
+    packed for texts. Too long an example loses the beginning of its prompt, and the end of a completion that is too
+    long by itself."""
     sequences_per_unit: int = 1
     """K, sequences of a user at most; only with the unit user."""
 
@@ -73,6 +78,9 @@ class _Privacy:
     """Choose the noise so that the whole run is (this, delta)-differentially private."""
     noise_multiplier: float | None = None
     """Instead of epsilon: standard deviation of the noise on a step's sum, in clip norms."""
+    noise_batch_ratio: float | None = None
+    """Instead of either: that of the noise on a step's mean, noise-multiplier / batch-size, by which trainings of any
+    batch size compare (McKenna et al. 2025, "Scaling laws for differentially private language models")."""
     delta: float | None = None
     """At which epsilon is stated; the number of units to the power -1.1 where it is not given."""
     adjacency: Adjacency = "add_or_remove"
@@ -104,7 +112,10 @@ class _Optimization:
     learning_rate: float = 1e-3
     """Highest learning rate."""
     schedule: ScheduleName = "constant"
-    """How the learning rate falls after the warm-up, to 0 at the last step."""
+    """How the learning rate falls after the warm-up, to final-learning-rate at the end: linear by the same amount in
+    every step, exponential by the same factor, cosine along half a wave. constant: it does not fall."""
+    final_learning_rate: float = 0.0
+    """To which it falls; above 0 where exponential."""
     warmup_steps: int = 0
     """Steps over which the learning rate grows to its highest."""
     momentum: float = 0.0
@@ -169,12 +180,25 @@ class Pretraining(_Canaries, _Computation, _Optimization, _Privacy, _Model):
                 _at_least_1(name, getattr(self, name))
         check_learning_rates("learning_rate", self.learning_rate)
         check_seeds("seed", self.seed)
-        learning_rates(self.schedule, self.learning_rate, self.warmup_steps, self.steps)
+        self.learning_rates()
         if self.canaries < 0:
             raise ConfigurationError(f"canaries is {self.canaries}, but must not be negative")
         check_initial_data(self.init_from, self.initial_data)
         self._check_optimizer()
         self._check_privacy()
+
+    def learning_rates(self) -> optax.Schedule:
+        """Make the learning rate of every step; see `optimizers.learning_rates`."""
+        return learning_rates(
+            self.schedule, self.learning_rate, self.warmup_steps, self.steps, self.final_learning_rate
+        )
+
+    @property
+    def given_noise_multiplier(self) -> float | None:
+        """The noise multiplier, however it is given; None where epsilon says how large it is."""
+        if self.noise_batch_ratio is not None:
+            return self.noise_batch_ratio * self.batch_size
+        return self.noise_multiplier
 
     def _check_optimizer(self) -> None:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
@@ -196,11 +220,11 @@ class Pretraining(_Canaries, _Computation, _Optimization, _Privacy, _Model):
                 raise ConfigurationError(f"privacy is none, but mechanism is {self.mechanism}; leave it out")
             return
         Clipping(self.clipping, self.clip_norm, self.clip_function)
-        targets = [name for name in ("epsilon", "noise_multiplier") if name in given]
+        targets = [name for name in _TARGETS if name in given]
         if len(targets) != 1:
             raise ConfigurationError(
-                f"give exactly one of epsilon and noise_multiplier, not {' and '.join(targets) or 'none'}; or "
-                "privacy none, for a run that is NOT PRIVATE"
+                f"give exactly one of epsilon, noise_multiplier and noise_batch_ratio, not "
+                f"{' and '.join(targets) or 'none'}; or privacy none, for a run that is NOT PRIVATE"
             )
         value = getattr(self, targets[0])
         if not (value > 0 and math.isfinite(value)):
@@ -209,10 +233,10 @@ class Pretraining(_Canaries, _Computation, _Optimization, _Privacy, _Model):
             raise ConfigurationError("truncated_batch_size does nothing with the sampling poisson; leave it out")
         if self.bands is not None and self.mechanism == "gaussian":
             raise ConfigurationError("bands does nothing with the mechanism gaussian; leave it out")
-        if self.mechanism == "banded" and self.bands is None and self.noise_multiplier is not None:
+        if self.mechanism == "banded" and self.bands is None and targets != ["epsilon"]:
             raise ConfigurationError(
                 "mechanism is banded, but bands is not given, and can only be chosen for an epsilon; give bands, or "
-                "epsilon in place of noise_multiplier"
+                f"epsilon in place of {targets[0]}"
             )
 
 

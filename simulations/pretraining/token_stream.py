@@ -32,6 +32,8 @@ class TokenStream:
     Attributes:
       tokens: uint16 or uint32 [tokens], with BOS before and EOS after each example; memory-mapped.
       starts: int64 [examples + 1], where each example's BOS is, then the number of tokens; memory-mapped.
+      prompt_lengths: int32 [examples], the tokens of each example's prompt, which follow BOS; memory-mapped. None where
+        the store has no prompts.
     """
 
     def __init__(self, folder: Path, split: ClientSplit) -> None:
@@ -40,6 +42,9 @@ class TokenStream:
         # Plain views: a subclass of arrays would cost more than reading a few of its items.
         self.tokens: NDArray[np.unsignedinteger] = np.asarray(_mapped(folder / "tokens.npy"))
         self.starts: NDArray[np.int64] = np.asarray(_mapped(folder / "starts.npy"))
+        self.prompt_lengths: NDArray[np.int32] | None = None
+        if split.has_completions:
+            self.prompt_lengths = np.asarray(_mapped(folder / "prompts.npy"))
         self.num_examples = split.header.examples
         self.num_clients = split.num_clients
         self._split = split
@@ -93,6 +98,10 @@ def _record(store: TokenStore, split: str, clients: ClientSplit) -> str:
 def _write_stream(folder: Path, clients: ClientSplit, dtype: np.dtype[Any], special_tokens: SpecialTokens) -> None:
     examples = clients.header.examples
     _write_array(folder / "starts.npy", np.dtype(np.int64), examples + 1, _starts(clients))
+    if clients.has_completions:
+        found = (clients.batch_prompt_lengths(batch) for batch in range(clients.num_batches))
+        prompts = (lengths for lengths in found if lengths is not None)
+        _write_array(folder / "prompts.npy", np.dtype(np.int32), examples, prompts)
     pieces = (
         _with_ends(clients.batch_values(batch), clients.batch_lengths(batch), special_tokens)
         for batch in range(clients.num_batches)

@@ -27,7 +27,7 @@ from fedlm.simulations.weights.tensor_files import write_tensors
 
 Format = Literal["huggingface", "safetensors", "stablehlo"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-_TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json")
+_TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
 class StoredModel(NamedTuple):

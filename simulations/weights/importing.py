@@ -14,7 +14,8 @@ import numpy as np
 
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.ancestry import IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
+from fedlm.fl_core.privacy.ancestry import CLAIM_FIELD, IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
+from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
@@ -29,7 +30,10 @@ from fedlm.simulations.weights.tensor_files import Tensor, open_tensors
 
 MODEL_FILE, TOKENIZER_FILE, ORIGINAL = "model.json", "tokenizer.json", "original"
 """In the run's folder: the model's description, our tokenizer, and what lay beside the weights."""
-_KEPT = (CONFIG_FILE, TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+_KEPT = (
+    *(CONFIG_FILE, TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"),
+    "chat_template.jinja",
+)
 _STEP = 1
 """A checkpoint has a number of steps, and it is not 0; how many the publisher took is not known."""
 _LENGTH = 128
@@ -47,12 +51,14 @@ class ImportedModel(NamedTuple):
     dtypes: dict[str, int]  # how many tensors are of each type
 
 
-def import_model(folder: Path, out: Path) -> ImportedModel:
+def import_model(folder: Path, out: Path, claim: PublisherClaim | None = None) -> ImportedModel:
     """Make a run of a model's folder: config.json, safetensors and tokenizer.json; whole or not at all.
 
     Args:
       folder: as `transformers` or `fedlm model export` wrote it.
       out: the run's folder to make.
+      claim: what the publisher promises of the weights, for the statements of runs that begin with them; None where
+        nothing is known.
 
     Raises:
       DataError: a file is missing, cut off, or does not fit the others.
@@ -77,6 +83,7 @@ def import_model(folder: Path, out: Path) -> ImportedModel:
         "vocabulary": adopted.tokenizer.fingerprint,
         "training_data_sha256": None,
         ORIGIN_FIELD: VocabularyOrigin("given").as_json(),
+        CLAIM_FIELD: None if claim is None else claim.as_json(),
     }
     with made_whole(out) as made:
         _write(made, layout.entry, params, about, adopted, folder)
@@ -169,6 +176,7 @@ def _write(
         "not_private_because": [OF_A_PUBLISHER],
         "parameters_sha256": parameters_digest(params),
         "vocabulary_sha256": about["vocabulary"],
+        CLAIM_FIELD: about[CLAIM_FIELD],
         IMPORTED: about[IMPORTED],
     }
     (made / SUMMARY_FILE).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

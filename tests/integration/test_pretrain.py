@@ -177,7 +177,9 @@ def test_a_private_run_says_what_it_spent_and_starts_a_simulation(small_store, t
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"noise_multiplier": None}, "exactly one of epsilon and noise_multiplier"),
+        ({"noise_multiplier": None}, "exactly one of epsilon, noise_multiplier and noise_batch_ratio"),
+        ({"schedule": "exponential"}, "needs a final_learning_rate above 0"),
+        ({"final_learning_rate": 1e-4}, "does nothing with the schedule constant"),
         ({"privacy": "none"}, "privacy is none, but noise_multiplier is set"),
         ({"batch_size": 10**6}, "units"),
         ({"bands": 2}, "bands does nothing with the mechanism gaussian"),

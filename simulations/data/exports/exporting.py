@@ -10,6 +10,7 @@ from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.exports.base import Export, ExportSettings
 from fedlm.simulations.data.exports.registry import EXPORTS
+from fedlm.simulations.data.federated_data import refuse_completions
 from fedlm.simulations.data.sources.base import Progress
 from fedlm.simulations.data.store.token_store import TokenStore
 
@@ -44,6 +45,7 @@ def export_store(
     if name not in EXPORTS:
         raise ConfigurationError(f"format is {name!r}, expected one of: {', '.join(EXPORTS)}")
     export, settings = EXPORTS[name](), settings or ExportSettings()
+    refuse_completions(store, "an export")
     out = Path(os.path.abspath(out))
     export.check(store, settings)
     workspace = out.with_name(f".{out.name}.export")

@@ -26,9 +26,11 @@ def arrow_errors(path: Path) -> Iterator[None]:
 def check_schema(schema: pa.Schema, settings: RowSettings, path: Path) -> None:
     """Raise DataError unless a table has the columns that are read, each once, of types that can be read."""
     check_columns(schema.names, settings, str(path))
+    texts = (settings.prompt, settings.completion) if settings.has_completions else (settings.text,)
     for name, fits, expected in (
         (settings.user, _is_user, "strings or whole numbers"),
-        (settings.text, _is_string, "strings"),
+        *((name, _is_string, "strings") for name in texts),
+        (settings.messages, pa.types.is_nested, "lists of messages"),
         (settings.split, _is_string, "strings"),
         (settings.order, _is_order, "whole numbers or times"),
     ):

@@ -39,6 +39,7 @@ class CsvTables(RowSettings):
     and a line is a row."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.separator) != 1 or not self.separator.isascii() or self.separator in '"\r\n':
             raise ConfigurationError(
                 f"delimiter is {self.delimiter!r}, but must be one ASCII character, not a quotation mark or newline"
@@ -50,10 +51,10 @@ class CsvTables(RowSettings):
         return "\t" if self.delimiter == "\\t" else self.delimiter
 
     def files(self) -> list[Path]:
-        return existing_files(self.paths)
+        return [*existing_files(self.paths), *self.template_files()]
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        files = self.files()
+        files = existing_files(self.paths)
         headers = {path: read_header(self, path) for path in files}
         parts = (part for path in files for part in byte_parts(path, row_end_finder(self)))
         return Reading.of_files(files, parts, functools.partial(read_rows, self, headers))

@@ -41,10 +41,13 @@ class HuggingFaceDataset(RowSettings):
     """The folder."""
 
     def files(self) -> list[Path]:
+        return [*self._tables(), *self.template_files()]
+
+    def _tables(self) -> list[Path]:
         return existing_files([shard.path for shard in _shards(self)])
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        files = self.files()
+        files = self._tables()
         for path in files:
             _check_file(path, self)
         parts = (part for shard in _shards(self) for part in row_parts(shard, self))

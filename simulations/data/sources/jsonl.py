@@ -21,17 +21,18 @@ from fedlm.simulations.data.sources.user_rows import NOT_UTF8, RowSettings, exis
 class JsonLines(RowSettings):
     """Your own users' text as JSON Lines: one object a line, with a user (or none) and a text.
 
-    Files may be compressed: .gz, .bz2 or .xz.
+    Files may be compressed: .gz, .bz2 or .xz. In place of a text a line may have a prompt and what completes it, or the
+    messages of a conversation.
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """The files."""
 
     def files(self) -> list[Path]:
-        return existing_files(self.paths)
+        return [*existing_files(self.paths), *self.template_files()]
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        files = self.files()
+        files = existing_files(self.paths)
         parts = (part for path in files for part in byte_parts(path, last_line_end))
         return Reading.of_files(files, parts, functools.partial(read_lines, self))
 

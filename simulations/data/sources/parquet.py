@@ -29,10 +29,13 @@ class ParquetTables(RowSettings):
     """The files. A folder stands for the files in it whose names end in .parquet."""
 
     def files(self) -> list[Path]:
+        return [*self._tables(), *self.template_files()]
+
+    def _tables(self) -> list[Path]:
         return existing_files([file for path in self.paths for file in _files_of(path)])
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        files = self.files()
+        files = self._tables()
         rows = sum(_check_file(path, self) for path in files)
         parts = (part for path in files for part in row_parts(path, self))
         return Reading("rows", rows, parts, functools.partial(read_rows, self))
@@ -61,7 +64,7 @@ def row_parts(path: Path, settings: RowSettings, part_bytes: int = PART_BYTES) -
         for index in range(file.num_row_groups):
             group = file.metadata.row_group(index)
             columns = (group.column(column) for column in range(group.num_columns))
-            group_bytes = sum(c.total_uncompressed_size for c in columns if c.path_in_schema in settings.fields)
+            group_bytes = sum(c.total_uncompressed_size for c in columns if _is_read(c, settings))
             if groups and size + group_bytes > part_bytes:
                 yield Part(RowPart(path, first, groups), rows)
                 groups, first, rows, size = [], first + rows, 0, 0
@@ -86,6 +89,12 @@ def read_rows(settings: RowSettings, part: RowPart, skipped: SkippedCounts) -> I
         for batch in _batches(file, settings, part.rows, BATCH_ROWS):
             yield from batch_text(batch, settings, part.path, first, skipped)
             first += batch.num_rows
+
+
+def _is_read(chunk: pq.ColumnChunkMetaData, settings: RowSettings) -> bool:
+    """Say whether a chunk is of a column that is read, or of a field in one."""
+    path = chunk.path_in_schema
+    return any(path == name or path.startswith(f"{name}.") for name in settings.fields)
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -5,11 +5,12 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.byte_parts import unreadable
+from fedlm.simulations.data.sources.chat_templates import ASSISTANT, load_template, template_files
 from fedlm.simulations.data.sources.english import split_sentences
 
 NOT_UTF8 = "bytes that are not UTF-8"
@@ -46,14 +47,47 @@ class RowSettings:
     examples: Literal["sentences", "texts"] | None = None
     """What makes an example: each sentence of a text, or each text as a whole. None stands for sentences where there
     are users, and for texts where there are documents."""
+    prompt: str | None = None
+    """In place of a text: name of the field with a prompt. A row is then one example, its prompt and its completion,
+    of which `fedlm pretrain` trains on the completion alone. Both are encoded apart and as they are, so that a space
+    between them must stand in one of them."""
+    completion: str | None = None
+    """Name of the field with what completes the prompt."""
+    messages: str | None = None
+    """In place of prompt and completion: name of the field with a conversation, a list of objects with role and
+    content. Its last message must be the assistant's, and is the completion; all before it is the prompt."""
+    chat_template: Path | None = None
+    """How messages are written: a chat_template.jinja, a tokenizer_config.json that has one, or the folder of a model
+    with one of these, which may be what `fedlm model import` made."""
 
     words_are_separated = False
+
+    def __post_init__(self) -> None:
+        if (self.prompt is None) != (self.completion is None):
+            raise ConfigurationError("prompt and completion go together; give both, or neither")
+        if (self.messages is None) != (self.chat_template is None):
+            raise ConfigurationError("messages and chat_template go together; give both, or neither")
+        if self.messages is not None and self.prompt is not None:
+            raise ConfigurationError("messages stand in place of prompt and completion; leave out one of them")
+        unused = [name for name, default in (("text", "text"), ("examples", None)) if getattr(self, name) != default]
+        if self.has_completions and unused:
+            raise ConfigurationError(f"{' and '.join(unused)} does nothing where a row has a completion; leave it out")
+
+    @property
+    def has_completions(self) -> bool:
+        """Whether a row is a prompt and what completes it."""
+        return self.prompt is not None or self.messages is not None
 
     @functools.cached_property
     def fields(self) -> list[str]:
         """The names of the fields that are read, each once."""
-        named = (self.user, self.text, self.split, self.order)
+        texts = (self.prompt, self.completion, self.messages) if self.has_completions else (self.text,)
+        named = (self.user, *texts, self.split, self.order)
         return list(dict.fromkeys(name for name in named if name is not None))
+
+    def template_files(self) -> list[Path]:
+        """The files that say how messages are written; raises DataError where they are missing."""
+        return [] if self.chat_template is None else template_files(self.chat_template)
 
 
 def existing_files(paths: Sequence[Path]) -> list[Path]:
@@ -99,7 +133,7 @@ def row_text(
     `place` is file and line or row, for messages; the row belongs to `split` where no field says it.
     """
     _check_fields(row.keys(), settings, place)
-    text, client_id = row[settings.text], None
+    client_id = None
     if settings.user is not None:
         user = row[settings.user]
         if _is_missing(user):
@@ -108,32 +142,85 @@ def row_text(
         client_id = _user_id(user)
         if client_id is None:
             raise DataError(f"{place}: {settings.user!r} is {_shown(user)}, expected a string or a whole number.")
-    if _is_missing(text):
-        skipped.add("empty text", place=place)
-        return
-    if not isinstance(text, str):
-        raise DataError(f"{place}: {settings.text!r} is {_shown(text)}, expected a string.")
-    words = text.split()
-    if not words:
-        skipped.add("empty text", place=place)
+    read = _pair if settings.has_completions else _sentences
+    found = read(row, settings, place, skipped)
+    if found is None:
         return
     split = split if settings.split is None else _split(row[settings.split], settings.split, place)
-    as_sentences = settings.examples == "sentences" or (settings.examples is None and settings.user is not None)
     yield ClientText(
-        client_id=document_id(words, split) if client_id is None else client_id,
-        sentences=split_sentences(" ".join(words)) if as_sentences else [text],
+        client_id=document_id(found.words, split) if client_id is None else client_id,
+        sentences=found.sentences,
         split=split,
         order=_order(row, settings, place),
+        completions=found.completions,
     )
 
 
+class _Content(NamedTuple):
+    """What a row has to be trained on; for a document without a name, also what names it."""
+
+    words: Sequence[str]
+    sentences: list[str]
+    completions: list[str] | None = None
+
+
+def _sentences(row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts) -> _Content | None:
+    """Return a row's text, or count why there is none."""
+    text = _string(row, settings.text, place)
+    words = text.split()
+    if not words:
+        skipped.add("empty text", place=place)
+        return None
+    as_sentences = settings.examples == "sentences" or (settings.examples is None and settings.user is not None)
+    return _Content(words, split_sentences(" ".join(words)) if as_sentences else [text])
+
+
+def _string(row: Mapping[str, Any], field: str, place: str) -> str:
+    """Return a field's text, empty where it is missing."""
+    text = row[field]
+    if _is_missing(text):
+        return ""
+    if not isinstance(text, str):
+        raise DataError(f"{place}: {field!r} is {_shown(text)}, expected a string.")
+    return text
+
+
+def _pair(row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts) -> _Content | None:
+    """Return a row's prompt and completion, or count why there are none."""
+    if settings.messages is not None:
+        assert settings.chat_template is not None
+        messages = [] if _is_missing(row[settings.messages]) else row[settings.messages]
+        if not isinstance(messages, list) or not all(map(_is_message, messages)):
+            raise DataError(
+                f"{place}: {settings.messages!r} is {_shown(messages)}, expected a list of objects with a role and a "
+                "content, both strings."
+            )
+        if len(messages) < 2 or messages[-1]["role"] != ASSISTANT:
+            skipped.add(f"conversation that does not end with an answer of the role {ASSISTANT!r}", place=place)
+            return None
+        pair = load_template(settings.chat_template).pair(messages, place)
+    else:
+        assert settings.prompt is not None
+        assert settings.completion is not None
+        pair = _string(row, settings.prompt, place), _string(row, settings.completion, place)
+    if not all(text.strip() for text in pair):
+        skipped.add("empty prompt or completion", place=place)
+        return None
+    return _Content(pair, [pair[0]], [pair[1]])
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("role", "content"))
+
+
 def _check_fields(found: Collection[str], settings: RowSettings, place: str, advice: str = "") -> None:
+    texts = "--prompt and --completion, or --messages" if settings.has_completions else "--text"
     for name in settings.fields:
         if name not in found:
             raise DataError(
                 f"{place}: has no field {name!r}, only {', '.join(map(repr, found)) or 'none'}. "
-                "Name the fields with --user, --text, --split and --order; where texts have no users, say --user None."
-                f"{advice}"
+                f"Name the fields with --user, {texts}, --split and --order; where texts have no users, say --user "
+                f"None.{advice}"
             )
 
 

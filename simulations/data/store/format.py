@@ -46,6 +46,7 @@ class StoreHeader:
     first_skipped: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)  # what the store was made with
     vocabulary_origin: VocabularyOrigin = UNKNOWN  # which of its people the vocabulary tells of, and what
+    completions: bool = False  # whether each example is a prompt and what completes it
 
 
 def split_file(name: str) -> str:
@@ -58,24 +59,27 @@ def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
 
 
-def schema(vocabulary_size: int) -> pa.Schema:
-    """Return the columns of a split: one row a client, its examples a list of lists of token ids.
+def schema(vocabulary_size: int, completions: bool = False) -> pa.Schema:
+    """Return the columns of a split: one row a client, its examples a list of lists of token ids, and of completions a
+    list of how many of each example's tokens are its prompt.
 
     Offsets are 32 bits wide: they count from the start of a record batch, and batches are bounded.
     """
     token = pa.from_numpy_dtype(token_dtype(vocabulary_size))
-    return pa.schema(
-        [
-            pa.field("client_id", pa.string(), nullable=False),
-            pa.field("examples", pa.list_(pa.list_(token)), nullable=False),
-        ]
-    )
+    columns = [
+        pa.field("client_id", pa.string(), nullable=False),
+        pa.field("examples", pa.list_(pa.list_(token)), nullable=False),
+    ]
+    prompts = [pa.field("prompt_lengths", pa.list_(pa.int32()), nullable=False)]
+    return pa.schema(columns + (prompts if completions else []))
 
 
 def write_header(directory: Path, header: StoreHeader) -> None:
     """Write `store.json`."""
     document = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(header)}
     del document[ORIGIN_FIELD]
+    if not header.completions:
+        del document["completions"]
     if header.vocabulary_origin.recorded:
         document[ORIGIN_FIELD] = header.vocabulary_origin.as_json()
     (directory / HEADER_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -141,4 +145,5 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         first_skipped={str(reason): str(place) for reason, place in document.get("first_skipped", {}).items()},
         parameters=dict(document["parameters"]),
         vocabulary_origin=VocabularyOrigin.from_json(document.get(ORIGIN_FIELD)),
+        completions=bool(document.get("completions", False)),
     )

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
+from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, completion_starts, padded_sequences
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.models.special_tokens import OWN, SpecialTokens
@@ -107,6 +107,11 @@ class TokenStore:
         return self.header.vocabulary_origin
 
     @property
+    def has_completions(self) -> bool:
+        """Whether each example is a prompt and what completes it."""
+        return self.header.completions
+
+    @property
     def contents(self) -> str:
         """A fingerprint of what the header says of the data: its tokenizer, and counts and sizes of its splits."""
         splits = {name: asdict(split) for name, split in self.header.splits.items()}
@@ -140,7 +145,11 @@ class TokenStore:
             raise DataError(f"{self.path}: has no split {name!r}. Choose one of {', '.join(SPLITS)}.")
         if name not in self._splits:
             self._splits[name] = ClientSplit(
-                self.path / split_file(name), self.header.splits[name], self.vocabulary_size, self.special_tokens
+                self.path / split_file(name),
+                self.header.splits[name],
+                self.vocabulary_size,
+                self.special_tokens,
+                self.has_completions,
             )
         return self._splits[name]
 
@@ -152,24 +161,32 @@ class _Columns(NamedTuple):
     client_offsets: NDArray[np.int32]  # [clients + 1], counts examples
     example_offsets: NDArray[np.int32]  # [examples + 1], counts tokens
     values: NDArray[np.unsignedinteger]  # [tokens]
+    prompt_lengths: NDArray[np.int32] | None  # [examples]; None where there are no prompts
 
 
 class ClientSplit:
     """The clients of one split, numbered from 0 in the order they were written.
 
     The path is that of an Arrow IPC file with the columns `client_id` and `examples`; the vocabulary's size sets the
-    width of the values. Raises DataError where the file is not such an Arrow file.
+    width of the values; `completions` says whether each example is a prompt and what completes it, with the column
+    `prompt_lengths`. Raises DataError where the file is not such an Arrow file.
     """
 
     def __init__(
-        self, path: Path, header: SplitHeader, vocabulary_size: int, special_tokens: SpecialTokens = OWN
+        self,
+        path: Path,
+        header: SplitHeader,
+        vocabulary_size: int,
+        special_tokens: SpecialTokens = OWN,
+        completions: bool = False,
     ) -> None:
         self.path = path
         self.special_tokens = special_tokens
         self.header = header
+        self.has_completions = completions
         self._first = np.concatenate([[0], np.cumsum(header.batch_clients, dtype=np.int64)]).tolist()
         self._reader = self._read(lambda: pa.ipc.open_file(pa.memory_map(str(path))))
-        if self._reader.schema != schema(vocabulary_size):
+        if self._reader.schema != schema(vocabulary_size, completions):
             raise self._damaged("found other columns: " + ", ".join(map(str, self._reader.schema)))
         if self._reader.num_record_batches != len(header.batch_clients):
             raise self._damaged(
@@ -211,11 +228,18 @@ class ClientSplit:
         columns = self._columns(batch)
         first, last = columns.client_offsets[row : row + 2].tolist()
         offsets = columns.example_offsets[first : last + 1]
-        return ClientExamples(columns.values[offsets[0] : offsets[-1]], offsets)
+        prompts = None if columns.prompt_lengths is None else columns.prompt_lengths[first:last]
+        return ClientExamples(columns.values[offsets[0] : offsets[-1]], offsets, prompts)
 
     def sequences(self, index: int, length: int, rows: NDArray[np.integer] | None = None) -> NDArray[np.int32]:
         """Return a client's examples as `padded_sequences` makes them."""
         return padded_sequences(self.client(index), length, rows, self.special_tokens)
+
+    def completion_starts(
+        self, index: int, length: int, rows: NDArray[np.integer] | None = None
+    ) -> NDArray[np.int32] | None:
+        """Say where completions begin in the same sequences; None where the store has no prompts."""
+        return completion_starts(self.client(index), length, rows)
 
     def fingerprint(self) -> str:
         """Read everything, and make the fingerprint of all clients."""
@@ -223,7 +247,8 @@ class ClientSplit:
         for batch in range(self.num_batches):
             columns = self._columns(batch)
             ids, counts = columns.client_ids.to_pylist(), np.diff(columns.client_offsets)
-            fingerprint.add(ids, counts, np.diff(columns.example_offsets), columns.values)
+            lengths = np.diff(columns.example_offsets)
+            fingerprint.add(ids, counts, lengths, columns.values, columns.prompt_lengths)
         return fingerprint.hexdigest()
 
     def batch_lengths(self, batch: int) -> NDArray[np.int32]:
@@ -233,6 +258,10 @@ class ClientSplit:
     def batch_values(self, batch: int) -> NDArray[np.unsignedinteger]:
         """Return the tokens `[tokens]` of one record batch, a view of the mapped file."""
         return self._columns(batch).values
+
+    def batch_prompt_lengths(self, batch: int) -> NDArray[np.int32] | None:
+        """Return int32 `[examples]`: the tokens of every prompt of one record batch; None where there are none."""
+        return self._columns(batch).prompt_lengths
 
     @property
     def num_batches(self) -> int:
@@ -252,6 +281,7 @@ class ClientSplit:
             client_offsets=examples.offsets.to_numpy(),
             example_offsets=examples.values.offsets.to_numpy(),
             values=examples.values.values.to_numpy(),
+            prompt_lengths=record.column(2).values.to_numpy() if self.has_completions else None,
         )
         found = (record.num_rows, columns.client_offsets[-1], columns.example_offsets[-1])
         expected = (self.header.batch_clients[batch], len(columns.example_offsets) - 1, len(columns.values))
@@ -259,6 +289,11 @@ class ClientSplit:
             raise self._damaged(
                 f"record batch {batch} has (clients, examples, tokens) {tuple(map(int, found))} instead of {expected}"
             )
+        prompts, lengths = columns.prompt_lengths, np.diff(columns.example_offsets)
+        if prompts is not None and (
+            len(prompts) != len(lengths) or (len(prompts) and not ((prompts >= 0) & (prompts <= lengths)).all())
+        ):
+            raise self._damaged(f"record batch {batch} has prompts that are longer than their examples")
         return columns
 
     def _read(self, action: Callable[[], _Result]) -> _Result:

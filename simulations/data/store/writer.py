@@ -45,7 +45,8 @@ class StoreWriter:
     The store grows in a temporary directory beside its destination, is synced to disk and renamed into place when the
     block ends. When the block raises, the temporary directory is removed; when the process dies, the destination is as
     it was. Parameters, JSON-able, and where the vocabulary comes from are kept in the store's header. A record batch is
-    closed when it has `batch_clients` clients or `batch_bytes` bytes of tokens.
+    closed when it has `batch_clients` clients or `batch_bytes` bytes of tokens. With `completions`, each example is a
+    prompt and what completes it.
 
     Raises DataError where there is something at `path` that may not be replaced, DiskError where the disk refuses.
     """
@@ -60,12 +61,14 @@ class StoreWriter:
         batch_clients: int = BATCH_CLIENTS,
         batch_bytes: int = BATCH_BYTES,
         vocabulary_origin: VocabularyOrigin = UNKNOWN,
+        completions: bool = False,
     ) -> None:
         self.path = Path(os.path.abspath(path))
         self._source = source
         self._tokenizer = tokenizer
         self._parameters = dict(parameters or {})
         self._vocabulary_origin = vocabulary_origin
+        self._completions = completions
         self._overwrite = overwrite
         self._bounds = (batch_clients, batch_bytes)
         self._skipped = SkippedCounts()
@@ -99,13 +102,25 @@ class StoreWriter:
             shutil.rmtree(self._directory, ignore_errors=True)  # a killed writer may have left it
             self._directory.mkdir()
             self._splits = {
-                name: SplitWriter(self._directory / split_file(name), self._tokenizer.vocabulary_size, *self._bounds)
+                name: SplitWriter(
+                    self._directory / split_file(name),
+                    self._tokenizer.vocabulary_size,
+                    *self._bounds,
+                    completions=self._completions,
+                )
                 for name in SPLITS
             }
         return self
 
-    def add(self, split: str, client_id: str, sequences: Sequence[ArrayLike]) -> None:
-        """Append a client's examples, each the token ids, integers `[k]`, without BOS and EOS, not truncated.
+    def add(
+        self,
+        split: str,
+        client_id: str,
+        sequences: Sequence[ArrayLike],
+        prompt_lengths: Sequence[int] | None = None,
+    ) -> None:
+        """Append a client's examples, each the token ids, integers `[k]`, without BOS and EOS, not truncated; and, in a
+        store of completions, how many of each example's tokens are its prompt.
 
         A client is unique in its split, since it is the unit that privacy protects, and one in heldout is in no other
         split. Raises DataError where the client is there already, DiskError where the disk refuses, ValueError where
@@ -115,12 +130,12 @@ class StoreWriter:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")
         self._check_new(split, client_id)
         with disk_errors(self.path):
-            self._splits[split].add(client_id, sequences)
+            self._splits[split].add(client_id, sequences, prompt_lengths)
 
     def append(self, split: str, path: Path) -> None:
         """Append the clients of a file that a `SplitWriter` with the same tokenizer wrote; raises as `add` does."""
         with disk_errors(self.path), pa.memory_map(str(path)) as file:
-            for batch in _batches(path, file, self._tokenizer.vocabulary_size):
+            for batch in _batches(path, file, self._tokenizer.vocabulary_size, self._completions):
                 for client_id in batch.column(0).to_pylist():
                     self._check_new(split, client_id)
                 self._splits[split].append(batch)
@@ -156,7 +171,8 @@ class StoreWriter:
         headers = {name: split.finish() for name, split in self._splits.items()}
         vocabulary_size = self._tokenizer.vocabulary_size
         for name, header in headers.items():
-            written = ClientSplit(self._directory / split_file(name), header, vocabulary_size)
+            path = self._directory / split_file(name)
+            written = ClientSplit(path, header, vocabulary_size, completions=self._completions)
             headers[name] = replace(header, sha256=written.fingerprint())
         self._tokenizer.save(self._directory / TOKENIZER_FILE)
         write_header(
@@ -170,6 +186,7 @@ class StoreWriter:
                 first_skipped=self._skipped.first_places(),
                 parameters=self._parameters,
                 vocabulary_origin=self._vocabulary_origin,
+                completions=self._completions,
             ),
         )
         for file in sorted(self._directory.iterdir()):
@@ -187,12 +204,19 @@ class SplitWriter:
     """Collects clients into bounded record batches of one Arrow file; bounds are those of `StoreWriter`."""
 
     def __init__(
-        self, path: Path, vocabulary_size: int, batch_clients: int = BATCH_CLIENTS, batch_bytes: int = BATCH_BYTES
+        self,
+        path: Path,
+        vocabulary_size: int,
+        batch_clients: int = BATCH_CLIENTS,
+        batch_bytes: int = BATCH_BYTES,
+        *,
+        completions: bool = False,
     ) -> None:
         self._path = path
         self._vocabulary_size = vocabulary_size
         self._dtype = token_dtype(vocabulary_size)
-        self._schema = schema(vocabulary_size)
+        self._completions = completions
+        self._schema = schema(vocabulary_size, completions)
         self._batch_clients = batch_clients
         self._batch_tokens = max(1, batch_bytes // self._dtype.itemsize)
         self._file = pa.OSFile(str(path), "wb")
@@ -205,10 +229,11 @@ class SplitWriter:
         self._client_ids: list[str] = []
         self._counts: list[int] = []
         self._lengths: list[int] = []
+        self._prompt_lengths: list[int] = []
         self._tokens: list[np.ndarray] = []
         self._num_tokens = 0
 
-    def add(self, client_id: str, sequences: Sequence[ArrayLike]) -> None:
+    def add(self, client_id: str, sequences: Sequence[ArrayLike], prompt_lengths: Sequence[int] | None = None) -> None:
         arrays = [np.asarray(sequence, np.int64).reshape(-1) for sequence in sequences]
         tokens = np.concatenate([np.empty(0, np.int64), *arrays])
         if tokens.size and not (tokens.min() >= 0 and tokens.max() < self._vocabulary_size):
@@ -216,6 +241,12 @@ class SplitWriter:
                 f"client {client_id!r}: token ids span {tokens.min()} to {tokens.max()}, expected 0 to "
                 f"{self._vocabulary_size - 1}"
             )
+        if self._completions != (prompt_lengths is not None):
+            raise ValueError(f"client {client_id!r}: prompts belong into a store of completions, and only there")
+        for array, prompt in zip(arrays, prompt_lengths or (), strict=prompt_lengths is not None):
+            if not 0 <= prompt <= array.size:
+                raise ValueError(f"client {client_id!r}: a prompt of {prompt} tokens in an example of {array.size}")
+        self._prompt_lengths.extend(prompt_lengths or ())
         self._client_ids.append(client_id)
         self._counts.append(len(arrays))
         self._lengths.extend(array.size for array in arrays)
@@ -235,6 +266,9 @@ class SplitWriter:
         sequences = pa.ListArray.from_arrays(pa.array(_offsets(self._lengths)), pa.array(np.concatenate(self._tokens)))
         examples = pa.ListArray.from_arrays(pa.array(_offsets(self._counts)), sequences)
         columns = [pa.array(self._client_ids, pa.string()), examples]
+        if self._completions:
+            prompts = pa.array(self._prompt_lengths, pa.int32())
+            columns.append(pa.ListArray.from_arrays(pa.array(_offsets(self._counts)), prompts))
         self._write(pa.record_batch(columns, schema=self._schema))
         self._clear()
 
@@ -269,10 +303,12 @@ class SplitWriter:
                 self._file.close()
 
 
-def _batches(path: Path, file: pa.MemoryMappedFile, vocabulary_size: int) -> Iterator[pa.RecordBatch]:
+def _batches(
+    path: Path, file: pa.MemoryMappedFile, vocabulary_size: int, completions: bool
+) -> Iterator[pa.RecordBatch]:
     try:
         reader = pa.ipc.open_file(file)
-        if reader.schema != schema(vocabulary_size):
+        if reader.schema != schema(vocabulary_size, completions):
             raise DataError(f"{path}: found other columns: {reader.schema}, expected those of this store.")
         for index in range(reader.num_record_batches):
             yield reader.get_batch(index)

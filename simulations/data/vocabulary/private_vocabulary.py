@@ -56,7 +56,7 @@ def plan_of(settings: VocabularyPrivacySettings) -> PrivateVocabulary | None:
 def counted_texts(
     client_id: str, texts: Iterable[tuple[str | None, list[str]]], resplit: bool, seed: int
 ) -> Iterable[str]:
-    """Yield the sentences of a client that may be counted: a function of the client and of settings alone.
+    """Yield the texts, by split, of a client that may be counted: a function of the client and of settings alone.
 
     Which splits a source has, and so whether a tenth of the train split's users is held out, may depend on a single
     client. Users of whom that may be are never counted.

@@ -95,6 +95,59 @@ def test_equals_jax_privacy(method):
     )
 
 
+def with_completions(batch, rng):
+    """Let some tokens of each example be a prompt, which may be all that is not PAD."""
+    rows, length = batch.tokens.shape
+    return batch._replace(completion_start=jnp.asarray(rng.integers(1, length + 1, rows), jnp.int32))
+
+
+def mean_loss_of_completions(apply, params, batch, units):
+    """The mean over targets of completions by unit, position by position, in float64."""
+    logits = np.asarray(apply(params, batch.tokens[:, :-1]), np.float64)
+    logs = (
+        logits
+        - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        - logits.max(-1, keepdims=True)
+    )
+    means = []
+    for rows in np.split(np.arange(len(batch.weight)), units):
+        losses = [
+            -logs[row, place - 1, batch.tokens[row, place]]
+            for row in rows
+            for place in range(int(batch.completion_start[row]), batch.tokens.shape[1])
+            if batch.weight[row] and batch.tokens[row, place] != 0
+        ]
+        means.append(np.mean(losses) if losses else 0.0)
+    return np.array(means)
+
+
+@pytest.mark.parametrize("method", FAST)
+def test_completions_alone_are_clipped_as_by_vmap(method):
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        batch = with_completions(random_units(rng, 4, 2, 7, VOCABULARY), rng)
+        reference = compiled(Clipping("vmap", 0.5), model(), parameters(seed), batch, 4)
+        found = compiled(Clipping(method, 0.5), model(), parameters(seed), batch, 4)
+        assert_same(found, reference)
+        means = found.sums.loss / np.maximum(found.sums.tokens, 1)
+        expected = mean_loss_of_completions(model().apply, parameters(seed), batch, 4)
+        np.testing.assert_allclose(means, expected, rtol=1e-5, atol=1e-6)
+        # A unit all of whose tokens are prompts has no gradient, and is not dropped.
+        assert ((np.asarray(found.sums.tokens) == 0) == (np.asarray(found.norms) == 0)).all()
+
+
+def test_a_prompt_changes_a_completion_s_gradient_and_no_prompt_s_loss():
+    rng = np.random.default_rng(3)
+    batch = with_completions(random_units(rng, 1, 1, 7, VOCABULARY), rng)
+    tokens = jnp.asarray([[1, 4, 5, 6, 7, 8, 9, 2]])
+    batch = batch._replace(tokens=tokens, weight=jnp.ones(1), completion_start=jnp.array([5]))
+    whole = compiled(Clipping("vmap", 0.5), model(), parameters(), batch, 1)
+    assert whole.sums.tokens.tolist() == [3.0]
+    # Only what is read of a prompt counts: another target within it changes nothing that was not read before.
+    other = compiled(Clipping("vmap", 0.5), model(), parameters(), batch._replace(tokens=tokens.at[0, 1].set(9)), 1)
+    assert abs(float(other.norms[0] - whole.norms[0])) > 1e-6
+
+
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Logits in blocks that do not divide the vocabulary; programs are compiled anew."""
@@ -121,6 +174,16 @@ def test_equals_vmap_with_logits_in_blocks(small, method, small_blocks):
         reference = compiled(whole, small.model, small.params, batch, 2)
     assert method_for(method, small.model, small.params, batch) == (method, None)
     found = jax.jit(lambda params, batch: clipped_sum(Clipping(method, 0.5), small.model, params, batch, 2))
+    assert_same(found(small.params, batch), reference)
+
+
+def test_completions_equal_vmap_with_logits_in_blocks(small_blocks):
+    small, rng = SMALL_MODELS["vaultgemma_1m"], np.random.default_rng(0)
+    batch = with_completions(random_batch(), rng)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocked_head, "MOST_LOGITS", 10**9)
+        reference = compiled(Clipping("vmap", 0.5), small.model, small.params, batch, 2)
+    found = jax.jit(lambda params, batch: clipped_sum(Clipping("bookkeeping", 0.5), small.model, params, batch, 2))
     assert_same(found(small.params, batch), reference)
 
 

@@ -156,7 +156,24 @@ def test_nothing_is_promised_of_imported_weights_but_what_a_user_says(tmp_path):
     for said in ("same", "public", "disjoint"):
         (phase,) = read_parameters(tmp_path / "run", vocabulary, name, said, "some training data").ancestry
         assert (phase.command, phase.people, phase.not_private) == ("model import", said, OF_A_PUBLISHER)
-        assert (phase.steps, phase.training_data_sha256) == (0, None)
+        assert (phase.steps, phase.training_data_sha256, phase.claim) == (0, None, None)
+
+
+def test_what_a_publisher_claims_goes_with_the_weights(tmp_path, fedlm_here):
+    publish(tmp_path / "published", GOLDEN["released"]["config"])
+    words = ["--publisher-epsilon=2", "--publisher-delta=1.1e-10", "--publisher-unit=sequence of 1,024 tokens"]
+    missing = fedlm_here("model", "import", str(tmp_path / "published"), f"--out={tmp_path / 'run'}", *words)
+    assert missing.returncode == 2
+    assert "the publisher's claim has no publisher_source" in missing.stderr
+    assert not (tmp_path / "run").exists()
+    words += ["--publisher-source=arXiv:2510.15001"]
+    done = fedlm_here("model", "import", str(tmp_path / "published"), f"--out={tmp_path / 'run'}", *words)
+    assert 'claimed by the publisher: epsilon 2.0 at delta 1.1e-10 for each "sequence of 1,024 tokens"' in done.stdout
+    stored = read_run(tmp_path / "run")
+    name, vocabulary = str(tmp_path / "run" / "model.json"), stored.tokenizer.fingerprint
+    (phase,) = read_parameters(tmp_path / "run", vocabulary, name, "public").ancestry
+    claim = {"epsilon": 2.0, "delta": 1.1e-10, "unit": "sequence of 1,024 tokens", "source": "arXiv:2510.15001"}
+    assert phase.claim == claim
 
 
 @pytest.mark.long

@@ -1,0 +1,59 @@
+import numpy as np
+import optax
+import pytest
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.pretraining.optimizers import learning_rates
+
+PEAK, FINAL, WARMUP, STEPS = 0.3, 0.006, 4, 20
+
+
+def expected(schedule, step, final):
+    """The rate of a step, by the formulas of the schedules, in float64."""
+    if step < WARMUP:
+        return PEAK * (step + 1) / WARMUP
+    share = (step - WARMUP) / (STEPS - WARMUP)
+    return {
+        "constant": PEAK,
+        "linear": PEAK + share * (final - PEAK),
+        "cosine": final + (PEAK - final) * (1 + np.cos(np.pi * share)) / 2,
+        "exponential": PEAK * (final / PEAK) ** share if final else None,
+    }[schedule]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "final"),
+    [("constant", 0.0), ("linear", 0.0), ("linear", FINAL), ("cosine", FINAL), ("exponential", FINAL)],
+)
+def test_rates_are_those_of_the_formulas(schedule, final):
+    rates = learning_rates(schedule, PEAK, WARMUP, STEPS, final)
+    found = [float(rates(step)) for step in range(STEPS + 1)]
+    np.testing.assert_allclose(found, [expected(schedule, step, final) for step in range(STEPS + 1)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "exponential"])
+def test_rates_are_those_of_optax_that_warms_up_from_the_first_step(schedule):
+    made = {
+        "cosine": lambda: optax.warmup_cosine_decay_schedule(PEAK / WARMUP, PEAK, WARMUP - 1, STEPS - 1, FINAL),
+        "exponential": lambda: optax.warmup_exponential_decay_schedule(
+            PEAK / WARMUP, PEAK, WARMUP - 1, STEPS - WARMUP, FINAL / PEAK
+        ),
+    }[schedule]()
+    rates = learning_rates(schedule, PEAK, WARMUP, STEPS, FINAL)
+    # Theirs begins to fall in the last step of the warm-up, ours in the step after it.
+    found = [float(rates(step)) for step in (*range(WARMUP), *range(WARMUP + 1, STEPS + 1))]
+    np.testing.assert_allclose(found, [float(made(step)) for step in range(STEPS)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "final", "said"),
+    [
+        ("constant", FINAL, "does nothing with the schedule constant"),
+        ("exponential", 0.0, "needs a final_learning_rate above 0"),
+        ("linear", PEAK, "below the learning rate"),
+        ("cosine", -1.0, "at least 0"),
+    ],
+)
+def test_rates_that_do_not_fall_as_said_are_refused(schedule, final, said):
+    with pytest.raises(ConfigurationError, match=said):
+        learning_rates(schedule, PEAK, WARMUP, STEPS, final)
