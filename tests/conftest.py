@@ -94,7 +94,7 @@ def run_fedlm_here(*words: object, cwd: Path | str = ".") -> subprocess.Complete
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors), chdir(cwd):
         for module in (evaluate, generate, memorization, processes):
             # The devices of this process are chosen already.
-            patch.setattr(module, "set_up_devices", lambda devices: None)
+            patch.setattr(module, "set_up_devices", lambda devices, of_cpu=None: None)
         try:
             status = main(list(map(str, words)))
         except SystemExit as stop:

@@ -1,17 +1,23 @@
-"""`fedlm evaluate`: score a run's model on the clients of a split, and how much each gains by training on."""
+"""`fedlm evaluate`: score a run's model on the clients of a split, and how much each gains by training on, or on tasks
+of lm-evaluation-harness."""
 
+import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
+from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.evaluation.client_scores import SPREAD
+from fedlm.simulations.evaluation.language_tasks.measuring import TaskSettings, measure_tasks
 from fedlm.simulations.experiments.configuration import check_learning_rates
 
 
@@ -23,6 +29,10 @@ class EvaluateCommand:
     evaluation_SPLIT.parquet into the run's folder. With --personalize each client's examples are cut in two halves: the
     model trains on the first as in a round, and is scored on the second before and after; the files are then named
     personalization_SPLIT.
+
+    With --tasks the model is scored on tasks of lm-evaluation-harness instead, a library that `pip install
+    'fedlm[evaluation]'` brings: multiple choice by log-likelihood, and answers that are generated. The last checkpoint
+    of any run is scored, of a private run only one that its ledger says was released.
     """
 
     run: tyro.conf.Positional[Path]
@@ -38,20 +48,46 @@ class EvaluateCommand:
     data: Path | None = None
     """Folder of the run's data set, if it was moved."""
     devices: int | None = None
-    """How many devices to use: CPU cores where there is no accelerator. All where it is not given."""
+    """How many devices to use: CPU cores where there is no accelerator. All where it is not given; for tasks one of a
+    CPU, which has all cores."""
+    task_settings: TaskSettings
+    json: bool = False
+    """Print what was found on tasks as one JSON object in place of a table."""
+    out: Path | None = None
+    """File to write that object into."""
 
     def __post_init__(self) -> None:
+        self._refuse_what_does_nothing()
         if self.max_clients is not None and self.max_clients < 1:
             raise ConfigurationError(f"max_clients is {self.max_clients}, but must be at least 1")
         if self.client_learning_rate is not None:
             check_learning_rates("client_learning_rate", self.client_learning_rate)
             if not self.personalize:
                 raise ConfigurationError("client_learning_rate does nothing without personalize; leave it out")
+        if self.out is not None and not self.out.parent.is_dir():
+            raise ConfigurationError(f"out is {self.out}, but there is no folder {self.out.parent}; make it first")
+
+    def _refuse_what_does_nothing(self) -> None:
+        of_clients = ("split", "personalize", "client_learning_rate", "max_clients", "data")
+        of_tasks = [field.name for field in dataclasses.fields(TaskSettings)]
+        tasks = self.task_settings
+        if tasks.tasks is None:
+            given = [name for name in of_tasks if getattr(tasks, name) is not None]
+            given += [name for name in ("json", "out") if getattr(self, name)]
+            why = "does nothing without tasks"
+        else:
+            defaults = {field.name: field.default for field in dataclasses.fields(self)}
+            given = [name for name in of_clients if getattr(self, name) != defaults[name]]
+            why = "is about clients, and does nothing with tasks"
+        if given:
+            raise ConfigurationError(f"{given[0]} {why}; leave it out")
 
 
 def main(argv: list[str]) -> int:
     """Run `fedlm evaluate`."""
     command = read_options(EvaluateCommand, argv, "fedlm evaluate")
+    if command.task_settings.tasks is not None:
+        return _evaluate_on_tasks(command)
     set_up_devices(command.devices)
     from fedlm.simulations.evaluation.client_evaluation import evaluate_split, write_evaluation
     from fedlm.simulations.evaluation.personalization import personalize
@@ -71,6 +107,69 @@ def main(argv: list[str]) -> int:
         console.print(describe_gain(found.summary))
     console.print(f"everything is in {path} and {path.with_suffix('.parquet').name}", soft_wrap=True)
     return 0
+
+
+def _evaluate_on_tasks(command: EvaluateCommand) -> int:
+    set_up_devices(command.devices, of_cpu=1)
+    with EvaluationProgress("tasks", "requests") as progress:
+        found = measure_tasks(command.run, command.task_settings, progress.update)
+    text = json.dumps(found, indent=2)
+    if command.out is not None:
+        write_atomically(command.out, text + "\n")
+    if command.json:
+        print(text)
+        return 0
+    console = Console()
+    console.print(task_table(found))
+    for line in task_notes(found, command.task_settings):
+        console.print(escape(line), soft_wrap=True, highlight=False)
+    if command.out is not None:
+        console.print(f"everything is in {command.out}", soft_wrap=True)
+    return 0
+
+
+def task_table(found: dict[str, Any]) -> Table:
+    """Make the table of what was found on tasks: a row a metric."""
+    columns = ("version", "shots", "documents", "metric", "value", "standard error")
+    table = Table(Column("task", no_wrap=True), *columns, title=f"{found['model']} by {found['library']}")
+    for name, task in found["tasks"].items():
+        cells = [name, *(_text(task[column]) for column in columns[:3])]
+        for metric in task["metrics"]:
+            by = "" if metric["filter"] == "none" else f" ({metric['filter']})"
+            numbers = [f"{metric['value']:.4f}", _text(metric["standard_error"])]
+            table.add_row(*map(escape, [*cells, metric["metric"] + by, *numbers]))
+            cells = [""] * len(cells)
+    return table
+
+
+def task_notes(found: dict[str, Any], settings: TaskSettings) -> list[str]:
+    """Say in sentences what a reader of such a table must know."""
+    notes = []
+    if found["limit"] is not None:
+        notes.append(f"only the first {found['limit']} documents of each task were scored: not a score of the task")
+    asked = settings.num_fewshot
+    for name, task in found["tasks"].items():
+        if asked is not None and task["shots"] not in (asked, None):
+            notes.append(f"{name} sets its number of shots itself, {task['shots']}, and num_fewshot does not change it")
+    if found["cut"]:
+        notes.append(
+            f"the contexts of {found['cut']:,} of {found['requests']:,} requests were cut at their beginning, as the "
+            f"model takes {found['max_length']:,} tokens"
+        )
+    if found["shortened"]:
+        notes.append(f"answers to {found['shortened']:,} requests were ended at half of these tokens")
+    if found["unknown"]:
+        notes.append(
+            f"{100 * found['unknown'] / found['tokens']:.1f} % of the tokens that were scored are unknown to the "
+            "vocabulary, which are all one token to the model"
+        )
+    return [*notes, f"privacy: {found['privacy']}"]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "\N{EN DASH}"
+    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def score_table(summary: dict[str, Any]) -> Table:

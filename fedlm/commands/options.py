@@ -171,8 +171,10 @@ def _unchecked(command: type[_Command], defaults: Mapping[str, Any], record: Any
     return instance
 
 
-def set_up_devices(devices: int | None) -> None:
+def set_up_devices(devices: int | None, of_cpu: int | None = None) -> None:
     """Make JAX see so many devices, or all: one per CPU core, or the first accelerators. Call it before JAX is used.
+
+    Where there is no accelerator, and no number is given, there are `of_cpu` devices, which share all cores.
 
     Raises:
       ConfigurationError: fewer than 1, or more than there are accelerators.
@@ -182,7 +184,7 @@ def set_up_devices(devices: int | None) -> None:
     import jax
 
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    jax.config.update("jax_num_cpu_devices", devices or cores)
+    jax.config.update("jax_num_cpu_devices", devices or of_cpu or cores)
     if devices is not None:
         jax.config.update("jax_cuda_visible_devices", ",".join(map(str, range(devices))))
         if jax.local_device_count() != devices:

@@ -1,6 +1,7 @@
 """What the documents tell people to type is typed here."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -108,6 +109,21 @@ def test_the_page_on_weights_works_as_it_is_written(workplace, type_line):
     (script,) = blocks("docs/models.md", "python")
     result = subprocess.run([sys.executable, "-c", script], cwd=workplace, capture_output=True, text=True, timeout=300)
     assert result.stdout == "cifg (120, 64)\n"
+
+
+@pytest.mark.long
+def test_the_page_on_tasks_works_as_it_is_written(workplace):
+    if importlib.util.find_spec("lm_eval") is None:
+        pytest.skip("lm-evaluation-harness is not installed; pip install -c constraints.txt -e '.[evaluation]'")
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HF_HOME": str(workplace / "hugging_face"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    (script,) = blocks("docs/evaluating.md", "sh")
+    type_script(script, workplace, environment)
+    (task,) = json.loads((workplace / "scores.json").read_text())["tasks"].values()
+    assert (task["documents"], task["metrics"][0]["metric"]) == (2, "acc")
 
 
 @pytest.mark.long

@@ -1,0 +1,114 @@
+"""Tasks of lm-evaluation-harness by their names. Calling what is here needs that library."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedlm.fl_core.errors import ConfigurationError, DataError
+
+
+class ChosenTasks(NamedTuple):
+    """What names stand for."""
+
+    built: tuple[Any, ...]  # `Task`s and `Group`s of the library, in the order of their names
+    tasks: tuple[Any, ...]  # all `Task`s, those in groups among them
+
+
+def choose_tasks(names: Sequence[str], folder: Path | None) -> tuple[Any, ChosenTasks]:
+    """Find tasks by their names and read their data sets.
+
+    Args:
+      names: of tasks, groups or tags, of the library or of the folder.
+      folder: of tasks in the library's format, which come before the library's own; None for none.
+
+    Returns:
+      The library's `TaskManager`, and the tasks.
+
+    Raises:
+      ConfigurationError: a name is of no task, or of one that runs code that a model writes, or sees images.
+      DataError: a task cannot be read, or its data.
+    """
+    names = [name.strip() for name in names if name.strip()]
+    if not names:
+        raise ConfigurationError("tasks names none; give names separated by commas, such as arc_easy,piqa")
+    manager = _manager(names, folder)
+    for name in names:
+        if name not in manager.task_index:
+            raise ConfigurationError(f"there is no task {name!r}; {_meant(name, manager.all_tasks, folder)}")
+        for task in _members(name, manager.task_index):
+            if (manager.task_index[task].cfg or {}).get("unsafe_code"):
+                raise ConfigurationError(_unsafe(task))
+    built: dict[str, Any] = {}
+    for name in dict.fromkeys(names):
+        for one in _build(manager, name):
+            built[one.name if _is_group(one) else one.task_name] = one
+    tasks = [task for one in built.values() for task in (one.get_all_tasks() if _is_group(one) else [one])]
+    chosen = ChosenTasks(tuple(built.values()), tuple(tasks))
+    for task in chosen.tasks:
+        if getattr(task, "UNSAFE_CODE", False):
+            raise ConfigurationError(_unsafe(task.task_name))
+        if getattr(task, "MULTIMODAL", False):
+            raise ConfigurationError(f"task {task.task_name!r} has images or sound, and models here read text alone")
+    return manager, chosen
+
+
+def _manager(names: Sequence[str], folder: Path | None) -> Any:
+    from lm_eval.tasks import TaskManager
+
+    if folder is None:
+        return TaskManager()
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder; give one of tasks in YAML")
+    found = TaskManager(include_path=str(folder), include_defaults=False)
+    # To list all of the library's own takes seconds.
+    alone = all(name in found.all_subtasks for name in names)
+    return found if alone else TaskManager(include_path=str(folder))
+
+
+def _meant(name: str, names: Sequence[str], folder: Path | None) -> str:
+    close = difflib.get_close_matches(name, names, 5)
+    listed = "`python -m lm_eval ls tasks` lists the library's"
+    where = f", and {folder} has none of that name" if folder is not None else ""
+    return f"did you mean {', '.join(close)}?" if close else f"{listed}{where}"
+
+
+def _unsafe(name: str) -> str:
+    return (
+        f"task {name!r} runs programs that the model writes, on this machine and with your rights, which is refused "
+        "here; leave it out"
+    )
+
+
+def _members(name: str, index: Any) -> Iterator[str]:
+    """Give the names of the tasks that a name stands for, before any of them is read."""
+    entry = index.get(name)
+    if entry is None:
+        return
+    listed = (entry.cfg or {}).get("task")
+    members = [*entry.tags] if entry.cfg is None else listed if isinstance(listed, list) else None
+    if members is None:
+        yield name
+        return
+    for member in members:
+        inner = member if isinstance(member, str) else member.get("task", member.get("group"))
+        if isinstance(inner, str) and inner != name:
+            yield from _members(inner, index)
+
+
+def _build(manager: Any, name: str) -> list[Any]:
+    try:
+        loaded = manager.load([name])
+    except Exception as error:  # a task is made by whatever its YAML names, of which anything may be raised
+        lines = str(error).strip().splitlines()
+        raise DataError(
+            f"task {name!r}: cannot be read ({type(error).__name__}: {lines[0] if lines else 'it does not say why'}); "
+            "its data set is downloaded from huggingface.co where it is not in the folder HF_HOME, and a task of your "
+            "own needs the files and fields that its YAML names"
+        ) from error
+    groups = loaded.get("groups") or {}
+    return [groups[name]] if name in groups else [*loaded["tasks"].values()]
+
+
+def _is_group(one: Any) -> bool:
+    return hasattr(one, "get_all_tasks")

@@ -1,0 +1,181 @@
+"""Scoring the model of a run on tasks of lm-evaluation-harness."""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.ancestry import settings_in
+from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.models.decoding import decoder_of
+from fedlm.models.precision import precision_scope, resolve_precision, with_precision
+from fedlm.simulations.evaluation.language_tasks.chosen_tasks import choose_tasks
+from fedlm.simulations.weights.exporting import read_run
+
+LIBRARY = "lm_eval"
+DEFAULT_LENGTH = 2048
+"""Tokens of an input, at most, where the model sets no limit: what the harness takes there."""
+
+Observer = Callable[[int, int], None]
+"""Called with how many requests are answered, and how many there are in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """Which tasks, and how."""
+
+    tasks: str | None = None
+    """Names of tasks, groups or tags of lm-evaluation-harness, separated by commas, such as `arc_easy,piqa`; the model
+    is scored on these in place of clients. That library downloads their data sets from huggingface.co, and keeps them
+    (HF_HOME says where; with HF_DATASETS_OFFLINE=1 it only looks there)."""
+    task_folder: Path | None = None
+    """Folder of tasks of your own in the library's format, YAML and data. Python functions that its YAML names are run:
+    give only a folder that you trust."""
+    num_fewshot: int | None = None
+    """Solved examples before each question; as many as each task says where it is not given."""
+    limit: int | None = None
+    """Only so many first documents of each task, to try it out."""
+    vocabulary: Path | None = None
+    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
+    batch_size: int | None = None
+    """Inputs scored together on each device; as many as suit the device and the vocabulary where it is not given."""
+
+    def __post_init__(self) -> None:
+        check_value_types(self)
+        for name, least in (("num_fewshot", 0), ("limit", 1), ("batch_size", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigurationError(f"{name} is {value}, but must be at least {least}")
+
+
+def measure_tasks(run: Path, settings: TaskSettings, observe: Observer = lambda done, total: None) -> dict[str, Any]:
+    """Score the model of a run of any kind on tasks.
+
+    Args:
+      run: folder of the run.
+      settings: with at least one task.
+      observe: see `Observer`.
+
+    Returns:
+      JSON-able facts: what was scored, and in `tasks` the metrics of each task, or group, by name.
+
+    Raises:
+      UserError: the library is not installed, a task is not there or is refused, its data cannot be read, or there is
+        no model that can be scored.
+    """
+    refuse_missing_library()
+    stored = read_run(run, settings.vocabulary)
+    config = stored.entry.config
+    precision = resolve_precision(settings_in(stored.about).get("precision", "auto"), jax.default_backend())
+    name = str(settings_in(stored.about).get("model"))
+    model = with_precision(stored.entry.build(name, config), precision)
+    max_length = decoder_of(model).max_length or DEFAULT_LENGTH
+    with _quiet_library():
+        from lm_eval import simple_evaluate
+
+        from fedlm.simulations.evaluation.language_tasks.harness_model import HarnessModel
+
+        manager, chosen = choose_tasks((settings.tasks or "").split(","), settings.task_folder)
+
+        def answered(number: int) -> None:
+            done[0] += number
+            observe(done[0], sum(len(task.instances) * (task.config.repeats or 1) for task in chosen.tasks))
+
+        done = [0]
+        adapter = HarnessModel(model, stored.params, stored.tokenizer, max_length, settings.batch_size, answered)
+        with precision_scope(precision), _made_requests(adapter):
+            found = simple_evaluate(
+                adapter,
+                tasks=list(chosen.built),
+                task_manager=manager,
+                num_fewshot=settings.num_fewshot,
+                limit=settings.limit,
+                log_samples=False,
+            )
+    return {
+        "run": str(run),
+        "model": name,
+        "parameters_sha256": parameters_digest(stored.params),
+        "privacy": stored.privacy,
+        "library": f"{LIBRARY} {importlib.metadata.version(LIBRARY)}",
+        "max_length": max_length,
+        "precision": precision,
+        "limit": settings.limit,
+        **{name: adapter.counts[name] for name in ("requests", "cut", "shortened", "tokens", "unknown")},
+        "tasks": {name: describe_task(name, found) for name in found["results"]},
+    }
+
+
+def describe_task(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Say what the library found of a task, or a group of tasks, in fields of ours."""
+    numbers = found["results"][name]
+    samples = found["n-samples"].get(name, {})
+    metrics = []
+    for key, value in numbers.items():
+        metric, comma, by = key.partition(",")
+        if not comma or metric.endswith("_stderr"):
+            continue
+        error = numbers.get(f"{metric}_stderr,{by}")
+        metrics.append(
+            {
+                "metric": metric,
+                "filter": by,
+                "value": float(value),
+                "standard_error": float(error) if isinstance(error, int | float) else None,
+                "higher_is_better": found["higher_is_better"].get(name, {}).get(metric),
+            }
+        )
+    return {
+        "version": str(found["versions"].get(name)),
+        "shots": found["n-shot"].get(name),
+        "documents": samples.get("effective", numbers.get("sample_len")),
+        "documents_in_task": samples.get("original"),
+        "metrics": metrics,
+    }
+
+
+def refuse_missing_library() -> None:
+    """Raise ConfigurationError where lm-evaluation-harness is not installed."""
+    if importlib.util.find_spec(LIBRARY) is None:
+        raise ConfigurationError(
+            "tasks need lm-evaluation-harness, which is not installed; pip install 'fedlm[evaluation]', or in a clone "
+            "of the repository pip install -c constraints.txt -e '.[evaluation]'"
+        )
+
+
+@contextlib.contextmanager
+def _made_requests(adapter: Any) -> Iterator[None]:
+    """Turn what goes wrong before the model sees a request into one line: a task's texts could not be made."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if adapter.counts["requests"]:
+            raise
+        raise DataError(
+            f"the tasks' questions cannot be made ({type(error).__name__}: {error}); see that their data has the "
+            "fields that their YAML names, and at least as many examples as num_fewshot"
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet_library() -> Iterator[None]:
+    """Keep the library to itself: no bars but ours, no processes of its own beside JAX's threads."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # it would fork to resample standard errors
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logger = logging.getLogger(LIBRARY)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
