@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 PACKAGE = "benchmarks.accelerator"
 PEAKS, ROUNDS, SHARES, COMPARISON = "peaks", "rounds", "shares", "comparison"
 PRIVATE_STEPS, NOISE, RECURRENCE, PARITY = "private_steps", "noise", "recurrence", "parity"
-GROUPS = (PEAKS, ROUNDS, SHARES, PRIVATE_STEPS, PARITY, NOISE, RECURRENCE, COMPARISON)
+TRAINING_STEPS = "training_steps"
+GROUPS = (PEAKS, ROUNDS, SHARES, PRIVATE_STEPS, TRAINING_STEPS, PARITY, NOISE, RECURRENCE, COMPARISON)
 OURS, PLAIN, JAX_PRIVACY = ("bookkeeping", "ghost", "vmap"), "plain", "jax_privacy"
 PROFILED = "profiled"
 MECHANISMS = ("plain draw", "gaussian", "tree", "tree_honaker", "blt", "banded", "dense")
@@ -84,6 +85,11 @@ def full() -> list[Cell]:
         round_of("transformer_21m", "bfloat16"),
         *steps_of("transformer_21m", "bfloat16", 256, 128, every),
         *steps_of("bert_base", "bfloat16", 64, 512, every),
+        *(
+            _training(model, "bfloat16", private, examples, 1024, None, sizes, 3.0, limit=240, least=60)
+            for model, examples, sizes in (("vaultgemma_100m", 128, [16, 8]), ("vaultgemma_1b", 16, [4, 2, 1]))
+            for private in (False, True)
+        ),
         *map(parity_of, SMALLEST_MODELS[:3]),
         _cell(PARITY, "noise", "measure_noise", {"parameters": 1_000_000}, 40, 12),
         *(noise_of(mechanism, 20_000_000) for mechanism in MECHANISMS),
@@ -140,6 +146,9 @@ def tiny() -> list[Cell]:
     ):
         sizes = 2 if model == "transformer_tiny" else 1
         cells += [_step(model, "bfloat16", kind, 8, 4, 64, sizes, patience=0.02, **limit) for kind in kinds]
+    cells += [
+        _training("vaultgemma_1m", "bfloat16", private, 4, 8, 64, [1, 2], 0.02, **limit) for private in (False, True)
+    ]
     for model in ("cifg_tiny", "bert_tiny"):
         arguments = {"model": model, "length": 5, "vocabulary": 64}
         cells.append(_cell(PARITY, model, "measure", arguments, **limit))
@@ -192,6 +201,24 @@ def _step(
     arguments |= {"vocabulary": vocabulary, "microbatches": microbatches, "patience": patience, "enough": limit / 3}
     name = f"{model}, {precision}, {examples} x {length}, {kind}"
     return _cell(PRIVATE_STEPS, name, "measure", arguments, limit, least)
+
+
+def _training(
+    model: str,
+    precision: str,
+    private: bool,
+    examples: int,
+    length: int,
+    vocabulary: int | None,
+    microbatches: list[int],
+    patience: float,
+    limit: float,
+    least: float,
+) -> Cell:
+    arguments = {"model": model, "precision": precision, "private": private, "examples": examples, "length": length}
+    arguments |= {"vocabulary": vocabulary, "microbatches": microbatches, "patience": patience, "enough": limit / 3}
+    name = f"{model}, {precision}, {examples} x {length}, {'private' if private else PLAIN}"
+    return _cell(TRAINING_STEPS, name, "measure", arguments, limit, least)
 
 
 def _noise(mechanism: str, parameters: int, block: int, limit: float, least: float) -> Cell:

@@ -19,6 +19,7 @@ from benchmarks.accelerator.cells import (
     RECURRENCE,
     ROUNDS,
     SHARES,
+    TRAINING_STEPS,
 )
 from benchmarks.accelerator.records import FILE, Results, read
 from fedlm.fl_core.atomic_files import write_atomically
@@ -92,6 +93,7 @@ def summary(results: Results) -> str:
         ("Rounds", _rounds(results)),
         ("Where a round's time goes", _shares(results)),
         ("Private steps", _private(results)),
+        ("Whole steps of central training", _training(results)),
         ("Parity with the CPU", _parity(results)),
         ("Noise", _noise(results)),
         ("Recurrence", _recurrence(results)),
@@ -170,6 +172,19 @@ def _private(results: Results) -> list[list[str]]:
                 mfu = _percent(goals.utilization(results, name, one))
                 memory = f"{one['planned_bytes'] / 2**30:.2f}"
                 rows.append([name, kind, str(one["microbatch"]), f"{one['tokens_per_second']:.4g}", *over, mfu, memory])
+    return rows
+
+
+def _training(results: Results) -> list[list[str]]:
+    rows, measured = (
+        [["batch", "at a time", "tokens/s", "over plain", "MFU", "planned GiB"]],
+        results.measured(TRAINING_STEPS),
+    )
+    for name, one in measured.items():
+        plain = measured.get(f"{name.rpartition(', ')[0]}, {PLAIN}")
+        over = f"{goals.seconds(one) / goals.seconds(plain):.2f}" if plain else ""
+        mfu, memory = _percent(goals.utilization(results, name, one)), f"{one['planned_bytes'] / 2**30:.2f}"
+        rows.append([name, str(one["microbatch"]), f"{one['tokens_per_second']:.4g}", over, mfu, memory])
     return rows
 
 
@@ -258,6 +273,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     ROUNDS: lambda one: f"{one['clients_per_second']:.4g} clients/s, {one['steps_per_second']:.4g} steps/s",
     SHARES: _shares_words,
     PRIVATE_STEPS: lambda one: f"{one['tokens_per_second']:.4g} tokens/s, {one['microbatch']} at a time",
+    TRAINING_STEPS: lambda one: f"{one['tokens_per_second']:.4g} tokens/s, {one['microbatch']} at a time",
     NOISE: lambda one: f"{1e3 * one['seconds_a_round']:.4g} ms a round",
     RECURRENCE: lambda one: f"{1e3 * goals.seconds(one):.4g} ms a step, the layer {one['part_of_layer']:.0%} of it",
     PARITY: _parity_words,

@@ -1,15 +1,24 @@
 """`fedlm pretrain`: train one model centrally, with differential privacy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
-from fedlm.commands.progress import StepProgress
+from fedlm.commands.progress import StepProgress, bytes_text
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.pretraining.settings import Pretraining
+
+if TYPE_CHECKING:
+    from fedlm.simulations.pretraining.device_plan import DevicePlan
+    from fedlm.simulations.pretraining.preparing import PreparedPretraining
+
+_COLUMNS = ("held besides", "arguments", "outputs", "temporaries", "memory", "sent in a step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +37,16 @@ class PretrainCommand:
 
     pretraining: Pretraining
     processes: ProcessGroup
+    plan_devices: tuple[int, ...] = ()
+    """Train nothing, but say what a step needs of each device: memory, and bytes exchanged. Several numbers of devices
+    give a table for each. CPU devices stand in for them while the same programs are compiled, which takes minutes for
+    a large model; precision auto is then float32, and the microbatch size that of an accelerator."""
     out: Path
     """Folder of the run."""
+
+    def __post_init__(self) -> None:
+        if any(count < 1 for count in self.plan_devices):
+            raise ConfigurationError(f"plan_devices is {min(self.plan_devices)}, but must be at least 1")
 
 
 _ESSENTIALS = (
@@ -52,6 +69,8 @@ _ESSENTIALS = (
 def main(argv: list[str]) -> int:
     """Run `fedlm pretrain`."""
     command = read_options(PretrainCommand, argv, "fedlm pretrain", essentials=_ESSENTIALS)
+    if command.plan_devices:
+        return _plan(command)
     join_processes(command.processes)
     from fedlm.fl_core.processes import is_first
     from fedlm.simulations.pretraining.run import run_pretraining
@@ -76,3 +95,51 @@ def main(argv: list[str]) -> int:
         console.print(f"noise-batch ratio {summary['noise_batch_ratio']:.4g}; {escape(summary['units']['protects'])}")
     console.print(f"everything is in {command.out}", soft_wrap=True)
     return 0
+
+
+def _plan(command: PretrainCommand) -> int:
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    join_processes(ProcessGroup(devices=max(command.plan_devices)))
+    from fedlm.models.precision import precision_scope
+    from fedlm.simulations.pretraining.device_plan import plan_step
+    from fedlm.simulations.pretraining.preparing import ACCELERATOR_MICROBATCH, prepare_pretraining, trainer_of
+
+    settings, console = command.pretraining, Console()
+    if settings.microbatch_size is None:
+        settings = replace(settings, microbatch_size=ACCELERATOR_MICROBATCH)
+    prepared = prepare_pretraining(settings)
+    bands = len(prepared.plan.coefficients) if prepared.plan is not None else 0
+    cache = (settings.cache or settings.data / "cache") / "plans"
+    for count in command.plan_devices:
+        with Console(stderr=True).status(f"{count} devices") as status, precision_scope(prepared.precision):
+            plan = plan_step(
+                trainer_of(prepared, jax.devices()[:count]),
+                settings.sequences_per_unit,
+                settings.length,
+                bands or 1,
+                cache,
+                lambda name, count=count, status=status: status.update(f"{count} devices: compiling {name}"),  # type: ignore[misc]
+            )
+        _print_plan(console, prepared, plan)
+    return 0
+
+
+def _print_plan(console: Console, prepared: "PreparedPretraining", plan: "DevicePlan") -> None:
+    settings = prepared.settings
+    table = Table("phase", *_COLUMNS, title=f"one of {plan.devices} devices", title_justify="left")
+    for phase in plan.phases:
+        needs = phase.needs
+        sizes = (phase.held, needs.arguments, needs.outputs, needs.temporaries, phase.memory, phase.exchanged)
+        table.add_row(phase.name, *map(bytes_text, sizes))
+    console.print(table)
+    kept = ", ".join(f"{name} {bytes_text(size)}" for name, size in plan.kept.items() if size)
+    lines = (
+        f"{settings.model}, sharding {settings.sharding}, microbatches of {settings.microbatch_size} x "
+        f"{settings.length} tokens on each device, {plan.microbatches} in a batch of {settings.batch_size}",
+        f"kept on each device: {kept}",
+        f"at its most {bytes_text(plan.memory)} on each device, which sends {bytes_text(plan.exchanged)} in a step",
+    )
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)

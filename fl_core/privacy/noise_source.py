@@ -5,15 +5,18 @@ A draw is named by a few integers. HMAC-SHA256 of the name, keyed by a secret of
 number of the parameter leaf is its nonce, and each block of the key stream gives four normal numbers. All is float64.
 """
 
+import functools
 import hashlib
 import hmac
 import math
 import secrets
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from fedlm.fl_core.privacy.chacha20 import KEY_BYTES, WORDS, chacha20_blocks
 from fedlm.models.base import Params
@@ -44,10 +47,8 @@ def noise_from(secret: bytes, like: Params, shardings: Params | None = None) -> 
 
     The function that draws may be given a name again, and gives the same noise.
     """
-    leaves, structure = jax.tree_util.tree_flatten(like)
-    shapes = tuple(tuple(leaf.shape) for leaf in leaves)
-    spread = None if shardings is None else tuple(jax.tree_util.tree_leaves(shardings))
-    combine = jax.jit(_combine, static_argnums=0, out_shardings=spread)
+    structure = jax.tree_util.tree_structure(like)
+    drawn_leaves, combine = _program(like, shardings)
 
     def draw(terms: Sequence[tuple[float, Name]]) -> Params:
         with jax.enable_x64(True):
@@ -58,13 +59,30 @@ def noise_from(secret: bytes, like: Params, shardings: Params | None = None) -> 
                 coefficients = np.zeros(_AT_ONCE)
                 for place, (coefficient, name) in enumerate(part):
                     keys[place], coefficients[place] = noise_key(secret, name), coefficient
-                drawn = combine(shapes, keys, coefficients, len(part))
+                drawn = combine(drawn_leaves, keys, coefficients, len(part))
                 total = drawn if total is None else tuple(map(jnp.add, total, drawn))
             if total is None:
-                total = tuple(jnp.zeros(shape, jnp.float64) for shape in shapes)
+                total = tuple(jnp.zeros(leaf.shape, jnp.float64) for leaf in drawn_leaves)
             return jax.tree_util.tree_unflatten(structure, total)
 
     return draw
+
+
+def lower_draw(like: Params, shardings: Params | None = None) -> jax.stages.Lowered:
+    """Lower the program that draws for `noise_from`; nothing is drawn."""
+    leaves, combine = _program(like, shardings)
+    with jax.enable_x64(True):
+        return combine.lower(leaves, np.zeros((_AT_ONCE, KEY_BYTES // 4), np.uint32), np.zeros(_AT_ONCE), 1)
+
+
+def _program(like: Params, shardings: Params | None) -> tuple[tuple["_Leaf", ...], Any]:
+    """Give the leaves that are drawn, and what draws them."""
+    shapes = [tuple(leaf.shape) for leaf in jax.tree_util.tree_leaves(like)]
+    spread = [None] * len(shapes) if shardings is None else jax.tree_util.tree_leaves(shardings)
+    leaves = tuple(map(_Leaf, shapes, spread))
+    if shardings is None:
+        return leaves, jax.jit(_combine, static_argnums=0)
+    return leaves, jax.jit(_combine_parts, static_argnums=0)
 
 
 def commitment(secret: bytes) -> str:
@@ -78,13 +96,16 @@ def noise_key(secret: bytes, name: Name) -> np.ndarray:
     return np.frombuffer(hmac.digest(secret, message, "sha256"), "<u4")
 
 
-def standard_normals(key: jax.Array, number: int, shape: tuple[int, ...]) -> jax.Array:
+def standard_normals(
+    key: jax.Array, number: int, shape: tuple[int, ...], counter: Callable[[jax.Array], jax.Array] = lambda block: block
+) -> jax.Array:
     """Draw the normal numbers of one leaf; to be traced where JAX's 64-bit types are enabled.
 
     Args:
       key: uint32 [8], of `noise_key`.
       number: of the leaf.
-      shape: of the leaf.
+      shape: of the leaf, or of the part of it that is drawn.
+      counter: maps a block's number within the shape, uint32, to that within the leaf.
 
     Returns:
       float64 of the shape.
@@ -94,7 +115,7 @@ def standard_normals(key: jax.Array, number: int, shape: tuple[int, ...]) -> jax
     nonce = jnp.asarray([number, 0, 0], jnp.uint32)
 
     def drawn(first: jax.Array) -> jax.Array:
-        words = chacha20_blocks(key, nonce, first + jnp.arange(at_once, dtype=jnp.uint32))
+        words = chacha20_blocks(key, nonce, counter(first + jnp.arange(at_once, dtype=jnp.uint32)))
         half = WORDS // 2
         return jnp.stack([*normal_pair(*words[:half]), *normal_pair(*words[half:])], axis=-1)
 
@@ -128,15 +149,58 @@ def _uniform(high: jax.Array, low: jax.Array) -> jax.Array:
     return high.astype(jnp.float64) * 2.0**-32 + low.astype(jnp.float64) * 2.0**-64
 
 
-def _combine(
-    shapes: tuple[tuple[int, ...], ...], keys: jax.Array, coefficients: jax.Array, count: jax.Array
-) -> tuple[jax.Array, ...]:
+class _Leaf(NamedTuple):
+    """An array of noise: its shape, and how it is spread, where it is."""
+
+    shape: tuple[int, ...]
+    sharding: NamedSharding | None
+
+    @property
+    def axis(self) -> int | None:
+        """Which axis is spread; None where every device has all."""
+        spec = () if self.sharding is None else self.sharding.spec
+        return next((axis for axis, name in enumerate(spec) if name is not None), None)
+
+
+def _combine(leaves: tuple[_Leaf, ...], keys: jax.Array, coefficients: jax.Array, count: jax.Array) -> tuple:
     def drawn(place: jax.Array) -> tuple[jax.Array, ...]:
-        return tuple(
-            coefficients[place] * standard_normals(keys[place], number, shape) for number, shape in enumerate(shapes)
-        )
+        return tuple(coefficients[place] * _part(keys[place], number, leaf) for number, leaf in enumerate(leaves))
 
     def add(place: jax.Array, total: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         return tuple(map(jnp.add, total, drawn(place)))
 
     return jax.lax.fori_loop(1, count, add, drawn(jnp.zeros((), int)))
+
+
+def _combine_parts(leaves: tuple[_Leaf, ...], keys: jax.Array, coefficients: jax.Array, count: jax.Array) -> tuple:
+    """Let every device draw what it keeps, and nothing else."""
+    shardings = [leaf.sharding for leaf in leaves if leaf.sharding is not None]
+    on_device = jax.shard_map(
+        functools.partial(_combine, leaves),
+        mesh=shardings[0].mesh,
+        in_specs=PartitionSpec(),
+        out_specs=tuple(sharding.spec for sharding in shardings),
+        check_vma=False,
+    )
+    return on_device(keys, coefficients, jnp.asarray(count))
+
+
+def _part(key: jax.Array, number: int, leaf: _Leaf) -> jax.Array:
+    """Draw this device's part of a leaf: the numbers that the whole leaf has there."""
+    shape, axis = leaf.shape, leaf.axis
+    if axis is None:
+        return standard_normals(key, number, shape)
+    assert leaf.sharding is not None
+    index = jax.lax.axis_index(leaf.sharding.spec[axis])
+    local = leaf.sharding.shard_shape(shape)
+    # Of the numbers in their order, a device has runs as long as this.
+    run = math.prod(local[axis:])
+    if run % _NORMALS:
+        whole = standard_normals(key, number, shape)
+        return jax.lax.dynamic_slice_in_dim(whole, index * local[axis], local[axis], axis)
+    blocks, parts = run // _NORMALS, shape[axis] // local[axis]
+
+    def counter(block: jax.Array) -> jax.Array:
+        return (block // blocks) * (blocks * parts) + index.astype(jnp.uint32) * blocks + block % blocks
+
+    return standard_normals(key, number, local, counter)

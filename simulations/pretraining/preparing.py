@@ -24,11 +24,13 @@ from fedlm.models.registry import create_model
 from fedlm.simulations.data.federated_data import StoredData, open_splits
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
+from fedlm.simulations.pretraining.optimizers import OPTIMIZERS
 from fedlm.simulations.pretraining.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.private_steps import plan_privacy
 from fedlm.simulations.pretraining.settings import Pretraining
+from fedlm.simulations.pretraining.trainer import StepRules, Trainer
 
-_MICROBATCH_ON_CPU, _MICROBATCH = 4, 32
+_MICROBATCH_ON_CPU, ACCELERATOR_MICROBATCH = 4, 32
 MOST_UNITS_AT_ONCE = 1024
 """In a microbatch with privacy. Rounding in float32 grows with the sum, and the room that is left for it does not."""
 
@@ -62,9 +64,17 @@ class PreparedPretraining(NamedTuple):
 
 
 def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> PreparedPretraining:
-    """Open a run's data and build its model; `out` is the folder in which the run may have been begun, only read.
-    Returns what `run_pretraining` works with. Raises UserError where settings
-    or data do not fit."""
+    """Open a run's data and build its model.
+
+    Args:
+      out: the folder in which the run may have been begun, only read.
+
+    Returns:
+      What `run_pretraining` works with.
+
+    Raises:
+      UserError: settings or data do not fit.
+    """
     create_model(settings.model)
     precision = resolve_precision(settings.precision, jax.default_backend())
     store = TokenStore.open(settings.data)
@@ -131,7 +141,27 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
 
 def default_microbatch_size() -> int:
     """Say how many units a device takes at once where nothing is said."""
-    return _MICROBATCH_ON_CPU if jax.default_backend() == "cpu" else _MICROBATCH
+    return _MICROBATCH_ON_CPU if jax.default_backend() == "cpu" else ACCELERATOR_MICROBATCH
+
+
+def trainer_of(prepared: PreparedPretraining, devices: Sequence[jax.Device] | None = None) -> Trainer:
+    """Make what takes the steps of a run, on some devices; on all where None."""
+    settings = prepared.settings
+    optimizer = OPTIMIZERS[settings.optimizer](
+        settings.learning_rates(),
+        settings.momentum,
+        settings.beta1,
+        settings.beta2,
+        settings.adam_epsilon,
+        settings.weight_decay,
+    )
+    rules = StepRules(
+        clipping=prepared.clipping,
+        noise_multiplier=prepared.plan.noise_multiplier if prepared.plan else 0.0,
+        batch_size=settings.batch_size,
+        microbatch_size=settings.microbatch_size or default_microbatch_size(),
+    )
+    return Trainer(prepared.model, optimizer, rules, settings.sharding, devices)
 
 
 def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping | None, str | None]:
@@ -147,13 +177,11 @@ def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping | None, str
         raise ConfigurationError(f"{what}: {str(error).splitlines()[0]}") from error
     if settings.privacy == "none":
         return None, None
-    together = jax.device_count() if settings.sharding == "full" else 1
     microbatch_size = settings.microbatch_size or default_microbatch_size()
-    if microbatch_size * together > MOST_UNITS_AT_ONCE:
+    if microbatch_size > MOST_UNITS_AT_ONCE:
         raise ConfigurationError(
-            f"microbatch_size is {microbatch_size} on {together} devices together, but with privacy at most "
-            f"{MOST_UNITS_AT_ONCE} units may be summed in 32-bit floating point at once, whose rounding is accounted "
-            f"for; give {MOST_UNITS_AT_ONCE // together} or less"
+            f"microbatch_size is {microbatch_size}, but with privacy at most {MOST_UNITS_AT_ONCE} units may be summed "
+            f"in 32-bit floating point at once, whose rounding is accounted for; give {MOST_UNITS_AT_ONCE} or less"
         )
     method, notice = method_for(settings.clipping, model, params, batch)
     return Clipping(method, settings.clip_norm, settings.clip_function), notice

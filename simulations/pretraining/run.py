@@ -26,17 +26,12 @@ from fedlm.models.precision import precision_scope
 from fedlm.simulations.pretraining.evaluation import scored_batches
 from fedlm.simulations.pretraining.flops import peak_flops, training_flops_per_token
 from fedlm.simulations.pretraining.masking import MaskedWords
-from fedlm.simulations.pretraining.optimizers import OPTIMIZERS
 from fedlm.simulations.pretraining.pipeline import LogicalBatch, logical_batches
-from fedlm.simulations.pretraining.preparing import (
-    PreparedPretraining,
-    default_microbatch_size,
-    prepare_pretraining,
-)
+from fedlm.simulations.pretraining.preparing import PreparedPretraining, prepare_pretraining, trainer_of
 from fedlm.simulations.pretraining.private_steps import private_batches
 from fedlm.simulations.pretraining.sampling import Batches, ShuffledBatches
 from fedlm.simulations.pretraining.settings import Pretraining
-from fedlm.simulations.pretraining.trainer import StepReport, StepRules, Trainer, TrainState
+from fedlm.simulations.pretraining.trainer import StepReport, TrainState
 
 _QUANTILES = {"gradient_norm_p10": 0.1, "gradient_norm_p50": 0.5, "gradient_norm_p90": 0.9}
 
@@ -150,18 +145,8 @@ class _Training:
     def __init__(self, prepared: PreparedPretraining, run: Run, observer: Observer):
         settings = prepared.settings
         self._prepared, self._run, self._observer = prepared, run, observer
-        rates = settings.learning_rates()
-        optimizer = OPTIMIZERS[settings.optimizer](
-            rates, settings.momentum, settings.beta1, settings.beta2, settings.adam_epsilon, settings.weight_decay
-        )
-        rules = StepRules(
-            clipping=prepared.clipping,
-            noise_multiplier=prepared.plan.noise_multiplier if prepared.plan else 0.0,
-            batch_size=settings.batch_size,
-            microbatch_size=settings.microbatch_size or default_microbatch_size(),
-        )
-        self._rates = rates
-        self._trainer = Trainer(prepared.model, optimizer, rules, settings.sharding)
+        self._rates = settings.learning_rates()
+        self._trainer = trainer_of(prepared)
         params = prepared.model.init(device_key(settings.seed, "init"))
         if prepared.initial is not None:
             params = prepared.initial.fit(params)

@@ -7,7 +7,6 @@ in what order sums are added, or where; noise is added once, to the sum of the w
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -20,9 +19,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedlm.fl_core.aggregation import NORM_BINS, norm_bin
 from fedlm.fl_core.clipping.methods import Clipping, clipped_sum, unit_sums
-from fedlm.fl_core.exact_sums import empty_sum, grid_step, normalized, number_of_coordinates, on_grid, summed
+from fedlm.fl_core.exact_sums import empty_sum, grid_step, is_exact, normalized, number_of_coordinates, on_grid, summed
 from fedlm.fl_core.local_sgd import global_norm
-from fedlm.fl_core.privacy.noise_source import Draw, noise_from
+from fedlm.fl_core.privacy.noise_source import Draw, lower_draw, noise_from
 from fedlm.fl_core.privacy.noised_sums import noised_mean
 from fedlm.models.base import Batch, Model, Params
 from fedlm.models.masked_language import MaskedBatch
@@ -67,6 +66,23 @@ class StepReport(NamedTuple):
     finite: jax.Array
 
 
+class LoweredStep(NamedTuple):
+    """The programs of a step, lowered and not yet compiled, and the shapes of what is kept between them.
+
+    Attributes:
+      programs: by name, as a step runs them: `chunk` for every chunk; with privacy `noise` and `release`, once; and
+        `update`, once.
+      state: with shardings, as are the next two.
+      sums: the gradient of `BatchTotals`.
+      noise: of a step, float64; empty without privacy.
+    """
+
+    programs: dict[str, jax.stages.Lowered]
+    state: TrainState
+    sums: Params
+    noise: Params
+
+
 @dataclass(frozen=True)
 class StepRules:
     """How a step is made of a batch."""
@@ -81,6 +97,8 @@ class Trainer:
     """Steps of one model on one mesh.
 
     Attributes:
+      devices: how many there are, of all processes together.
+      batch_size: what sums are divided by, the units of a batch on average.
       chunk_units: units of a chunk, on all devices of all processes together.
     """
 
@@ -96,19 +114,19 @@ class Trainer:
 
         Args:
           sharding: `data`: every device has the whole state. `full`: the state, the noise and the sums are spread over
-            the devices, and parameters are gathered where they are used.
+            the devices; the parameters of a chunk are gathered, and each microbatch's sums scattered.
           devices: to use; those of all processes where None.
         """
         devices = jax.devices() if devices is None else devices
         self._model, self._optimizer, self._rules, self._sharding = model, optimizer, rules, sharding
         self._mesh = Mesh(np.array(devices), AXIS)
-        self._devices = len(devices)
-        self.chunk_units = self._devices * MICROBATCHES * rules.microbatch_size
+        self.devices, self.batch_size = len(devices), rules.batch_size
+        self.chunk_units = self.devices * MICROBATCHES * rules.microbatch_size
         shapes = jax.eval_shape(model.init, jax.random.key(0))
         self._param_specs = jax.tree_util.tree_map(self._spec, shapes)
         state_shapes = jax.eval_shape(lambda params: TrainState(params, optimizer.init(params)), shapes)
         self._state_shardings = self._shardings(jax.tree_util.tree_map(self._spec, state_shapes))
-        self._shapes = shapes
+        self._shapes, self._state_shapes = shapes, state_shapes
         self._grid_step = float(grid_step(np.float32(1.0), number_of_coordinates(shapes)))
         totals = self._shardings(self._totals_specs())
         self._zero = jax.jit(self._empty_totals, out_shardings=totals)
@@ -130,9 +148,15 @@ class Trainer:
 
     def place(self, state: TrainState) -> TrainState:
         """Spread a state that every device of all processes has whole as this trainer keeps it."""
-        shardings = self._shardings(jax.tree_util.tree_map(self._spec, state))
+
+        def spread(leaf: Any) -> jax.Array:
+            whole = np.asarray(leaf)
+            # No device is given more than it keeps.
+            sharding = NamedSharding(self._mesh, self._spec(whole))
+            return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
         with jax.enable_x64(True):
-            return jax.jit(lambda state: state, out_shardings=shardings)(state)
+            return jax.tree_util.tree_map(spread, state)
 
     def draw_noise(self, secret: bytes) -> Draw:
         """Make the noise of a secret, in the shapes of the model's parameters, spread as this trainer keeps them."""
@@ -141,7 +165,8 @@ class Trainer:
     def whole(self, state: TrainState) -> TrainState:
         """Fetch a state. Returns NumPy arrays, in every process."""
         with jax.enable_x64(True):
-            return jax.tree_util.tree_map(np.asarray, self._replicate(state))
+            # One array after another: together they may be larger than a device's memory.
+            return jax.tree_util.tree_map(lambda leaf: np.asarray(self._replicate(leaf)), state)
 
     def whole_params(self, state: TrainState) -> Params:
         """Put the parameters on every device, to score them."""
@@ -157,7 +182,7 @@ class Trainer:
         rows = NamedSharding(self._mesh, PartitionSpec(AXIS))
         # Neighbours go to different devices, so that a chunk that is not full keeps all of them busy; clipped gradients
         # by microbatches, so that the same units are in one on any number of devices.
-        local = self._devices // jax.process_count()
+        local = self.devices // jax.process_count()
         together = 1 if self._rules.clipping is None else self._rules.microbatch_size
         dealt = {name: _dealt(array, local, together) for name, array in chunk.items()}
         arrays = {name: jax.make_array_from_process_local_data(rows, array) for name, array in dealt.items()}
@@ -170,7 +195,7 @@ class Trainer:
     def step(self, state: TrainState, totals: BatchTotals, noise: Params | None) -> tuple[TrainState, StepReport]:
         """Take a step with the sums of a whole logical batch; the state is not to be used again, and that of the noise
         stays as it is. The noise, float64 in units of one draw, is for this step alone, and None without privacy."""
-        if self._devices > 1 and jax.default_backend() == "cpu":
+        if self.devices > 1 and jax.default_backend() == "cpu":
             jax.block_until_ready((totals, noise))
         released: tuple[Any, ...] = ()
         if self._rules.clipping is not None:
@@ -181,9 +206,41 @@ class Trainer:
         after, report = self._step(state._replace(noise=()), totals, *released)
         return after._replace(noise=state.noise), report
 
-    def _spec(self, leaf: jax.ShapeDtypeStruct) -> PartitionSpec:
+    def lower(self, sequences_per_unit: int, length: int) -> LoweredStep:
+        """Lower the programs of a step for the shapes of their arrays: nothing is computed, and no array is made.
+
+        Args:
+          sequences_per_unit: K, sequences of a unit.
+          length: tokens that the model reads in a sequence.
+        """
+        by_device, everywhere = (NamedSharding(self._mesh, spec) for spec in (PartitionSpec(AXIS), PartitionSpec()))
+        spread = self._shardings(self._param_specs)
+        state = _placed(self._state_shapes, self._state_shardings)
+        totals = _placed(jax.eval_shape(self._empty_totals), self._shardings(self._totals_specs()))
+        chunk = _placed(self._chunk_shapes(sequences_per_unit, length), by_device)
+        programs = {"chunk": self._add.lower(state.params, totals, chunk)}
+        if self._rules.clipping is None:
+            programs["update"] = self._step.lower(state, totals)
+            return LoweredStep(programs, state, totals.gradient, ())
+        programs["noise"] = lower_draw(self._shapes, spread)
+        with jax.enable_x64(True):
+            noise = _placed(jax.tree_util.tree_map(lambda leaf: _shape(leaf.shape, np.float64), self._shapes), spread)
+            programs["release"] = self._release.lower(totals.gradient, noise)
+        norm = _placed(_shape((), np.float32), everywhere)
+        mean = _placed(self._shapes, spread)
+        programs["update"] = self._step.lower(state, totals._replace(gradient=()), mean, norm, norm)
+        return LoweredStep(programs, state, totals.gradient, noise)
+
+    def _chunk_shapes(self, sequences_per_unit: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        units = (self.chunk_units, sequences_per_unit)
+        weight = {"weight": _shape(units, np.float32)}
+        if self._model.objective == "causal":
+            return {"tokens": _shape((*units, length + 1), np.int32)} | weight
+        return {name: _shape((*units, length), np.int32) for name in ("inputs", "targets")} | weight
+
+    def _spec(self, leaf: jax.ShapeDtypeStruct | np.ndarray) -> PartitionSpec:
         """Spread the longest axis that the devices divide, where the state is spread at all."""
-        divisible = [size if size % self._devices == 0 else 0 for size in leaf.shape]
+        divisible = [size if size % self.devices == 0 else 0 for size in leaf.shape]
         if self._sharding == "data" or not any(divisible):
             return PartitionSpec()
         axis = int(np.argmax(divisible))
@@ -200,42 +257,61 @@ class Trainer:
         return jax.tree_util.tree_map(lambda spec: NamedSharding(self._mesh, spec), specs, is_leaf=_is_spec)
 
     def _empty_totals(self) -> BatchTotals:
-        parts = self._devices if self._sharding == "data" else 1
+        parts = self.devices if self._sharding == "data" else 1
         return _empty(self._shapes, parts, self._rules.clipping is not None)
 
     def _add_chunk(self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array]) -> BatchTotals:
-        if self._sharding == "full":
-            return self._sum_microbatches(params, totals, chunk, self._devices)
-        whole, rows = PartitionSpec(), PartitionSpec(AXIS)
+        kept = self._totals_specs()
         on_device = jax.shard_map(
-            functools.partial(self._sum_microbatches, devices=1),
+            self._sum_microbatches,
             mesh=self._mesh,
-            in_specs=(whole, rows, rows),
-            out_specs=rows,
+            in_specs=(self._param_specs, kept, PartitionSpec(AXIS)),
+            out_specs=kept,
             check_vma=False,
         )
         return on_device(params, totals, chunk)
 
-    def _sum_microbatches(
-        self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array], devices: int
-    ) -> BatchTotals:
-        """Add the microbatches one after another; each has rows of all `devices`."""
+    def _sum_microbatches(self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array]) -> BatchTotals:
+        """Add a device's microbatches one after another, to totals of its own or, where these are spread, of all."""
         size = self._rules.microbatch_size
-
-        def in_microbatches(array: jax.Array) -> jax.Array:
-            by_device = array.reshape(devices, -1, size, *array.shape[1:])
-            return jnp.swapaxes(by_device, 0, 1).reshape(by_device.shape[1], devices * size, *array.shape[1:])
+        microbatches = jax.tree_util.tree_map(lambda array: array.reshape(-1, size, *array.shape[1:]), chunk)
+        whole = jax.tree_util.tree_map(self._gathered, params, self._param_specs)
 
         def add(totals: BatchTotals, rows: dict[str, jax.Array]) -> tuple[BatchTotals, None]:
             def with_rows(totals: BatchTotals) -> BatchTotals:
-                found = self._microbatch(params, rows)
+                found = self._of_all_devices(self._microbatch(whole, rows))
                 added = jax.tree_util.tree_map(lambda total, one: total + one[None], totals, found)
                 return added._replace(gradient=normalized(added.gradient))
 
-            return jax.lax.cond(jnp.any(rows["weight"] > 0), with_rows, lambda totals: totals, totals), None
+            some = jnp.any(rows["weight"] > 0)
+            if self._sharding == "full":
+                # Where one device exchanges sums, all do.
+                some = jax.lax.psum(some.astype(jnp.int32), AXIS) > 0
+            return jax.lax.cond(some, with_rows, lambda totals: totals, totals), None
 
-        microbatches = jax.tree_util.tree_map(in_microbatches, chunk)
         return jax.lax.scan(add, totals, microbatches)[0]
+
+    def _gathered(self, part: jax.Array, spec: PartitionSpec) -> jax.Array:
+        return part if AXIS not in spec else jax.lax.all_gather(part, AXIS, axis=spec.index(AXIS), tiled=True)
+
+    def _of_all_devices(self, found: BatchTotals) -> BatchTotals:
+        """Where totals are spread, add up those of a microbatch of each device; a device gets the part that it keeps.
+
+        Integers are added, below 2^20 each of those that are carried, so that there may be 2^11 devices.
+        """
+        if self._sharding == "data":
+            return found
+
+        def added(part: Any, spec: PartitionSpec) -> Any:
+            if AXIS not in spec:
+                return jax.lax.psum(part, AXIS)
+            axis = spec.index(AXIS)
+            return jax.tree_util.tree_map(
+                lambda array: jax.lax.psum_scatter(array, AXIS, scatter_dimension=axis, tiled=True), part
+            )
+
+        gradient = jax.tree_util.tree_map(added, found.gradient, self._param_specs, is_leaf=is_exact)
+        return jax.lax.psum(found._replace(gradient=()), AXIS)._replace(gradient=gradient)
 
     def _microbatch(self, params: Params, rows: dict[str, jax.Array]) -> BatchTotals:
         units = len(rows["weight"])
@@ -308,6 +384,19 @@ class Trainer:
 
     def _spread(self, tree: Params) -> Params:
         return jax.tree_util.tree_map(jax.lax.with_sharding_constraint, tree, self._shardings(self._param_specs))
+
+
+def _shape(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _placed(shapes: Any, shardings: Any) -> Any:
+    """Say of shapes how their arrays are spread; one sharding may be that of a whole subtree."""
+    return jax.tree_util.tree_map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        shapes,
+        jax.tree.broadcast(shardings, shapes),
+    )
 
 
 def _is_spec(value: Any) -> bool:

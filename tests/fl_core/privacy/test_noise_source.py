@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy import noise_source
@@ -105,6 +106,26 @@ def test_no_number_depends_on_how_many_are_made_at_once(monkeypatch):
     monkeypatch.setattr(noise_source, "_BLOCKS_ON_CPU", 7)
     np.testing.assert_array_equal(draw(1003), at_once)
     np.testing.assert_array_equal(draw(1001), at_once[:1001])
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec"),
+    [
+        ((8, 5), ("devices",)),  # each device has 10 numbers, which are not whole blocks
+        ((16, 3), ("devices",)),
+        ((3, 16), (None, "devices")),
+        ((2, 8, 6), (None, "devices")),
+        ((7,), ()),
+    ],
+)
+def test_devices_that_draw_a_part_draw_what_the_whole_has_there(shape, spec):
+    mesh = Mesh(np.array(jax.devices()[:4]), "devices")
+    like, terms = {"a": np.zeros(5), "b": np.zeros(shape)}, [(1.0, (0,)), (-0.5, (1,))]
+    shardings = {"a": NamedSharding(mesh, PartitionSpec()), "b": NamedSharding(mesh, PartitionSpec(*spec))}
+    found = noise_from(bytes(32), like, shardings)(terms)
+    assert found["b"].sharding == shardings["b"]
+    for name, whole in noise_from(bytes(32), like)(terms).items():
+        np.testing.assert_array_equal(found[name], whole)
 
 
 def test_no_delta_is_below_what_noise_is_made_for():

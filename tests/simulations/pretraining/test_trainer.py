@@ -130,8 +130,17 @@ def test_a_private_step_has_the_same_bits_on_any_number_of_devices(devices):
     np.testing.assert_array_equal(noisy_step(devices), noisy_step())
 
 
-def test_a_state_that_is_spread_takes_the_same_step():
-    np.testing.assert_allclose(noisy_step(4, "full"), noisy_step(), rtol=1e-4, atol=2e-5)
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_a_private_step_of_a_state_that_is_spread_has_the_same_bits(devices):
+    np.testing.assert_array_equal(noisy_step(devices, "full"), noisy_step())
+
+
+@pytest.mark.parametrize("sharding", ["data", "full"])
+def test_a_plain_step_is_the_same_however_it_is_spread(sharding):
+    one, _ = take_step(small(), units(40), None)
+    many, report = take_step(small(), units(40), None, devices=4, sharding=sharding)
+    np.testing.assert_allclose(flat(many), flat(one), rtol=1e-4, atol=2e-6)
+    assert report.totals.units == units(40)["weight"].any(axis=1).sum()
 
 
 def grid_sum(rows, clip_norm, microbatch=3):

@@ -1,0 +1,43 @@
+"""Steps of a Gemma decoder of 20 M parameters, on several devices."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from fedlm.fl_core.clipping.methods import Clipping
+from fedlm.models.registry import create_model
+from fedlm.simulations.pretraining.trainer import StepRules, Trainer
+
+LENGTH, BATCH, STEPS = 16, 8, 3
+leaves = jax.tree_util.tree_leaves
+
+
+def train(private, devices, sharding):
+    model = create_model("vaultgemma_20m")
+    rules = StepRules(Clipping("bookkeeping", 1.0) if private else None, 0.5 * private, BATCH, 1)
+    trainer = Trainer(model, optax.adam(1e-3), rules, sharding, jax.devices()[:devices])
+    state = trainer.place(trainer.fresh(model.init(jax.random.key(0))))
+    draw = trainer.draw_noise(bytes(32))
+    rng = np.random.default_rng(0)
+    for step in range(STEPS):
+        shape = (trainer.chunk_units, 1, LENGTH + 1)
+        tokens, weight = np.zeros(shape, np.int32), np.zeros(shape[:2], np.float32)
+        tokens[:BATCH] = rng.integers(4, model.vocabulary_size, (BATCH, *shape[1:]))
+        weight[:BATCH] = 1
+        totals = trainer.add(state.params, trainer.zero(), {"tokens": tokens, "weight": weight})
+        state, report = trainer.step(state, totals, draw([(1.0, (0, step))]) if private else None)
+        assert report.totals.units == BATCH
+    return [np.asarray(leaf) for leaf in leaves(trainer.whole(state).params)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("private", [False, True], ids=["plain", "private"])
+def test_parameters_are_the_same_on_any_number_of_devices(private):
+    expected = train(private, 1, "data")
+    before = leaves(create_model("vaultgemma_20m").init(jax.random.key(0)))
+    assert max(np.abs(one - other).max() for one, other in zip(expected, before, strict=True)) > 1e-3
+    for devices, sharding in ((2, "data"), (4, "data"), (1, "full"), (2, "full"), (4, "full")):
+        found = train(private, devices, sharding)
+        worst = max(np.abs(one - other).max() for one, other in zip(expected, found, strict=True))
+        assert worst <= 1e-5, (devices, sharding, worst)
