@@ -147,7 +147,7 @@ def tiny() -> list[Cell]:
         sizes = 2 if model == "transformer_tiny" else 1
         cells += [_step(model, "bfloat16", kind, 8, 4, 64, sizes, patience=0.02, **limit) for kind in kinds]
     cells += [
-        _training("vaultgemma_1m", "bfloat16", private, 4, 8, 64, [1, 2], 0.02, **limit) for private in (False, True)
+        _training("vaultgemma_1m", "bfloat16", private, 4, 8, 64, [2, 1], 0.02, **limit) for private in (False, True)
     ]
     for model in ("cifg_tiny", "bert_tiny"):
         arguments = {"model": model, "length": 5, "vocabulary": 64}
