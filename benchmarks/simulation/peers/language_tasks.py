@@ -19,7 +19,7 @@ from benchmarks.simulation.peers.gemma_logits import draw
 
 _MERGES = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("\u2581", "a"), ("\u2581", "s"), ("e", "n")]
 _TOKENS = ["<pad>", "<eos>", "<bos>", "<unk>", "\u2581", *string.ascii_letters, *":?.,\n", *map("".join, _MERGES)]
-CONFIG: dict[str, Any] = {
+_SIZES: dict[str, Any] = {
     "model_type": "vaultgemma",
     "vocab_size": len(_TOKENS),
     "hidden_size": 12,
@@ -49,14 +49,16 @@ _SOLVED = [
 ]
 _QUESTIONS = [
     {"question": "what do sheep eat", "choices": ["grass", "the sea"], "label": 0, "answers": ["grass"]},
-    {"question": "what is the then", "choices": ["a then", "then", "the hen"], "label": 2, "answers": ["a hen"]},
+    {"question": "what is the then", "choices": ["a then", "then", "the hen"], "label": 2, "answers": [":::::HOO,www"]},
     {"question": "Is snow white", "choices": ["no", "yes"], "label": 1, "answers": ["yes", "it is"]},
     {"question": "how many legs has an ant", "choices": ["six", "seven"], "label": 0, "answers": ["six"]},
     {"question": "a\u00df", "choices": ["\u00df", "the \u00df", "s"], "label": 1, "answers": ["\u00df"]},
 ]
 _ENDINGS = [
-    {"question": "they saw t", "choices": ["hen", "he sea", "wo"], "label": 0},
-    {"question": "this and t", "choices": ["hat", "hen", "o"], "label": 0},
+    {"question": "they saw t", "choices": ["hens sat", "he sea", "wo"], "label": 0, "answers": ["the sea"]},
+    {"question": "this and t", "choices": ["hat", "hem so", "o"], "label": 0, "answers": ["that"]},
+    # The first is what greedy decoding gives.
+    {"question": "the hen", "choices": ["enen", "s", " sat"], "label": 0, "answers": ["hens"]},
 ]
 _TEXTS = [
     {"text": "the hen sat."},
@@ -94,7 +96,7 @@ TASKS: dict[str, dict[str, Any]] = {
             {"name": "stripped", "filter": [{"function": "remove_whitespace"}, {"function": "take_first"}]}
         ],
         "metric_list": [_EXACT],
-        "num_fewshot": 1,
+        "num_fewshot": 2,
         "test": _QUESTIONS,
         **_SPLITS,
     },
@@ -114,7 +116,7 @@ def write_tasks(folder: Path) -> None:
     """Write the tasks as the harness reads them: a file of YAML each, and their data as JSON Lines."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, fields in TASKS.items():
-        splits = {"train": _SOLVED, "test": fields["test"]}
+        splits = ({"train": _SOLVED} if "training_split" in fields else {}) | {"test": fields["test"]}
         files = {split: str(folder / f"{name}_{split}.jsonl") for split in splits}
         for split, documents in splits.items():
             Path(files[split]).write_text("".join(json.dumps(document) + "\n" for document in documents))
@@ -148,7 +150,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as place:
         folder, tasks = Path(place) / "model", Path(place) / "tasks"
-        config = transformers.AutoConfig.for_model(**CONFIG)
+        config = transformers.AutoConfig.for_model(**_SIZES)
         model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -160,7 +162,12 @@ def main() -> None:
         (folder / "tokenizer_config.json").write_text(json.dumps(record))
         write_tasks(tasks)
         manager = TaskManager(include_path=str(tasks), include_defaults=False)
-        found: dict[str, Any] = {"lm_eval": lm_eval.__version__, "transformers": transformers.__version__, "tasks": {}}
+        found: dict[str, Any] = {
+            "lm_eval": lm_eval.__version__,
+            "transformers": transformers.__version__,
+            "config": json.loads(config.to_json_string(use_diff=False)),
+            "tasks": {},
+        }
         # The harness would score BOS as the first token of a text that it scores as a whole.
         for names, settings in (([*TASKS][:-1], {}), ([*TASKS][-1:], {"add_bos_token": False})):
             arguments = {"pretrained": str(folder), "dtype": "float32", "device": "cpu", "batch_size": 3} | settings
@@ -170,7 +177,7 @@ def main() -> None:
                     "metrics": {key: value for key, value in scored["results"][name].items() if "," in key},
                     "responses": [sample["resps"] for sample in scored["samples"][name]],
                 }
-    Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    Path(sys.argv[1]).write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
