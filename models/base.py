@@ -27,6 +27,7 @@ class Batch(NamedTuple):
       weight: float32 [batch]; 1 for an example, 0 for a row that only fills the batch.
       completion_start: int32 [batch], where in `tokens` the completion of a prompt begins, at least 1: only tokens
         from there on are targets. None where all are.
+      dropout: uint32 [batch, 2], the key of each row's dropout; None where nothing is dropped.
 
     Example:
       >>> batch = Batch(tokens=jnp.array([[1, 4, 5, 2], [1, 6, 2, 0]]), weight=jnp.ones(2))
@@ -39,6 +40,7 @@ class Batch(NamedTuple):
     tokens: jax.Array
     weight: jax.Array
     completion_start: jax.Array | None = None
+    dropout: jax.Array | None = None
 
     @property
     def targets(self) -> jax.Array:
@@ -98,6 +100,9 @@ class Model:
       special_tokens: those of the vocabulary whose ids its tokens are.
       decoder: how it reads tokens bit by bit; None where it only reads whole texts, see
         `fedlm.models.decoding.decoder_of`.
+      given: of a model that has parameters which are not trained, and so are none of its parameters (adapters are):
+        maps these, float arrays, to the model that has them. Without them it has no logits and no loss; see
+        `given_frozen`. None for all other models.
 
     Example:
       >>> import fedlm
@@ -115,6 +120,7 @@ class Model:
     objective: Objective = "causal"
     special_tokens: SpecialTokens = OWN
     decoder: Decoder | None = None
+    given: "Callable[[Params], Model] | None" = None
 
 
 def language_model(
@@ -142,6 +148,15 @@ def language_model(
         return next_token_sums(cross_entropy(logits, targets), logits, targets, special_tokens)
 
     return Model(name, vocabulary_size, init, apply, loss, special_tokens=special_tokens)
+
+
+def given_frozen(model: Model, frozen: Params) -> Model:
+    """Give a model the parameters that are not trained, where it has such.
+
+    A compiled program has to take them as an argument and call this inside: of arrays that a function closes over JAX
+    would write a copy into the program.
+    """
+    return model if model.given is None else model.given(frozen)
 
 
 def check_logits(name: str, logits: Any, expected: tuple[int, ...]) -> None:

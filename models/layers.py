@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Params
+from fedlm.models.lora import ADAPTER
 from fedlm.models.parameter_uses import Parameter, add, look_up, multiply, multiply_transposed, scale
 
 
@@ -53,8 +54,10 @@ def init_dense(rng: jax.Array, inputs: int, outputs: int, bias: bool = False) ->
 
 
 def dense(params: Params, x: jax.Array) -> jax.Array:
-    """Apply a dense layer over the last axis: float [..., inputs] to [..., outputs]."""
+    """Apply a dense layer, and the adapter it may have, over the last axis: float [..., inputs] to [..., outputs]."""
     y = multiply(x, params["kernel"])
+    if ADAPTER in params:
+        y = y + params[ADAPTER](x)
     return add(y, params["bias"]) if "bias" in params else y
 
 

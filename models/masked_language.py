@@ -18,11 +18,13 @@ class MaskedBatch(NamedTuple):
         is no token, which no position attends to.
       targets: int32 [batch, length]; the token to predict, PAD where nothing is predicted.
       weight: float32 [batch]; 1 for an example, 0 for a row that only fills the batch.
+      dropout: uint32 [batch, 2], the key of each row's dropout; None where nothing is dropped.
     """
 
     inputs: jax.Array
     targets: jax.Array
     weight: jax.Array
+    dropout: jax.Array | None = None
 
 
 def mask_id(vocabulary_size: int) -> int:

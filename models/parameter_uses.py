@@ -177,9 +177,9 @@ def record_uses(function: Callable[[Any, Any], Any], params: Any, batch: Any) ->
       UnrecordedUseError: a parameter is used in another way, or the first axis of a use is not that of the examples.
     """
     examples = jax.tree_util.tree_leaves(batch)[0].shape[0]
-    found = _shapes(function, params, batch, examples)
+    found = uses_of(function, params, batch, examples)
     # One example more tells the axis of examples from another that happens to be as long.
-    for count, uses in ((examples, found), (examples + 1, _shapes(function, params, batch, examples + 1))):
+    for count, uses in ((examples, found), (examples + 1, uses_of(function, params, batch, examples + 1))):
         if any(use.output.shape[:1] != (count,) for use in uses):
             raise UnrecordedUseError("the first axis of what comes out of a layer is not that of the examples")
 
@@ -194,7 +194,15 @@ def record_uses(function: Callable[[Any, Any], Any], params: Any, batch: Any) ->
     return RecordedRun(result, uses, lambda gradient: pull_back(gradient)[0])
 
 
-def _shapes(function: Callable[[Any, Any], Any], params: Any, batch: Any, examples: int) -> list[Use]:
+def uses_of(function: Callable[[Any, Any], Any], params: Any, batch: Any, examples: int) -> list[Use]:
+    """Find out how a function uses its parameters, of shapes alone and without inputs; see `record_uses`.
+
+    Args:
+      examples: how many to take a batch to have.
+
+    Raises:
+      UnrecordedUseError: a parameter is used in another way than by the functions of this module.
+    """
     recording = Recording()
     sized = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct((examples, *leaf.shape[1:]), leaf.dtype), batch)
     try:

@@ -7,18 +7,20 @@ Dimension letters: B batch, T time, E embedding, H hidden.
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Params
 from fedlm.models.layers import dense, init_dense
+from fedlm.models.lora import ADAPTER, Adapter
 from fedlm.models.matrix_products import constant_product, sum_of_outer_products
 from fedlm.models.parameter_uses import Recorded, with_tap
 
 Activation = Callable[[jax.Array], jax.Array]
 _Pair = tuple[jax.Array, jax.Array]
+_Steps = tuple[jax.Array | None, ...]
 
 
 class CifgState(NamedTuple):
@@ -60,7 +62,7 @@ def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activ
     `c_t = (1 - gate(i)) c_{t-1} + gate(i) cell(g)` and `h_t = P (gate(o) cell(c_t))`.
 
     Args:
-      params: of `init_cifg_layer`.
+      params: of `init_cifg_layer`; its dense layers may have adapters.
       x_bxtxe: float [batch, time, e].
       gate: activation of the two gates, over the last axis.
       cell: activation of the candidate and of the cell's output, over the last axis.
@@ -70,7 +72,10 @@ def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activ
       h, float [batch, time, e].
     """
     z_bxtx3h = dense(params["input"], x_bxtxe)
-    recurrent_ex3h, projection_hxe = params["recurrent"]["kernel"], params["projection"]["kernel"]
+    recurrent, projection = params["recurrent"], params["projection"]
+    recurrent_ex3h, projection_hxe = recurrent["kernel"], projection["kernel"]
+    if ADAPTER in recurrent or ADAPTER in projection:
+        return _adapted_recurrence(gate, cell, unroll, z_bxtx3h, recurrent, projection)
     if isinstance(recurrent_ex3h, Recorded):
         return _recorded_recurrence(gate, cell, unroll, z_bxtx3h, recurrent_ex3h, projection_hxe)
     h_txbxe = _recurrence(gate, cell, unroll, jnp.swapaxes(z_bxtx3h, 0, 1), recurrent_ex3h, projection_hxe)
@@ -92,14 +97,93 @@ def _recorded_recurrence(
     of_recurrent, z_tap = recording.begin(recurrent_ex3h, "multiply", z_shape)
     of_projection, h_tap = recording.begin(projection_hxe, "multiply", h_shape)
     z_txbx3h, h_tap = jnp.swapaxes(with_tap(z_bxtx3h, z_tap), 0, 1), jnp.swapaxes(h_tap, 0, 1)
-    h_txbxe, m_txbxh = _unroll(gate, cell, unroll, z_txbx3h, h_tap, recurrent_ex3h.value, projection_hxe.value)
+    h_txbxe, m_txbxh = _shifted(gate, cell, unroll, z_txbx3h, h_tap, recurrent_ex3h.value, projection_hxe.value)
     h_bxtxe = jnp.swapaxes(h_txbxe, 0, 1)
-    recording.finish(of_recurrent, jnp.pad(h_bxtxe[:, :-1], ((0, 0), (1, 0), (0, 0))))
+    recording.finish(of_recurrent, _one_later(h_bxtxe))
     recording.finish(of_projection, jnp.swapaxes(m_txbxh, 0, 1))
     return h_bxtxe
 
 
-def _unroll(
+def _one_later(h_bxtxe: jax.Array) -> jax.Array:
+    return jnp.pad(h_bxtxe[:, :-1], ((0, 0), (1, 0), (0, 0)))
+
+
+def _adapted_recurrence(
+    gate: Activation, cell: Activation, unroll: int, z_bxtx3h: jax.Array, recurrent: Params, projection: Params
+) -> jax.Array:
+    """Run the recurrence with matrices that are constant, and an adapter at one of them or at both."""
+    (batch, time, _), hidden = z_bxtx3h.shape, projection["kernel"].shape[0]
+    width = projection["kernel"].shape[1]
+    at_z = _LoopedAdapter(recurrent.get(ADAPTER), (batch, time, width), z_bxtx3h.dtype)
+    at_h = _LoopedAdapter(projection.get(ADAPTER), (batch, time, hidden), z_bxtx3h.dtype)
+    recur, project = constant_product(recurrent["kernel"]), constant_product(projection["kernel"])
+
+    def recurred(h_bxe: jax.Array, given: tuple[_Steps, _Steps]) -> tuple[jax.Array, jax.Array | None]:
+        added, narrow = at_z.add(h_bxe, given[0])
+        return recur(h_bxe) + added, narrow
+
+    def projected(m_bxh: jax.Array, given: tuple[_Steps, _Steps]) -> tuple[jax.Array, jax.Array | None]:
+        added, narrow = at_h.add(m_bxh, given[1])
+        return project(m_bxh) + added, narrow
+
+    given = (at_z.steps, at_h.steps)
+    z_txbx3h = jnp.swapaxes(z_bxtx3h, 0, 1)
+    start = _zero_state(batch, projection["kernel"])
+    h_txbxe, m_txbxh, *narrow = _unroll(gate, cell, unroll, z_txbx3h, given, recurred, projected, start)
+    h_bxtxe, m_bxtxh = jnp.swapaxes(h_txbxe, 0, 1), jnp.swapaxes(m_txbxh, 0, 1)
+    at_z.finish(_one_later(h_bxtxe), narrow[0])
+    at_h.finish(m_bxtxh, narrow[1])
+    return h_bxtxe
+
+
+class _LoopedAdapter:
+    """An adapter that is applied at every time step of a loop, and recorded as one use of A and of B for all steps.
+
+    Attributes:
+      steps: what `add` is to be given at a step, each with the time first.
+    """
+
+    def __init__(self, adapter: Adapter | None, shape: tuple[int, ...], dtype: jax.typing.DTypeLike):
+        """Begin; the shape is [batch, time, inputs], and without adapter nothing is added."""
+        self._adapter, self._taps = adapter, (None, None)
+        self.steps: _Steps = (None, None, None)
+        if adapter is None:
+            return
+        self._kept = adapter.kept(shape, dtype) if adapter.kept is not None else None
+        taps: list[jax.Array | None] = [None, None]
+        self._uses: list[tuple[Recorded, int]] = []
+        for place, matrix in enumerate((adapter.a, adapter.b)):
+            if isinstance(matrix, Recorded):
+                output = jax.ShapeDtypeStruct((*shape[:2], matrix.shape[1]), dtype)
+                number, tap = matrix.recording.begin(matrix, "multiply", output)
+                self._uses.append((matrix, number))
+                taps[place] = jnp.swapaxes(tap, 0, 1)
+        self._a, self._b = (
+            matrix.value if isinstance(matrix, Recorded) else matrix for matrix in (adapter.a, adapter.b)
+        )
+        self.steps = (None if self._kept is None else jnp.swapaxes(self._kept, 0, 1), *taps)
+
+    def add(self, x: jax.Array, given: _Steps) -> tuple[jax.Array | float, jax.Array | None]:
+        """Compute what is added to what the matrix gives at a time step, and what comes out of A."""
+        if self._adapter is None:
+            return 0.0, None
+        kept, narrow_tap, tap = given
+        narrow = (x if kept is None else x * kept) @ self._a
+        narrow = narrow if narrow_tap is None else narrow + narrow_tap
+        wide = narrow @ self._b
+        return self._adapter.scale * (wide if tap is None else wide + tap), narrow
+
+    def finish(self, x_bxtxi: jax.Array, narrow_txbxr: jax.Array | None) -> None:
+        """Say what came in at all time steps, [batch, time, inputs], and what came out of A."""
+        if self._adapter is None or not self._uses:
+            return
+        assert narrow_txbxr is not None
+        inputs = (x_bxtxi if self._kept is None else x_bxtxi * self._kept, jnp.swapaxes(narrow_txbxr, 0, 1))
+        for (matrix, number), came_in in zip(self._uses, inputs, strict=True):
+            matrix.recording.finish(number, came_in)
+
+
+def _shifted(
     gate: Activation,
     cell: Activation,
     unroll: int,
@@ -108,18 +192,52 @@ def _unroll(
     recurrent_ex3h: jax.Array,
     projection_hxe: jax.Array,
 ) -> _Pair:
+    """Run the loop with constant matrices and a shift of each h."""
     recur, project = constant_product(recurrent_ex3h), constant_product(projection_hxe)
-
-    def step(state: _Pair, inputs: _Pair) -> tuple[_Pair, _Pair]:
-        h_bxe, c_bxh = state
-        z_bx3h, shift_bxe = inputs
-        c_bxh, m_bxh = _next_cell(gate, cell, z_bx3h + recur(h_bxe), c_bxh)
-        h_bxe = project(m_bxh) + shift_bxe
-        return (h_bxe, c_bxh), (h_bxe, m_bxh)
-
-    start = _zero_state(z_txbx3h.shape[1], projection_hxe)
-    _, (h_txbxe, m_txbxh) = jax.lax.scan(step, start, (z_txbx3h, shift_txbxe), unroll=unroll)
+    h_txbxe, m_txbxh, *_ = _unroll(
+        gate,
+        cell,
+        unroll,
+        z_txbx3h,
+        shift_txbxe,
+        lambda h_bxe, _: (recur(h_bxe), None),
+        lambda m_bxh, shift_bxe: (project(m_bxh) + shift_bxe, None),
+        _zero_state(z_txbx3h.shape[1], projection_hxe),
+    )
     return h_txbxe, m_txbxh
+
+
+def _unroll(
+    gate: Activation,
+    cell: Activation,
+    unroll: int,
+    z_txbx3h: jax.Array,
+    given: Any,
+    recur: Callable[[jax.Array, Any], tuple[jax.Array, Any]],
+    project: Callable[[jax.Array, Any], tuple[jax.Array, Any]],
+    start: _Pair,
+) -> tuple[jax.Array, jax.Array, Any, Any]:
+    """Run the loop.
+
+    Args:
+      given: what the two functions are given of each time step, arrays with the time first.
+      recur: maps h_{t-1} [batch, e] to what is added to z_t [batch, 3h], and whatever else is to be known of it.
+      project: maps m_t [batch, h] to h_t [batch, e] in the same way.
+      start: h and c before the first step.
+
+    Returns:
+      h_t and m_t of all time steps, and what else the two functions gave; the time first.
+    """
+
+    def step(state: _Pair, inputs: tuple[jax.Array, Any]) -> tuple[_Pair, tuple[jax.Array, jax.Array, Any, Any]]:
+        h_bxe, c_bxh = state
+        z_bx3h, now = inputs
+        recurred_bx3h, of_recurrent = recur(h_bxe, now)
+        c_bxh, m_bxh = _next_cell(gate, cell, z_bx3h + recurred_bx3h, c_bxh)
+        h_bxe, of_projection = project(m_bxh, now)
+        return (h_bxe, c_bxh), (h_bxe, m_bxh, of_recurrent, of_projection)
+
+    return jax.lax.scan(step, start, (z_txbx3h, given), unroll=unroll)[1]
 
 
 def _next_cell(gate: Activation, cell: Activation, z_bx3h: jax.Array, c_bxh: jax.Array) -> _Pair:
@@ -179,7 +297,7 @@ def _recurrence_forward(
     # backward loop free of weight gradients: each is then one matrix product over all time steps.
     no_shift = jnp.zeros((*z_txbx3h.shape[:2], projection_hxe.shape[1]), z_txbx3h.dtype)
     (h_txbxe, m_txbxh), pull_back = jax.vjp(
-        lambda z, shift: _unroll(gate, cell, unroll, z, shift, recurrent_ex3h, projection_hxe), z_txbx3h, no_shift
+        lambda z, shift: _shifted(gate, cell, unroll, z, shift, recurrent_ex3h, projection_hxe), z_txbx3h, no_shift
     )
     return h_txbxe, (pull_back, h_txbxe, m_txbxh)
 

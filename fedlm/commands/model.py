@@ -46,14 +46,15 @@ class ExportCommand:
     """Write the model of a run, of any kind, for other programs.
 
     huggingface: as transformers reads Gemma models and BERT. safetensors: any model, in a layout that docs/models.md
-    describes. stablehlo: the same, and a program that computes logits without fedlm.
+    describes. stablehlo: the same, and a program that computes logits without fedlm. Of a run with --lora-rank these
+    write the model with its adapters added. peft: the adapters alone, as Hugging Face's PEFT reads them.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
     out: Path
     """Folder to make."""
-    format: Literal["huggingface", "safetensors", "stablehlo"]
+    format: Literal["huggingface", "safetensors", "stablehlo", "peft"]
     """The form to write."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the tensors. auto: that of an imported model, bit for bit; float32 of a model that was trained."""

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
-from fedlm.commands.progress import StepProgress, bytes_text
+from fedlm.commands.progress import StepProgress, bytes_text, trained_part
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.pretraining.settings import Pretraining
 
@@ -29,7 +29,8 @@ class PretrainCommand:
     clipped, and noise is added to their sum. The run writes metrics.jsonl, TensorBoard events, checkpoints and
     summary.json into its folder; stopped at any time, the same command goes on where it was. What every checkpoint
     spends is in its ledger, and `fedlm account ledger OUT` states it. `--privacy none` trains without clipping and
-    noise, and its summary says NOT PRIVATE. `fedlm simulate --init-from OUT` begins with the parameters.
+    noise, and its summary says NOT PRIVATE. `fedlm simulate --init-from OUT` begins with the parameters. With
+    `--init-from RUN --lora-rank R` low-rank adapters of that run's model are trained in place of all of it.
 
     Several processes, on one machine or on many, train together when each is started with the same options, the same
     `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
@@ -50,7 +51,7 @@ class PretrainCommand:
 
 
 _ESSENTIALS = (
-    *("out", "model", "data", "init_from", "steps", "batch_size", "length", "unit", "privacy", "epsilon"),
+    *("out", "model", "data", "init_from", "steps", "batch_size", "length", "unit", "privacy", "epsilon", "lora_rank"),
     *(
         "noise_multiplier",
         "noise_batch_ratio",
@@ -88,7 +89,7 @@ def main(argv: list[str]) -> int:
         what = "of masked words " if summary["objective"] == "masked" else ""
         console.print(
             f"test perplexity {what}{summary['test_perplexity']:.2f}, test accuracy {summary['test_accuracy']:.4f} "
-            f"after {summary['steps']} steps ({summary['parameters']:,} parameters)"
+            f"after {summary['steps']} steps ({summary['parameters']:,} parameters{trained_part(summary)})"
         )
     console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
     if summary.get("privacy_guarantee"):

@@ -53,6 +53,12 @@ class _Bar:
             print(f"{self._name} {self._unit} {done}/{total} {text}, {left} left", file=sys.stderr, flush=True)
 
 
+def trained_part(summary: dict[str, Any]) -> str:
+    """Say how many of a model's parameters a run has trained, where that is not all."""
+    trained = summary.get("trained_parameters", summary["parameters"])
+    return "" if trained == summary["parameters"] else f" with {trained:,} in adapters, which alone were trained"
+
+
 class RoundProgress(_Bar):
     """Shows the rounds of one run, by the name of its model."""
 

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
-from fedlm.commands.progress import RoundProgress
+from fedlm.commands.progress import RoundProgress, trained_part
 from fedlm.fl_core.privacy.printed_bounds import rounded_down
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
@@ -38,7 +38,16 @@ class SimulateCommand:
 _ESSENTIALS = (
     *("out", "model", "data", "rounds", "seed", "client_learning_rate", "server_learning_rate", "init_from"),
     *("cohort_size", "cohort_sampler", "length", "client_batch_size", "client_epochs", "server_optimizer"),
-    *("update_clip_norm", "privacy", "noise_multiplier", "target_epsilon", "delta", "evaluate_every", "devices"),
+    *(
+        "lora_rank",
+        "update_clip_norm",
+        "privacy",
+        "noise_multiplier",
+        "target_epsilon",
+        "delta",
+        "evaluate_every",
+        "devices",
+    ),
 )
 
 
@@ -61,7 +70,7 @@ def main(argv: list[str]) -> int:
     else:
         console.print(
             f"test perplexity {summary['test_perplexity']:.2f}, test accuracy {summary['test_accuracy']:.4f} "
-            f"after {summary['rounds']} rounds ({summary['parameters']:,} parameters)"
+            f"after {summary['rounds']} rounds ({summary['parameters']:,} parameters{trained_part(summary)})"
         )
     console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
     if audit := summary.get("audit"):

@@ -22,7 +22,7 @@ from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip
 from fedlm.fl_core.clipping.factored_gradients import Gradient, gradients_of
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM
-from fedlm.models.base import Model, Params, weigh_examples
+from fedlm.models.base import Model, Params, given_frozen, weigh_examples
 from fedlm.models.losses import ExampleSums
 from fedlm.models.parameter_uses import UnrecordedUseError, record_uses
 
@@ -90,7 +90,9 @@ def clipped_sum(clipping: Clipping, model: Model, params: Params, batch: Any, un
     return METHODS[clipping.method](clipping, model, params, batch, units)
 
 
-def method_for(method: MethodName, model: Model, params: Params, batch: Any) -> tuple[MethodName, str | None]:
+def method_for(
+    method: MethodName, model: Model, params: Params, batch: Any, frozen: Params = ()
+) -> tuple[MethodName, str | None]:
     """Find out whether a method can be used for a model, of whose parameters and batches the shapes are enough.
 
     Returns:
@@ -99,7 +101,12 @@ def method_for(method: MethodName, model: Model, params: Params, batch: Any) -> 
     if method == "vmap":
         return method, None
     try:
-        jax.eval_shape(lambda params, batch: record_uses(model.loss, params, batch).result, params, batch)
+        jax.eval_shape(
+            lambda params, batch, frozen: record_uses(given_frozen(model, frozen).loss, params, batch).result,
+            params,
+            batch,
+            frozen,
+        )
     except UnrecordedUseError as error:
         return "vmap", (
             f"{method} clipping needs a model whose layers are fedlm.models.layers', but in {model.name} {error}; "

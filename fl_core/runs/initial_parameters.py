@@ -22,7 +22,9 @@ from fedlm.fl_core.privacy.ancestry import (
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.processes import from_first, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.frozen_parameters import keep_frozen, read_frozen, whole_parameters
 from fedlm.models.base import Params
 from fedlm.models.registry import same_model
 
@@ -39,7 +41,7 @@ class InitialParameters(NamedTuple):
     rounds: int
     # its parameters, NumPy arrays in dictionaries and lists; None where the run that goes on has outlived that folder
     arrays: Any
-    sha256: str
+    sha256: str  # of the whole model's
     privacy: str  # what that run states of its privacy
     ancestry: tuple[Phase, ...]  # what the parameters went through, seen from the run that begins with them
 
@@ -56,6 +58,31 @@ class InitialParameters(NamedTuple):
         """Put the arrays into the structure of a model's fresh parameters; see `fit_parameters`. A run that has a
         checkpoint to go on from needs no more than the structure."""
         return fresh if self.arrays is None else fit_parameters(self.arrays, fresh, self.folder)
+
+    def frozen(self, like: Params, run: Path) -> Params:
+        """Give the parameters that adapters are trained beside, in all processes.
+
+        Args:
+          like: the model's parameters, of which shapes are enough.
+          run: the folder of the run that trains them, read where the run that goes on has outlived the other folder.
+
+        Raises:
+          CheckpointError: they are of another model, or neither folder has them.
+        """
+
+        def find() -> Params:
+            arrays = read_frozen(run, self.sha256) if self.arrays is None else self.arrays
+            return fit_parameters(arrays, like, self.folder)
+
+        def of_first() -> Params:
+            return find() if is_first() else jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+
+        return from_first(together(of_first))
+
+    def keep(self, run: Path) -> None:
+        """Keep a copy of the parameters in the folder of a run that trains adapters beside them; all processes call
+        it. Raises DiskError where it cannot be written."""
+        together(lambda: keep_frozen(run, self.arrays, self.sha256) if is_first() and self.arrays is not None else None)
 
 
 def read_parameters(
@@ -101,9 +128,11 @@ def read_parameters(
             raise CheckpointError(
                 f"{folder}: holds the parameters of another model, {found}, not {model}; give a run of the same model"
             )
-        params = stored_parameters(checkpoints, rounds)
-    digest = parameters_digest(params)
+        stored = stored_parameters(checkpoints, rounds)
+    digest = parameters_digest(stored)
     parent, ancestors = _training_of(folder, about, rounds, digest)
+    params = whole_parameters(folder, about, stored)
+    digest = digest if params is stored else parameters_digest(params)
     behind = training_behind(ancestors, parent, initial_data, training_data)
     return InitialParameters(folder, rounds, params, digest, stated_privacy(folder), behind)
 

@@ -31,6 +31,7 @@ from fedlm.fl_core.privacy.spending import law_of
 from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, stored_parameters
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Params
@@ -101,6 +102,7 @@ def publish(
         raise CheckpointError(f"{run}: not the folder of a run, for it holds no checkpoints; give the --out of one")
     with run_lock(run):
         about, params = released(run)
+        params = whole_parameters(run, about, params)
         stated = _stated(run, about)
     found, origin = _tokenizer(about, tokenizer, fingerprint_of)
     why_tokenizer = _about_tokenizer(found, origin, uncovered_tokenizer)
@@ -168,7 +170,8 @@ def load_published(folder: Path, like: Params) -> Params:
 
 def released(run: Path) -> tuple[dict[str, Any], Any]:
     """Read what the newest checkpoint says of a run whose lock is held, and its parameters, arrays in dictionaries and
-    lists. Raises CheckpointError where there is none, or it is none that a private run's ledger says was released."""
+    lists: adapters alone where it trained these, see `whole_parameters`. Raises CheckpointError where there is none, or
+    it is none that a private run's ledger says was released."""
     with Checkpoints(run / "checkpoints") as checkpoints:
         steps = checkpoints.latest_round()
         if not steps:

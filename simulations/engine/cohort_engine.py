@@ -27,7 +27,7 @@ from fedlm.fl_core.exact_sums import is_exact, like_of, normalized, summed
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, algorithm_step
 from fedlm.fl_core.processes import lost_processes
 from fedlm.fl_core.round_loop import CohortResult, RoundPlan
-from fedlm.models.base import Batch, Model, Params
+from fedlm.models.base import Batch, Model, Params, given_frozen
 from fedlm.simulations.data.federated_data import FederatedData
 from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks
 from fedlm.simulations.engine.prefetching import Prefetched
@@ -71,12 +71,14 @@ class CohortEngine:
         devices: Sequence[jax.Device] | None = None,
         lanes_per_device: int = 1,
         steps_per_chunk: int = 32,
+        frozen: Params = (),
     ):
         """Prepare an engine; compilation happens at the first cohort.
 
         Without devices it runs on all of all processes. One lane a device, a client trained on it at a time, is best on
         a CPU core; an accelerator takes as many as fill it, each of which holds parameters, gradients and an update.
-        `steps_per_chunk` local steps are handed to the devices at once.
+        `steps_per_chunk` local steps are handed to the devices at once. The model may need `frozen` parameters, which
+        are not trained and do not travel; see `fedlm.models.base.given_frozen`.
         """
         devices = jax.devices() if devices is None else devices
         self._work, self._data = work, data
@@ -84,6 +86,7 @@ class CohortEngine:
         self._own = [place for place, device in enumerate(devices) if device.process_index == jax.process_index()]
         self._mesh = Mesh(np.array(devices), _AXIS)
         self._by_device = NamedSharding(self._mesh, PartitionSpec(_AXIS))
+        self._frozen = jax.device_put(frozen, NamedSharding(self._mesh, PartitionSpec()))
         self._thread = ThreadPoolExecutor(1, "prepare-cohorts")
         self._announced: RoundPlan | None = None
         self._prepared: tuple[RoundPlan, Prefetched[LaneChunk]] | None = None
@@ -104,7 +107,7 @@ class CohortEngine:
         state = _empty_state(self._work.training.algorithm, server, self._shape, self._mesh, self._work.rules.exact)
         for chunk in self._chunks(plan):
             on_devices = jax.make_array_from_process_local_data(self._by_device, chunk)
-            state = _run_chunk(self._work, self._mesh, server, setting, state, on_devices)
+            state = _run_chunk(self._work, self._mesh, server, setting, state, on_devices, self._frozen)
         following, self._announced = self._announced, None
         self._prepared = None if following is None else (following, self._chunks(following))
         steps = self._work.training.count_steps(self._data.num_examples[plan.clients])
@@ -179,15 +182,16 @@ def _run_chunk(
     setting: RoundSetting,
     state: tuple[_LaneState, CohortAggregate],
     chunk: LaneChunk,
+    frozen: Params,
 ) -> tuple[_LaneState, CohortAggregate]:
     everywhere, by_device = PartitionSpec(), PartitionSpec(_AXIS)
     return jax.shard_map(
         functools.partial(_run_device_chunk, work),
         mesh=mesh,
-        in_specs=(everywhere, everywhere, by_device, by_device),
+        in_specs=(everywhere, everywhere, by_device, by_device, everywhere),
         out_specs=by_device,
         check_vma=False,
-    )(server, setting, state, chunk)
+    )(server, setting, state, chunk, frozen)
 
 
 def _run_device_chunk(
@@ -196,9 +200,11 @@ def _run_device_chunk(
     setting: RoundSetting,
     state: tuple[_LaneState, CohortAggregate],
     chunk: LaneChunk,
+    frozen: Params,
 ) -> tuple[_LaneState, CohortAggregate]:
     state, chunk = jax.tree_util.tree_map(lambda leaf: leaf[0], (state, chunk))
     algorithm, over_lanes = work.training.algorithm, _over_lanes(chunk.first.shape[1])
+    model = given_frozen(work.model, frozen)
     num_steps, steps = chunk.num_steps, chunk._replace(num_steps=chunk.first)
 
     def train(lane: _LaneState, inputs: LaneChunk) -> _LaneState:
@@ -206,7 +212,7 @@ def _run_device_chunk(
         lane = jax.lax.cond(inputs.first, lambda: fresh, lambda: lane)
         batch = Batch(jnp.asarray(inputs.tokens), jnp.asarray(inputs.weight))
         clip = work.training.gradient_clip
-        stepped, sums = algorithm_step(work.model, algorithm, server, lane.local, batch, setting.learning_rate, clip)
+        stepped, sums = algorithm_step(model, algorithm, server, lane.local, batch, setting.learning_rate, clip)
         return _LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.sums, sums))
 
     def report(lane: _LaneState, inputs: LaneChunk) -> CohortAggregate:

@@ -8,6 +8,7 @@ import jax
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.privacy.ancestry import IMPORTED
 from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, stored_parameters
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Model, Params
@@ -83,7 +84,8 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
         precision = resolve_precision(settings["precision"], jax.default_backend())
         model = with_precision(create_model(settings["model"], store.vocabulary_size, store.special_tokens), precision)
         like = jax.eval_shape(model.init, jax.random.key(0))
-        params = fit_parameters(stored_parameters(checkpoints, steps), like, directory)
+        stored = whole_parameters(directory, about, stored_parameters(checkpoints, steps))
+        params = fit_parameters(stored, like, directory)
     return TrainedModel(command, settings, model, precision, params, steps, store)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedlm.fl_core.composed_settings import check_value_types, compose, default_settings
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
 from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
@@ -82,11 +83,17 @@ class RunSettings:
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
 
     def __post_init__(self) -> None:
         check_value_types(self)
         _check_positive(self, "rounds", "checkpoint_every", "lanes_per_device")
         check_initial_data(self.init_from, self.initial_data)
+        self.lora.check_lora(self.init_from)
+        if self.lora.lora_dropout:
+            raise ConfigurationError(
+                f"lora_dropout is {self.lora.lora_dropout}, but clients of federated rounds train without; leave it out"
+            )
         for privacy in self.compared_privacy():
             privacy.check_privacy(
                 self.cohorts.cohort_sampler,

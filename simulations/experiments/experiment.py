@@ -20,6 +20,7 @@ from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
+from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, stored_parameters
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_or_none, read_rows
 from fedlm.fl_core.runs.round_rows import Divergence, named_scores
@@ -169,25 +170,29 @@ def run_prepared(
         run = Run(folder, prepared.identity, prepared.rounds, prepared.save_every, prepared.find_divergence, terms)
         training, scoring = prepared.training, prepared.scoring
         bounded = prepared.bounds_norms
+        frozen = prepared.frozen(out)
         state = FederatedTraining(run, training.optimization, prepared.fresh_state(), aggregation, bounded, bounded)
+        if prepared.initial is not None and prepared.lora is not None:
+            prepared.initial.keep(out)
+        whole = functools.partial(prepared.whole, frozen)
         heldout = list(device_batches(scoring.heldout, training.length, scoring.heldout_examples))
         rounds = state.rounds(
-            _engine(training),
+            _engine(training, frozen),
             _sampler(training.cohorts.sampler, run.standing.draw_seed, terms),
-            functools.partial(_scores, prepared, heldout),
+            lambda trained: _scores(prepared, heldout, whole(trained)),
             scoring.every,
         )
         stops = _Stops(may_stop)
 
         def observe(row: dict[str, Any]) -> None:
             # With privacy several rows are shown at once, and the model that was released is that of the last.
-            params = _copied(state.server.params) if row["round"] == state.rounds_done - 1 else None
+            params = _copied(whole(state.server.params)) if row["round"] == state.rounds_done - 1 else None
             stops.asked |= bool(see(FinishedRound(row, prepared.rounds, params)))
 
         run.take(stops.until(rounds), observe)
         if stops.stopped:
             run.save(state.rounds_done, state.checkpoint())
-        params = state.server.params
+        params = whole(state.server.params)
         batches = device_batches(scoring.test, training.length, scoring.test_examples)
         owners = evaluation_owners(scoring.test, scoring.test_examples)
         test, clients = evaluate_clients(prepared.model, params, batches, owners)
@@ -196,7 +201,8 @@ def run_prepared(
             _write_table(out / _TABLE, table)
         record = None if terms is None else terms.participation
         took_part = None if record is None else record.beside_plan(state.rounds_done, prepared.rounds)
-        summary = _finish(run, prepared, params, test, clients, stops.stopped, took_part)
+        found = _audit(prepared, frozen, params)
+        summary = _finish(run, prepared, state.server.params, test, clients, stops.stopped, took_part, found)
         return FinishedRun(summary, list(folder.rows), prepared.model, lambda: params)
 
 
@@ -240,7 +246,8 @@ def _found(prepared: PreparedExperiment, out: Path, summary: dict[str, Any]) -> 
 
     def read_params() -> Params:
         with Checkpoints(out / "checkpoints") as checkpoints:
-            arrays = stored_parameters(checkpoints, checkpoints.latest_round())
+            latest = checkpoints.latest_round()
+            arrays = whole_parameters(out, checkpoints.restore_about(latest), stored_parameters(checkpoints, latest))
         like = jax.eval_shape(prepared.model.init, jax.random.key(0))
         return jax.tree_util.tree_map(jnp.asarray, fit_parameters(arrays, like, out))
 
@@ -285,12 +292,16 @@ def _sampler(sampler: CohortSampler, draw_seed: str | None, terms: "PrivacyTerms
     return dataclasses.replace(sampler, seed=bytes.fromhex(draw_seed))
 
 
-def _engine(training: Training) -> CohortEngine:
-    parameters = parameter_count(training.work.model)
+def _engine(training: Training, frozen: Params) -> CohortEngine:
+    # What is frozen takes no room in a lane, but activations do, of which nothing else tells.
+    parameters = parameter_count(training.work.model) + sum(leaf.size for leaf in jax.tree_util.tree_leaves(frozen))
     more = copies_beyond_sgd(training.work.training.algorithm, training.work.model)
     lanes = training.lanes_per_device or choose_lanes(parameters, training.cohort_size, more_copies=more)
     # The memory of devices, by which lanes are chosen, may differ a little between processes.
-    return CohortEngine(training.work, training.clients, training.length, lanes_per_device=gather(lanes)[0])
+    lanes_per_device = gather(lanes)[0]
+    return CohortEngine(
+        training.work, training.clients, training.length, lanes_per_device=lanes_per_device, frozen=frozen
+    )
 
 
 def _write_table(path: Path, table: dict[str, Any] | None) -> None:
@@ -309,6 +320,7 @@ def _finish(
     clients: ClientSums,
     stopped: bool,
     participation: dict[str, Any] | None,
+    audited: dict[str, Any] | None,
 ) -> dict[str, Any]:
     rows, model, identity, file = run.folder.rows, prepared.model, prepared.identity, prepared.training.cohorts.file
     heldout = next((row["heldout_loss"] for row in reversed(rows) if "heldout_loss" in row), None)
@@ -321,9 +333,10 @@ def _finish(
             **({} if participation is None else {"participation": participation}),
             "diverged_at_round": run.divergence.round_number if run.divergence else None,
             **describe_training(model, prepared.precision, rows, test),
+            "trained_parameters": parameter_count(prepared.training.work.model),
             "test_clients": describe_clients(clients),
             **{name: sum(row[name] for row in rows) for name in ("clients_dropped", "bytes_down", "bytes_up")},
-            "audit": _audit(prepared, params),
+            "audit": audited,
             "initial_parameters": prepared.initial.about() if prepared.initial else None,
             "experiment": identity.settings,
             "vocabulary_sha256": identity.facts["vocabulary"].value,
@@ -333,8 +346,9 @@ def _finish(
     )
 
 
-def _audit(prepared: PreparedExperiment, params: Params) -> dict[str, Any] | None:
+def _audit(prepared: PreparedExperiment, frozen: Params, params: Params) -> dict[str, Any] | None:
     canaries = prepared.scoring.canaries
     if canaries is None:
         return None
-    return audit(prepared.model, prepared.fresh_state().params, params, canaries, prepared.delta)
+    first = prepared.fresh_state().params if prepared.lora is None else frozen
+    return audit(prepared.model, first, params, canaries, prepared.delta)

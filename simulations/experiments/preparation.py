@@ -20,7 +20,8 @@ from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, find_lost_score
 from fedlm.fl_core.server_optimizers import ServerState
-from fedlm.models.base import Model
+from fedlm.models.base import Model, Params
+from fedlm.models.lora import LoraConfig, lora_model, merge
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import SpecialTokens
@@ -110,21 +111,31 @@ class PreparedExperiment(NamedTuple):
     privacy: Privacy | None
     delta: float  # at which an audit's lower bound on epsilon, and the epsilon of a private run, are stated
     initial: InitialParameters | None  # of an earlier run to begin with, where the settings name one
+    lora: LoraConfig | None  # of the adapters that are trained; None where the whole model is
+    model: Model  # the whole one, with the data's vocabulary, in the policy's precision
     bounds_norms: bool  # whether updates of unusual norm, and steps that ruin the model, are guarded against
     evaluation: Evaluation | None  # a program's own scores of parameters, beside those on the held-out clients
     # decides from the rows so far whether the run has diverged
     find_divergence: Callable[[list[dict[str, Any]]], Divergence | None] = find_divergence
 
-    @property
-    def model(self) -> Model:
-        """With the data's vocabulary, in the policy's precision."""
-        return self.training.work.model
-
     def fresh_state(self) -> ServerState:
         """Make the server's state before the first round."""
         optimization = self.training.optimization
-        params = self.model.init(device_key(optimization.seed, "init"))
-        return optimization.first_state(self.initial.fit(params) if self.initial else params)
+        params = self.training.work.model.init(device_key(optimization.seed, "init"))
+        if self.initial is not None and self.lora is None:
+            params = self.initial.fit(params)
+        return optimization.first_state(params)
+
+    def frozen(self, out: Path) -> Params:
+        """Give the parameters that are not trained, in all processes; `out` is the run's folder."""
+        if self.lora is None:
+            return ()
+        assert self.initial is not None
+        return self.initial.frozen(jax.eval_shape(self.model.init, jax.random.key(0)), out)
+
+    def whole(self, frozen: Params, trained: Params) -> Params:
+        """Make the whole model's parameters of those that are trained, and those that are not."""
+        return trained if self.lora is None else _merged(self.lora, frozen, trained)
 
 
 def prepare(
@@ -160,12 +171,14 @@ def prepare(
     optimization = settings.optimization(
         experiment.server_learning_rate, experiment.client_learning_rate, experiment.seed, own.server_optimizer
     )
-    model = _model(own.model or experiment.model, store.vocabulary_size, store.special_tokens, precision)
+    built = _built(own.model or experiment.model, store.vocabulary_size, store.special_tokens)
+    lora = experiment.lora.lora_config()
+    model, trained = _trained(built, precision, None), _trained(built, precision, lora)
     local = settings.local_training()
     if own.client_algorithm is not None:
         local = dataclasses.replace(local, algorithm=own.client_algorithm)
         optimization = dataclasses.replace(optimization, algorithm=own.client_algorithm)
-    like = jax.eval_shape(model.init, jax.random.key(0))
+    like = jax.eval_shape(trained.init, jax.random.key(0))
     if private:
         check_private(local.algorithm, like)
     check_usable(local.algorithm, like)
@@ -196,7 +209,7 @@ def prepare(
         precision=precision,
         training=Training(
             ClientWork(
-                model=model,
+                model=trained,
                 training=local,
                 compressor=settings.compressor(),
                 rules=settings.aggregation_rules(private),
@@ -219,6 +232,8 @@ def prepare(
         privacy=_privacy(experiment, cohorts, delta, training_data, initial, store, tuning) if private else None,
         delta=delta,
         initial=initial,
+        lora=lora,
+        model=model,
         bounds_norms=settings.update_norm_bound == "adaptive",
         evaluation=own.evaluation,
         # What a private selection chooses by must follow from what was released alone, not from what clients sent.
@@ -303,18 +318,24 @@ def _identity(
     )
 
 
-def _model(model: str | OwnModel, vocabulary_size: int, special_tokens: SpecialTokens, precision: Precision) -> Model:
+def _built(model: str | OwnModel, vocabulary_size: int, special_tokens: SpecialTokens) -> Model:
     if isinstance(model, str | ModelEntry | Model):
-        return _same_model(model, vocabulary_size, special_tokens, precision)
+        return _same_model(model, vocabulary_size, special_tokens)
     # A function may make another model when it is called again.
-    return with_precision(build_model(model, vocabulary_size, special_tokens), precision)
+    return build_model(model, vocabulary_size, special_tokens)
+
+
+# The same object for the same model lets the next experiment of a comparison reuse compiled programs.
+@functools.lru_cache(maxsize=32)
+def _same_model(model: str | ModelEntry | Model, vocabulary_size: int, special_tokens: SpecialTokens) -> Model:
+    if isinstance(model, str):
+        return create_federated_model(model, vocabulary_size, special_tokens)
+    return build_model(model, vocabulary_size, special_tokens)
 
 
 @functools.lru_cache(maxsize=32)
-def _same_model(
-    model: str | ModelEntry | Model, vocabulary_size: int, special_tokens: SpecialTokens, precision: Precision
-) -> Model:
-    # The same object for the same model lets the next experiment of a comparison reuse compiled programs.
-    if isinstance(model, str):
-        return with_precision(create_federated_model(model, vocabulary_size, special_tokens), precision)
-    return with_precision(build_model(model, vocabulary_size, special_tokens), precision)
+def _trained(model: Model, precision: Precision, lora: LoraConfig | None) -> Model:
+    return with_precision(model if lora is None else lora_model(model, lora), precision)
+
+
+_merged = jax.jit(merge, static_argnums=0)

@@ -65,7 +65,8 @@ class DevicePlan(NamedTuple):
 
     Attributes:
       devices: how many there are.
-      kept: bytes on each device by what they are of: parameters, optimizer, noise state, sums, noise.
+      kept: bytes on each device by what they are of: parameters, optimizer, noise state, sums, noise, and parameters
+        that are not trained (frozen).
       phases: in order.
       chunks: of a batch of the expected size.
       microbatches: of such a batch, each on all devices.
@@ -116,12 +117,12 @@ def plan_step(
     state = kept["parameters"] + kept["optimizer"]
     held = {
         "chunk": kept["optimizer"],
-        "noise": state + kept["sums"],
-        "release": state,
-        "update": kept["sums"] + kept["noise"],
+        "noise": state + kept["sums"] + kept["frozen"],
+        "release": state + kept["frozen"],
+        "update": kept["sums"] + kept["noise"] + kept["frozen"],
     }
     if "release" not in lowered.programs:
-        held["update"] = 0
+        held["update"] = kept["frozen"]
     phases = []
     for name, program in lowered.programs.items():
         needs = _needs(program, trainer.devices, cache, lambda name=name: compiling(name))  # type: ignore[misc]
@@ -142,6 +143,7 @@ def _kept(lowered: LoweredStep, bands: int) -> dict[str, int]:
         "noise state": (bands - 1) * noise,
         "sums": device_bytes(lowered.sums),
         "noise": noise,
+        "frozen": device_bytes(lowered.frozen),
     }
 
 

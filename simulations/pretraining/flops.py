@@ -15,7 +15,9 @@ def peak_flops(device_kind: str, precision: str) -> float | None:
     return next((rates[precision] for name, rates in PEAK_FLOPS.items() if name in device_kind), None)
 
 
-def training_flops_per_token(model: Model) -> float:
-    """Count a training step's operations as scaling laws do (Kaplan et al. 2020): six for each parameter and token.
-    Attention scores are left out."""
-    return 6.0 * parameter_count(model)
+def training_flops_per_token(model: Model, adapters: Model | None = None) -> float:
+    """Count a training step's operations as scaling laws do (Kaplan et al. 2020): six for each parameter and token, and
+    four for one that is frozen beside adapters, which has no gradient. Attention scores are left out."""
+    if adapters is None:
+        return 6.0 * parameter_count(model)
+    return 4.0 * parameter_count(model) + 6.0 * parameter_count(adapters)

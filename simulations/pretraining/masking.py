@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.randomness import host_rng
 from fedlm.models.masked_language import mask_id
 from fedlm.models.special_tokens import OOV_ID, PAD_ID
+from fedlm.simulations.pretraining.row_streams import random_bits
 
 CHOSEN_SHARE = 0.15
 """Of the words, how many are predicted."""
@@ -17,7 +18,6 @@ RANDOM_SHARE = 0.1
 """Of the words predicted, how many are replaced by any word; the others are kept."""
 
 _FIRST_WORD = OOV_ID + 1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,6 @@ class MaskedWords:
 
 
 def _uniform(key: np.uint64, rows: NDArray[np.uint64], draws: int, number: int) -> NDArray[np.float64]:
-    """Draw float64 [draws, rows, number] from [0, 1): for each row a stream that depends on key and row only.
-
-    The streams are SplitMix64's (Steele et al. 2014, "Fast splittable pseudorandom number generators"), which any
-    position can be computed of; no generator of NumPy draws many short streams at once.
-    """
-    states = _mixed(_mixed(rows * _GOLDEN + key))[:, None]
-    counters = np.arange(1, draws * number + 1, dtype=np.uint64).reshape(draws, 1, number)
-    return (_mixed(states + counters * _GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    """Draw float64 [draws, rows, number] from [0, 1); see `random_bits`."""
+    bits = random_bits(key, rows, draws * number).reshape(-1, draws, number)
+    return np.moveaxis((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53, 1, 0)

@@ -17,7 +17,8 @@ from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.fl_core.runs.private_releases import plan_in
-from fedlm.models.base import Batch, Model
+from fedlm.models.base import Batch, Model, Params
+from fedlm.models.lora import LoraConfig, lora_model
 from fedlm.models.masked_language import MaskedBatch
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import create_model
@@ -35,11 +36,19 @@ MOST_UNITS_AT_ONCE = 1024
 """In a microbatch with privacy. Rounding in float32 grows with the sum, and the room that is left for it does not."""
 
 
+class Adapters(NamedTuple):
+    """Adapters that are trained in place of a whole model."""
+
+    config: LoraConfig
+    model: Model  # whose parameters they are, in the policy's precision
+
+
 class PreparedPretraining(NamedTuple):
     """A run whose settings and data have been found to fit."""
 
     settings: Pretraining
-    model: Model  # with the data's vocabulary, in the policy's precision
+    model: Model  # the whole one, with the data's vocabulary, in the policy's precision
+    adapters: Adapters | None  # what is trained in place of the whole model, where the settings say so
     precision: Precision
     units: Units
     heldout: StoredData
@@ -54,6 +63,15 @@ class PreparedPretraining(NamedTuple):
     delta: float
     clipping: Clipping | None  # of gradients; None without privacy
     notice: str | None  # what a user should know before it begins
+
+    @property
+    def trained(self) -> Model:
+        """The model whose parameters are trained, in the policy's precision."""
+        return self.model if self.adapters is None else self.adapters.model
+
+    def frozen_shapes(self) -> Params:
+        """Give the shapes of the parameters that adapters are trained beside."""
+        return jax.eval_shape(self.model.init, jax.random.key(0))
 
     def going_on(
         self, known: PrivacyPlan, ancestry: Sequence[Phase], vocabulary: VocabularyOrigin
@@ -78,7 +96,10 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     create_model(settings.model)
     precision = resolve_precision(settings.precision, jax.default_backend())
     store = TokenStore.open(settings.data)
-    model = with_precision(create_model(settings.model, store.vocabulary_size, store.special_tokens), precision)
+    whole = create_model(settings.model, store.vocabulary_size, store.special_tokens)
+    model, adapters = with_precision(whole, precision), None
+    if (lora := settings.lora_config()) is not None:
+        adapters = Adapters(lora, with_precision(lora_model(whole, lora), precision))
     if store.has_completions and model.objective != "causal":
         raise ConfigurationError(
             f"the model {settings.model} predicts masked words, but {store.path} has prompts and completions; give a "
@@ -105,7 +126,7 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
         raise ConfigurationError(f"batch_size is {settings.batch_size}, but there are only {units.count} units")
     delta = settings.delta or units.count**-1.1
     private = settings.privacy != "none"
-    clipping, notice = _clipping(settings, model)
+    clipping, notice = _clipping(settings, model, adapters)
     notice = "; ".join(one for one in (notice, units.cut) if one) or None
     training_data = store.training_data(check=private)
     budget_of(store.path, private and settings.noise_seed == "entropy")
@@ -123,6 +144,7 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     return PreparedPretraining(
         settings=settings,
         model=model,
+        adapters=adapters,
         precision=precision,
         units=units,
         **open_splits(store, ("heldout", "test"), settings.length),
@@ -161,10 +183,11 @@ def trainer_of(prepared: PreparedPretraining, devices: Sequence[jax.Device] | No
         batch_size=settings.batch_size,
         microbatch_size=settings.microbatch_size or default_microbatch_size(),
     )
-    return Trainer(prepared.model, optimizer, rules, settings.sharding, devices)
+    frozen = () if prepared.adapters is None else prepared.frozen_shapes()
+    return Trainer(prepared.trained, optimizer, rules, settings.sharding, devices, frozen)
 
 
-def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping | None, str | None]:
+def _clipping(settings: Pretraining, model: Model, adapters: Adapters | None) -> tuple[Clipping | None, str | None]:
     """Choose how gradients are clipped, and refuse a model that cannot read sequences of this length."""
     shape = (2, settings.length + (model.objective == "causal"))
     tokens, weight = jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct((2,), np.float32)
@@ -183,5 +206,10 @@ def _clipping(settings: Pretraining, model: Model) -> tuple[Clipping | None, str
             f"microbatch_size is {microbatch_size}, but with privacy at most {MOST_UNITS_AT_ONCE} units may be summed "
             f"in 32-bit floating point at once, whose rounding is accounted for; give {MOST_UNITS_AT_ONCE} or less"
         )
-    method, notice = method_for(settings.clipping, model, params, batch)
+    trained, frozen = model, ()
+    if adapters is not None:
+        trained, frozen, params = adapters.model, params, jax.eval_shape(adapters.model.init, jax.random.key(0))
+        if adapters.config.dropout:
+            batch = batch._replace(dropout=jax.ShapeDtypeStruct((2, 2), np.uint32))
+    method, notice = method_for(settings.clipping, trained, params, batch, frozen)
     return Clipping(method, settings.clip_norm, settings.clip_function), notice

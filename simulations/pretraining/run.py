@@ -22,11 +22,14 @@ from fedlm.fl_core.runs.round_rows import Divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
 from fedlm.fl_core.scores import Scores, evaluate
+from fedlm.models.base import parameter_count
+from fedlm.models.lora import merge
 from fedlm.models.precision import precision_scope
+from fedlm.simulations.pretraining.dropout import DropoutKeys
 from fedlm.simulations.pretraining.evaluation import scored_batches
 from fedlm.simulations.pretraining.flops import peak_flops, training_flops_per_token
 from fedlm.simulations.pretraining.masking import MaskedWords
-from fedlm.simulations.pretraining.pipeline import LogicalBatch, logical_batches
+from fedlm.simulations.pretraining.pipeline import LogicalBatch, Transform, logical_batches
 from fedlm.simulations.pretraining.preparing import PreparedPretraining, prepare_pretraining, trainer_of
 from fedlm.simulations.pretraining.private_steps import private_batches
 from fedlm.simulations.pretraining.sampling import Batches, ShuffledBatches
@@ -147,13 +150,18 @@ class _Training:
         self._prepared, self._run, self._observer = prepared, run, observer
         self._rates = settings.learning_rates()
         self._trainer = trainer_of(prepared)
-        params = prepared.model.init(device_key(settings.seed, "init"))
-        if prepared.initial is not None:
+        if prepared.adapters is not None:
+            assert prepared.initial is not None
+            self._trainer.take_frozen(prepared.initial.frozen(prepared.frozen_shapes(), run.folder.directory))
+        params = prepared.trained.init(device_key(settings.seed, "init"))
+        if prepared.initial is not None and prepared.adapters is None:
             params = prepared.initial.fit(params)
         fresh = self._trainer.fresh(params)
         if prepared.plan is not None:
             fresh = fresh._replace(noise=make_noise(prepared.plan).init(params))
         state = from_first(run.resume(fresh))
+        if prepared.initial is not None and prepared.adapters is not None:
+            prepared.initial.keep(run.folder.directory)
         if prepared.plan is not None:
             # Where noise begins anew, that of the checkpoint is over.
             begun, end = run.standing.noise_from, run.standing.end
@@ -167,7 +175,11 @@ class _Training:
     def steps(self) -> Iterator[Step]:
         """Take the steps that are left."""
         prepared, settings, left = self._prepared, self._prepared.settings, self._run.remaining
-        masks = prepared.model.objective == "masked"
+        transform: Transform | None = None
+        if prepared.model.objective == "masked":
+            transform = MaskedWords(prepared.vocabulary_size, settings.seed)
+        if prepared.adapters is not None and prepared.adapters.config.dropout:
+            transform = DropoutKeys(settings.seed, transform)
         data = logical_batches(
             prepared.units,
             self._batches(),
@@ -176,7 +188,7 @@ class _Training:
             self._trainer.chunk_units,
             jax.process_index(),
             jax.process_count(),
-            MaskedWords(prepared.vocabulary_size, settings.seed) if masks else None,
+            transform,
         )
         heldout = list(scored_batches(prepared.model, prepared.heldout, settings.length, settings.heldout_examples))
         started = time.monotonic()
@@ -195,7 +207,10 @@ class _Training:
                 self._observer.stepped(done, settings.steps, seconds and self._expected_tokens() / seconds)
 
     def _evaluate(self, batches: Iterable[Any]) -> Scores:
-        return evaluate(self._prepared.model, self._trainer.whole_params(self._state), batches)
+        params, adapters = self._trainer.whole_params(self._state), self._prepared.adapters
+        if adapters is not None:
+            params = merge(adapters.config, self._trainer.whole_frozen(), params)
+        return evaluate(self._prepared.model, params, batches)
 
     def _batches(self) -> Batches:
         prepared, settings, draw_seed = self._prepared, self._prepared.settings, self._run.standing.draw_seed
@@ -247,7 +262,8 @@ class _Training:
         tokens = batch.size * settings.sequences_per_unit * settings.length
         rate = tokens / max(seconds, 1e-9)
         peak = peak_flops(jax.local_devices()[0].device_kind, self._prepared.precision)
-        used = training_flops_per_token(self._prepared.model) * rate
+        adapters = self._prepared.adapters
+        used = training_flops_per_token(self._prepared.model, adapters and adapters.model) * rate
         return {"tokens_per_second": rate, "mfu": used / (peak * jax.device_count()) if peak else None}
 
     def finish(self) -> dict[str, Any]:
@@ -263,6 +279,7 @@ class _Training:
             {
                 "steps": done,
                 **describe_training(prepared.model, prepared.precision, rows, test),
+                "trained_parameters": parameter_count(prepared.adapters.model if prepared.adapters else prepared.model),
                 "objective": prepared.model.objective,
                 "tokens": sum(row["tokens"] for row in rows),
                 "delta": prepared.delta if plan else None,

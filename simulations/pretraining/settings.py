@@ -12,6 +12,7 @@ from fedlm.fl_core.clipping.clip_functions import ClipName
 from fedlm.fl_core.clipping.methods import Clipping, MethodName
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.plan import Adjacency
 from fedlm.fl_core.settings import check_learning_rates, check_seeds
@@ -157,7 +158,7 @@ class _Canaries:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretraining(_Canaries, _Computation, _Optimization, _Privacy, _Model):
+class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, _Privacy, _Model):
     """Central training of one model: its seed, scores and checkpoints."""
 
     seed: int = 0
@@ -184,6 +185,7 @@ class Pretraining(_Canaries, _Computation, _Optimization, _Privacy, _Model):
         if self.canaries < 0:
             raise ConfigurationError(f"canaries is {self.canaries}, but must not be negative")
         check_initial_data(self.init_from, self.initial_data)
+        self.check_lora(self.init_from)
         self._check_optimizer()
         self._check_privacy()
 

@@ -23,7 +23,7 @@ from fedlm.fl_core.exact_sums import empty_sum, grid_step, is_exact, normalized,
 from fedlm.fl_core.local_sgd import global_norm
 from fedlm.fl_core.privacy.noise_source import Draw, lower_draw, noise_from
 from fedlm.fl_core.privacy.noised_sums import noised_mean
-from fedlm.models.base import Batch, Model, Params
+from fedlm.models.base import Batch, Model, Params, given_frozen
 from fedlm.models.masked_language import MaskedBatch
 
 Sharding = Literal["data", "full"]
@@ -75,12 +75,14 @@ class LoweredStep(NamedTuple):
       state: with shardings, as are the next two.
       sums: the gradient of `BatchTotals`.
       noise: of a step, float64; empty without privacy.
+      frozen: parameters that are not trained, with shardings; empty where all are.
     """
 
     programs: dict[str, jax.stages.Lowered]
     state: TrainState
     sums: Params
     noise: Params
+    frozen: Params
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class Trainer:
         rules: StepRules,
         sharding: Sharding,
         devices: Sequence[jax.Device] | None = None,
+        frozen: Params = (),
     ):
         """Compile nothing yet.
 
@@ -116,6 +119,8 @@ class Trainer:
           sharding: `data`: every device has the whole state. `full`: the state, the noise and the sums are spread over
             the devices; the parameters of a chunk are gathered, and each microbatch's sums scattered.
           devices: to use; those of all processes where None.
+          frozen: shapes of the parameters that the model needs and that are not trained, see
+            `fedlm.models.base.given_frozen`. With `full` they are spread, and gathered for a chunk, too.
         """
         devices = jax.devices() if devices is None else devices
         self._model, self._optimizer, self._rules, self._sharding = model, optimizer, rules, sharding
@@ -124,6 +129,8 @@ class Trainer:
         self.chunk_units = self.devices * MICROBATCHES * rules.microbatch_size
         shapes = jax.eval_shape(model.init, jax.random.key(0))
         self._param_specs = jax.tree_util.tree_map(self._spec, shapes)
+        self._frozen_specs, self._frozen_shapes = jax.tree_util.tree_map(self._spec, frozen), frozen
+        self._frozen: Params = ()
         state_shapes = jax.eval_shape(lambda params: TrainState(params, optimizer.init(params)), shapes)
         self._state_shardings = self._shardings(jax.tree_util.tree_map(self._spec, state_shapes))
         self._shapes, self._state_shapes = shapes, state_shapes
@@ -148,7 +155,9 @@ class Trainer:
 
     def place(self, state: TrainState) -> TrainState:
         """Spread a state that every device of all processes has whole as this trainer keeps it."""
+        return self._placed(state)
 
+    def _placed(self, tree: Any) -> Any:
         def spread(leaf: Any) -> jax.Array:
             whole = np.asarray(leaf)
             # No device is given more than it keeps.
@@ -156,7 +165,11 @@ class Trainer:
             return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
         with jax.enable_x64(True):
-            return jax.tree_util.tree_map(spread, state)
+            return jax.tree_util.tree_map(spread, tree)
+
+    def take_frozen(self, frozen: Params) -> None:
+        """Spread the parameters that are not trained, which every process has whole, for all steps to come."""
+        self._frozen = self._placed(frozen)
 
     def draw_noise(self, secret: bytes) -> Draw:
         """Make the noise of a secret, in the shapes of the model's parameters, spread as this trainer keeps them."""
@@ -172,6 +185,10 @@ class Trainer:
         """Put the parameters on every device, to score them."""
         return self._replicate(state.params)
 
+    def whole_frozen(self) -> Params:
+        """Put the parameters that are not trained on every device."""
+        return self._replicate(self._frozen)
+
     def zero(self) -> BatchTotals:
         """Make the totals of no unit."""
         return self._zero()
@@ -186,7 +203,7 @@ class Trainer:
         together = 1 if self._rules.clipping is None else self._rules.microbatch_size
         dealt = {name: _dealt(array, local, together) for name, array in chunk.items()}
         arrays = {name: jax.make_array_from_process_local_data(rows, array) for name, array in dealt.items()}
-        totals = self._add(params, totals, arrays)
+        totals = self._add(params, totals, arrays, self._frozen)
         if self._sharding == "full" and jax.default_backend() == "cpu":
             # CPU devices share threads: exchanges of two programs at once could wait for each other for ever.
             jax.block_until_ready(totals)
@@ -218,10 +235,11 @@ class Trainer:
         state = _placed(self._state_shapes, self._state_shardings)
         totals = _placed(jax.eval_shape(self._empty_totals), self._shardings(self._totals_specs()))
         chunk = _placed(self._chunk_shapes(sequences_per_unit, length), by_device)
-        programs = {"chunk": self._add.lower(state.params, totals, chunk)}
+        frozen = _placed(self._frozen_shapes, self._shardings(self._frozen_specs))
+        programs = {"chunk": self._add.lower(state.params, totals, chunk, frozen)}
         if self._rules.clipping is None:
             programs["update"] = self._step.lower(state, totals)
-            return LoweredStep(programs, state, totals.gradient, ())
+            return LoweredStep(programs, state, totals.gradient, (), frozen)
         programs["noise"] = lower_draw(self._shapes, spread)
         with jax.enable_x64(True):
             noise = _placed(jax.tree_util.tree_map(lambda leaf: _shape(leaf.shape, np.float64), self._shapes), spread)
@@ -229,7 +247,7 @@ class Trainer:
         norm = _placed(_shape((), np.float32), everywhere)
         mean = _placed(self._shapes, spread)
         programs["update"] = self._step.lower(state, totals._replace(gradient=()), mean, norm, norm)
-        return LoweredStep(programs, state, totals.gradient, noise)
+        return LoweredStep(programs, state, totals.gradient, noise, frozen)
 
     def _chunk_shapes(self, sequences_per_unit: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         units = (self.chunk_units, sequences_per_unit)
@@ -260,26 +278,31 @@ class Trainer:
         parts = self.devices if self._sharding == "data" else 1
         return _empty(self._shapes, parts, self._rules.clipping is not None)
 
-    def _add_chunk(self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array]) -> BatchTotals:
+    def _add_chunk(
+        self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array], frozen: Params
+    ) -> BatchTotals:
         kept = self._totals_specs()
         on_device = jax.shard_map(
             self._sum_microbatches,
             mesh=self._mesh,
-            in_specs=(self._param_specs, kept, PartitionSpec(AXIS)),
+            in_specs=(self._param_specs, kept, PartitionSpec(AXIS), self._frozen_specs),
             out_specs=kept,
             check_vma=False,
         )
-        return on_device(params, totals, chunk)
+        return on_device(params, totals, chunk, frozen)
 
-    def _sum_microbatches(self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array]) -> BatchTotals:
+    def _sum_microbatches(
+        self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array], frozen: Params
+    ) -> BatchTotals:
         """Add a device's microbatches one after another, to totals of its own or, where these are spread, of all."""
         size = self._rules.microbatch_size
         microbatches = jax.tree_util.tree_map(lambda array: array.reshape(-1, size, *array.shape[1:]), chunk)
         whole = jax.tree_util.tree_map(self._gathered, params, self._param_specs)
+        model = given_frozen(self._model, jax.tree_util.tree_map(self._gathered, frozen, self._frozen_specs))
 
         def add(totals: BatchTotals, rows: dict[str, jax.Array]) -> tuple[BatchTotals, None]:
             def with_rows(totals: BatchTotals) -> BatchTotals:
-                found = self._of_all_devices(self._microbatch(whole, rows))
+                found = self._of_all_devices(self._microbatch(model, whole, rows))
                 added = jax.tree_util.tree_map(lambda total, one: total + one[None], totals, found)
                 return added._replace(gradient=normalized(added.gradient))
 
@@ -313,16 +336,16 @@ class Trainer:
         gradient = jax.tree_util.tree_map(added, found.gradient, self._param_specs, is_leaf=is_exact)
         return jax.lax.psum(found._replace(gradient=()), AXIS)._replace(gradient=gradient)
 
-    def _microbatch(self, params: Params, rows: dict[str, jax.Array]) -> BatchTotals:
+    def _microbatch(self, model: Model, params: Params, rows: dict[str, jax.Array]) -> BatchTotals:
         units = len(rows["weight"])
         flat = {name: array.reshape(-1, *array.shape[2:]) for name, array in rows.items()}
-        batch = _BATCH_TYPES[self._model.objective](**flat)
+        batch = _BATCH_TYPES[model.objective](**flat)
         present = jnp.any(rows["weight"] > 0, axis=1).astype(jnp.float32)
         clipping = self._rules.clipping
         if clipping is None:
-            return self._plain(params, batch, units, present)
+            return self._plain(model, params, batch, units, present)
         narrower = dataclasses.replace(clipping, clip_norm=clipping.clip_norm * CLIPPED_TO)
-        found = clipped_sum(narrower, self._model, params, batch, units)
+        found = clipped_sum(narrower, model, params, batch, units)
         finite = jnp.isfinite(found.norms)
         counted = present * finite
         # In units of the clip norm, learning rates need not follow it (De et al. 2022).
@@ -339,9 +362,9 @@ class Trainer:
             norm_counts=counted @ jax.nn.one_hot(norm_bin(found.norms), NORM_BINS),
         )
 
-    def _plain(self, params: Params, batch: Any, units: int, present: jax.Array) -> BatchTotals:
+    def _plain(self, model: Model, params: Params, batch: Any, units: int, present: jax.Array) -> BatchTotals:
         def loss(params: Params) -> tuple[jax.Array, Any]:
-            sums = unit_sums(self._model.loss(params, batch), batch, units)
+            sums = unit_sums(model.loss(params, batch), batch, units)
             return jnp.sum(sums.loss / jnp.maximum(sums.tokens, 1.0)), sums
 
         (total, sums), gradient = jax.value_and_grad(loss, has_aux=True)(params)

@@ -11,23 +11,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fedlm.fl_core.lora_settings import recorded_lora
 from fedlm.fl_core.privacy.ancestry import IMPORTED, recorded_ancestry, settings_in
+from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, stated_privacy
 from fedlm.fl_core.runs.publishing import released
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Params
+from fedlm.models.lora import LoraConfig
 from fedlm.models.named_states import own_names, to_state
 from fedlm.models.registry import ModelEntry, find_entry, with_special_tokens
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from fedlm.simulations.weights.adapter_files import adapter_tensors, write_adapters
 from fedlm.simulations.weights.importing import MODEL_FILE, ORIGINAL, TOKENIZER_FILE, made_whole, reorder_rows
 from fedlm.simulations.weights.layouts import CONFIG_FILE, hugging_face_layout, own_config, own_layout
 from fedlm.simulations.weights.stablehlo import write_stablehlo
 from fedlm.simulations.weights.tensor_files import write_tensors
 
-Format = Literal["huggingface", "safetensors", "stablehlo"]
+Format = Literal["huggingface", "safetensors", "stablehlo", "peft"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 _TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+class StoredAdapters(NamedTuple):
+    """The adapters of a run."""
+
+    config: LoraConfig
+    params: Params  # NumPy arrays, see `fedlm.models.lora.lora_model`
 
 
 class StoredModel(NamedTuple):
@@ -37,9 +48,10 @@ class StoredModel(NamedTuple):
       folder: of the run.
       about: what its newest checkpoint says of it.
       entry: how the model is built, with the size of its vocabulary and its special tokens.
-      params: NumPy arrays, arranged as the model's parameters.
+      params: NumPy arrays, arranged as the model's parameters; with adapters, where the run trained these, added.
       tokenizer: of the data that it was trained on.
       privacy: what the run states of its privacy.
+      adapters: what the run trained in place of the whole model; None where it trained that.
     """
 
     folder: Path
@@ -48,6 +60,7 @@ class StoredModel(NamedTuple):
     params: Params
     tokenizer: Tokenizer
     privacy: str
+    adapters: StoredAdapters | None
 
 
 class ExportedModel(NamedTuple):
@@ -72,7 +85,8 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
     if not (run / "checkpoints").is_dir():
         raise CheckpointError(f"{run}: not the folder of a run, for it holds no checkpoints; give the --out of one")
     with run_lock(run):
-        about, arrays = released(run)
+        about, trained = released(run)
+        arrays = whole_parameters(run, about, trained)
         privacy = stated_privacy(run)
     tokenizer = _tokenizer(run, about, vocabulary)
     name = str(settings_in(about).get("model"))
@@ -82,7 +96,9 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
     config = dataclasses.replace(config, vocabulary_size=tokenizer.vocabulary_size)
     entry = ModelEntry(build, with_special_tokens(name, config, tokenizer.special_tokens))
     like = jax.eval_shape(build(name, entry.config).init, jax.random.key(0))
-    return StoredModel(run, about, entry, fit_parameters(arrays, like, run), tokenizer, privacy)
+    lora = recorded_lora(settings_in(about))
+    adapters = None if lora is None else StoredAdapters(lora, jax.tree_util.tree_map(np.asarray, trained))
+    return StoredModel(run, about, entry, fit_parameters(arrays, like, run), tokenizer, privacy, adapters)
 
 
 def _tokenizer(run: Path, about: dict[str, Any], given: Path | None) -> Tokenizer:
@@ -112,7 +128,8 @@ def export_model(
       run: folder of a run of any kind.
       out: the folder to make.
       form: `huggingface`, as `transformers` reads it; `safetensors`, the layout of `layouts.py`; `stablehlo`, the
-        computation of logits as a program, with that layout's weights.
+        computation of logits as a program, with that layout's weights; `peft`, the adapters of a run that trained such,
+        as PEFT reads them, which all other forms have added to the model.
       dtype: of the tensors. `auto` is what an imported model's were, and float32 else.
       vocabulary: see `read_run`.
       batch_size: sequences that the program of `stablehlo` takes.
@@ -124,6 +141,8 @@ def export_model(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out}: is there already; give --out a folder that is not, or is empty")
     stored = read_run(run, vocabulary)
+    if form == "peft":
+        return _export_adapters(stored, out, dtype)
     if form == "stablehlo":
         _check_shape(stored.entry, batch_size, length)
     special_tokens = stored.tokenizer.special_tokens
@@ -150,6 +169,27 @@ def export_model(
             write_stablehlo(made, layout.model, layout.names, tensors, batch_size, length)
         files = tuple(sorted(path.name for path in made.iterdir()))
     return ExportedModel(files, tuple(used), stored.privacy)
+
+
+def _export_adapters(stored: StoredModel, out: Path, dtype: Dtype) -> ExportedModel:
+    if stored.adapters is None:
+        raise ConfigurationError(
+            f"{stored.folder}: has no adapters, for it trained the whole model; give another --format, or a run with "
+            "--lora-rank"
+        )
+    try:
+        layout, _ = hugging_face_layout(stored.entry, stored.tokenizer.special_tokens)
+    except ConfigurationError:
+        layout = own_layout(stored.entry)
+    kind = "float32" if dtype == "auto" else dtype
+    named = adapter_tensors(stored.adapters.params, layout.names)
+    tensors = {name: _as(array, kind) for name, array in named.items()}
+    base = str(settings_in(stored.about)["init_from"])
+    with made_whole(out) as made:
+        write_adapters(made, stored.adapters.config, tensors, base, layout.model.objective)
+        _write_tokenizer(made, stored.tokenizer, None if layout.own else _original(stored))
+        files = tuple(sorted(path.name for path in made.iterdir()))
+    return ExportedModel(files, (kind,), stored.privacy)
 
 
 def _check_shape(entry: ModelEntry, batch_size: int, length: int) -> None:

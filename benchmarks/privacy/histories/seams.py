@@ -427,7 +427,7 @@ class MadeUpTrainer:
 
     chunk_units = 1 << 20
 
-    def __init__(self, recorder: Recorder, model: Any, optimizer: Any, rules: Any, sharding: Any):
+    def __init__(self, recorder: Recorder, model: Any, optimizer: Any, rules: Any, sharding: Any, frozen: Any = ()):
         self._recorder, self._rules, self._secret = recorder, rules, b""
 
     def fresh(self, params: Any) -> TrainState:

@@ -1,0 +1,65 @@
+"""The settings of low-rank adapters, of any kind of run."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.lora import LoraConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings:
+    """Low-rank adapters in place of the whole model."""
+
+    lora_rank: int | None = None
+    """Train adapters of this rank (LoRA) in place of the parameters of init-from. These stay as they are: they have no
+    gradient, noise or optimizer state, are neither sent nor in checkpoints, and only adapters are clipped."""
+    lora_alpha: float | None = None
+    """What adapters give is multiplied by this over the rank; by 1 where it is not given."""
+    lora_dropout: float = 0.0
+    """Share of what comes into adapters that is dropped in training; of `fedlm pretrain` alone."""
+    lora_matrices: tuple[str, ...] = ()
+    """Dense layers that have adapters, by name: query, key, value, attention_output, mlp_input, mlp_output, in Gemma
+    mlp_gate too; in CIFG input, recurrent, projection. All where it is not given."""
+
+    def lora_config(self) -> LoraConfig | None:
+        """Say which adapters are trained; None where the whole model is."""
+        if self.lora_rank is None:
+            return None
+        alpha = float(self.lora_rank) if self.lora_alpha is None else self.lora_alpha
+        return LoraConfig(self.lora_rank, alpha, self.lora_dropout, self.lora_matrices)
+
+    def check_lora(self, init_from: Any) -> None:
+        """Refuse what does not fit together. Raises ConfigurationError."""
+        check_value_types(self)
+        if self.lora_rank is None:
+            given = [name for name in ("lora_alpha", "lora_dropout", "lora_matrices") if getattr(self, name)]
+            if given:
+                raise ConfigurationError(
+                    f"{', '.join(given)} does nothing without lora_rank; give that, or leave it out"
+                )
+            return
+        if self.lora_rank < 1:
+            raise ConfigurationError(f"lora_rank is {self.lora_rank}, but must be at least 1")
+        if init_from is None:
+            raise ConfigurationError(
+                "lora_rank trains adapters of a model that is there already; give init_from, the folder of its run"
+            )
+        if self.lora_alpha is not None and not (self.lora_alpha > 0 and math.isfinite(self.lora_alpha)):
+            raise ConfigurationError(f"lora_alpha is {self.lora_alpha}, but must be positive and finite")
+        if not 0 <= self.lora_dropout < 1:
+            raise ConfigurationError(f"lora_dropout is {self.lora_dropout}, but must be at least 0 and below 1")
+        if len(set(self.lora_matrices)) < len(self.lora_matrices):
+            raise ConfigurationError(f"lora_matrices is {self.lora_matrices}, but must name each only once")
+
+
+def recorded_lora(settings: Mapping[str, Any]) -> LoraConfig | None:
+    """Read from the recorded settings of a run which adapters it trained; None where it trained the whole model."""
+    names = ("lora_rank", "lora_alpha", "lora_dropout", "lora_matrices")
+    known = {name: settings[name] for name in names if name in settings}
+    if isinstance(known.get("lora_matrices"), list):
+        known["lora_matrices"] = tuple(known["lora_matrices"])
+    return LoraSettings(**known).lora_config()
