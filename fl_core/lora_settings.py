@@ -36,11 +36,9 @@ class LoraSettings:
         """Refuse what does not fit together. Raises ConfigurationError."""
         check_value_types(self)
         if self.lora_rank is None:
-            given = [name for name in ("lora_alpha", "lora_dropout", "lora_matrices") if getattr(self, name)]
-            if given:
-                raise ConfigurationError(
-                    f"{', '.join(given)} does nothing without lora_rank; give that, or leave it out"
-                )
+            unused = [name for name in ("lora_alpha", "lora_dropout", "lora_matrices") if getattr(self, name)]
+            if unused:
+                raise ConfigurationError(f"{', '.join(unused)}: does nothing without lora_rank; give that too")
             return
         if self.lora_rank < 1:
             raise ConfigurationError(f"lora_rank is {self.lora_rank}, but must be at least 1")

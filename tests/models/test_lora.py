@@ -1,0 +1,212 @@
+"""Low-rank adapters of every registered architecture."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedlm.models.base import given_frozen, language_model, parameter_count
+from fedlm.models.errors import ConfigurationError
+from fedlm.models.lora import LORA_A, LORA_B, LoraConfig, lora_model, merge
+from fedlm.models.parameter_uses import record_uses
+from fedlm.models.precision import precision_scope, with_precision
+from fedlm.models.registry import create_model
+from tests.models.small_models import EVERY_PART_OF_GEMMA, SMALL_MODELS, perturbed, random_batch
+
+leaves = jax.tree_util.tree_leaves
+CONFIG = LoraConfig(rank=2, alpha=3.0)
+
+
+@functools.cache
+def adapted(small, config=CONFIG):
+    model = lora_model(small.model, config)
+    return model, perturbed(model.init(jax.random.key(1)))
+
+
+@pytest.fixture(
+    params=[
+        *(pytest.param(small, id=name) for name, small in SMALL_MODELS.items()),
+        pytest.param(EVERY_PART_OF_GEMMA, marks=pytest.mark.long, id="gemma"),
+    ]
+)
+def small(request):
+    return request.param
+
+
+def test_logits_are_those_of_the_merged_model(small):
+    model, adapters = adapted(small)
+    tokens = random_batch().tokens[:, :-1]
+    found = jax.jit(lambda frozen: given_frozen(model, frozen).apply(adapters, tokens))(small.params)
+    merged = merge(CONFIG, small.params, adapters)
+    np.testing.assert_allclose(found, small.apply(merged, tokens), rtol=1e-4, atol=1e-5)
+    assert np.max(np.abs(found - small.apply(small.params, tokens))) > 0.01
+
+
+def test_the_gradient_is_that_of_the_merged_matrices(small):
+    """Of `K + s A B` the gradient by A is `s G B^T` and by B `s A^T G`, where G is that by K."""
+    model, adapters = adapted(small)
+    batch = random_batch()
+
+    def loss(adapters, frozen):
+        return jnp.sum(given_frozen(model, frozen).loss(adapters, batch).loss)
+
+    found = jax.jit(jax.grad(loss))(adapters, small.params)
+    whole = jax.jit(jax.grad(lambda params: jnp.sum(small.model.loss(params, batch).loss)))
+    by_matrix = whole(merge(CONFIG, small.params, adapters))
+
+    def check(found, own, whole):
+        if isinstance(found, dict) and LORA_A in found:
+            scaled = CONFIG.scale * np.asarray(whole["kernel"])
+            expected = {LORA_A: scaled @ np.asarray(own[LORA_B]).T, LORA_B: np.asarray(own[LORA_A]).T @ scaled}
+            for name, leaf in expected.items():
+                np.testing.assert_allclose(found[name], leaf, rtol=1e-3, atol=1e-4 * np.abs(leaf).max())
+        else:
+            for key in found if isinstance(found, dict) else range(len(found)):
+                check(found[key], own[key], whole[key])
+
+    check(found, adapters, by_matrix)
+
+
+def test_fresh_adapters_change_nothing(small):
+    model, _ = adapted(small)
+    fresh = model.init(jax.random.key(3))
+    merged = merge(CONFIG, small.params, fresh)
+    jax.tree_util.tree_map(np.testing.assert_array_equal, merged, small.params)
+    drawn = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(fresh) if path[-1].key == LORA_A]
+    assert all(np.ptp(leaf) > 0 and np.max(np.abs(leaf)) <= leaf.shape[0] ** -0.5 for leaf in drawn)
+
+
+def test_every_dense_layer_has_an_adapter(small):
+    model, adapters = adapted(small)
+    shapes = jax.tree_util.tree_leaves_with_path(small.params)
+    kernels = [leaf.shape for path, leaf in shapes if path[-1].key == "kernel"]
+    assert parameter_count(model) == sum(leaf.size for leaf in leaves(adapters)) == sum(2 * sum(s) for s in kernels)
+
+
+def test_only_the_matrices_that_are_named_have_adapters():
+    small = SMALL_MODELS["transformer_tiny"]
+    model = lora_model(small.model, dataclasses.replace(CONFIG, matrices=("query", "value")))
+    names = {path[-2].key for path, _ in jax.tree_util.tree_leaves_with_path(model.init(jax.random.key(0)))}
+    assert names == {"query", "value"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"matrices": ("querry",)}, "querry, but transformer_tiny has attention_output, key, mlp_input"),
+        ({"rank": 17}, "lora_rank is 17, but query of transformer_tiny is a matrix of 16 by 16; give at most 16"),
+    ],
+)
+def test_adapters_that_do_not_fit_are_refused(change, message):
+    with pytest.raises(ConfigurationError, match=message):
+        lora_model(SMALL_MODELS["transformer_tiny"].model, dataclasses.replace(CONFIG, **change))
+
+
+def test_a_matrix_that_an_adapter_would_not_reach_is_refused():
+    def init(rng):
+        return {"mix": {"kernel": jax.random.normal(rng, (9, 9))}}
+
+    model = language_model("bigrams", 9, init, lambda params, tokens: params["mix"]["kernel"][tokens])
+    with pytest.raises(ConfigurationError, match=r"does not use its matrix .*mix"):
+        lora_model(model, CONFIG)
+    model = language_model("none", 9, lambda rng: jnp.zeros((9, 9)), lambda params, tokens: params[tokens])
+    with pytest.raises(ConfigurationError, match="none has no dense layer"):
+        lora_model(model, CONFIG)
+
+
+def test_without_the_frozen_parameters_there_is_no_loss():
+    model, adapters = adapted(SMALL_MODELS["cifg_tiny"])
+    with pytest.raises(TypeError, match="needs the frozen parameters"):
+        model.loss(adapters, random_batch())
+
+
+def test_frozen_parameters_are_arguments_of_the_program_and_have_no_gradient():
+    """A literal of 16 MB would be in the program's text."""
+    base = create_model("transformer_1m", 20_000)
+    shapes = jax.eval_shape(base.init, jax.random.key(0))
+    model = lora_model(base, CONFIG)
+    adapters = jax.eval_shape(model.init, jax.random.key(0))
+
+    def gradient(adapters, frozen):
+        bound = given_frozen(model, frozen)
+        return jax.grad(lambda adapters: jnp.sum(bound.loss(adapters, random_batch()).loss))(adapters)
+
+    lowered = jax.jit(gradient).lower(adapters, shapes)
+    assert len(lowered.as_text()) < 1_000_000
+    frozen = sum(leaf.size for leaf in leaves(shapes))
+    compiled = lowered.compile().memory_analysis()
+    assert compiled.argument_size_in_bytes >= 4 * frozen
+    # Among the temporaries is no gradient of the table, which is half of all parameters.
+    assert compiled.temp_size_in_bytes < 4 * shapes["embedding"]["table"].size
+
+
+def test_bfloat16_rounds_frozen_parameters_and_adapters():
+    small = SMALL_MODELS["transformer_tiny"]
+    model, adapters = adapted(small)
+    tokens = random_batch().tokens[:, :-1]
+    with precision_scope("bfloat16"):
+        found = given_frozen(with_precision(model, "bfloat16"), small.params).apply(adapters, tokens)
+        rounded = jax.tree_util.tree_map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), (small.params, adapters))
+        expected = given_frozen(model, rounded[0]).apply(rounded[1], tokens)
+    np.testing.assert_array_equal(found, expected.astype(jnp.float32))
+
+
+# Dropout
+
+DROPPING = dataclasses.replace(CONFIG, dropout=0.4)
+DROPOUT_MODELS = ("cifg_tiny", "transformer_tiny")
+
+
+def keys(number, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).integers(0, 2**32, (number, 2), dtype=np.uint32))
+
+
+@functools.cache
+def sums_under_dropout(name):
+    small = SMALL_MODELS[name]
+    model, adapters = adapted(small, DROPPING)
+    return jax.jit(lambda batch: given_frozen(model, small.params).loss(adapters, batch).loss)
+
+
+@pytest.mark.parametrize("name", DROPOUT_MODELS)
+def test_what_is_dropped_of_a_row_follows_from_its_key_alone(name):
+    loss = sums_under_dropout(name)
+    batch = random_batch()._replace(dropout=keys(4))
+    found = loss(batch)
+    order = jnp.array([2, 0, 3, 1])
+    moved = loss(batch._replace(tokens=batch.tokens[order], dropout=batch.dropout[order]))
+    np.testing.assert_allclose(moved, found[order], rtol=1e-6)
+    others = loss(batch._replace(dropout=keys(4, seed=1)))
+    assert np.all(np.abs(found - others) > 1e-5)
+
+
+def test_rows_and_layers_have_masks_of_their_own_whose_mean_is_one():
+    small = SMALL_MODELS["transformer_tiny"]
+    model, adapters = adapted(small, DROPPING)
+    batch = random_batch((7,) * 600)._replace(dropout=keys(600))
+    run = record_uses(given_frozen(model, small.params).loss, adapters, batch)
+    # What comes into the A of queries and keys is the same, but for what is dropped.
+    names = [path[-2].key for path, _ in jax.tree_util.tree_leaves_with_path(adapters)]
+    inputs = {names[use.parameter]: np.asarray(use.inputs) for use in run.uses if use.inputs.shape[-1] == 16}
+    dropped = {name: inputs[name] == 0 for name in ("query", "key", "value")}
+    for mask in dropped.values():
+        assert abs(mask.mean() - DROPPING.dropout) < 0.01
+        assert abs((mask[::2] & mask[1::2]).mean() - DROPPING.dropout**2) < 0.01
+    assert abs((dropped["query"] & dropped["key"]).mean() - DROPPING.dropout**2) < 0.01
+    kept = ~dropped["query"] & ~dropped["key"]
+    np.testing.assert_allclose(inputs["query"][kept], inputs["key"][kept])
+    whole = given_frozen(adapted(small)[0], small.params)
+    plain = record_uses(whole.loss, adapters, batch)
+    x = next(np.asarray(use.inputs) for use in plain.uses if names[use.parameter] == "query")
+    np.testing.assert_allclose(inputs["query"][kept], x[kept] / (1 - DROPPING.dropout), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", DROPOUT_MODELS)
+def test_without_keys_nothing_is_dropped(name):
+    small = SMALL_MODELS[name]
+    model, adapters = adapted(small)
+    expected = given_frozen(model, small.params).loss(adapters, random_batch()).loss
+    np.testing.assert_allclose(sums_under_dropout(name)(random_batch()), expected, rtol=1e-5)

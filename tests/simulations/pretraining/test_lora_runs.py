@@ -1,0 +1,238 @@
+"""Runs that train adapters of an earlier run's model."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.frozen_parameters import read_frozen
+from fedlm.fl_core.runs.initial_parameters import read_parameters
+from fedlm.models.base import parameter_count
+from fedlm.models.lora import LORA_A, LORA_B, lora_model
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.evaluation.trained_models import open_model
+from fedlm.simulations.pretraining.run import Observer, run_pretraining
+from fedlm.simulations.pretraining.settings import Pretraining
+from fedlm.simulations.weights.exporting import export_model, read_run
+
+leaves = jax.tree_util.tree_leaves
+LORA = {"lora_rank": 2, "lora_alpha": 6.0, "lora_dropout": 0.25, "lora_matrices": ("query", "mlp_output")}
+PRIVATE = {"noise_multiplier": 1.0, "noise_seed": "experiment"}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The description of a Transformer that compiles in a moment."""
+    path = tmp_path_factory.mktemp("model") / "tiny.json"
+    config = {"vocabulary_size": 120, "layers": 2, "heads": 2, "embedding": 8, "mlp": 12}
+    path.write_text(json.dumps({"architecture": "transformer", "config": config}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def train(small_store, tiny):
+    def run(out, observer=None, **changes):
+        settings = {
+            "model": str(tiny),
+            "data": small_store,
+            "steps": 4,
+            "batch_size": 6,
+            "length": 6,
+            "learning_rate": 0.05,
+            "checkpoint_every": 2,
+            "heldout_examples": 20,
+            "test_examples": 20,
+        }
+        return run_pretraining(compose(Pretraining, **settings | {"privacy": "none"} | changes), out, observer)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def base(train, tmp_path_factory):
+    out = tmp_path_factory.mktemp("base")
+    train(out, steps=2)
+    return out
+
+
+@pytest.fixture(scope="module")
+def adapted(train, base, tmp_path_factory):
+    out = tmp_path_factory.mktemp("adapted")
+    return train(out, init_from=base, privacy="dpsgd", **PRIVATE, **LORA), out
+
+
+@pytest.fixture
+def changed(adapted, tmp_path):
+    """A copy to do damage to."""
+    return shutil.copytree(adapted[1], tmp_path / "changed")
+
+
+def stored(run):
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        return checkpoints.restore_arrays(checkpoints.latest_round())
+
+
+def test_adapters_alone_are_trained_and_stored(adapted, base, tiny):
+    summary, out = adapted
+    whole = create_model(str(tiny), 120)
+    config = compose(Pretraining, model="x", data=out, steps=1, batch_size=1, privacy="none", init_from=base, **LORA)
+    trained = parameter_count(lora_model(whole, config.lora_config()))
+    # Two blocks, each with a query of 8 by 8 and an output of 12 by 8.
+    assert trained == 2 * 2 * (16 + 20)
+    assert (summary["parameters"], summary["trained_parameters"]) == (parameter_count(whole), trained)
+    state = stored(out)
+    assert sum(leaf.size for leaf in leaves(state["params"])) == trained
+    # Two moments of Adam, and a few counters.
+    assert 2 * trained <= sum(leaf.size for leaf in leaves(state["optimizer"])) < 2 * trained + 5
+    assert summary["parameters_sha256"] == parameters_digest(state["params"])
+    assert summary["privacy"].startswith("NOT PRIVATE")
+
+
+def test_what_is_frozen_stays_as_it_was(adapted, base, tiny):
+    _, out = adapted
+    before = open_model(base).params
+    after = open_model(out).params
+    changed = {
+        jax.tree_util.keystr(path)
+        for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(before), leaves(after), strict=True)
+        if not np.array_equal(one, other)
+    }
+    places = {f"['blocks'][{block}]['{name}']['kernel']" for block in (0, 1) for name in ("query", "mlp_output")}
+    assert changed == places
+    adapters = stored(out)["params"]["blocks"][1]["query"]
+    expected = before["blocks"][1]["query"]["kernel"] + 3.0 * adapters[LORA_A] @ adapters[LORA_B]
+    np.testing.assert_allclose(after["blocks"][1]["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
+
+
+class Interrupt(Observer):
+    def published(self, row):
+        if row["step"] == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_run_that_goes_on_comes_to_the_same_adapters(train, base, adapted, tmp_path, private):
+    changes = LORA | {"init_from": base} | ({"privacy": "dpsgd", **PRIVATE} if private else {})
+    expected = adapted[0] if private else train(tmp_path / "whole", **changes)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", Interrupt(), **changes)
+    # The run that it began with is not there any more.
+    moved = shutil.copytree(base, tmp_path / "moved")
+    changes["init_from"] = tmp_path / "gone"
+    assert train(tmp_path / "run", **changes)["parameters_sha256"] == expected["parameters_sha256"]
+    assert moved.is_dir()
+
+
+def test_another_seed_drops_others(train, base, tmp_path):
+    settings = {"init_from": base, "steps": 2, "lora_rank": 2}
+    found = [train(tmp_path / f"run{rate}", lora_dropout=rate, **settings) for rate in (0.0, 0.5)]
+    assert found[0]["parameters_sha256"] != found[1]["parameters_sha256"]
+
+
+def test_a_run_has_other_adapters_or_none(train, base, adapted, changed):
+    settings = {"init_from": base, "privacy": "dpsgd", **PRIVATE}
+    (changed / "summary.json").unlink()
+    with pytest.raises(CheckpointError, match=r"lora_alpha was 6\.0 and is now 7"):
+        train(changed, **settings, **LORA | {"lora_alpha": 7.0})
+    with pytest.raises(CheckpointError, match="lora_rank was 2 and is now None"):
+        train(changed, **settings)
+
+
+def test_frozen_parameters_that_are_gone_or_others_are_refused(adapted, changed, base, small_store, tiny):
+    fingerprint = TokenStore.open(small_store).fingerprint
+    frozen = changed / "frozen" / "1"
+    with Checkpoints(changed / "frozen") as checkpoints:
+        params = checkpoints.restore_arrays(1)["params"]
+    assert parameters_digest(params) == parameters_digest(stored(base)["params"])
+    params["output_bias"][3] += 1
+    shutil.rmtree(frozen)
+    with Checkpoints(changed / "frozen") as checkpoints:
+        checkpoints.save(1, {"params": params}, {})
+    readers = (
+        lambda: open_model(changed),
+        lambda: read_run(changed),
+        lambda: read_parameters(changed, fingerprint, str(tiny)),
+        lambda: read_frozen(changed, "0"),
+    )
+    for read in readers:
+        with pytest.raises(CheckpointError, match="frozen: holds other parameters"):
+            read()
+    shutil.rmtree(frozen)
+    for read in readers:
+        with pytest.raises(
+            CheckpointError, match="frozen: the parameters that this run's adapters belong to are missing"
+        ):
+            read()
+
+
+def test_another_run_begins_with_the_merged_model(train, adapted, tmp_path, small_store, tiny):
+    _, out = adapted
+    found = read_parameters(out, TokenStore.open(small_store).fingerprint, str(tiny))
+    whole = open_model(out).params
+    assert found.sha256 == parameters_digest(whole)
+    # What a ledger names is what was trained.
+    assert found.ancestry[-1].parameters_sha256 == parameters_digest(stored(out)["params"])
+    again = train(tmp_path / "again", init_from=out, lora_rank=1, steps=1)
+    assert again["initial_parameters"]["parameters_sha256"] == found.sha256
+    assert [phase["command"] for phase in again["ancestry"]] == ["pretrain", "pretrain"]
+
+
+def test_a_private_run_states_what_its_frozen_parameters_have_spent(train, tmp_path):
+    private = {"privacy": "dpsgd", "noise_multiplier": 2.0, "delta": 1e-4, "steps": 2}
+    first = train(tmp_path / "first", **private)
+    second = train(tmp_path / "second", init_from=tmp_path / "first", lora_rank=2, **private)
+    alone, both = (one["privacy_guarantee"]["epsilon"] for one in (first, second))
+    assert both > 1.1 * alone
+    assert second["ancestry"][0]["parameters_sha256"] == first["parameters_sha256"]
+    assert (tmp_path / "second" / "frozen").stat().st_mode & 0o077 == 0 or (
+        (tmp_path / "second").stat().st_mode & 0o077 == 0
+    )
+
+
+def test_exported_adapters_are_the_difference_to_the_merged_model(adapted, base, tmp_path):
+    _, out = adapted
+    export_model(out, tmp_path / "merged", "safetensors")
+    export_model(base, tmp_path / "base", "safetensors")
+    files = export_model(out, tmp_path / "peft", "peft").files
+    assert files == ("adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    config = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (2, 6.0, 0.25)
+    tensors = load_file(tmp_path / "peft" / "adapter_model.safetensors")
+    merged, before = (load_file(tmp_path / name / "model.safetensors") for name in ("merged", "base"))
+    assert config["target_modules"] == sorted(
+        f"blocks.{block}.{name}" for block in (0, 1) for name in ("query", "mlp_output")
+    )
+    for module in config["target_modules"]:
+        a, b = (tensors.pop(f"base_model.model.{module}.lora_{kind}.weight") for kind in "AB")
+        kernel = before.pop(f"{module}.kernel") + 3.0 * (b @ a).T
+        np.testing.assert_allclose(merged.pop(f"{module}.kernel"), kernel, rtol=1e-5, atol=1e-6)
+    assert not tensors
+    assert merged.keys() == before.keys()
+    with pytest.raises(ConfigurationError, match="has no adapters, for it trained the whole model"):
+        export_model(base, tmp_path / "none", "peft")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lora_alpha": 2.0}, "lora_alpha: does nothing without lora_rank"),
+        ({"lora_dropout": 0.1, "lora_matrices": ("key",)}, "lora_dropout, lora_matrices: does nothing"),
+        ({"lora_rank": 4}, "give init_from"),
+        ({"lora_rank": 0, "init_from": "run"}, "lora_rank is 0, but must be at least 1"),
+        ({"lora_rank": 4, "init_from": "run", "lora_dropout": 1.0}, "lora_dropout is 1.0, but must be"),
+        ({"lora_rank": 4, "init_from": "run", "lora_alpha": 0.0}, "lora_alpha is 0.0, but must be positive"),
+        ({"lora_rank": 4, "init_from": "run", "lora_matrices": ("key", "key")}, "each only once"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes, message):
+    settings = {"model": "cifg_tiny", "data": "store", "steps": 1, "batch_size": 1, "privacy": "none"}
+    with pytest.raises(ConfigurationError, match=message):
+        compose(Pretraining, **settings | changes)
