@@ -279,7 +279,7 @@ class _Training:
             {
                 "steps": done,
                 **describe_training(prepared.model, prepared.precision, rows, test),
-                "trained_parameters": parameter_count(prepared.adapters.model if prepared.adapters else prepared.model),
+                "trained_parameters": parameter_count(prepared.trained),
                 "objective": prepared.model.objective,
                 "tokens": sum(row["tokens"] for row in rows),
                 "delta": prepared.delta if plan else None,

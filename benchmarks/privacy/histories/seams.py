@@ -155,7 +155,7 @@ def seams(recorder: Recorder, stored_by_orbax: bool = False) -> Iterator[None]:
         put(central_plan, "_strategy", lambda steps, bands: tuple(map(float, _falling(bands))))
         put(preparing, "_clipping", _clipping)
         put(publishing, "Environment", _pages)
-        put(experiment, "_engine", lambda training: MadeUpCohorts(recorder, training))
+        put(experiment, "_engine", lambda training, frozen: MadeUpCohorts(recorder, training))
         put(experiment, "device_batches", lambda *arguments: [])
         put(experiment, "evaluation_owners", lambda *arguments: [])
         put(experiment, "evaluate", lambda *arguments: _SCORES)
@@ -167,7 +167,7 @@ def seams(recorder: Recorder, stored_by_orbax: bool = False) -> Iterator[None]:
         )
         put(private_rounds, "noise_from", functools.partial(_visible_noise, recorder))
         put(private_rounds.PrivateRounds, "next", _measured(recorder, private_rounds.PrivateRounds.next))
-        put(pretraining_run, "Trainer", functools.partial(MadeUpTrainer, recorder))
+        put(preparing, "Trainer", functools.partial(MadeUpTrainer, recorder))
         put(pretraining_run, "logical_batches", functools.partial(_named_batches, recorder))
         put(releases, "fresh_secret", recorder.fresh_secret)
         put(pretraining_run, "scored_batches", lambda *arguments: [])
@@ -197,7 +197,7 @@ def _falling_rows(rounds: int, bands: int) -> tuple[float, ...]:
     return tuple(0.6 ** (row - place) for row, places in enumerate(near) for place in places)
 
 
-def _clipping(settings: Any, model: Any) -> tuple[Clipping | None, str | None]:
+def _clipping(settings: Any, model: Any, adapters: Any) -> tuple[Clipping | None, str | None]:
     private = settings.privacy != "none"
     return Clipping("vmap", settings.clip_norm, settings.clip_function) if private else None, None
 
@@ -427,7 +427,9 @@ class MadeUpTrainer:
 
     chunk_units = 1 << 20
 
-    def __init__(self, recorder: Recorder, model: Any, optimizer: Any, rules: Any, sharding: Any, frozen: Any = ()):
+    def __init__(
+        self, recorder: Recorder, model: Any, optimizer: Any, rules: Any, sharding: Any, devices: Any, frozen: Any
+    ):
         self._recorder, self._rules, self._secret = recorder, rules, b""
 
     def fresh(self, params: Any) -> TrainState:

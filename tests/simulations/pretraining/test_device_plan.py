@@ -46,6 +46,7 @@ def test_memory_of_arguments_is_that_of_the_parts_of_the_state(devices, sharding
         "noise state": 0,
         "sums": (8 if private else 4) * numbers,
         "noise": 8 * numbers * private,
+        "frozen": 0,
     }
     phases = {phase.name: phase for phase in plan.phases}
     assert list(phases) == (["chunk", "noise", "release", "update"] if private else ["chunk", "update"])
