@@ -26,6 +26,10 @@ def adapted(small, config=CONFIG):
     return model, perturbed(model.init(jax.random.key(1)))
 
 
+def on_device(small):
+    return jax.tree_util.tree_map(jnp.asarray, small.params)
+
+
 @pytest.fixture(
     params=[
         *(pytest.param(small, id=name) for name, small in SMALL_MODELS.items()),
@@ -97,7 +101,10 @@ def test_only_the_matrices_that_are_named_have_adapters():
     ("change", "message"),
     [
         ({"matrices": ("querry",)}, "querry, but transformer_tiny has attention_output, key, mlp_input"),
-        ({"rank": 17}, "lora_rank is 17, but query of transformer_tiny is a matrix of 16 by 16; give at most 16"),
+        (
+            {"rank": 17},
+            "lora_rank is 17, but attention_output of transformer_tiny is a matrix of 16 by 16; give at most 16",
+        ),
     ],
 )
 def test_adapters_that_do_not_fit_are_refused(change, message):
@@ -148,7 +155,7 @@ def test_bfloat16_rounds_frozen_parameters_and_adapters():
     model, adapters = adapted(small)
     tokens = random_batch().tokens[:, :-1]
     with precision_scope("bfloat16"):
-        found = given_frozen(with_precision(model, "bfloat16"), small.params).apply(adapters, tokens)
+        found = given_frozen(with_precision(model, "bfloat16"), on_device(small)).apply(adapters, tokens)
         rounded = jax.tree_util.tree_map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), (small.params, adapters))
         expected = given_frozen(model, rounded[0]).apply(rounded[1], tokens)
     np.testing.assert_array_equal(found, expected.astype(jnp.float32))
@@ -168,7 +175,8 @@ def keys(number, seed=0):
 def sums_under_dropout(name):
     small = SMALL_MODELS[name]
     model, adapters = adapted(small, DROPPING)
-    return jax.jit(lambda batch: given_frozen(model, small.params).loss(adapters, batch).loss)
+    loss = jax.jit(lambda frozen, batch: given_frozen(model, frozen).loss(adapters, batch).loss)
+    return functools.partial(loss, small.params)
 
 
 @pytest.mark.parametrize("name", DROPOUT_MODELS)
@@ -187,7 +195,7 @@ def test_rows_and_layers_have_masks_of_their_own_whose_mean_is_one():
     small = SMALL_MODELS["transformer_tiny"]
     model, adapters = adapted(small, DROPPING)
     batch = random_batch((7,) * 600)._replace(dropout=keys(600))
-    run = record_uses(given_frozen(model, small.params).loss, adapters, batch)
+    run = record_uses(given_frozen(model, on_device(small)).loss, adapters, batch)
     # What comes into the A of queries and keys is the same, but for what is dropped.
     names = [path[-2].key for path, _ in jax.tree_util.tree_leaves_with_path(adapters)]
     inputs = {names[use.parameter]: np.asarray(use.inputs) for use in run.uses if use.inputs.shape[-1] == 16}
@@ -198,7 +206,7 @@ def test_rows_and_layers_have_masks_of_their_own_whose_mean_is_one():
     assert abs((dropped["query"] & dropped["key"]).mean() - DROPPING.dropout**2) < 0.01
     kept = ~dropped["query"] & ~dropped["key"]
     np.testing.assert_allclose(inputs["query"][kept], inputs["key"][kept])
-    whole = given_frozen(adapted(small)[0], small.params)
+    whole = given_frozen(adapted(small)[0], on_device(small))
     plain = record_uses(whole.loss, adapters, batch)
     x = next(np.asarray(use.inputs) for use in plain.uses if names[use.parameter] == "query")
     np.testing.assert_allclose(inputs["query"][kept], x[kept] / (1 - DROPPING.dropout), rtol=1e-5)

@@ -112,8 +112,11 @@ def test_what_is_frozen_stays_as_it_was(adapted, base, tiny):
 
 
 class Interrupt(Observer):
+    def __init__(self, step):
+        self.step = step
+
     def published(self, row):
-        if row["step"] == 1:
+        if row["step"] == self.step:
             raise KeyboardInterrupt
 
 
@@ -122,12 +125,11 @@ def test_a_run_that_goes_on_comes_to_the_same_adapters(train, base, adapted, tmp
     changes = LORA | {"init_from": base} | ({"privacy": "dpsgd", **PRIVATE} if private else {})
     expected = adapted[0] if private else train(tmp_path / "whole", **changes)
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", Interrupt(), **changes)
+        # After the first checkpoint; a private run shows no row before.
+        train(tmp_path / "run", Interrupt(1 if private else 2), **changes)
     # The run that it began with is not there any more.
-    moved = shutil.copytree(base, tmp_path / "moved")
     changes["init_from"] = tmp_path / "gone"
     assert train(tmp_path / "run", **changes)["parameters_sha256"] == expected["parameters_sha256"]
-    assert moved.is_dir()
 
 
 def test_another_seed_drops_others(train, base, tmp_path):
@@ -184,6 +186,7 @@ def test_another_run_begins_with_the_merged_model(train, adapted, tmp_path, smal
     assert [phase["command"] for phase in again["ancestry"]] == ["pretrain", "pretrain"]
 
 
+@pytest.mark.long
 def test_a_private_run_states_what_its_frozen_parameters_have_spent(train, tmp_path):
     private = {"privacy": "dpsgd", "noise_multiplier": 2.0, "delta": 1e-4, "steps": 2}
     first = train(tmp_path / "first", **private)
@@ -191,9 +194,7 @@ def test_a_private_run_states_what_its_frozen_parameters_have_spent(train, tmp_p
     alone, both = (one["privacy_guarantee"]["epsilon"] for one in (first, second))
     assert both > 1.1 * alone
     assert second["ancestry"][0]["parameters_sha256"] == first["parameters_sha256"]
-    assert (tmp_path / "second" / "frozen").stat().st_mode & 0o077 == 0 or (
-        (tmp_path / "second").stat().st_mode & 0o077 == 0
-    )
+    assert (tmp_path / "second").stat().st_mode & 0o077 == 0
 
 
 def test_exported_adapters_are_the_difference_to_the_merged_model(adapted, base, tmp_path):
