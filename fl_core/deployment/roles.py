@@ -27,7 +27,7 @@ from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.client_service import ClientService, Task, participation_plan
-from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
+from fedlm.fl_core.deployment.server.freed_memory import frozen_start, return_freed_memory
 from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
 from fedlm.fl_core.deployment.server.network_runner import NetworkCohortRunner
 from fedlm.fl_core.deployment.server.training import DeployedTraining
@@ -56,6 +56,7 @@ class Endpoints:
     async def listening(self, handlers: Handlers | None, overview: Overview | None) -> AsyncIterator[None]:
         """Listen for as long as the context lasts; raises `ConfigurationError` where an address cannot be had."""
         async with contextlib.AsyncExitStack() as listening:
+            listening.enter_context(frozen_start())
             metrics = CallMetrics()
             if self.clients is not None and handlers is not None:
                 measured = handlers if self.operators is None else HandlersWithMetrics(handlers, metrics)

@@ -75,6 +75,9 @@ class ServedConnection(asyncio.BufferedProtocol):
         self.transport = transport
         # TLS of asyncio would take a limit of 0 for reached for ever.
         self.transport.set_write_buffer_limits(high=1, low=0)
+        if hasattr(transport, "set_read_buffer_limits"):
+            # TLS of asyncio would let 256 KiB arrive before they are wanted, and keep the room. A record must fit.
+            transport.set_read_buffer_limits(high=_ENCRYPTED_AT_ONCE, low=_ENCRYPTED_AT_ONCE)
         self._pause()
 
     def get_buffer(self, sizehint: int) -> memoryview:
