@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the numbers and the plot go")
     arguments = parser.parse_args()
     shapes = [shape for shape in SHAPES if arguments.shapes is None or shape.name in arguments.shapes]
-    results: dict[str, Any] = {"machine": describe_machine(), "rounds": []}
+    results: dict[str, Any] = {"machine": describe_machine(), "tls": arguments.tls, "rounds": []}
     name = "rounds_tls" if arguments.tls else "rounds"
     arguments.results.mkdir(parents=True, exist_ok=True)
     for shape in shapes:
@@ -160,8 +160,9 @@ def plot(results: dict[str, Any]) -> Figure:
         range(len(rounds)), [f"{one['name']}\n{one['selected']} of {one['goal']}" for one in rounds], fontsize=8
     )
     left.set_yscale("log")
+    left.set_ylim(top=5 * left.get_ylim()[1])
     left.set_ylabel("seconds a round")
-    left.legend(frameon=False, fontsize=8)
+    left.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
     large = [one for one in rounds if 4 * one["parameters"] > 2**20]
     for place, name in enumerate(("http", "grpc")):
         memory = [one["contestants"][name]["peak_memory_over_parameters"] for one in large]
@@ -172,7 +173,8 @@ def plot(results: dict[str, Any]) -> Figure:
     right.set_ylabel("server's peak memory,\nin models of float32")
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle("A round on loopback: clients that download, and uploads waited for", fontsize=11)
+    with_tls = " with TLS" if results["tls"] else ""
+    figure.suptitle(f"A round on loopback{with_tls}: clients that download, and uploads waited for", fontsize=11)
     return figure
 
 

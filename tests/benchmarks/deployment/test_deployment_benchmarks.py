@@ -24,7 +24,7 @@ def test_rounds_are_timed_against_two_other_servers(tls):
         assert len(contestant["seconds"]) == 1
         assert min(contestant["seconds"]) > 0
     assert found["over_raw"]["http"]["least"] <= found["over_raw"]["http"]["greatest"]
-    assert plot_rounds({"rounds": [found]}).axes
+    assert plot_rounds({"tls": tls, "rounds": [found]}).axes
 
 
 @pytest.mark.parametrize("transport", ["grpc", pytest.param("http", marks=pytest.mark.long)])
