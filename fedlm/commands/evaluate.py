@@ -130,12 +130,14 @@ def _evaluate_on_tasks(command: EvaluateCommand) -> int:
 
 def task_table(found: dict[str, Any]) -> Table:
     """Make the table of what was found on tasks: a row a metric."""
-    columns = ("version", "shots", "documents", "metric", "value", "standard error")
-    table = Table(Column("task", no_wrap=True), *columns, title=f"{found['model']} by {found['library']}")
+    columns = ("version", "shots", "documents")
+    metrics = (Column("metric", no_wrap=True), "value", "standard error")
+    table = Table(Column("task", no_wrap=True), *columns, *metrics, title=f"{found['run']} by {found['library']}")
     for name, task in found["tasks"].items():
-        cells = [name, *(_text(task[column]) for column in columns[:3])]
+        cells = [name, *(_text(task[column]) for column in columns)]
+        several = len({metric["filter"] for metric in task["metrics"]}) > 1
         for metric in task["metrics"]:
-            by = "" if metric["filter"] == "none" else f" ({metric['filter']})"
+            by = f" ({metric['filter']})" if several else ""
             numbers = [f"{metric['value']:.4f}", _text(metric["standard_error"])]
             table.add_row(*map(escape, [*cells, metric["metric"] + by, *numbers]))
             cells = [""] * len(cells)

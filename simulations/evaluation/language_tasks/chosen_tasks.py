@@ -3,19 +3,12 @@
 import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
 
 
-class ChosenTasks(NamedTuple):
-    """What names stand for."""
-
-    built: tuple[Any, ...]  # `Task`s and `Group`s of the library, in the order of their names
-    tasks: tuple[Any, ...]  # all `Task`s, those in groups among them
-
-
-def choose_tasks(names: Sequence[str], folder: Path | None) -> tuple[Any, ChosenTasks]:
+def choose_tasks(names: Sequence[str], folder: Path | None) -> dict[str, Any]:
     """Find tasks by their names and read their data sets.
 
     Args:
@@ -23,10 +16,11 @@ def choose_tasks(names: Sequence[str], folder: Path | None) -> tuple[Any, Chosen
       folder: of tasks in the library's format, which come before the library's own; None for none.
 
     Returns:
-      The library's `TaskManager`, and the tasks.
+      The library's `TaskDict`: `tasks` by name, those in groups among them, and `groups`.
 
     Raises:
-      ConfigurationError: a name is of no task, or of one that runs code that a model writes, or sees images.
+      ConfigurationError: a name is of no task, or of one that runs code that a model writes, or sees images; two names
+        stand for the same task.
       DataError: a task cannot be read, or its data.
     """
     names = [name.strip() for name in names if name.strip()]
@@ -37,20 +31,19 @@ def choose_tasks(names: Sequence[str], folder: Path | None) -> tuple[Any, Chosen
         if name not in manager.task_index:
             raise ConfigurationError(f"there is no task {name!r}; {_meant(name, manager.all_tasks, folder)}")
         for task in _members(name, manager.task_index):
-            if (manager.task_index[task].cfg or {}).get("unsafe_code"):
+            if _settings(task, manager.task_index).get("unsafe_code"):
                 raise ConfigurationError(_unsafe(task))
-    built: dict[str, Any] = {}
-    for name in dict.fromkeys(names):
-        for one in _build(manager, name):
-            built[one.name if _is_group(one) else one.task_name] = one
-    tasks = [task for one in built.values() for task in (one.get_all_tasks() if _is_group(one) else [one])]
-    chosen = ChosenTasks(tuple(built.values()), tuple(tasks))
-    for task in chosen.tasks:
+    built = [one for name in dict.fromkeys(names) for one in _build(manager, name)]
+    try:
+        chosen = manager.load(built)
+    except ValueError as error:
+        raise ConfigurationError(f"tasks are {', '.join(names)}, but must not overlap ({error})") from error
+    for name, task in chosen["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
-            raise ConfigurationError(_unsafe(task.task_name))
+            raise ConfigurationError(_unsafe(name))
         if getattr(task, "MULTIMODAL", False):
-            raise ConfigurationError(f"task {task.task_name!r} has images or sound, and models here read text alone")
-    return manager, chosen
+            raise ConfigurationError(f"task {name!r} has images or sound, and models here read text alone")
+    return chosen
 
 
 def _manager(names: Sequence[str], folder: Path | None) -> Any:
@@ -62,7 +55,7 @@ def _manager(names: Sequence[str], folder: Path | None) -> Any:
         raise DataError(f"{folder}: there is no such folder; give one of tasks in YAML")
     found = TaskManager(include_path=str(folder), include_defaults=False)
     # To list all of the library's own takes seconds.
-    alone = all(name in found.all_subtasks for name in names)
+    alone = all(task in found.task_index for name in names for task in _members(name, found.task_index))
     return found if alone else TaskManager(include_path=str(folder))
 
 
@@ -80,13 +73,15 @@ def _unsafe(name: str) -> str:
     )
 
 
+def _settings(name: str, index: Any) -> dict[str, Any]:
+    entry = index.get(name)
+    return (entry.cfg if entry is not None else None) or {}
+
+
 def _members(name: str, index: Any) -> Iterator[str]:
     """Give the names of the tasks that a name stands for, before any of them is read."""
-    entry = index.get(name)
-    if entry is None:
-        return
-    listed = (entry.cfg or {}).get("task")
-    members = [*entry.tags] if entry.cfg is None else listed if isinstance(listed, list) else None
+    entry, listed = index.get(name), _settings(name, index).get("task")
+    members = listed if isinstance(listed, list) else [*entry.tags] if entry is not None and entry.cfg is None else None
     if members is None:
         yield name
         return
@@ -108,7 +103,3 @@ def _build(manager: Any, name: str) -> list[Any]:
         ) from error
     groups = loaded.get("groups") or {}
     return [groups[name]] if name in groups else [*loaded["tasks"].values()]
-
-
-def _is_group(one: Any) -> bool:
-    return hasattr(one, "get_all_tasks")

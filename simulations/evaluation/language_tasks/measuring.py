@@ -5,12 +5,14 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError
@@ -79,28 +81,23 @@ def measure_tasks(run: Path, settings: TaskSettings, observe: Observer = lambda 
     name = str(settings_in(stored.about).get("model"))
     model = with_precision(stored.entry.build(name, config), precision)
     max_length = decoder_of(model).max_length or DEFAULT_LENGTH
-    with _quiet_library():
-        from lm_eval import simple_evaluate
+    with _quiet_library(), _seeds():
+        from lm_eval.evaluator import evaluate
 
         from fedlm.simulations.evaluation.language_tasks.harness_model import HarnessModel
 
-        manager, chosen = choose_tasks((settings.tasks or "").split(","), settings.task_folder)
+        chosen = choose_tasks((settings.tasks or "").split(","), settings.task_folder)
+        _set_shots(chosen["tasks"].values(), settings.num_fewshot)
+        done = 0
 
         def answered(number: int) -> None:
-            done[0] += number
-            observe(done[0], sum(len(task.instances) * (task.config.repeats or 1) for task in chosen.tasks))
+            nonlocal done
+            done += number
+            observe(done, sum(len(task.instances) * task.config.repeats for task in chosen["tasks"].values()))
 
-        done = [0]
         adapter = HarnessModel(model, stored.params, stored.tokenizer, max_length, settings.batch_size, answered)
-        with precision_scope(precision), _made_requests(adapter):
-            found = simple_evaluate(
-                adapter,
-                tasks=list(chosen.built),
-                task_manager=manager,
-                num_fewshot=settings.num_fewshot,
-                limit=settings.limit,
-                log_samples=False,
-            )
+        with precision_scope(precision), _made(adapter):
+            found: Any = evaluate(adapter, task_dict=chosen, limit=settings.limit, log_samples=False)
     return {
         "run": str(run),
         "model": name,
@@ -153,7 +150,7 @@ def refuse_missing_library() -> None:
 
 
 @contextlib.contextmanager
-def _made_requests(adapter: Any) -> Iterator[None]:
+def _made(adapter: Any) -> Iterator[None]:
     """Turn what goes wrong before the model sees a request into one line: a task's texts could not be made."""
     try:
         yield
@@ -164,6 +161,35 @@ def _made_requests(adapter: Any) -> Iterator[None]:
             f"the tasks' questions cannot be made ({type(error).__name__}: {error}); see that their data has the "
             "fields that their YAML names, and at least as many examples as num_fewshot"
         ) from error
+
+
+def _set_shots(tasks: Iterable[Any], num_fewshot: int | None) -> None:
+    """Set the number of examples before each question, and what draws them, as the library's `simple_evaluate` does.
+
+    That function is not called, for besides it asks git and PyTorch about themselves.
+    """
+    from lm_eval.defaults import DEFAULT_OTHER_SEED
+
+    for task in tasks:
+        own = task.get_config("num_fewshot")
+        # A task that says 0 itself means it.
+        task.set_config("num_fewshot", num_fewshot if num_fewshot is not None and own != 0 else own or 0)
+        task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+
+
+@contextlib.contextmanager
+def _seeds() -> Iterator[None]:
+    """Let what tasks draw be what they draw in the library's own command, and leave the generators as they were."""
+    from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
+
+    before = random.getstate(), np.random.get_state()
+    random.seed(DEFAULT_RANDOM_SEED)
+    np.random.seed(DEFAULT_OTHER_SEED)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
 
 
 @contextlib.contextmanager

@@ -109,6 +109,8 @@ def workplace(harness, small_store, tmp_path_factory):
     write_task(folder / "tasks", "beams", ANSWER | {"generation_kwargs": {"until": [STOP], "num_beams": 2}}, written)
     write_task(folder / "tasks", "torn", CHOICE | {"doc_to_target": "{{no_such_field}}"}, QUESTIONS)
     write_task(folder / "tasks", "silent", CHOICE | {"doc_to_choice": "{{[' ', question]}}"}, QUESTIONS)
+    both = {"group": "both", "task": ["words", "fixed"], "aggregate_metric_list": [{"metric": "acc"}]}
+    (folder / "tasks" / "both.yaml").write_text(json.dumps(both))
     write_task(folder / "tasks", "gone", CHOICE, QUESTIONS)
     (folder / "tasks" / "gone_test.jsonl").unlink()
     return folder, alone
@@ -163,11 +165,22 @@ def test_the_table_says_what_a_reader_must_know(evaluate):
     assert "acc_norm" in said
 
 
+def test_a_group_has_the_mean_of_its_tasks(evaluate):
+    typed = evaluate("both", "--json")
+    assert typed.returncode == 0, typed.stderr
+    tasks = json.loads(typed.stdout)["tasks"]
+    assert tasks.keys() == {"both", "words", "fixed"}
+    (metric,) = tasks["both"]["metrics"]
+    assert metric["value"] == np.mean([tasks[name]["metrics"][0]["value"] for name in ("words", "fixed")])
+    assert tasks["both"]["documents"] == 8
+
+
 @pytest.mark.parametrize(
     ("tasks", "words", "message"),
     [
         ("wrods", [], "there is no task 'wrods'; did you mean words"),
         (",", [], "tasks names none"),
+        ("both,words", [], "tasks are both, words, but must not overlap"),
         ("running_code", [], "task 'running_code' runs programs that the model writes"),
         ("sights", [], "task 'sights' has images or sound"),
         ("beams", [], "task 'beams' sets num_beams in its generation_kwargs"),
