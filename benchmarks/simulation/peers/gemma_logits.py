@@ -16,7 +16,7 @@ import numpy as np
 
 INPUTS = np.array([[2, 4, 12, 6, 7, 8, 13, 5, 1], [2, 12, 5, 5, 5, 18, 11, 10, 9]])
 
-_SIZES = {
+SIZES = {
     "vocab_size": 19,
     "hidden_size": 12,
     "intermediate_size": 20,
@@ -86,7 +86,7 @@ def main() -> None:
 
     found: dict[str, Any] = {"transformers": transformers.__version__, "models": {}}
     for name, (model_type, fields) in MODELS.items():
-        config = transformers.AutoConfig.for_model(model_type, **_SIZES | fields)
+        config = transformers.AutoConfig.for_model(model_type, **SIZES | fields)
         model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
         with torch.no_grad():
             for parameter_name, parameter in model.named_parameters():

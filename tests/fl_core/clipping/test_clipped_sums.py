@@ -11,11 +11,12 @@ from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, clip_factors
 from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum, method_for
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models import blocked_head
-from fedlm.models.base import Batch, language_model
+from fedlm.models.base import Batch, given_frozen, language_model
 from fedlm.models.layers import embed, init_embedding, logits_from_table
+from fedlm.models.lora import LoraConfig, lora_model
 from fedlm.models.precision import precision_scope, with_precision
 from tests.fl_core.clipping.small_layers import every_use, random_units
-from tests.models.small_models import EVERY_PART_OF_GEMMA, SMALL_MODELS, random_batch
+from tests.models.small_models import EVERY_PART_OF_GEMMA, SMALL_MODELS, perturbed, random_batch
 
 FAST = ("ghost", "bookkeeping")
 VOCABULARY, WIDTH = 11, 4
@@ -75,6 +76,28 @@ def test_equals_vmap_for_every_model(small):
     assert method_for(method, small.model, small.params, batch) == (method, None)
     reference = compiled(Clipping("vmap", 0.5), small.model, small.params, batch, len(batch.weight))
     assert_same(compiled(Clipping(method, 0.5), small.model, small.params, batch, len(batch.weight)), reference)
+
+
+@pytest.mark.parametrize(
+    ("name", "dropout"), [*((name, 0.0) for name in EVERY_MODEL), ("cifg_tiny", 0.3), ("transformer_tiny", 0.3)]
+)
+def test_equals_vmap_for_adapters_of_every_model(name, dropout):
+    small = EVERY_MODEL[name]
+    model = lora_model(small.model, LoraConfig(rank=2, alpha=3.0, dropout=dropout))
+    adapters, batch = perturbed(model.init(jax.random.key(1))), random_batch()
+    if dropout:
+        batch = batch._replace(dropout=jnp.arange(8, dtype=jnp.uint32).reshape(4, 2))
+    assert method_for("bookkeeping", model, adapters, batch, small.params) == ("bookkeeping", None)
+    found = {
+        method: jax.jit(
+            lambda frozen, method=method: clipped_sum(
+                Clipping(method, 0.01), given_frozen(model, frozen), adapters, batch, len(batch.weight)
+            )
+        )(small.params)
+        for method in ("vmap", "bookkeeping")
+    }
+    assert np.all(found["vmap"].factors < 1)
+    assert_same(found["bookkeeping"], found["vmap"])
 
 
 @pytest.mark.parametrize("method", METHODS)

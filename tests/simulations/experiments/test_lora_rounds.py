@@ -1,0 +1,146 @@
+"""Federated rounds in which adapters alone are trained and sent."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedlm
+from fedlm.clients.local_training import ClientProgram
+from fedlm.fl_core.aggregation import AggregationRules
+from fedlm.fl_core.compression.registry import make_compressor
+from fedlm.fl_core.deployment.protocol.update_bytes import upload_bytes
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.local_sgd import LocalTraining
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.models.base import given_frozen, parameter_count
+from fedlm.models.cifg import CifgConfig, cifg
+from fedlm.models.lora import LoraConfig, lora_model
+from fedlm.models.transformer import TransformerConfig, transformer
+from fedlm.simulations.data.federated_data import InMemoryData
+from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
+from tests.clients.in_process import InProcessRunner
+from tests.conftest import WORDS
+from tests.models.small_models import SMALL_MODELS, perturbed
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+leaves = jax.tree_util.tree_leaves
+MODELS = {
+    "cifg": fedlm.ModelEntry(cifg, CifgConfig(embedding=4, hidden=6)),
+    "transformer": fedlm.ModelEntry(transformer, TransformerConfig(layers=1, heads=2, embedding=4, mlp=6)),
+}
+SETTINGS = {"rounds": 4, "cohort_size": 5, "length": 6, "client_learning_rate": 0.5, "checkpoint_every": 2}
+PRIVATE = {
+    "privacy": "gaussian",
+    "noise_multiplier": 2.0,
+    "update_clip_norm": 0.1,
+    "cohort_sampler": "min_separation",
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    texts = {
+        f"client{index}": [" ".join(rng.choice(WORDS, rng.integers(2, 8))) for _ in range(1 + index % 7)]
+        for index in range(60)
+    }
+    return fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def named(request):
+    return fedlm.named(request.param, MODELS[request.param])
+
+
+@pytest.fixture(scope="module")
+def base(named, data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("base")
+    return out, fedlm.simulate(model=named, data=data, out=out, **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def run(named, data, base):
+    def simulate(out, **changes):
+        settings = SETTINGS | {"init_from": base[0], "lora_rank": 2, "upload_bits": 8} | changes
+        return fedlm.simulate(model=named, data=data, out=out, **settings)
+
+    return simulate
+
+
+def stored(out):
+    with Checkpoints(out / "checkpoints") as checkpoints:
+        return checkpoints.restore_arrays(checkpoints.latest_round())
+
+
+@pytest.mark.parametrize("name", ["cifg_tiny", "transformer_tiny"])
+@pytest.mark.parametrize(("devices", "lanes"), [(1, 1), (2, 3)])
+def test_the_engine_does_what_clients_one_by_one_do(name, devices, lanes):
+    small = SMALL_MODELS[name]
+    model = lora_model(small.model, LoraConfig(2, 4.0))
+    adapters = perturbed(model.init(jax.random.key(0)))
+    rng = np.random.default_rng(0)
+    clients = InMemoryData([rng.integers(2, 50, (size, 7)).astype(np.int32) for size in (1, 7, 3, 0, 12, 2)])
+    training, compressor = LocalTraining(batch_size=4), make_compressor("uniform8")
+    work = ClientWork(model, training, compressor, AggregationRules())
+    engine = CohortEngine(work, clients, 6, jax.devices()[:devices], lanes, steps_per_chunk=5, frozen=small.params)
+    frozen = jax.tree_util.tree_map(np.asarray, small.params)
+    alone = ClientProgram(given_frozen(model, jax.device_put(frozen)), training, compressor)
+    plan = RoundPlan(0, np.arange(6), seed=5, learning_rate=0.3)
+    found = engine.run(adapters, plan)
+    expected = InProcessRunner(alone, AggregationRules(), clients.sequences).run(adapters, plan)
+    assert found[1:] == expected[1:]
+    for one, other in zip(*map(leaves, (found.aggregate, expected.aggregate)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    assert all(np.any(np.asarray(leaf)) for leaf in leaves(found.aggregate.delta))
+
+
+def test_adapters_alone_travel_and_are_stored(run, base, tmp_path):
+    found = run(tmp_path / "run")
+    adapters = stored(tmp_path / "run")["params"]
+    trained = sum(leaf.size for leaf in leaves(adapters))
+    assert found.summary["trained_parameters"] == trained < found.summary["parameters"] == parameter_count(found.model)
+    assert found.summary["parameters_sha256"] == parameters_digest(adapters)
+    clients = sum(row["clients"] for row in found.rows)
+    assert found.summary["bytes_up"] == clients * upload_bytes(make_compressor("uniform8"), adapters)
+    assert found.summary["bytes_down"] < base[1].summary["bytes_down"]
+    # The whole model is what others see: frozen tables, and matrices that have moved.
+    before, after = base[1].params, found.params
+    np.testing.assert_array_equal(before["embedding"]["table"], after["embedding"]["table"])
+    assert found.summary["test_loss"] != base[1].summary["test_loss"]
+    moved = [not np.array_equal(one, other) for one, other in zip(leaves(before), leaves(after), strict=True)]
+    assert sum(moved) == len(leaves(adapters)) // 2
+
+
+def test_a_run_that_goes_on_comes_to_the_same_adapters(run, tmp_path):
+    whole = run(tmp_path / "whole")
+    run(tmp_path / "run", rounds=2)
+    again = run(tmp_path / "run")
+    assert again.summary["parameters_sha256"] == whole.summary["parameters_sha256"]
+    # Read from the folder, the same.
+    for one, other in zip(leaves(run(tmp_path / "run").params), leaves(whole.params), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+    with pytest.raises(CheckpointError, match="lora_rank was 2 and is now 1"):
+        run(tmp_path / "run", lora_rank=1)
+
+
+def test_with_privacy_adapters_are_what_is_released(run, tmp_path):
+    found = run(tmp_path / "run", **PRIVATE)
+    release = PrivacyLedger(tmp_path / "run" / "privacy" / "ledger.jsonl").releases[-1]
+    assert release.parameters == found.summary["parameters_sha256"]
+    assert release.parameters == parameters_digest(stored(tmp_path / "run")["server"]["params"])
+    # The first parameters had no privacy, whatever the adapters have.
+    assert found.privacy.startswith("NOT PRIVATE")
+    assert found.summary["ancestry"][0]["command"] == "simulate"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"lora_dropout": 0.1}, "clients of federated rounds train without"), ({"init_from": None}, "give init_from")],
+)
+def test_settings_that_do_not_fit_are_refused(run, tmp_path, changes, message):
+    with pytest.raises(ConfigurationError, match=message):
+        run(tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
