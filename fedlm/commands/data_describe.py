@@ -56,7 +56,8 @@ def main(argv: list[str]) -> int:
 def _print_description(description: dict[str, Any]) -> None:
     console = Console()
     splits = description["splits"]
-    title = f"{description['path']} ({description['source']})"
+    what = ", prompts with completions" if description["completions"] else ""
+    title = f"{description['path']} ({description['source']}{what})"
     table = Table("", *(Column(name, justify="right") for name in splits), title=title)
     for row in ("clients", "examples", "tokens"):
         table.add_row(row, *(f"{split[row]:,}" for split in splits.values()))

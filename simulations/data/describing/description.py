@@ -43,7 +43,8 @@ def count_split(split: ClientSplit, vocabulary_size: int) -> SplitCounts:
 def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None) -> dict[str, Any]:
     """Describe a store; reads all its tokens once, one record batch at a time, unless they are counted already.
 
-    Returns a JSON-able dict: `path`, `source`, `vocabulary_size`, `fingerprint` (of the tokenizer), `vocabulary_origin`
+    Returns a JSON-able dict: `path`, `source`, `completions` (whether examples are prompts with what completes them,
+    both in all that is counted), `vocabulary_size`, `fingerprint` (of the tokenizer), `vocabulary_origin`
     (see `VocabularyOrigin.as_json`), `parameters`, `skipped` (count by reason), `first_skipped` (place of the first by
     reason) and `splits`, each with: `clients`, `examples`, `tokens` (without BOS and EOS), `examples_per_client` and
     `tokens_per_example` (each `min`, `median`, `mean`, `p90`, `max`; null where there is nothing), `truncation_length`
@@ -57,6 +58,7 @@ def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None)
     return {
         "path": str(store.path),
         "source": store.source,
+        "completions": store.has_completions,
         "vocabulary_size": store.vocabulary_size,
         "fingerprint": store.fingerprint,
         "vocabulary_origin": store.header.vocabulary_origin.as_json(),
