@@ -1,5 +1,6 @@
 """The notebooks are committed as they were run, and run here."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,8 +16,9 @@ def outputs(notebook):
     return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
-def test_there_are_three():
-    assert NOTEBOOKS == ["compare_architectures.ipynb", "own_client_algorithm.ipynb", "private_training.ipynb"]
+def test_there_are_four():
+    names = ["compare_architectures", "own_client_algorithm", "private_fine_tuning", "private_training"]
+    assert [f"{name}.ipynb" for name in names] == NOTEBOOKS
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -40,6 +42,25 @@ def test_the_private_notebook_states_what_it_promises():
     assert "VOCABULARY NOT COVERED" not in said
     source = "".join(cell.source for cell in notebook.cells)
     assert "noise_seed" not in source, "its noise comes from the operating system's entropy"
+
+
+def test_the_notebook_on_fine_tuning_keeps_promises_apart():
+    notebook = nbformat.read(EXAMPLES / "private_fine_tuning.ipynb", 4)
+    said = " ".join("".join(output.get("text", "") for output in outputs(notebook)).split())
+    for part in (
+        "(epsilon = 8, delta = 1e-05)-differential privacy",
+        "unit: example: one prompt with its completion, of which at most 20 tokens are read",
+        "assumed: the first parameters were made from public text alone",
+        "the vocabulary is public",
+        "without privacy: NOT PRIVATE",
+    ):
+        assert part in said
+    right = dict(
+        re.findall(r"(as it was|without privacy|epsilon = \d): +[\d.]+ nats a token, +(\d+) of 100 answers", said)
+    )
+    assert int(right["as it was"]) < int(right["epsilon = 2"]) <= int(right["epsilon = 8"])
+    assert int(right["without privacy"]) > 90
+    assert "noise_seed" not in "".join(cell.source for cell in notebook.cells)
 
 
 @pytest.mark.long
