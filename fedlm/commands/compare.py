@@ -43,9 +43,9 @@ class CompareCommand:
 
 _ESSENTIALS = (
     *("out", "workers", "models", "data", "rounds", "seeds", "client_learning_rates", "server_learning_rates"),
-    *("mechanisms", "epsilons", "private_selection", "cohort_size", "cohort_sampler", "length", "client_batch_size"),
-    *("client_epochs", "server_optimizer", "update_clip_norm", "privacy", "noise_multiplier", "target_epsilon"),
-    *("delta", "evaluate_every"),
+    *("mechanisms", "epsilons", "private_selection", "cohort_size", "cohort_sampler", "length"),
+    *("server_optimizer", "update_clip_norm", "privacy", "noise_multiplier", "target_epsilon"),
+    "delta",
 )
 
 

@@ -172,7 +172,9 @@ def test_evaluation_takes_every_example_once_up_to_the_limit(limit, expected):
     data = InMemoryData([np.full((n, 4), 100 * c) + np.arange(n)[:, None] for c, n in enumerate(sizes)])
     batches = list(evaluation_batches(data, 3, 4, limit))
     assert all(batch.tokens.shape == (4, 4) for batch in batches)
-    seen = [int(tokens[0]) for batch in batches for tokens, weight in zip(*batch, strict=True) if weight]
+    seen = [
+        int(tokens[0]) for batch in batches for tokens, weight in zip(batch.tokens, batch.weight, strict=True) if weight
+    ]
     assert len(seen) == len(set(seen)) == expected
     assert evaluation_owners(data, limit).tolist() == [example // 100 for example in seen], (
         "clients in the order of rows"
