@@ -35,6 +35,8 @@ _NORMALS = 4
 """Of a block."""
 _BLOCKS_ON_CPU, _BLOCKS = 1 << 14, 1 << 20
 """That are made at once: as many as a core's cache holds, or as fill an accelerator. No bit depends on it."""
+_MOST_TWICE = 1 << 26
+"""Numbers that are drawn by one loop, at most: they lie in memory twice for a moment. No bit depends on it."""
 
 
 def fresh_secret() -> bytes:
@@ -97,7 +99,10 @@ def noise_key(secret: bytes, name: Name) -> np.ndarray:
 
 
 def standard_normals(
-    key: jax.Array, number: int, shape: tuple[int, ...], counter: Callable[[jax.Array], jax.Array] = lambda block: block
+    key: jax.Array,
+    number: int | jax.Array,
+    shape: tuple[int, ...],
+    counter: Callable[[jax.Array], jax.Array] = lambda block: block,
 ) -> jax.Array:
     """Draw the normal numbers of one leaf; to be traced where JAX's 64-bit types are enabled.
 
@@ -156,6 +161,11 @@ class _Leaf(NamedTuple):
     sharding: NamedSharding | None
 
     @property
+    def part(self) -> tuple[int, ...]:
+        """Shape of what a device has."""
+        return self.shape if self.sharding is None else self.sharding.shard_shape(self.shape)
+
+    @property
     def axis(self) -> int | None:
         """Which axis is spread; None where every device has all."""
         spec = () if self.sharding is None else self.sharding.spec
@@ -164,7 +174,12 @@ class _Leaf(NamedTuple):
 
 def _combine(leaves: tuple[_Leaf, ...], keys: jax.Array, coefficients: jax.Array, count: jax.Array) -> tuple:
     def drawn(place: jax.Array) -> tuple[jax.Array, ...]:
-        return tuple(coefficients[place] * _part(keys[place], number, leaf) for number, leaf in enumerate(leaves))
+        found: dict[int, jax.Array] = {}
+        for numbers in _alike(leaves):
+            part = functools.partial(_part, keys[place], leaf=leaves[numbers[0]])
+            stacked = jax.lax.map(part, jnp.asarray(numbers, jnp.uint32))
+            found |= {number: coefficients[place] * stacked[index] for index, number in enumerate(numbers)}
+        return tuple(found[number] for number in range(len(leaves)))
 
     def add(place: jax.Array, total: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         return tuple(map(jnp.add, total, drawn(place)))
@@ -185,14 +200,27 @@ def _combine_parts(leaves: tuple[_Leaf, ...], keys: jax.Array, coefficients: jax
     return on_device(keys, coefficients, jnp.asarray(count))
 
 
-def _part(key: jax.Array, number: int, leaf: _Leaf) -> jax.Array:
+def _alike(leaves: tuple[_Leaf, ...]) -> list[list[int]]:
+    """Put the numbers of leaves of one form together, which one loop draws and the compiler sees once, as far as they
+    may lie in memory twice."""
+    groups: dict[_Leaf, list[list[int]]] = {}
+    for number, leaf in enumerate(leaves):
+        most = max(1, _MOST_TWICE // max(1, math.prod(leaf.part)))
+        of_form = groups.setdefault(leaf, [[]])
+        if len(of_form[-1]) == most:
+            of_form.append([])
+        of_form[-1].append(number)
+    return [numbers for of_form in groups.values() for numbers in of_form]
+
+
+def _part(key: jax.Array, number: jax.Array, leaf: _Leaf) -> jax.Array:
     """Draw this device's part of a leaf: the numbers that the whole leaf has there."""
     shape, axis = leaf.shape, leaf.axis
     if axis is None:
         return standard_normals(key, number, shape)
     assert leaf.sharding is not None
     index = jax.lax.axis_index(leaf.sharding.spec[axis])
-    local = leaf.sharding.shard_shape(shape)
+    local = leaf.part
     # Of the numbers in their order, a device has runs as long as this.
     run = math.prod(local[axis:])
     if run % _NORMALS:

@@ -128,6 +128,19 @@ def test_devices_that_draw_a_part_draw_what_the_whole_has_there(shape, spec):
         np.testing.assert_array_equal(found[name], whole)
 
 
+def test_no_number_depends_on_which_leaves_are_drawn_by_one_loop(monkeypatch):
+    like = {name: np.zeros(shape) for name, shape in zip("abcde", [(3, 5), (7,), (3, 5), (), (3, 5)], strict=True)}
+    together = noise_from(bytes(32), like)([(1.0, (0,))])
+    assert len({float(together[name].ravel()[0]) for name in "ace"}) == 3
+    monkeypatch.setattr(noise_source, "_MOST_TWICE", 30)
+    jax.clear_caches()
+    for name, leaf in noise_from(bytes(32), like)([(1.0, (0,))]).items():
+        np.testing.assert_array_equal(leaf, together[name])
+    with jax.enable_x64(True):
+        alone = standard_normals(noise_key(bytes(32), (0,)), 2, (3, 5))
+    np.testing.assert_array_equal(together["c"], alone)
+
+
 def test_no_delta_is_below_what_noise_is_made_for():
     check_delta(LEAST_DELTA)
     with pytest.raises(ConfigurationError, match="must be at least 1e-15"):

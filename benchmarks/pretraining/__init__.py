@@ -1,0 +1,1 @@
+"""What central training needs of devices."""
