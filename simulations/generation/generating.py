@@ -195,11 +195,17 @@ def _lay_out(
     """
     filled = [*prompts, *[prompts[-1]] * (rows - len(prompts))]
     most = max(map(len, filled))
-    bucket = max(_LEAST_BUCKET, 1 << (most - 1).bit_length())
+    bucket = _bucket(most)
     tokens = np.full((rows, bucket if longest is None else max(most, min(bucket, longest))), PAD_ID, np.int32)
     for row, prompt in enumerate(filled):
         tokens[row, : len(prompt)] = prompt
     return tokens, np.array([len(prompt) for prompt in filled], np.int32)
+
+
+def _bucket(length: int) -> int:
+    """Round a length up, to 16, 24, 32, 48, 64, 96 and so on: few programs, and at most a third of a row is padding."""
+    power = max(_LEAST_BUCKET, 1 << (length - 1).bit_length())
+    return power * 3 // 4 if power > _LEAST_BUCKET and length <= power * 3 // 4 else power
 
 
 class _Steps(NamedTuple):
