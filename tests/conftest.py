@@ -52,6 +52,15 @@ WORDS = (
 ).split()
 
 
+def texts_of_sixty_clients() -> dict[str, list[str]]:
+    """Draw one to seven short texts for each client."""
+    rng = np.random.default_rng(1)
+    return {
+        f"client{index}": [" ".join(rng.choice(WORDS, rng.integers(2, 8))) for _ in range(1 + index % 7)]
+        for index in range(60)
+    }
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_programs_end_with_their_module() -> Iterator[None]:
     """Without that the programs of all modules pile up to gigabytes in each worker of a test run."""

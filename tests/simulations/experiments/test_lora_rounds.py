@@ -21,7 +21,7 @@ from fedlm.models.transformer import TransformerConfig, transformer
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 from tests.clients.in_process import InProcessRunner
-from tests.conftest import WORDS
+from tests.conftest import texts_of_sixty_clients
 from tests.models.small_models import SMALL_MODELS, perturbed
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -42,12 +42,7 @@ PRIVATE = {
 
 @pytest.fixture(scope="module")
 def data():
-    rng = np.random.default_rng(1)
-    texts = {
-        f"client{index}": [" ".join(rng.choice(WORDS, rng.integers(2, 8))) for _ in range(1 + index % 7)]
-        for index in range(60)
-    }
-    return fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
+    return fedlm.DataInMemory.from_texts(texts_of_sixty_clients(), vocabulary_size=80)
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -17,7 +17,7 @@ from fedlm.models.losses import ExampleSums
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
-from tests.conftest import WORDS
+from tests.conftest import texts_of_sixty_clients
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -41,11 +41,7 @@ PRIVATE = {
 
 @pytest.fixture(scope="module")
 def texts():
-    rng = np.random.default_rng(1)
-    return {
-        f"client{index}": [" ".join(rng.choice(WORDS, rng.integers(2, 8))) for _ in range(1 + index % 7)]
-        for index in range(60)
-    }
+    return texts_of_sixty_clients()
 
 
 @pytest.fixture(scope="module")
