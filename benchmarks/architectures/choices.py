@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import compose
-from fedlm.simulations.experiments.comparison import Cell, CellResult, read_result, run_cells
+from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
+from fedlm.simulations.experiments.comparison import Cell, CellResult, read_result
 from fedlm.simulations.experiments.configuration import Experiment
-from fedlm.simulations.experiments.workers import default_workers
 
 RESULTS = Path(__file__).parent / "results"
 VARIANTS = "benchmarks.architectures.variants:"
@@ -108,7 +108,7 @@ def main() -> None:
         for label, settings in lines.items()
         for seed in arguments.seeds
     }
-    failures = run_cells(list(dict.fromkeys(cells.values())), default_workers(), report_progress)
+    failures = run_cells(list(dict.fromkeys(cells.values())), LocalProcesses(), report_progress)
     found = {key: read_result(cell, failures.get(cell)) for key, cell in cells.items()}
     results = {title: summarise(lines, title, arguments.seeds, found) for title, lines in chosen.items()}
     arguments.results.mkdir(parents=True, exist_ok=True)

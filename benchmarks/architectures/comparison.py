@@ -25,16 +25,9 @@ from benchmarks.machine import describe_machine
 from fedlm.commands.progress import CellProgress
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import compose, with_changes
-from fedlm.simulations.experiments.comparison import (
-    Cell,
-    CellObserver,
-    CellResult,
-    read_result,
-    run_cells,
-    run_comparison,
-)
+from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
+from fedlm.simulations.experiments.comparison import Cell, CellObserver, CellResult, read_result, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
-from fedlm.simulations.experiments.workers import default_workers
 from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import Group, ModelResult, Spread, group_results, mean_curve, model_results
 
@@ -131,7 +124,7 @@ def run_arms(
         for name in arms
     }
     every = [cell for arm in cells.values() for cell in arm]
-    failures = run_cells(every, default_workers(), progress_lines(console))
+    failures = run_cells(every, LocalProcesses(), progress_lines(console))
     return {name: group_results([read_result(cell, failures.get(cell)) for cell in arm]) for name, arm in cells.items()}
 
 

@@ -6,25 +6,21 @@ again, with the cells that are left, each from its last checkpoint.
 
 import dataclasses
 import json
-import multiprocessing
-import queue
-import traceback
 import urllib.parse
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
-from fedlm.fl_core.errors import CheckpointError, UserError
+from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.runs.initial_parameters import restated
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
 from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.experiments.cell_execution import LocalProcesses, Observer, Row, run_cells
 from fedlm.simulations.experiments.configuration import (
     MAY_MOVE,
     Comparison,
@@ -34,23 +30,27 @@ from fedlm.simulations.experiments.configuration import (
     with_defaults,
 )
 from fedlm.simulations.experiments.federated_models import create_federated_model
-from fedlm.simulations.experiments.workers import Worker, connect_worker, default_workers, report_round
-from fedlm.simulations.worker_processes import ended_with_this, worker_processes
 
-MAX_ATTEMPTS = 2
-
-CellObserver = Callable[["Cell", dict[str, Any]], None]
+CellObserver = Observer["Cell"]
 """Called with each cell's metrics rows as they come."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment of a comparison."""
+    """One experiment of a comparison, a `CellTask`."""
 
     experiment: Experiment
     directory: Path  # where it runs
     # what its ledger says of what it is compared with
     tuning: Mapping[str, Any] | None = field(default=None, compare=False)
+
+    def is_finished(self) -> bool:
+        return (self.directory / "summary.json").exists()
+
+    def run(self, report: Callable[[Row], None]) -> None:
+        from fedlm.simulations.experiments.experiment import run_experiment
+
+        run_experiment(self.experiment, self.directory, lambda row, rounds: report(row), tuning=self.tuning)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def run_comparison(
     """
     claim_folder(comparison, out)
     cells = list_cells(comparison, out)
-    failures = run_cells(cells, workers or default_workers(), observe)
+    failures = run_cells(cells, LocalProcesses(workers), observe)
     return [read_result(cell, failures.get(cell)) for cell in cells]
 
 
@@ -163,84 +163,6 @@ def changed_settings(recorded: dict[str, Any], settings: dict[str, Any], may_gro
     shared = settings.keys() - set(may_grow) - set(MAY_MOVE)
     changed = [name for name in settings if name in shared and before.get(name) != settings[name]]
     return "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
-
-
-def run_cells(cells: list[Cell], num_workers: int, observe: CellObserver = lambda cell, row: None) -> dict[Cell, str]:
-    """Run those of the cells that are not finished, one in each worker process at a time. Returns why cells failed;
-    empty where none did. Raises UserError where settings or data do not fit."""
-    failures: dict[Cell, str] = {}
-    attempts: Counter[Cell] = Counter()
-    pending = [cell for cell in cells if not (cell.directory / "summary.json").exists()]
-    context = multiprocessing.get_context("spawn")
-    while pending:
-        workers = min(num_workers, len(pending))
-        numbers, rows = context.Queue(), context.Queue()
-        for number in range(workers):
-            numbers.put(number)
-        worker = Worker(numbers, rows, workers)
-        with worker_processes(workers, connect_worker, worker) as pool:
-            futures = {pool.submit(_run_cell, cell): cell for cell in pending}
-            with ended_with_this():
-                started = _follow(futures, rows, observe)
-        unfinished = []
-        for future, cell in futures.items():
-            error = future.exception()
-            if error is None:
-                failure = future.result()
-                if failure:
-                    failures[cell] = failure
-            elif isinstance(error, UserError):
-                raise error
-            else:
-                attempts[cell] += cell in started
-                unfinished.append(cell)
-        pending = []
-        for cell in unfinished:
-            if attempts[cell] < MAX_ATTEMPTS:
-                pending.append(cell)
-            else:
-                failures[cell] = f"its process was killed {MAX_ATTEMPTS} times; was there enough memory?"
-    return failures
-
-
-def _follow(futures: dict[Future, Cell], rows: Any, observe: CellObserver) -> set[Cell]:
-    """Pass the workers' rows on until all futures are done; returns the cells that were begun."""
-    by_directory = {cell.directory: cell for cell in futures.values()}
-    begun: set[Cell] = set()
-    try:
-        while True:
-            all_done = not wait(futures, timeout=0).not_done
-            try:
-                directory, row = rows.get(timeout=0.2)
-            except queue.Empty:
-                if all_done:
-                    return begun
-                continue
-            begun.add(by_directory[directory])
-            if row is not None:
-                observe(by_directory[directory], row)
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise
-
-
-def _run_cell(cell: Cell) -> str | None:
-    """Run one cell in a worker process; returns why it failed, if it did."""
-    from fedlm.simulations.experiments.experiment import run_experiment
-
-    report_round(cell.directory, None)
-    try:
-        run_experiment(
-            cell.experiment, cell.directory, lambda row, rounds: report_round(cell.directory, row), tuning=cell.tuning
-        )
-    except UserError:
-        raise
-    except Exception as error:
-        cell.directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(cell.directory / "error.txt", traceback.format_exc())
-        return f"{type(error).__name__}: {str(error)[:300]}"
-    return None
 
 
 def read_result(cell: Cell, failure: str | None = None) -> CellResult:

@@ -29,15 +29,8 @@ from fedlm.fl_core.runs.initial_parameters import ledger_in, restated, statement
 from fedlm.fl_core.runs.private_files import keep_private
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments.comparison import (
-    Cell,
-    CellResult,
-    changed_settings,
-    claim_folder,
-    default_workers,
-    read_result,
-    run_cells,
-)
+from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
+from fedlm.simulations.experiments.comparison import Cell, CellResult, changed_settings, claim_folder, read_result
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.preparation import prepare
 from fedlm.simulations.experiments.selection_record import SelectionRecord, ledger_path
@@ -138,7 +131,7 @@ def _train_and_find(cells: list[Cell], drawn: Record, record: SelectionRecord, w
             record.see(numbers[cell])
 
     record.check(len(cells))
-    failures = run_cells(cells, workers or default_workers(), observe)
+    failures = run_cells(cells, LocalProcesses(workers), observe)
     record.check(len(cells))
     if failures:
         places = ", ".join(f"{cell.directory} ({why})" for cell, why in failures.items())

@@ -1,4 +1,4 @@
-"""Worker processes of a comparison: each has one device to itself, a CPU core or an accelerator."""
+"""Worker processes that run cells: each has one device to itself, a CPU core or an accelerator."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ class Worker:
     """What a worker process is given when it starts."""
 
     numbers: Any  # a queue from which each worker takes its number
-    rows: Any  # a queue for (cell directory, metrics row); None for the row when the cell begins
+    rows: Any  # a queue for (cell directory, its row); None for the row when the cell begins
     count: int
 
 
@@ -51,7 +51,7 @@ def connect_worker(worker: Worker) -> None:
     jax.config.update("jax_num_cpu_devices", 1)
 
 
-def report_round(directory: Path, row: dict[str, Any] | None) -> None:
-    """Send the parent a cell's new metrics row, or None when the cell begins."""
+def report_row(directory: Path, row: dict[str, Any] | None) -> None:
+    """Send the parent a cell's new row, or None when the cell begins."""
     if _connection is not None:
         _connection.rows.put((directory, row))

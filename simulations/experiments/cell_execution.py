@@ -1,0 +1,153 @@
+"""Cells of a comparison or a grid, whatever they train, executed one at a time by each of several workers.
+
+A cell that fails or whose process is killed does not end the others.
+"""
+
+import multiprocessing
+import queue
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.errors import UserError
+from fedlm.simulations.experiments.workers import Worker, connect_worker, default_workers, report_row
+from fedlm.simulations.worker_processes import ended_with_this, worker_processes
+
+MAX_ATTEMPTS = 2
+"""How often a cell is begun whose process is killed."""
+
+Row = dict[str, Any]
+"""What a cell reports while it runs; JSON-able."""
+
+
+class CellTask(Protocol):
+    """What a worker is given: picklable and hashable, equal to another where both are the same cell."""
+
+    @property
+    def directory(self) -> Path:
+        """Where it runs, and finds its own checkpoints; of no two cells the same."""
+        ...
+
+    def is_finished(self) -> bool:
+        """Say whether its result is there."""
+        ...
+
+    def run(self, report: Callable[[Row], None]) -> None:
+        """Go on from its last checkpoint to its end, and report rows meanwhile.
+
+        Raises:
+          UserError: settings or data do not fit, so that no other cell needs to be begun.
+          Exception: this cell fails.
+        """
+        ...
+
+
+Task = TypeVar("Task", bound=CellTask)
+Observer = Callable[[Task, Row], None]
+"""Called with the rows of each cell, as they come."""
+
+
+class CellExecutor(Protocol):
+    """Where cells are executed: on this machine, or by others."""
+
+    def execute(self, cells: Sequence[Task], observe: Observer[Task]) -> dict[Task, str]:
+        """Run cells that are not finished, and return when each of them has finished or failed.
+
+        Returns:
+          Why cells failed; empty where none did.
+
+        Raises:
+          UserError: settings or data do not fit.
+        """
+        ...
+
+
+def run_cells(
+    cells: Sequence[Task], executor: CellExecutor, observe: Observer[Task] = lambda cell, row: None
+) -> dict[Task, str]:
+    """Run those of the cells that are not finished; see `CellExecutor.execute`."""
+    pending = [cell for cell in cells if not cell.is_finished()]
+    return executor.execute(pending, observe) if pending else {}
+
+
+def execute_cell(cell: CellTask, report: Callable[[Row], None]) -> str | None:
+    """Run one cell, in the worker. Returns why it failed, if it did; its folder has the traceback in `error.txt`.
+    Raises UserError where settings or data do not fit."""
+    try:
+        cell.run(report)
+    except UserError:
+        raise
+    except Exception as error:
+        cell.directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(cell.directory / "error.txt", traceback.format_exc())
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    return None
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Executes cells by processes of this machine, each with a CPU core or an accelerator of its own."""
+
+    workers: int | None = None  # how many; as many as there are accelerators, or CPU cores, where None
+
+    def execute(self, cells: Sequence[Task], observe: Observer[Task]) -> dict[Task, str]:
+        failures: dict[Task, str] = {}
+        attempts: Counter[Task] = Counter()
+        pending, most = list(cells), self.workers or default_workers()
+        context = multiprocessing.get_context("spawn")
+        while pending:
+            workers = min(most, len(pending))
+            numbers, rows = context.Queue(), context.Queue()
+            for number in range(workers):
+                numbers.put(number)
+            with worker_processes(workers, connect_worker, Worker(numbers, rows, workers)) as pool:
+                futures = {pool.submit(_execute_and_report, cell): cell for cell in pending}
+                with ended_with_this():
+                    started = _follow(futures, rows, observe)
+            pending = []
+            for future, cell in futures.items():
+                error = future.exception()
+                if error is None:
+                    if failure := future.result():
+                        failures[cell] = failure
+                elif isinstance(error, UserError):
+                    raise error
+                else:
+                    attempts[cell] += cell in started
+                    if attempts[cell] < MAX_ATTEMPTS:
+                        pending.append(cell)
+                    else:
+                        failures[cell] = f"its process was killed {MAX_ATTEMPTS} times; was there enough memory?"
+        return failures
+
+
+def _follow(futures: dict[Future, Task], rows: Any, observe: Observer[Task]) -> set[Task]:
+    """Pass the workers' rows on until all futures are done; returns the cells that were begun."""
+    by_directory = {cell.directory: cell for cell in futures.values()}
+    begun: set[Task] = set()
+    try:
+        while True:
+            all_done = not wait(futures, timeout=0).not_done
+            try:
+                directory, row = rows.get(timeout=0.2)
+            except queue.Empty:
+                if all_done:
+                    return begun
+                continue
+            begun.add(by_directory[directory])
+            if row is not None:
+                observe(by_directory[directory], row)
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+
+
+def _execute_and_report(cell: CellTask) -> str | None:
+    report_row(cell.directory, None)
+    return execute_cell(cell, lambda row: report_row(cell.directory, row))

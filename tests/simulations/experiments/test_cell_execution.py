@@ -1,0 +1,38 @@
+"""Cells executed by processes: each once, its rows passed on, whatever happens to others."""
+
+from collections import Counter
+
+import pytest
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
+from tests.simulations.experiments.toy_cells import ToyCell
+
+
+def test_cells_that_fail_or_are_killed_do_not_end_the_others(tmp_path):
+    fates = ("finishes", "fails", "is killed once", "finishes")
+    cells = [ToyCell(tmp_path / str(number), fate) for number, fate in enumerate(fates)]
+    seen = Counter()
+    failures = run_cells(cells, LocalProcesses(2), lambda cell, row: seen.update([(cell, row["row"])]))
+    assert failures == {cells[1]: "ArithmeticError: the toy is broken"}
+    assert "ArithmeticError" in (tmp_path / "1" / "error.txt").read_text()
+    assert [cell.is_finished() for cell in cells] == [True, False, True, True]
+    assert set(seen) == {(cell, row) for cell in cells for row in range(3)}
+
+
+def test_finished_cells_are_not_run_again(tmp_path):
+    cell = ToyCell(tmp_path)
+    (tmp_path / "done").touch()
+    assert run_cells([cell], LocalProcesses(1), lambda cell, row: pytest.fail("run again")) == {}
+
+
+@pytest.mark.long
+def test_a_cell_that_is_always_killed_is_given_up(tmp_path):
+    cell = ToyCell(tmp_path, "is killed")
+    assert "killed 2 times" in run_cells([cell], LocalProcesses(1))[cell]
+
+
+@pytest.mark.long
+def test_settings_that_do_not_fit_are_the_users_to_mend(tmp_path):
+    with pytest.raises(ConfigurationError, match="toys is 0"):
+        run_cells([ToyCell(tmp_path, "refuses")], LocalProcesses(1))
