@@ -53,8 +53,7 @@ class Listening:
         self.keys, self.log = folder / "keys", folder / "log"
         authority = Authority.create(self.keys)
         authority.make_server(["127.0.0.1"])
-        self.ann = authority.make_client("ann")
-        self.tls = client_tls(self.ann)
+        self.ann, self.bob = authority.make_client("ann"), authority.make_client("bob")
         self.ports = {(transport, tls): find_free_port() for transport in TRANSPORTS for tls in (False, True)}
         self.process = small.in_process(listen, self.ports, self.keys, self.log)
         for port in self.ports.values():
@@ -79,11 +78,12 @@ class Listening:
         return context.wrap_socket(connected, server_hostname="127.0.0.1")
 
     def check(self, transport, tls):
-        """An honest client is answered, the process lives, and its log has no defect."""
+        """An honest client, another than who made the connections, is answered; the process lives, and its log has no
+        defect."""
 
         async def go():
             address = f"127.0.0.1:{self.ports[transport, tls]}"
-            channel = TRANSPORTS[transport].dial(address, self.ann if tls else None)("ann")
+            channel = TRANSPORTS[transport].dial(address, self.bob if tls else None)("bob")
             async with asyncio.timeout(PATIENCE):
                 assert (await channel.check_in(messages.CheckInRequest(protocol=7))).come_back.seconds == 7
                 assert (await send(channel, b"x" * 3000)).reason.startswith("3000 ")
