@@ -1,0 +1,127 @@
+"""The search for a law's coefficients: the objective, its coordinates and their bounds, and L-BFGS from one place.
+
+Everything is searched at the scale of the data. Variables are divided by their medians and the target by its own, so
+that an amplitude is its term's size there, which keeps it apart from its exponent; positive coefficients are searched
+in their logarithms.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from fedlm.simulations.laws.forms.dual_numbers import Dual
+from fedlm.simulations.laws.forms.form import Coefficient, Data, Form
+from fedlm.simulations.laws.measurements import Measurements
+
+HUBER_DELTA = 1e-3
+"""Where the Huber loss turns from square to absolute, in log loss (Hoffmann et al. 2022)."""
+_OPTIONS = {"maxiter": 2000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-9}
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where a search ended: its coordinates float64 [coefficients], and the objective there."""
+
+    coordinates: NDArray[np.float64]
+    objective: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A form and the rows that it is fitted to.
+
+    Attributes:
+      form: the law.
+      data: the equation's variables, each float64 [rows].
+      log_target: float64 [rows].
+      delta: of the Huber loss.
+    """
+
+    form: Form
+    data: Data
+    log_target: NDArray[np.float64]
+    delta: float = HUBER_DELTA
+
+    @functools.cached_property
+    def bounds(self) -> NDArray[np.float64]:
+        """The least and largest of each coordinate: float64 [coefficients, 2]."""
+        return self._coordinates([(c.low, c.high) for c in self.form.coefficients])
+
+    def start(self, random: np.random.Generator) -> NDArray[np.float64]:
+        """Draw where a search begins: float64 [coefficients]."""
+        ranges = self._coordinates([c.starts or (c.low, c.high) for c in self.form.coefficients])
+        return random.uniform(ranges[:, 0], ranges[:, 1])
+
+    def values(self, coordinates: NDArray[np.float64]) -> dict[str, float]:
+        """Return the coefficients at coordinates, at the scale of the equation."""
+        form, scales = self.form, self._scales
+        scaled = {c.name: np.exp(x) if c.positive else x for c, x in zip(form.coefficients, coordinates, strict=True)}
+        medians = {name: float(np.median(column)) for name, column in self.data.items()}
+        values = {
+            c.name: scaled[c.name] * (scales[c.variable] if c.kind == "reference" and c.variable else 1)
+            for c in form.coefficients
+        }
+        amplitudes = [c.name for c in form.coefficients if c.kind == "amplitude"]
+        alone = {**values, **dict.fromkeys(amplitudes, 0.0)}
+        terms = {name: form.predict({**alone, name: 1.0}, medians) for name in amplitudes}
+        size = np.exp(self._log_scale)
+        return {name: float(value * size / terms[name] if name in terms else value) for name, value in values.items()}
+
+    def minimise(self, start: NDArray[np.float64], weights: NDArray[np.float64]) -> Minimum:
+        """Search from one place with L-BFGS, with a weight of each row, float64 [rows], that sum to 1.
+
+        Where many residuals are beyond delta the objective is full of kinks, at which L-BFGS stops too early: it goes
+        on from there a second time, without what it remembers.
+        """
+        for _ in range(2):
+            found = minimize(
+                self.objective, start, (weights,), "L-BFGS-B", jac=True, bounds=self.bounds, options=_OPTIONS
+            )
+            start = found.x
+        return Minimum(found.x, float(found.fun))
+
+    @functools.cached_property
+    def _scales(self) -> dict[str, float]:
+        powers = {c.variable for c in self.form.coefficients if c.kind in ("exponent", "reference")}
+        return {name: float(np.median(column)) if name in powers else 1.0 for name, column in self.data.items()}
+
+    @functools.cached_property
+    def _log_scale(self) -> float:
+        sums = any(c.kind == "amplitude" for c in self.form.coefficients)
+        return float(np.median(self.log_target)) if sums else 0.0
+
+    @functools.cached_property
+    def _scaled(self) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
+        data = {name: column / self._scales[name] for name, column in self.data.items()}
+        return data, self.log_target - self._log_scale
+
+    def objective(
+        self, coordinates: NDArray[np.float64], weights: NDArray[np.float64]
+    ) -> tuple[float, NDArray[np.float64]]:
+        """Return the weighted mean of the Huber loss of log residuals, in units of its delta, and its gradient."""
+        data, log_target = self._scaled
+        values = {c.name: _unknown(c, i, coordinates[i]) for i, c in enumerate(self.form.coefficients)}
+        residual = self.form.equation(values, data).log() - log_target
+        bent = np.clip(residual.value / self.delta, -1, 1)
+        value = np.sum(weights * bent * (residual.value - self.delta * bent / 2))
+        return float(value), residual.gradient(weights * bent, len(coordinates))
+
+    def _coordinates(self, ranges: list[tuple[float, float]]) -> NDArray[np.float64]:
+        return np.array(
+            [np.log(one) if c.positive else one for c, one in zip(self.form.coefficients, ranges, strict=True)]
+        )
+
+
+def make_problem(form: Form, measurements: Measurements, delta: float = HUBER_DELTA) -> Problem:
+    """Make the problem of fitting a form to rows that are its own already."""
+    return Problem(form, form.variables(measurements), np.log(form.target(measurements)), delta)
+
+
+def _unknown(coefficient: Coefficient, index: int, coordinate: float) -> Dual:
+    if not coefficient.positive:
+        return Dual.unknown(index, coordinate)
+    value = np.exp(coordinate)
+    return Dual.unknown(index, value, value)

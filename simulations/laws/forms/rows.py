@@ -1,0 +1,92 @@
+"""Which rows of measurements a law is fitted to, and the variables that laws are made of."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.simulations.laws.measurements import Measurements
+
+RUN = ("model", "learning_rate", "noise_batch_ratio", "batch_size", "length", "steps", "seed")
+"""The columns that tell one training from another."""
+CELL = ("model", "noise_batch_ratio", "batch_size", "length", "steps")
+"""The columns that tell what was trained, whatever its learning rate and seed."""
+SETTLED = 1 / 8
+"""The share of a schedule after which a loss follows a power law: McKenna et al. fit from 16,000 of 128,000 steps."""
+PETAFLOP_DAY = 8.64e19
+"""Floating-point operations of a PF-day."""
+
+
+def numbered(measurements: Measurements, columns: tuple[str, ...]) -> NDArray[np.int64]:
+    """Number the rows' combinations of values in some columns: int64 [rows], from 0 without gaps."""
+    numbers = np.zeros(len(measurements), np.int64)
+    for column in columns:
+        values, inverse = np.unique(getattr(measurements, column), return_inverse=True)
+        numbers = np.unique(numbers * len(values) + inverse, return_inverse=True)[1]
+    return numbers
+
+
+def noiseless(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the rows of trainings without noise: bool [rows]."""
+    return measurements.noise_batch_ratio == 0
+
+
+def settled(measurements: Measurements, share: float = SETTLED) -> NDArray[np.bool_]:
+    """Tell the blocks that ended after a share of the run's schedule: bool [rows]."""
+    return measurements.step > share * measurements.steps
+
+
+def final(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the last block of each run that reached its last step: bool [rows]."""
+    return measurements.step == measurements.steps
+
+
+def largest(numbers: NDArray[np.int64], values: NDArray[np.floating | np.integer]) -> NDArray[np.float64]:
+    """Return for each row the largest value among the rows of the same number: float64 [rows]."""
+    found = np.full(int(numbers.max(initial=-1)) + 1, -np.inf)
+    np.maximum.at(found, numbers, values)
+    return np.asarray(found[numbers])
+
+
+def longest(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the rows of each model's longest runs, in tokens: bool [rows]."""
+    tokens = measurements.batch_size * measurements.length * measurements.steps
+    return tokens == largest(numbered(measurements, ("model", "noise_batch_ratio")), tokens)
+
+
+def best_rate(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the rows of the best learning rate of each cell, whichever the seed: bool [rows].
+
+    A rate is chosen once for a run, by the mean loss over seeds of the last block that any run of the cell reached, and
+    not at every step, where a minimum over noisy losses would be biased.
+    """
+    cells = numbered(measurements, CELL)
+    rates = numbered(measurements, (*CELL, "learning_rate"))
+    last = measurements.step == largest(cells, measurements.step)
+    counts = np.bincount(rates[last], minlength=rates.max(initial=-1) + 1)
+    sums = np.bincount(rates[last], measurements.loss[last], minlength=len(counts))
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)[rates]
+    return (means == -largest(cells, -means)) & np.isfinite(means)
+
+
+def parameters(measurements: Measurements) -> NDArray[np.float64]:
+    """Return all parameters, embeddings included: float64 [rows]."""
+    return measurements.parameters.astype(np.float64)
+
+
+def non_embedding_parameters(measurements: Measurements) -> NDArray[np.float64]:
+    """Return the parameters that are in no table of embeddings: float64 [rows]."""
+    return measurements.non_embedding_parameters.astype(np.float64)
+
+
+def training_examples(measurements: Measurements) -> NDArray[np.float64]:
+    """Return batch times steps: float64 [rows], in examples. It is what McKenna et al.'s appendix E calls N."""
+    return (measurements.batch_size * measurements.step).astype(np.float64)
+
+
+def tokens(measurements: Measurements) -> NDArray[np.float64]:
+    """Return batch times length times steps, padding included: float64 [rows], in tokens."""
+    return training_examples(measurements) * measurements.length
+
+
+def compute(measurements: Measurements) -> NDArray[np.float64]:
+    """Return 6 times non-embedding parameters times tokens: float64 [rows], in PF-days (Kaplan et al.)."""
+    return 6 * non_embedding_parameters(measurements) * tokens(measurements) / PETAFLOP_DAY
