@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,10 @@ _TRANSFORMER_21M = TransformerConfig(layers=6, heads=8, embedding=512, mlp=2048)
 _TRANSFORMER_11M = TransformerConfig(layers=3, heads=8, embedding=512, mlp=2048)
 _TRANSFORMER_1M = TransformerConfig(layers=3, heads=4, embedding=128, mlp=512)
 _TRANSFORMER_TINY = TransformerConfig(layers=2, heads=4, embedding=64, mlp=256)
+
+
+_SHAPE = re.compile(r"transformer_([1-9]\d{0,3})x([1-9]\d{0,5})")
+_HEAD_SIZE = 32  # of the heads of a Transformer that is named by its shape
 
 
 def _bert(layers: int, embedding: int) -> BertConfig:
@@ -107,8 +112,9 @@ def create_model(name: str, vocabulary_size: int | None = None, special_tokens: 
     """Build a model by name.
 
     Args:
-      name: a key of `MODELS`, the path of a model's description (`fedlm.models.model_files`), which ends in `.json`, or
-        `module:entry` for a `ModelEntry` of your own in a module that Python finds.
+      name: a key of `MODELS`; `transformer_LAYERSxWIDTH`, a Transformer of that shape with heads of 32 and feed-forward
+        layers of four times the width; the path of a model's description (`fedlm.models.model_files`), which ends in
+        `.json`, or `module:entry` for a `ModelEntry` of your own in a module that Python finds.
       vocabulary_size: number of token ids of the data; the configuration's own where None.
       special_tokens: those of the data's vocabulary; the configuration's own where None.
 
@@ -175,10 +181,21 @@ def same_model(one: str, other: str) -> bool:
 
 
 def _registered_entry(name: str) -> ModelEntry:
+    if shape := _SHAPE.fullmatch(name):
+        return _shaped_entry(name, *map(int, shape.groups()))
     if name not in MODELS:
         close = difflib.get_close_matches(name, MODELS) or sorted(MODELS)
         raise UnknownModelError(f"unknown model {name!r}; did you mean {', '.join(close)}? `fedlm models` lists all")
     return MODELS[name]
+
+
+def _shaped_entry(name: str, layers: int, width: int) -> ModelEntry:
+    if width % _HEAD_SIZE:
+        raise UnknownModelError(
+            f"model {name!r}: its width is {width}, but must be a multiple of {_HEAD_SIZE}, the size of a head"
+        )
+    sizes = TransformerConfig(layers=layers, heads=width // _HEAD_SIZE, embedding=width, mlp=4 * width)
+    return ModelEntry(transformer, sizes)
 
 
 def _imported_entry(name: str) -> ModelEntry:

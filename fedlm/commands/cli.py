@@ -21,6 +21,7 @@ COMMANDS = {
     "simulate": "train one model in simulated cross-device rounds",
     "compare": "compare models over learning rates and seeds, and write a report",
     "pretrain": "train one model centrally, with DP-SGD or DP-Adam",
+    "laws": "measure scaling laws of private training, fit them, and plan by them",
     "runs": "list runs of any kind, draw their curves over each other, and remove what they do not need",
     "serve": "train one model with clients that dial in",
     "status": "say how a running server stands",

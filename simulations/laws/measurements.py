@@ -93,9 +93,9 @@ _SCHEMA = pa.schema(
 )
 
 
-def make_measurements(**columns: Sequence[Any] | NDArray[Any]) -> Measurements:
-    """Make measurements of columns of any kind that has their values; those of one value are as long as the others."""
-    rows = max((np.size(column) for column in columns.values()), default=0)
+def make_measurements(**columns: Any) -> Measurements:
+    """Make measurements of columns of any kind that has their values; single values stand for all rows."""
+    rows = max((len(column) for column in columns.values() if np.ndim(column)), default=1)
     types = {
         field.name: object if pa.types.is_string(field.type) else field.type.to_pandas_dtype() for field in _SCHEMA
     }

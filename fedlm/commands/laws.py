@@ -1,0 +1,21 @@
+"""`fedlm laws`: measure scaling laws of private training, fit them, and plan by them."""
+
+from fedlm.commands import laws_run
+from fedlm.commands.sub_commands import run_choice
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm laws`."""
+    choices = {
+        "run": ("train a grid of models, learning rates and noise, and measure the loss of each", laws_run.main),
+    }
+    purpose = (
+        "Scaling laws: which model, batch, steps and noise a budget of compute, data and privacy is best spent on."
+    )
+    return run_choice(argv, "fedlm laws", "action", purpose, choices, _EXAMPLES)
+
+
+_EXAMPLES = """To begin:
+
+  fedlm data import stdlib --vocabulary-size 512 --out runs/stdlib512
+  fedlm laws run --preset small --data runs/stdlib512 --out runs/laws"""

@@ -1,0 +1,61 @@
+"""`fedlm laws run`: train a grid, and measure the loss of each of its cells."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from fedlm.commands.options import read_options
+from fedlm.commands.progress import GridCellProgress
+from fedlm.simulations.experiments.cell_execution import LocalProcesses
+from fedlm.simulations.laws.grid import Grid
+from fedlm.simulations.laws.presets import PRESETS
+from fedlm.simulations.laws.running import NOT_PRIVATE, run_grid
+from fedlm.simulations.worker_processes import ending_by_sigterm
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawsRunCommand:
+    """Train every model with every learning rate, noise-batch ratio, batch size, number of steps and seed, and measure
+    the training loss in blocks of steps.
+
+    The noise-batch ratio is the standard deviation of the noise on a step's mean gradient, in clip norms. What it costs
+    in privacy is worked out afterwards, for any number of people and any batch size (McKenna et al. 2025, "Scaling laws
+    for differentially private language models"): the trainings themselves are NOT PRIVATE.
+
+    Writes grid.json, a file of measurements for each training, and measurements.parquet with those of all, a row a
+    block: loss, its standard error, and the gradient noise scale. Stopped at any time, the same command goes on where
+    it was; with more models, rates, ratios, batch sizes, steps or seeds it adds to what is there.
+
+    The presets: small, 180 trainings of 0.1 to 3.3 M parameters, about 7 hours of one CPU core.
+    """
+
+    grid: Grid
+    out: Path
+    """Folder of the results."""
+    workers: int | None = None
+    """Trainings at the same time; one for each CPU core or accelerator where it is not given."""
+
+
+_ESSENTIALS = (
+    *("out", "data", "models", "learning_rates", "noise_batch_ratios", "batch_sizes", "steps", "seeds", "length"),
+    *("clip_norm", "warmup_steps", "block_steps", "workers"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm laws run`."""
+    command = read_options(LawsRunCommand, argv, "fedlm laws run", PRESETS, "small", _ESSENTIALS)
+    with ending_by_sigterm(), GridCellProgress("measuring", "TFLOP") as progress:
+        results = run_grid(command.grid, command.out, LocalProcesses(command.workers), progress.update)
+    console = Console()
+    for cell, why in results.failures.items():
+        console.print(f"[red]failed[/] {cell.directory}: {why}", soft_wrap=True, highlight=False)
+    measured = 0 if results.measurements is None else len(results.measurements)
+    console.print(NOT_PRIVATE, soft_wrap=True, highlight=False)
+    console.print(
+        f"{results.cells - len(results.failures)} of {results.cells} trainings, {measured:,} blocks: {results.path}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    return 1 if results.failures else 0

@@ -1,0 +1,162 @@
+"""A grid of trainings, cell by cell, into one folder: resumed where it was stopped, and it may grow."""
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedlm.fl_core.atomic_files import make_folder, write_atomically
+from fedlm.fl_core.composed_settings import default_settings, settings_as_json
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.runs.data_budget import budget_of
+from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.models.base import parameter_count
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.experiments.cell_execution import CellExecutor, run_cells
+from fedlm.simulations.laws.cell import GridCell, open_grid_units
+from fedlm.simulations.laws.grid import AXES, Grid
+from fedlm.simulations.laws.measurements import Measurements, read_measurements, write_measurements
+
+GRID_FILE, MEASUREMENTS_FILE, CELLS_FOLDER = "grid.json", "measurements.parquet", "cells"
+NOT_PRIVATE = (
+    "NOT PRIVATE: the noise follows from the seed and batches are no Poisson samples; these are experiments about "
+    "private training"
+)
+_MAY_DIFFER = (*AXES, "data", "cache")
+_COLLECTED_EVERY = 60.0
+"""Seconds in which the measurements of finished cells are put together at most once, while others run."""
+
+
+class GridResults(NamedTuple):
+    """What became of a grid."""
+
+    measurements: Measurements | None  # of all finished cells; None where there is none
+    cells: int
+    failures: dict[GridCell, str]
+    path: Path  # of the measurements
+
+
+class GridProgress(NamedTuple):
+    """How far a grid is.
+
+    Attributes:
+      cell: of which a block was finished.
+      row: what the block measured.
+      finished: how many cells are.
+      cells: how many there are.
+      flops: that were computed for all that was finished, 6 times parameters and tokens.
+      total_flops: of the whole grid.
+    """
+
+    cell: GridCell
+    row: dict[str, Any]
+    finished: int
+    cells: int
+    flops: float
+    total_flops: float
+
+
+def list_cells(grid: Grid, folder: Path) -> list[GridCell]:
+    """List the cells of a grid whose files are in a folder: by the order of seeds, and of one seed by what they cost,
+    so that what has been measured when a grid is stopped is of use."""
+    parameters = {model: parameter_count(create_model(model)) for model in grid.models}
+    axes: list[tuple[Any, ...]] = [getattr(grid, axis) for axis in AXES]
+    cells = [
+        GridCell(grid, model, rate, ratio, batch_size, steps, examples, seed, folder)
+        for model, rate, ratio, batch_size, steps, examples, seed in itertools.product(*axes)
+    ]
+    place = {seed: number for number, seed in enumerate(grid.seeds)}
+    return sorted(cells, key=lambda cell: (place[cell.seed], parameters[cell.model] * cell.batch_size * cell.steps))
+
+
+def run_grid(
+    grid: Grid, out: Path, executor: CellExecutor, observe: Callable[[GridProgress], None] = lambda progress: None
+) -> GridResults:
+    """Run the cells of a grid that are not finished, and put together what all have measured.
+
+    Raises:
+      UserError: settings or data do not fit, or the folder holds another grid.
+    """
+    store = TokenStore.open(grid.data)
+    budget_of(store.path, private=False)
+    units = open_grid_units(grid, store)
+    for axis, most in (("batch_sizes", units.count), ("training_examples", units.count)):
+        if max(getattr(grid, axis)) > most:
+            raise ConfigurationError(
+                f"{axis} has {max(getattr(grid, axis))}, but {store.path} has {most} examples of {grid.length} tokens"
+            )
+    make_folder(out / CELLS_FOLDER)
+    with run_lock(out):
+        _claim(grid, store, out)
+        cells = list_cells(grid, out / CELLS_FOLDER)
+        follower = _Follower(cells, store.vocabulary_size, out, observe)
+        try:
+            failures = run_cells(cells, executor, follower.observe)
+        finally:
+            measurements = collect(out)
+    return GridResults(measurements, len(cells), failures, out / MEASUREMENTS_FILE)
+
+
+def collect(out: Path) -> Measurements | None:
+    """Put the measurements of all finished cells in a results' folder into its `measurements.parquet`, in the order of
+    their names; None where there is none."""
+    found = [read_measurements(path) for path in sorted((out / CELLS_FOLDER).glob("*.parquet"))]
+    if not found:
+        return None
+    measurements = found[0].joined(found[1:])
+    write_measurements(measurements, out / MEASUREMENTS_FILE)
+    return measurements
+
+
+class _Follower:
+    """Counts what is finished, and puts measurements together now and then."""
+
+    def __init__(
+        self, cells: list[GridCell], vocabulary_size: int, out: Path, observe: Callable[[GridProgress], None]
+    ) -> None:
+        parameters = {cell.model: parameter_count(create_model(cell.model, vocabulary_size)) for cell in cells}
+        self._of_step = {cell: 6.0 * parameters[cell.model] * cell.batch_size * cell.grid.length for cell in cells}
+        self._done = {cell: cell.steps if cell.is_finished() else 0 for cell in cells}
+        self._out, self._observe, self._collected = out, observe, time.monotonic()
+
+    def observe(self, cell: GridCell, row: dict[str, Any]) -> None:
+        self._done[cell] = row["step"]
+        finished = sum(done == one.steps for one, done in self._done.items())
+        flops = sum(self._of_step[one] * done for one, done in self._done.items())
+        total = sum(self._of_step[one] * one.steps for one in self._done)
+        self._observe(GridProgress(cell, row, finished, len(self._done), flops, total))
+        if row["step"] == cell.steps and time.monotonic() - self._collected > _COLLECTED_EVERY:
+            collect(self._out)
+            self._collected = time.monotonic()
+
+
+def _claim(grid: Grid, store: TokenStore, out: Path) -> None:
+    """Write down which grid a folder holds, or find that it holds this one, or one that this one adds to.
+
+    Raises:
+      CheckpointError: it holds another.
+    """
+    path = out / GRID_FILE
+    settings = settings_as_json(grid) | {"data_contents": store.contents, "privacy": NOT_PRIVATE}
+    if path.exists():
+        try:
+            recorded = json.loads(path.read_text(encoding="utf-8"))
+            before = default_settings(Grid) | recorded
+            changed = [name for name in settings if name not in _MAY_DIFFER and before.get(name) != settings[name]]
+        except (json.JSONDecodeError, TypeError) as error:
+            raise CheckpointError(f"{path}: not the settings of a grid ({error}); give another --out") from error
+        if changed:
+            what = "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
+            raise CheckpointError(
+                f"{out} holds another grid: {what}. Give the same settings to go on with it (values of "
+                f"{', '.join(AXES)} may be added), or another --out"
+            )
+        settings |= {axis: _added(recorded[axis], settings[axis]) for axis in AXES}
+    write_atomically(path, json.dumps(settings, indent=2) + "\n")
+
+
+def _added(before: list[Any], now: list[Any]) -> list[Any]:
+    return before + [value for value in now if value not in before]
