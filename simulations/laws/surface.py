@@ -6,17 +6,21 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.interpolate import RegularGridInterpolator
+from scipy.interpolate import PchipInterpolator, RegularGridInterpolator
 
 Method = Literal["paper", "code", "two-stage"]
+Interpolation = Literal["linear", "monotone-cubic"]
 Floats = NDArray[np.float64]
+
+_DENSER = 8  # points of a monotone cubic for each of the grid
 
 
 @dataclass(frozen=True)
 class LossSurface:
     """Loss by parameters, steps and noise-batch ratio, as fitted to the trainings of a grid.
 
-    Between the grid's points the loss (with the method "code" its logarithm) is linear in the logarithms of the three.
+    Between the grid's points the loss (with the method "code" its logarithm) is linear in the logarithms of the three,
+    as published, or follows monotone cubics along parameters and ratios.
     Source: McKenna et al. 2025, "Scaling Laws for Differentially Private Language Models", section 3.3.
 
     Attributes:
@@ -34,6 +38,7 @@ class LossSurface:
       batch_size: examples of a step in the trainings.
       length: tokens that the models read of an example.
       method: how it was fitted, see `fit_surface`.
+      interpolation: how predictions lie between the points.
       draws: float64 [D, M, T, S], the loss fitted again to measurements drawn anew; D may be 0.
       noiseless_draws: float64 [D, M, T].
       notes: what was missing, left out or filled in, a sentence each.
@@ -54,6 +59,7 @@ class LossSurface:
     method: Method
     draws: Floats
     noiseless_draws: Floats
+    interpolation: Interpolation = "linear"
     notes: tuple[str, ...] = ()
 
     def predict(
@@ -70,16 +76,15 @@ class LossSurface:
         Returns:
           float64 of the broadcast shape, nats per predicted token; NaN outside the grid.
         """
-        return self._at(
-            self.loss[..., None], self.noiseless[..., None], parameters, steps, noise_batch_ratio, extrapolate
-        )[..., 0]
+        return self._predicted(self.interpolation, parameters, steps, noise_batch_ratio, extrapolate)
 
     def predict_draws(
         self, parameters: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike, extrapolate: bool = False
     ) -> Floats:
-        """Predict the loss as `predict` does, once by each draw: float64 [D, ...]."""
+        """Predict the loss linearly between points, once by each draw: float64 [D, ...]."""
         losses, noiseless = np.moveaxis(self.draws, 0, -1), np.moveaxis(self.noiseless_draws, 0, -1)
-        return np.moveaxis(self._at(losses, noiseless, parameters, steps, noise_batch_ratio, extrapolate), -1, 0)
+        point = _point(parameters, steps, noise_batch_ratio)
+        return np.moveaxis(self._at(losses, noiseless, self._axes, point, extrapolate), -1, 0)
 
     def band(
         self,
@@ -91,50 +96,94 @@ class LossSurface:
     ) -> tuple[Floats, Floats]:
         """Bound what `predict` returns: the mean loss of such trainings lies in the band with probability `level`.
 
-        It is the basic bootstrap interval of the logarithm of the loss: how far draws lie from the fit they were drawn
-        around stands for how far the fit lies from the truth.
+        It lies between quantiles of the draws (percentile bootstrap). Between points it also holds what either way of
+        interpolating predicts, and reaches half their difference beyond the monotone cubic. That the loss goes on along
+        its curve beyond the longest training is taken for granted.
 
         Returns:
           Its lower and upper end, float64 of the broadcast shape; NaN outside the grid, and where there are no draws.
         """
-        loss = self.predict(parameters, steps, noise_batch_ratio, extrapolate)
+        at = (parameters, steps, noise_batch_ratio, extrapolate)
+        linear, cubic = self._predicted("linear", *at), self._predicted("monotone-cubic", *at)
         if not len(self.draws):
-            return np.full_like(loss, np.nan), np.full_like(loss, np.nan)
+            return np.full_like(linear, np.nan), np.full_like(linear, np.nan)
         tails = [(1 - level) / 2, (1 + level) / 2]
-        low, high = np.quantile(self.predict_draws(parameters, steps, noise_batch_ratio, extrapolate), tails, axis=0)
-        return loss**2 / high, loss**2 / low
+        # Of few draws, the usual quantiles lie too far inside.
+        low, high = np.quantile(self.predict_draws(*at), tails, axis=0, method="weibull")
+        beyond = np.abs(cubic - linear) / 2
+        return (
+            np.minimum(linear, cubic - beyond) * low / linear,
+            np.maximum(linear, cubic + beyond) * high / linear,
+        )
 
     def learning_rate(self, parameters: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike) -> Floats:
         """Return the best learning rate: float64 of the broadcast shape, NaN outside the grid.
 
         With the method "two-stage" its logarithm is interpolated; else it is the measured one at the nearest point.
         """
-        rates, noiseless = np.log(self.learning_rates), np.log(self.noiseless_learning_rates)
-        kind = "linear" if self.method == "two-stage" else "nearest"
-        point = np.broadcast_arrays(*(np.asarray(axis, float) for axis in (parameters, steps, noise_batch_ratio)))
-        noisy = _interpolated(rates[..., None], self._axes, point, False, kind)
-        quiet = _interpolated(noiseless[..., None], self._axes[:2], point[:2], False, kind)
-        return np.exp(np.where(point[2] == 0, quiet[..., 0], noisy[..., 0]))
+        kind, to, back = ("linear", np.log, np.exp) if self.method == "two-stage" else ("nearest", np.array, np.array)
+        point = _point(parameters, steps, noise_batch_ratio)
+        noisy = _interpolated(to(self.learning_rates)[..., None], self._axes, point, False, kind)
+        quiet = _interpolated(to(self.noiseless_learning_rates)[..., None], self._axes[:2], point[:2], False, kind)
+        return np.asarray(back(np.where(point[2] == 0, quiet[..., 0], noisy[..., 0])))
 
     @property
     def _axes(self) -> tuple[Floats, Floats, Floats]:
         return self.parameters, self.steps, self.noise_batch_ratios
 
-    def _at(
+    def _predicted(
         self,
-        losses: Floats,
-        noiseless: Floats,
+        interpolation: Interpolation,
         parameters: ArrayLike,
         steps: ArrayLike,
         noise_batch_ratio: ArrayLike,
         extrapolate: bool,
     ) -> Floats:
-        """Interpolate grids [M, T, S, D] and [M, T, D]: float64 [..., D]."""
-        point = np.broadcast_arrays(*(np.asarray(axis, float) for axis in (parameters, steps, noise_batch_ratio)))
-        forward, back = (np.log, np.exp) if self.method == "code" else (np.asarray, np.asarray)
-        quiet = _interpolated(forward(noiseless), self._axes[:2], point[:2], extrapolate)
-        noisy = _interpolated(forward(losses), self._axes, point, extrapolate)
-        return np.asarray(back(np.where(point[2][..., None] == 0, quiet, noisy)))
+        losses, noiseless, axes = self.loss, self.noiseless, self._axes
+        if interpolation == "monotone-cubic":
+            sizes, times, ratios = axes
+            losses, dense_ratios = _denser(losses, 2, ratios)
+            losses, dense_sizes = _denser(losses, 0, sizes)
+            noiseless, _ = _denser(noiseless, 0, sizes)
+            axes = dense_sizes, times, dense_ratios
+        point = _point(parameters, steps, noise_batch_ratio)
+        return self._at(losses[..., None], noiseless[..., None], axes, point, extrapolate)[..., 0]
+
+    def _at(
+        self, losses: Floats, noiseless: Floats, axes: Sequence[Floats], point: Sequence[Floats], extrapolate: bool
+    ) -> Floats:
+        """Interpolate grids [M, T, S, D] and [M, T, D] linearly: float64 [..., D]."""
+        logarithmic = self.method == "code"
+        quiet = _interpolated(np.log(noiseless) if logarithmic else noiseless, axes[:2], point[:2], extrapolate)
+        noisy = _interpolated(np.log(losses) if logarithmic else losses, axes, point, extrapolate)
+        found = np.where(point[2][..., None] == 0, quiet, noisy)
+        return np.exp(found) if logarithmic else found
+
+
+def _point(*coordinates: ArrayLike) -> tuple[Floats, ...]:
+    return tuple(np.broadcast_arrays(*(np.asarray(axis, np.float64) for axis in coordinates)))
+
+
+def _denser(values: Floats, axis: int, at: Floats) -> tuple[Floats, Floats]:
+    """Put points of monotone cubics in the logarithms between those of a grid's axis; NaN are left out of a row."""
+    if len(at) < 2:
+        return values, at
+    log = np.log(at)
+    within = np.linspace(log[:-1], log[1:], _DENSER, endpoint=False, axis=-1).ravel()
+    dense = np.append(within, log[-1])
+    rows = np.moveaxis(values, axis, -1)
+    found = np.empty((*rows.shape[:-1], len(dense)))
+    if np.isfinite(rows).all():
+        found[:] = PchipInterpolator(log, rows, axis=-1)(dense)
+    else:
+        for row, place in zip(rows.reshape(-1, len(log)), np.ndindex(rows.shape[:-1]), strict=True):
+            known = np.isfinite(row)
+            kept = PchipInterpolator(log[known], row[known], extrapolate=False)(dense) if known.sum() > 1 else np.nan
+            found[place] = kept
+            found[place][::_DENSER] = row
+    points = np.append(np.repeat(at[:-1], _DENSER), at[-1])
+    fractions = np.append(within - np.repeat(log[:-1], _DENSER), 0.0)
+    return np.moveaxis(found, -1, axis), points * np.exp(fractions)
 
 
 def _interpolated(

@@ -92,13 +92,22 @@ class TestPrediction:
 
 
 class TestBands:
-    def test_quantiles_of_draws_mirrored_at_the_fit(self):
-        surface = surface_of(multilinear, draws=101)
+    def test_quantiles_of_draws(self):
+        surface = surface_of(multilinear, draws=99)
         loss = surface.predict(1e6, 500, [0, 1e-3])
         low, high = surface.band(1e6, 500, [0, 1e-3], level=0.5)
-        assert np.allclose(low, loss / 1.05)
-        assert np.allclose(high, loss / 0.95)
-        assert surface.predict_draws(1e6, 500, [0, 1e-3]).shape == (101, 2)
+        # The 25th and the 75th of 99 draws from 0.9 to 1.1 of the loss.
+        assert np.allclose(low / loss, 0.9 + 0.2 * 24 / 98)
+        assert np.allclose(high / loss, 1.1 - 0.2 * 24 / 98)
+        assert surface.predict_draws(1e6, 500, [0, 1e-3]).shape == (99, 2)
+
+    def test_between_points_they_hold_both_ways_of_interpolating(self):
+        surface = surface_of(lambda size, steps, ratio: 3 + np.exp(ratio), draws=9, ratios=10.0 ** np.arange(-4, 0))
+        low, high = surface.band(1e6, 500, 10**-1.5, level=0.1)
+        cubic = dataclasses.replace(surface, interpolation="monotone-cubic").predict(1e6, 500, 10**-1.5)
+        linear = surface.predict(1e6, 500, 10**-1.5)
+        assert abs(cubic - (3 + np.exp(-1.5))) < abs(linear - (3 + np.exp(-1.5))) / 3
+        assert low < cubic < linear < high
 
     def test_none_without_draws(self):
         low, high = surface_of(multilinear).band(1e6, 500, [1e-3, 1e-3])

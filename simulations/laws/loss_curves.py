@@ -1,0 +1,111 @@
+"""Curves through few losses: E + A / steps^alpha by steps, and the parabola by the logarithm of the learning rate."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_EXPONENTS = np.geomspace(0.02, 4.0, 60)
+_GOLDEN = (np.sqrt(5) - 1) / 2
+_GOLDEN_STEPS = 36
+
+
+def fit_power_curves(steps: Floats, losses: Floats, weights: Floats, asymptotes: Floats | None = None) -> Floats:
+    """Fit loss = E + A / steps^alpha by least squares, with E and A at least 0, to many curves at once.
+
+    For a given alpha the best E and A have a closed form, so that only alpha is searched: on a grid, then by golden
+    section. The optimum is that of `scipy.optimize.curve_fit`, but found from every start and for thousands of curves.
+
+    Source: McKenna et al. 2025, section 3.3; Golub and Pereyra 1973 for the separation of linear coefficients.
+
+    Args:
+      steps: [T], positive.
+      losses: [..., T]; NaN are not counted.
+      weights: [T], of the squares.
+      asymptotes: [...], E where it is known; None to fit it.
+
+    Returns:
+      float64 [..., 3]: E, A and alpha; NaN for curves of fewer losses than coefficients.
+    """
+    rows = losses.reshape(-1, len(steps))
+    known = np.isfinite(rows)
+    weight, loss = known * weights, np.where(known, rows, 0.0)
+    end = steps[-1]
+    fixed = None if asymptotes is None else asymptotes.reshape(-1)
+    errors = [_solved(np.broadcast_to(alpha, len(rows)), steps / end, loss, weight, fixed)[2] for alpha in _EXPONENTS]
+    best = np.argmin(errors, axis=0)
+    low = np.log(_EXPONENTS[np.maximum(best - 1, 0)])
+    high = np.log(_EXPONENTS[np.minimum(best + 1, len(_EXPONENTS) - 1)])
+    for _ in range(_GOLDEN_STEPS):
+        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        at_left, at_right = (_solved(np.exp(log), steps / end, loss, weight, fixed)[2] for log in (left, right))
+        low, high = np.where(at_left < at_right, low, left), np.where(at_left < at_right, right, high)
+    alpha = np.exp((low + high) / 2)
+    limit, scale, _ = _solved(alpha, steps / end, loss, weight, fixed)
+    found = np.stack([limit, scale * end**alpha, alpha], axis=-1)
+    found[known.sum(axis=1) < (3 if fixed is None else 2)] = np.nan
+    return found.reshape(*losses.shape[:-1], 3)
+
+
+def _solved(
+    alpha: Floats, steps: Floats, loss: Floats, weight: Floats, fixed: Floats | None
+) -> tuple[Floats, Floats, Floats]:
+    """Return the best E and A of each curve for its alpha, and the sum of weighted squares that they leave."""
+    power = np.exp(-alpha[:, None] * np.log(steps))
+    total = np.maximum(weight.sum(axis=1), 1e-300)
+    mean_power, mean_loss = (np.einsum("ct,ct->c", weight, values) / total for values in (power, loss))
+    from_origin = np.einsum("ct,ct,ct->c", weight, power, power)
+    if fixed is None:
+        centred = power - mean_power[:, None]
+        spread = np.maximum(np.einsum("ct,ct,ct->c", weight, centred, centred), 1e-300)
+        scale = np.maximum(np.einsum("ct,ct,ct->c", weight, centred, loss) / spread, 0.0)
+        limit = mean_loss - scale * mean_power
+        through_origin = np.einsum("ct,ct,ct->c", weight, power, loss) / np.maximum(from_origin, 1e-300)
+        limit, scale = np.where(limit < 0, 0.0, limit), np.where(limit < 0, through_origin, scale)
+    else:
+        limit = fixed
+        above = np.einsum("ct,ct,ct->c", weight, power, loss - limit[:, None])
+        scale = np.maximum(above / np.maximum(from_origin, 1e-300), 0.0)
+    left = loss - limit[:, None] - scale[:, None] * power
+    return limit, scale, np.einsum("ct,ct,ct->c", weight, left, left)
+
+
+def power_curve(coefficients: Floats, steps: Floats) -> Floats:
+    """Return E + A / steps^alpha: float64 [..., T] of coefficients [..., 3]."""
+    limit, scale, alpha = (coefficients[..., number, None] for number in range(3))
+    return np.asarray(limit + scale * steps**-alpha)
+
+
+def parabola_vertices(logs: Floats, losses: Floats) -> tuple[Floats, Floats]:
+    """Find the lowest points of parabolas in the logarithm of the learning rate.
+
+    Where there are fewer than three losses, no minimum or one outside the rates, it is the least measured loss.
+
+    Source: the VaultGemma report (2025), section 6.
+
+    Args:
+      logs: [R], ascending.
+      losses: [..., R]; NaN are not counted.
+
+    Returns:
+      The logarithms at the vertices and the losses there, float64 [...]; NaN where no loss is known.
+    """
+    rows = losses.reshape(-1, len(logs))
+    known = np.isfinite(rows)
+    loss = np.where(known, rows, 0.0)
+    enough = known.sum(axis=1) >= 3
+    powers = (logs - logs.mean())[:, None] ** np.arange(3)
+    squares = np.einsum("cr,ri,rj->cij", known, powers, powers)
+    squares[~enough] = np.eye(3)
+    constant, slope, curvature = np.linalg.solve(squares, np.einsum("cr,ri->ci", loss, powers)[..., None])[..., 0].T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at = -slope / (2 * curvature) + logs.mean()
+        lowest = constant - slope**2 / (4 * curvature)
+    least, most = (
+        bound(np.where(known, logs, other), axis=1) for bound, other in ((np.min, np.inf), (np.max, -np.inf))
+    )
+    found = enough & (curvature > 0) & (at >= least) & (at <= most)
+    measured = np.argmin(np.where(known, rows, np.inf), axis=1)
+    best = np.where(known.any(axis=1), rows[np.arange(len(rows)), measured], np.nan)
+    at = np.where(found, at, np.where(np.isnan(best), np.nan, logs[measured]))
+    return at.reshape(losses.shape[:-1]), np.where(found, lowest, best).reshape(losses.shape[:-1])

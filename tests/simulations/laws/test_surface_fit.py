@@ -1,0 +1,203 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.laws.surface_fit import fit_surface
+from fedlm.simulations.laws.surface_settings import SurfaceSettings
+from tests.support.synthetic_laws import PUBLISHED, SMALL, Truth
+
+METHODS = ["paper", "code"]
+TRUTH = Truth(batch_size=32)
+THIN = dataclasses.replace(PUBLISHED, block=1000, glitches=0.0)
+
+
+def fitted(measurements, method="paper", draws=0, **settings):
+    return fit_surface(measurements, SurfaceSettings(method=method, draws=draws, **settings))
+
+
+def errors(surface, truth, least_steps, most_steps):
+    sizes, steps, ratios = np.meshgrid(
+        surface.parameters, surface.steps, surface.noise_batch_ratios, indexing="ij", sparse=True
+    )
+    relative = surface.loss / truth.loss(sizes, steps, ratios) - 1
+    return relative[:, (surface.steps >= least_steps) & (surface.steps <= most_steps)]
+
+
+class TestTruth:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_known_losses_are_recovered(self, method):
+        surface = fitted(PUBLISHED.measure(Truth()), method)
+        assert np.abs(errors(surface, Truth(), 16_000, 128_000)).max() < 0.01
+        kept = (surface.steps >= 16_000) & (surface.steps <= 128_000)
+        quiet = Truth().loss(surface.parameters[:, None], surface.steps, 0)
+        assert np.abs(surface.noiseless / quiet - 1)[:, kept].max() < 0.01
+
+    def test_the_longest_training_doubled_is_foretold(self):
+        surface = fitted(dataclasses.replace(THIN, example_spread=0.0).measure(Truth()), rolling=0)
+        assert surface.measured_steps == 128_000
+        assert surface.steps[-1] == 128_000 * 2**6
+        assert np.abs(errors(surface, Truth(), 250_000, 260_000)).max() < 1e-3
+        # What E, A and alpha come to at a hundredth more is what they come to: 6 / N^0.12 goes on without a limit.
+        assert np.abs(errors(surface, Truth(), 500_000, 1e7)).max() < 0.02
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_limit_scale_and_exponent_of_curves_of_one_limit(self, method):
+        truth = Truth(by_examples=300.0, b=0.45, by_noise=0.0, curvature=0.0)
+        surface = fitted(dataclasses.replace(THIN, example_spread=0.0).measure(truth), method, rolling=0)
+        limits = truth.limit + truth.by_parameters / surface.parameters**truth.a
+        scale = truth.by_examples / truth.batch_size**truth.b
+        for curve in np.moveaxis(surface.curves, 1, 0):
+            assert np.allclose(curve[:, 0], limits, rtol=1e-3)
+            assert np.allclose(curve[:, 1:], [scale, truth.b], rtol=1e-2)
+
+    def test_the_best_measured_learning_rate_is_known(self):
+        surface = fitted(THIN.measure(Truth()))
+        assert np.array_equal(
+            surface.learning_rate(29e6, 64_000, surface.noise_batch_ratios),
+            Truth().best_rate(surface.noise_batch_ratios),
+        )
+        assert surface.learning_rate(29e6, 1e6, 0) == 2.0**-7
+
+    def test_monotone_where_it_was_measured(self):
+        for method in METHODS:
+            surface = fitted(SMALL.measure(TRUTH), method)
+            measured = surface.loss[:, surface.steps <= 1024]
+            assert (np.diff(measured, axis=1) <= 0).all()
+            assert (np.diff(measured, axis=2) >= 0).all()
+
+
+class TestMethods:
+    def test_the_cumulative_minimum_is_biased_and_isotonic_regression_is_not(self):
+        # The mean over 2,880 points of isotonic regression's error has a standard deviation below 0.0005; measured
+        # over ten roots it lay within 0.0005 of its mean. Limits are six of these away.
+        noisy = dataclasses.replace(SMALL, example_spread=5.0, glitches=0.0, seed_spread=0.0).measure(TRUTH)
+        bias = {
+            smoothing: errors(fitted(noisy, "code", smoothing=smoothing), TRUTH, 128, 1024).mean()
+            for smoothing in ("isotonic", "cumulative-minimum")
+        }
+        assert abs(bias["isotonic"]) < 0.006
+        assert bias["cumulative-minimum"] < -0.012
+
+    def test_the_paper_averages_what_came_before_and_the_code_drops_what_came_first(self):
+        measurements = THIN.measure(Truth())
+        paper, code = fitted(measurements, "paper", rolling=5), fitted(measurements, "code", drop_before=4000)
+        assert paper.steps[0] == 1000
+        assert code.steps[0] == 4000
+        early = [errors(surface, Truth(), 4000, 8000).mean() for surface in (paper, code)]
+        assert early[0] > 0.01 > early[1]
+
+    def test_the_code_has_one_limit_a_model_and_the_paper_one_a_ratio(self):
+        measurements = SMALL.measure(TRUTH)
+        assert (np.ptp(fitted(measurements, "code").curves[..., 0], axis=1) == 0).all()
+        assert (np.ptp(fitted(measurements, "paper").curves[..., 0], axis=1) > 0).all()
+
+    def test_a_grid_of_fewer_steps_loses_next_to_nothing(self):
+        measurements = THIN.measure(Truth())
+        all_steps, few = fitted(measurements, kept_steps=1000), fitted(measurements, kept_steps=40)
+        assert len(few.steps) < 48 < 128 < len(all_steps.steps)
+        at = np.geomspace(16_000, 250_000, 50)
+        difference = few.predict(29e6, at[:, None], few.noise_batch_ratios) / all_steps.predict(
+            29e6, at[:, None], few.noise_batch_ratios
+        )
+        assert np.abs(difference - 1).max() < 0.004
+
+
+class TestUnfinishedGrids:
+    MEASUREMENTS = SMALL.measure(TRUTH)
+
+    def test_a_ratio_without_training_is_filled_in_between_others(self):
+        without = (self.MEASUREMENTS.model == "model1") & (self.MEASUREMENTS.noise_batch_ratio == 2.0**-10)
+        surface = fitted(self.MEASUREMENTS.where(~without))
+        whole = fitted(self.MEASUREMENTS)
+        beside = whole.loss[1][:, [1, 3]].mean(axis=1)
+        assert np.allclose(surface.loss[1, :, 2], beside, rtol=1e-12)
+        assert (
+            "6 of 180 trainings of the grid are missing; no training at all of model1 at 0.000976562." in surface.notes
+        )
+
+    def test_at_the_end_of_the_ratios_nothing_is_filled_in(self):
+        without = (self.MEASUREMENTS.model == "model4") & (self.MEASUREMENTS.noise_batch_ratio == 2.0**-6)
+        surface = fitted(self.MEASUREMENTS.where(~without), "code", draws=4)
+        assert np.isnan(surface.predict(3_280_000, 512, 2.0**-6))
+        assert np.isfinite(surface.predict([3_280_000, 1_870_000], 512, [2.0**-8, 2.0**-6])).all()
+        assert np.isfinite(surface.band(3_280_000, 512, 2.0**-8)).all()
+
+    def test_trainings_that_have_not_ended_are_left_out(self):
+        last = (self.MEASUREMENTS.seed == 1) & (self.MEASUREMENTS.model == "model4")
+        surface = fitted(self.MEASUREMENTS.where(~(last & (self.MEASUREMENTS.step > 512))))
+        alone = fitted(self.MEASUREMENTS.where(~last))
+        assert "18 of 180 trainings have not ended and are left out." in surface.notes
+        assert np.array_equal(surface.loss, alone.loss)
+
+    def test_without_noiseless_trainings_the_limit_is_of_the_least_noise(self):
+        surface = fitted(self.MEASUREMENTS.where(self.MEASUREMENTS.noise_batch_ratio > 0), "code", draws=3)
+        assert np.isnan(surface.predict(3_280_000, 512, 0))
+        assert any(note.startswith("There is no training without noise") for note in surface.notes)
+        assert surface.curves.shape == (5, 6, 3)
+
+    def test_without_noisy_trainings_there_is_the_noiseless_loss(self):
+        surface = fitted(self.MEASUREMENTS.where(self.MEASUREMENTS.noise_batch_ratio == 0), draws=3)
+        assert np.isfinite(surface.predict(1e6, 512, 0))
+        assert np.isfinite(surface.band(1e6, 512, 0)).all()
+
+    def test_trainings_of_two_lengths_make_one_grid(self):
+        longer = dataclasses.replace(SMALL, parameters=(660_000,), steps=2048, block=64).measure(TRUTH)
+        longer = dataclasses.replace(longer, model=np.full(len(longer), "model2", object))
+        surface = fitted(self.MEASUREMENTS.joined([longer]))
+        assert surface.measured_steps == 1024
+        assert np.isfinite(surface.loss[:, 1:]).all()
+        assert np.isclose(surface.predict(660_000, 2048, 2.0**-10), TRUTH.loss(660_000, 2048, 2.0**-10), rtol=0.02)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"step": 512}, "none of 180 trainings has ended; finish some of them first"),
+            (
+                {"batch_size": np.arange(5760) % 2 + 31},
+                "batch sizes 31, 32, and a fit is for one: choose it with --batch",
+            ),
+            ({"length": np.arange(5760) % 2 + 31}, "examples of 31, 32 tokens, and a fit is for one length"),
+            ({"parameters": np.arange(5760)}, "models and numbers of parameters do not belong one to one"),
+        ],
+    )
+    def test_what_no_grid_can_be_made_of_is_refused(self, change, message):
+        columns = {name: np.broadcast_to(value, 5760) for name, value in change.items()}
+        with pytest.raises(DataError, match=message):
+            fitted(dataclasses.replace(self.MEASUREMENTS, **columns))
+
+    def test_too_few_blocks_are_refused(self):
+        few = dataclasses.replace(SMALL, block=512).measure(TRUTH)
+        with pytest.raises(DataError, match="2 blocks end at step 0 or later, but a fit needs at least 3"):
+            fitted(few)
+
+
+class TestBands:
+    def test_the_same_root_draws_the_same(self):
+        measurements = SMALL.measure(TRUTH)
+        one, again, other = (fitted(measurements, draws=3, seed=seed) for seed in (0, 0, 1))
+        assert np.array_equal(one.draws, again.draws)
+        assert not np.array_equal(one.draws, other.draws)
+
+    def test_one_seed_is_said(self):
+        surface = fitted(dataclasses.replace(SMALL, seeds=1).measure(TRUTH), draws=3)
+        assert "There is one seed, so that bands leave out the spread between seeds." in surface.notes
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("seeds", [1, 2])
+    def test_bands_cover_at_their_level(self, seeds):
+        grid = dataclasses.replace(SMALL, glitches=0.0, seeds=seeds, seed_spread=0.002 * (seeds > 1))
+        covered = []
+        for root in range(20):
+            surface = fitted(grid.measure(TRUTH, root), "code", draws=100)
+            kept = (surface.steps > 128) & (surface.steps <= 1024)
+            sizes, steps, ratios = np.meshgrid(
+                surface.parameters, surface.steps[kept], surface.noise_batch_ratios, indexing="ij"
+            )
+            low, high = surface.band(sizes, steps, ratios, level=0.9)
+            truth = TRUTH.loss(sizes, steps, ratios)
+            covered.append(((low <= truth) & (truth <= high)).mean())
+        # Of a grid, 0.93 was covered with one seed and 0.91 with two; grids scatter by 0.02 and 0.04 about that, and
+        # the mean of twenty by a fifth of that. The limits are 4 of these away: one in 10,000 fails by chance.
+        assert 0.87 < np.mean(covered) < 0.95
