@@ -89,8 +89,10 @@ def main(argv: list[str]) -> int:
     if command.task_settings.tasks is not None:
         return _evaluate_on_tasks(command)
     set_up_devices(command.devices)
+    from fedlm.fl_core.runs.initial_parameters import stated_privacy
     from fedlm.simulations.evaluation.client_evaluation import evaluate_split, write_evaluation
     from fedlm.simulations.evaluation.personalization import personalize
+    from fedlm.simulations.evaluation.trained_models import NOT_COVERED
     from fedlm.simulations.experiments.trained_run import open_run
 
     run = open_run(command.run, command.data)
@@ -105,6 +107,8 @@ def main(argv: list[str]) -> int:
     console.print(score_table(found.summary))
     if command.personalize:
         console.print(describe_gain(found.summary))
+    console.print(f"privacy of the model: {escape(stated_privacy(command.run))}", soft_wrap=True, highlight=False)
+    console.print(NOT_COVERED, soft_wrap=True)
     console.print(f"everything is in {path} and {path.with_suffix('.parquet').name}", soft_wrap=True)
     return 0
 

@@ -75,7 +75,8 @@ def main(argv: list[str]) -> int:
         )
     if found["canaries"]:
         console.print(exposure_table(found["canaries"]))
-    console.print(f"privacy: {escape(found['privacy'])}", soft_wrap=True)
+    console.print(f"privacy of the model: {escape(found['privacy'])}", soft_wrap=True)
+    console.print(found["privacy_of_these_numbers"], soft_wrap=True)
     return 0
 
 

@@ -138,15 +138,14 @@ class Run:
         from fedlm.fl_core.runs.private_releases import PrivateReleases
 
         self._releases = releases = PrivateReleases(self._privacy, folder, like)
-        if not latest:
-            # No checkpoint says yet whose run this is; whether its noise is secret must not change all the same.
-            if releases.ledger.records:
-                self._identity.check(releases.ledger.about, folder.directory)
-                self._identity = self._identity.going_on(releases.ledger.about)
-            elif read_rows(folder.directory / METRICS_FILE):
-                raise CheckpointError(
-                    f"{folder.directory}: holds a run that is not private, and this one is; give another --out"
-                )
+        if releases.ledger.records:
+            # There may be no checkpoint yet, and what one says may have been changed.
+            self._identity.check(releases.ledger.about, folder.directory)
+            self._identity = self._identity.going_on(releases.ledger.about)
+        elif not latest and read_rows(folder.directory / METRICS_FILE):
+            raise CheckpointError(
+                f"{folder.directory}: holds a run that is not private, and this one is; give another --out"
+            )
         found, state = releases.resume(self._identity.about())
         self._go_on()
         standing = Standing(

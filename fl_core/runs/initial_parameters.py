@@ -117,20 +117,22 @@ def read_parameters(
         rounds = checkpoints.latest_round()
         if not rounds:
             raise CheckpointError(f"{folder}: this run has no checkpoint yet; let it go on until it has one")
-        about = checkpoints.restore_about(rounds)
-        if about["vocabulary"] != vocabulary:
-            raise CheckpointError(
-                f"{folder}: was trained on another vocabulary than that of the data; import the data with its own: "
-                f"fedlm data import SOURCE ... --vocabulary {_data_of(about, folder)}/tokenizer.json --out FOLDER"
-            )
-        found = settings_in(about).get("model")
-        if not same_model(str(found), model):
-            raise CheckpointError(
-                f"{folder}: holds the parameters of another model, {found}, not {model}; give a run of the same model"
-            )
-        stored = stored_parameters(checkpoints, rounds)
+        about, stored = checkpoints.restore_about(rounds), stored_parameters(checkpoints, rounds)
+    ledger = ledger_in(folder)
+    # Anybody can change what a checkpoint says.
+    about = about if ledger is None else ledger.about
+    if about["vocabulary"] != vocabulary:
+        raise CheckpointError(
+            f"{folder}: was trained on another vocabulary than that of the data; import the data with its own: "
+            f"fedlm data import SOURCE ... --vocabulary {_data_of(about, folder)}/tokenizer.json --out FOLDER"
+        )
+    found = settings_in(about).get("model")
+    if not same_model(str(found), model):
+        raise CheckpointError(
+            f"{folder}: holds the parameters of another model, {found}, not {model}; give a run of the same model"
+        )
     digest = parameters_digest(stored)
-    parent, ancestors = _training_of(folder, about, rounds, digest)
+    parent, ancestors = _training_of(folder, ledger, about, rounds, digest)
     params = whole_parameters(folder, about, stored)
     digest = digest if params is stored else parameters_digest(params)
     behind = training_behind(ancestors, parent, initial_data, training_data)
@@ -149,14 +151,19 @@ def _recorded_in(begun: Path) -> InitialParameters | None:
     if digest is None or not ancestry:
         return None
     last = ancestry[-1]
-    privacy = NOT_PRIVATE if last.plan is None or last.not_private is not None else "private, see the ancestry"
+    # What it promised depended on what went before it, as seen from there.
+    privacy = NOT_PRIVATE if last.plan is None or last.not_private is not None else _GONE
     return InitialParameters(Path(last.folder), last.steps, None, digest, privacy, ancestry)
 
 
-def _training_of(folder: Path, about: dict[str, Any], rounds: int, digest: str) -> tuple[Phase, tuple[Phase, ...]]:
+_GONE = "its folder is gone, and what it promised is not known any more; see the ancestry"
+
+
+def _training_of(
+    folder: Path, ledger: "PrivacyLedger | None", about: dict[str, Any], rounds: int, digest: str
+) -> tuple[Phase, tuple[Phase, ...]]:
     """Describe the training that parameters come from, and give what went before it. Raises CheckpointError where
     they are not what the run has released."""
-    ledger = ledger_in(folder)
     if ledger is None:
         phase = Phase(
             command=command_of(about),
@@ -181,7 +188,7 @@ def _training_of(folder: Path, about: dict[str, Any], rounds: int, digest: str) 
     if phase.not_private is None and released[-1].parameters is None:
         why = "its ledger, of an earlier version of fedlm, does not say which parameters were released"
         phase = phase._replace(not_private=why)
-    return phase, recorded_ancestry(ledger.about)
+    return phase, recorded_ancestry(about)
 
 
 def _claim_in(folder: Path, about: dict[str, Any]) -> dict[str, Any] | None:

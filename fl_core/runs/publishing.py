@@ -101,7 +101,7 @@ def publish(
     if not (run / "checkpoints").is_dir():
         raise CheckpointError(f"{run}: not the folder of a run, for it holds no checkpoints; give the --out of one")
     with run_lock(run):
-        about, params = released(run)
+        about, params, _ = released(run)
         params = whole_parameters(run, about, params)
         stated = _stated(run, about)
     found, origin = _tokenizer(about, tokenizer, fingerprint_of)
@@ -168,10 +168,17 @@ def load_published(folder: Path, like: Params) -> Params:
     return fit_parameters(nested, like, folder)
 
 
-def released(run: Path) -> tuple[dict[str, Any], Any]:
-    """Read what the newest checkpoint says of a run whose lock is held, and its parameters, arrays in dictionaries and
-    lists: adapters alone where it trained these, see `whole_parameters`. Raises CheckpointError where there is none, or
-    it is none that a private run's ledger says was released."""
+class Released(NamedTuple):
+    """The newest parameters of a run."""
+
+    about: dict[str, Any]  # what the run has written down of itself; in its ledger, where it is private
+    params: Any  # arrays in dictionaries and lists: adapters alone where it trained these, see `whole_parameters`
+    steps: int  # or rounds, that they have seen
+
+
+def released(run: Path) -> Released:
+    """Read the newest checkpoint of a run whose lock is held. Raises CheckpointError where there is none, or it is none
+    that a private run's ledger says was released."""
     with Checkpoints(run / "checkpoints") as checkpoints:
         steps = checkpoints.latest_round()
         if not steps:
@@ -179,7 +186,7 @@ def released(run: Path) -> tuple[dict[str, Any], Any]:
         about, params = checkpoints.restore_about(steps), stored_parameters(checkpoints, steps)
     ledger = ledger_in(run)
     if ledger is None:
-        return about, params
+        return Released(about, params, steps)
     named = [one.parameters for one in ledger.releases if one.rounds == steps]
     if not named or named[-1] not in (parameters_digest(params), None):
         raise CheckpointError(
@@ -191,7 +198,7 @@ def released(run: Path) -> tuple[dict[str, Any], Any]:
             f"{run}: its ledger, of an earlier version of fedlm, does not say which parameters were released; run "
             "it again to publish its model"
         )
-    return ledger.about, params
+    return Released(ledger.about, params, steps)
 
 
 def _stated(run: Path, about: dict[str, Any]) -> dict[str, Any]:

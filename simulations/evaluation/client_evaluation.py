@@ -9,6 +9,7 @@ import numpy as np
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.fl_core.runs.metrics_log import finite_or_none
 from fedlm.fl_core.scores import DEFINITIONS, ClientSums, Scores, evaluate_clients
 from fedlm.models.base import Batch
@@ -21,7 +22,7 @@ from fedlm.simulations.data.federated_data import (
     evaluation_owners,
 )
 from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, write_table
-from fedlm.simulations.evaluation.trained_models import TrainedModel
+from fedlm.simulations.evaluation.trained_models import NOT_COVERED, TrainedModel
 
 Observer = Callable[[int, int], None]
 """Called with how much has been done, and how much there is in all."""
@@ -81,11 +82,13 @@ def describe_scores(scores: Scores, found: ClientSums, prefix: str = "") -> dict
 
 
 def write_evaluation(directory: Path, found: Evaluation) -> Path:
-    """Write `evaluation_SPLIT.parquet`, a row a client, and `evaluation_SPLIT.json`; or `personalization_SPLIT.*`."""
+    """Write `evaluation_SPLIT.parquet`, a row a client, and `evaluation_SPLIT.json`; or `personalization_SPLIT.*`. The
+    JSON says what the run states of its privacy, too."""
     stem = "personalization" if "personalized_scores" in found.summary else "evaluation"
     path = directory / f"{stem}_{found.summary['split']}.json"
     write_table(path.with_suffix(".parquet"), found.columns)
-    write_atomically(path, json.dumps(found.summary, indent=2) + "\n")
+    privacy = {"privacy": stated_privacy(directory), "privacy_of_these_numbers": NOT_COVERED}
+    write_atomically(path, json.dumps(found.summary | privacy, indent=2) + "\n")
     return path
 
 

@@ -7,15 +7,19 @@ import jax
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.privacy.ancestry import IMPORTED
-from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
-from fedlm.fl_core.runs.initial_parameters import fit_parameters, stored_parameters
+from fedlm.fl_core.runs.initial_parameters import fit_parameters
+from fedlm.fl_core.runs.publishing import released
+from fedlm.fl_core.runs.recorded_runs import whole_checkpoints
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Model, Params
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import MODELS, create_model
 from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore
+
+NOT_COVERED = "what is measured on people's text is measured without noise, and no promise covers it"
+"""What has to be said beside what a model's run states of its privacy, where its model is scored on such text."""
 
 
 class TrainedModel(NamedTuple):
@@ -48,7 +52,7 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
       data: where its data set lies now; where it was when the run was begun, if it is not given.
 
     Raises:
-      CheckpointError: the folder has no checkpoint, or one that cannot be read.
+      CheckpointError: the folder has no checkpoint, or one that cannot be read, or that a private run has not released.
       DataError: the data set is missing, or another than that of the run.
       ConfigurationError: a process is writing into the folder.
 
@@ -60,13 +64,10 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
       ...     print(str(error).partition(";")[0])
       nothing: has no checkpoint
     """
-    if not (directory / "checkpoints").is_dir():
+    if not whole_checkpoints(directory):
         raise _no_checkpoint(directory)
-    with run_lock(directory), Checkpoints(directory / "checkpoints") as checkpoints:
-        steps = checkpoints.latest_round()
-        if not steps:
-            raise _no_checkpoint(directory)
-        about = checkpoints.restore_about(steps)
+    with run_lock(directory):
+        about, trained, steps = released(directory)
         command, settings = _settings(directory, about)
         if data is None and IMPORTED in about:
             raise ConfigurationError(
@@ -84,8 +85,7 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
         precision = resolve_precision(settings["precision"], jax.default_backend())
         model = with_precision(create_model(settings["model"], store.vocabulary_size, store.special_tokens), precision)
         like = jax.eval_shape(model.init, jax.random.key(0))
-        stored = whole_parameters(directory, about, stored_parameters(checkpoints, steps))
-        params = fit_parameters(stored, like, directory)
+        params = fit_parameters(whole_parameters(directory, about, trained), like, directory)
     return TrainedModel(command, settings, model, precision, params, steps, store)
 
 

@@ -17,11 +17,10 @@ from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
-from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
-from fedlm.fl_core.runs.initial_parameters import fit_parameters, stored_parameters
+from fedlm.fl_core.runs.initial_parameters import fit_parameters
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_or_none, read_rows
 from fedlm.fl_core.runs.round_rows import Divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
@@ -245,9 +244,11 @@ def _found(prepared: PreparedExperiment, out: Path, summary: dict[str, Any]) -> 
     """Make what is to be known of a run that had ended before."""
 
     def read_params() -> Params:
-        with Checkpoints(out / "checkpoints") as checkpoints:
-            latest = checkpoints.latest_round()
-            arrays = whole_parameters(out, checkpoints.restore_about(latest), stored_parameters(checkpoints, latest))
+        # The libraries of privacy take a while to load.
+        from fedlm.fl_core.runs.publishing import released
+
+        about, trained, _ = released(out)
+        arrays = whole_parameters(out, about, trained)
         like = jax.eval_shape(prepared.model.init, jax.random.key(0))
         return jax.tree_util.tree_map(jnp.asarray, fit_parameters(arrays, like, out))
 

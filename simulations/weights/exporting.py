@@ -85,7 +85,7 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
     if not (run / "checkpoints").is_dir():
         raise CheckpointError(f"{run}: not the folder of a run, for it holds no checkpoints; give the --out of one")
     with run_lock(run):
-        about, trained = released(run)
+        about, trained, _ = released(run)
         arrays = whole_parameters(run, about, trained)
         privacy = stated_privacy(run)
     tokenizer = _tokenizer(run, about, vocabulary)

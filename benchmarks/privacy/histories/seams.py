@@ -141,7 +141,7 @@ def seams(recorder: Recorder, stored_by_orbax: bool = False) -> Iterator[None]:
             stack.enter_context(patch.object(where, name, what))
 
         if not stored_by_orbax:
-            for module in (run_folder, initial_parameters, publishing, experiment):
+            for module in (run_folder, initial_parameters, publishing):
                 put(module, "Checkpoints", functools.partial(FileCheckpoints, recorder))
         # Whether an algorithm or a model can be traced is no question of these histories.
         for module, names in _TRACED.items():

@@ -24,7 +24,7 @@ from fedlm.simulations.evaluation.memorization.extraction import (
 )
 from fedlm.simulations.evaluation.memorization.greedy_decoding import greedy_suffixes
 from fedlm.simulations.evaluation.memorization.sequences import Candidates, Lengths, choose_lengths
-from fedlm.simulations.evaluation.trained_models import TrainedModel, open_model
+from fedlm.simulations.evaluation.trained_models import NOT_COVERED, TrainedModel, open_model
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of
 from fedlm.simulations.pretraining.privacy_units import Units, open_units
 
@@ -95,6 +95,7 @@ def measure_memorization(
         "steps": trained.steps,
         "parameters_sha256": parameters_digest(trained.params),
         "privacy": stated_privacy(run),
+        "privacy_of_these_numbers": NOT_COVERED,
         "split": settings.split,
         "sequences": {
             name: {

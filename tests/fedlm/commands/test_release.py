@@ -19,6 +19,7 @@ from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.publishing import PAGE_FILE, load_published
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.evaluation.trained_models import open_model
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 
@@ -134,6 +135,8 @@ def test_what_was_not_released_is_not_published(runs, fedlm_here, tmp_path, smal
         status, said = release(fedlm_here, *words, "--out", tmp_path / "out")
         assert (status, message in said) == (2, True), said
         assert not (tmp_path / "out").exists()
+    with pytest.raises(CheckpointError, match="none that the ledger names"):
+        open_model(mixed)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")
     assert "is there already" in release(fedlm_here, runs / "private", "--out", tmp_path / "full")[1]

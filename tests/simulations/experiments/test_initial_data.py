@@ -308,6 +308,8 @@ def test_a_run_with_a_checkpoint_goes_on_when_the_folder_of_its_first_parameters
     for name in ("parameters_sha256", "privacy", "ancestry", "experiment"):
         assert json.loads(json.dumps(summary[name])) == json.loads(json.dumps(whole[name]))
     assert summary["initial_parameters"]["parameters_sha256"] == whole["initial_parameters"]["parameters_sha256"]
+    # What the parent promised depended on what went before it.
+    assert "private" not in summary["initial_parameters"]["privacy"]
     assert run(child, tmp_path / "child") == summary
     # What was never begun, or began with random parameters, has nothing written down.
     with pytest.raises(CheckpointError, match="not the folder of a run"):

@@ -174,6 +174,23 @@ def test_frozen_parameters_that_are_gone_or_others_are_refused(adapted, changed,
             read()
 
 
+def test_what_a_private_run_s_adapters_belong_to_is_what_its_ledger_says(train, changed, tmp_path, small_store, tiny):
+    other = train(tmp_path / "other", steps=1, seed=1)
+    shutil.rmtree(changed / "frozen")
+    with Checkpoints(changed / "frozen") as checkpoints:
+        checkpoints.save(1, {"params": stored(tmp_path / "other")["params"]}, {})
+    for path in changed.glob("checkpoints/*/about/metadata"):
+        about = json.loads(path.read_text()) | {"initial_parameters_sha256": other["parameters_sha256"]}
+        path.write_text(json.dumps(about))
+    fingerprint = TokenStore.open(small_store).fingerprint
+    for read in (lambda: open_model(changed), lambda: read_parameters(changed, fingerprint, str(tiny))):
+        with pytest.raises(CheckpointError, match="frozen: holds other parameters"):
+            read()
+    (changed / "summary.json").unlink()
+    with pytest.raises(CheckpointError, match="another set of first parameters"):
+        train(changed, init_from=tmp_path / "other", privacy="dpsgd", **PRIVATE, **LORA)
+
+
 def test_another_run_begins_with_the_merged_model(train, adapted, tmp_path, small_store, tiny):
     _, out = adapted
     found = read_parameters(out, TokenStore.open(small_store).fingerprint, str(tiny))
