@@ -35,8 +35,8 @@ class CyclicPoissonBatches(SeededBatches):
         size = int(rng.binomial(len(part), self.probability))
         if self.truncated_batch_size is not None:
             size = min(size, self.truncated_batch_size)
-        drawn = part[rng.choice(len(part), size, replace=False, shuffle=False)]
-        return np.sort(drawn[drawn < self.units.count])
+        drawn = part[rng.choice(len(part), size, replace=False)]
+        return drawn[drawn < self.units.count]
 
 
 @lru_cache(maxsize=2)

@@ -15,7 +15,7 @@ from fedlm.simulations.pretraining.row_streams import random_bits
 class DropoutKeys:
     """A `Transform` that adds the field `dropout`, a key for every row, to what another makes."""
 
-    seed: int  # not negative, of any size
+    seed: int | bytes  # not negative, of any size; or a secret, see `host_rng`
     others: Transform | None = None  # None for `tokens` as they are
 
     def __call__(self, step: int, indices: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[str, NDArray[Any]]:

@@ -29,7 +29,7 @@ class MaskedWords:
     the step and the unit, whatever else is in the batch."""
 
     vocabulary_size: int  # of the data. The id of [MASK] is this number, so the model's vocabulary has one more.
-    seed: int  # not negative, of any size
+    seed: int | bytes  # not negative, of any size; or a secret, see `host_rng`
 
     @property
     def mask_id(self) -> int:

@@ -177,9 +177,9 @@ class _Training:
         prepared, settings, left = self._prepared, self._prepared.settings, self._run.remaining
         transform: Transform | None = None
         if prepared.model.objective == "masked":
-            transform = MaskedWords(prepared.vocabulary_size, settings.seed)
+            transform = MaskedWords(prepared.vocabulary_size, self._draw_seed)
         if prepared.adapters is not None and prepared.adapters.config.dropout:
-            transform = DropoutKeys(settings.seed, transform)
+            transform = DropoutKeys(self._draw_seed, transform)
         data = logical_batches(
             prepared.units,
             self._batches(),
@@ -213,11 +213,17 @@ class _Training:
         return evaluate(self._prepared.model, params, batches)
 
     def _batches(self) -> Batches:
-        prepared, settings, draw_seed = self._prepared, self._prepared.settings, self._run.standing.draw_seed
+        prepared, settings = self._prepared, self._prepared.settings
         if prepared.plan is None:
             return ShuffledBatches(prepared.units, settings.batch_size, settings.seed)
-        seed = settings.seed if draw_seed is None else bytes.fromhex(draw_seed)
-        return private_batches(prepared.plan, prepared.units, settings.batch_size, seed)
+        return private_batches(prepared.plan, prepared.units, settings.batch_size, self._draw_seed)
+
+    @property
+    def _draw_seed(self) -> int | bytes:
+        """What batches, masks and dropout follow from: of a private run a secret, for masks go by a unit's number,
+        which one unit more may change for all others."""
+        secret = self._run.standing.draw_seed
+        return self._prepared.settings.seed if secret is None else bytes.fromhex(secret)
 
     def _step(self, state: TrainState, batch: LogicalBatch) -> tuple[TrainState, StepReport]:
         totals = self._trainer.zero()

@@ -19,7 +19,9 @@ class Batches(Protocol):
     """Whether a privacy guarantee may be computed for this sampling."""
 
     def draw(self, step: int) -> NDArray[np.int64]:
-        """Return the units of a step, each once: int64 [size], in ascending order."""
+        """Return the units of a step, each once: int64 [size]. Where that is private they are in a random order, so
+        that one unit less is as if the last had its place: of the microbatches that a batch is cut into, it changes two
+        at most."""
         ...
 
 
@@ -59,10 +61,11 @@ class PoissonBatches(SeededBatches):
         return self._draw(step, self.units.count)
 
     def _draw(self, step: int, most: int) -> NDArray[np.int64]:
-        # Given their number, the units of a Poisson sample are a uniformly random subset; so is a random part of it.
+        # Given their number, the units of a Poisson sample are a uniformly random subset, in any order; so is a random
+        # part of it.
         rng = host_rng(self.seed, "Poisson batch", step)
         size = min(int(rng.binomial(self.units.count, self.probability)), most)
-        return np.sort(rng.choice(self.units.count, size, replace=False, shuffle=False))
+        return rng.choice(self.units.count, size, replace=False)
 
 
 @dataclass(frozen=True, eq=False)

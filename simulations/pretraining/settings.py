@@ -162,7 +162,7 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, _Privacy
     """Central training of one model: its seed, scores and checkpoints."""
 
     seed: int = 0
-    """Root seed of initialisation, masks, canaries and, without privacy, batches."""
+    """Root seed of initialisation, canaries and, without privacy, batches, masks and dropout."""
     evaluate_every: int = 100
     """Score the held-out clients after every so many steps, and after the last."""
     heldout_examples: int = 2000

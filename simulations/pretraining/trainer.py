@@ -30,9 +30,11 @@ Sharding = Literal["data", "full"]
 AXIS = "devices"
 MICROBATCHES = 8
 """Microbatches of each device in a chunk."""
-CLIPPED_TO = 1 - 2.0**-11
-"""Of the clip norm, gradients are clipped to. A unit is in one microbatch, whose sum, rounded, it changes by that and
-2^-12 of the clip norm at most; 2^-12 more is left for what rounding within a microbatch of floats may change."""
+CLIPPED_TO = 1 - 5 * 2.0**-12
+"""Of the clip norm, gradients are clipped to. One unit more or less leaves all microbatches but two as they are: its
+own, where the last unit of the batch takes its place, and that of the last. Rounding to the grid may change either's
+sum by 2^-12 of the clip norm, and rounding within a microbatch of floats by as much for each of the three units that
+come or go."""
 _BATCH_TYPES: dict[str, Any] = {"causal": Batch, "masked": MaskedBatch}
 
 

@@ -18,6 +18,7 @@ from fedlm.models.lora import LORA_A, LORA_B, lora_model
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.evaluation.trained_models import open_model
+from fedlm.simulations.pretraining import run as run_module
 from fedlm.simulations.pretraining.run import Observer, run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.weights.exporting import export_model, read_run
@@ -136,6 +137,24 @@ def test_another_seed_drops_others(train, base, tmp_path):
     settings = {"init_from": base, "steps": 2, "lora_rank": 2}
     found = [train(tmp_path / f"run{rate}", lora_dropout=rate, **settings) for rate in (0.0, 0.5)]
     assert found[0]["parameters_sha256"] != found[1]["parameters_sha256"]
+
+
+def test_nobody_can_compute_what_a_private_run_drops(train, base, tmp_path, monkeypatch):
+    seeds = []
+
+    def stop(*arguments):
+        seeds.append(arguments[-1].seed)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "logical_batches", stop)
+    for noise_seed in ("entropy", "entropy", "experiment"):
+        with pytest.raises(KeyboardInterrupt):
+            settings = {"init_from": base, "privacy": "dpsgd", **PRIVATE, **LORA, "noise_seed": noise_seed}
+            train(tmp_path / f"run{len(seeds)}", **settings)
+    # One unit less gives all behind it other numbers, and by a seed that is known other masks.
+    assert [len(secret) for secret in seeds[:2]] == [32, 32]
+    assert seeds[0] != seeds[1]
+    assert seeds[2] == 0
 
 
 def test_a_run_has_other_adapters_or_none(train, base, adapted, changed):

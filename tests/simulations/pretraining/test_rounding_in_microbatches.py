@@ -3,22 +3,27 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from fedlm.fl_core.clipping.methods import Clipping, clipped_sum
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.models.base import Batch
+from fedlm.fl_core.exact_sums import as_float64, grid_step, summed
+from fedlm.models.base import Batch, Model
+from fedlm.models.losses import ExampleSums
 from fedlm.models.precision import precision_scope, with_precision
 from fedlm.models.registry import create_model
 from fedlm.simulations.pretraining import preparing
 from fedlm.simulations.pretraining.preparing import MOST_UNITS_AT_ONCE, prepare_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
-from fedlm.simulations.pretraining.trainer import CLIPPED_TO
+from fedlm.simulations.pretraining.trainer import CLIPPED_TO, StepRules, Trainer
 
 VOCABULARY, CLIP_NORM = 300, 0.7
-ROOM = 1 - CLIPPED_TO - 2.0**-12
+ROOM = (1 - CLIPPED_TO - 2 * 2.0**-12) / 3
+"""For each of the three units that come into a microbatch or go, where there is one unit more or less."""
 
 
 @functools.cache
@@ -71,6 +76,38 @@ def test_as_many_equal_units_as_are_accepted_stay_within_it(method, precision):
     found, norm = beyond(method, precision, np.tile(tokens, (MOST_UNITS_AT_ONCE, 1)))
     assert norm > 0.99 * MOST_UNITS_AT_ONCE
     assert found < ROOM / 2
+
+
+def test_one_unit_less_moves_the_sum_by_the_clip_norm_at_most_where_the_last_takes_its_place():
+    """Gradients are tokens' rows, of which two are as bad as any for what sums of two are rounded to."""
+    width, pairs = 4096, 256
+    step = float(grid_step(np.float32(1.0), width))
+    rows = np.outer([0, 0, 0, 0, 0.249 * step, 0.749 * step, 1.0], np.ones(width)).astype(np.float32)
+
+    def loss(params, batch):
+        return ExampleSums(jnp.asarray(rows)[batch.tokens[:, 0]] @ params, *[jnp.ones(len(batch.tokens))] * 6)
+
+    model = Model("rows", 7, lambda key: jnp.zeros(width), lambda params, tokens: tokens, loss)
+    trainer = Trainer(model, optax.sgd(1.0), StepRules(Clipping("vmap", 1.0), 1.0, 1, 2), "data", jax.devices()[:1])
+
+    def total(words):
+        units = -(-len(words) // trainer.chunk_units) * trainer.chunk_units
+        tokens, weight = np.zeros((units, 1, 2), np.int32), np.zeros((units, 1), np.float32)
+        tokens[: len(words), 0, 0], weight[: len(words)] = words, 1
+        totals = trainer.zero()
+        for first in range(0, units, trainer.chunk_units):
+            part = slice(first, first + trainer.chunk_units)
+            totals = trainer.add(jnp.zeros(width), totals, {"tokens": tokens[part], "weight": weight[part]})
+        with jax.enable_x64(True):
+            return np.asarray(as_float64(summed(totals.gradient))) * step
+
+    others = [4, 4, 5, 5] * (pairs // 2)
+    for place in (0, 5, len(others)):
+        with_it = [*others[:place], 6, *others[place:]]
+        moved = [*with_it[:place], with_it[-1], *with_it[place + 1 : -1]] if place < len(others) else others
+        assert np.linalg.norm(total(with_it) - total(moved)) < 1 - 3 * 2.0**-12
+    # In the order of their numbers all that follow would be moved.
+    assert np.linalg.norm(total([6, *others]) - total(others)) > 1.01
 
 
 @pytest.mark.parametrize("sharding", ["data", "full"])

@@ -47,7 +47,7 @@ def test_a_batch_is_a_function_of_seed_and_step(kind):
     assert batches[::-1] == [again.draw(step).tolist() for step in reversed(range(20))]
     assert len(set(map(tuple, batches))) == 20
     for batch in batches:
-        assert batch == sorted(set(batch))
+        assert len(batch) == len(set(batch))
         assert all(0 <= unit < 50 for unit in batch)
     for other in (SECRET + 1, SECRET ^ 1 << 255):
         assert batches != [kind(units, 10, other).draw(step).tolist() for step in range(20)]
@@ -102,6 +102,17 @@ def test_batches_of_few_units_have_the_right_probabilities():
     none = (1 - q) ** 3
     expected = np.where(size == 0, none, np.where(size == 1, (1 - none) / 3, 0))
     assert subset_test(drawn(cut) @ powers, expected) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("kind", ["poisson", "truncated"])
+def test_a_private_batch_is_in_any_order_as_likely(kind):
+    """All 24 orders of 4 units, or of 3 of them."""
+    batches = KINDS[kind](Numbered(4), 4 if kind == "poisson" else 2, SECRET)
+    orders = [tuple(batches.draw(step).tolist()) for step in range(8 * STEPS)]
+    orders = [order for order in orders if len(order) == (4 if kind == "poisson" else 3)]
+    counts = np.unique(orders, axis=0, return_counts=True)[1]
+    assert len(counts) == 24
+    assert stats.chisquare(counts).pvalue > FALSE_ALARM
 
 
 def test_it_is_the_sampling_that_is_accounted():
