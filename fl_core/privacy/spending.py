@@ -76,10 +76,12 @@ def spent_before(
 def _same_units(one: str, other: str, data: str | None, other_data: str | None) -> bool:
     """Say whether what one plan hides is what another hides: all of a person's text, or the same part of the same
     text."""
-    people = ("client", "user")
-    if one.split(":")[0] in people and other.split(":")[0] in people:
+    people, nouns = {"client", "user"}, {one.split(":")[0], other.split(":")[0]}
+    if nouns <= people:
         return True
-    return one == other and data is not None and data == other_data
+    # A document of a data set without users is one of its clients.
+    alike = one == other or nouns <= people | {"document"}
+    return alike and data is not None and data == other_data
 
 
 def composed_epsilon(spent: Sequence[Spending], delta: float, vocabulary: Sequence[Event] = ()) -> float:

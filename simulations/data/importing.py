@@ -218,7 +218,14 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
     parameters = {**_jsonable(task.settings), "splits": rule.description}
     origin = task.vocabulary_origin
     writer = StoreWriter(
-        out, task.name, tokenizer, parameters, overwrite, vocabulary_origin=origin, completions=completions
+        out,
+        task.name,
+        tokenizer,
+        parameters,
+        overwrite,
+        vocabulary_origin=origin,
+        completions=completions,
+        without_users=getattr(task.source, "without_users", False),
     )
     with writer:
         for done, groups in enumerate(encoded, start=1):

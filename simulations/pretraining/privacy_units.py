@@ -63,7 +63,8 @@ def open_units(
             f"packing is packed, but {store.path} has prompts and completions, each pair a sequence of its own; leave "
             "packing out, or give none"
         )
-    return Units(open_stream(store, split, cache), split, length, unit, packing, sequences_per_unit, seed)
+    stream = open_stream(store, split, cache)
+    return Units(stream, split, length, unit, packing, sequences_per_unit, seed, store.without_users)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +78,12 @@ class Units:
     packing: Packing  # see `open_units`
     sequences_per_unit: int
     seed: int  # see `open_units`
+    without_users: bool  # whether the store was imported without users, so that its clients are documents
+
+    @property
+    def noun(self) -> str:
+        """What a unit is called in a privacy statement."""
+        return "document" if self.kind == "user" and self.without_users else self.kind
 
     @property
     def count(self) -> int:
@@ -96,7 +103,7 @@ class Units:
         if self.kind == "user":
             most = "1 sequence" if self.sequences_per_unit == 1 else f"{self.sequences_per_unit} sequences"
             each = " with a prompt and its completion" if self.has_completions else ""
-            return f"all text of one user, of which at most {most} of {self.length} tokens{each} are trained on"
+            return f"all text of one {self.noun}, of which at most {most} of {self.length} tokens{each} are trained on"
         if self.packing == "packed":
             return f"one packed sequence of {self.length} tokens"
         if self.has_completions:
@@ -106,6 +113,11 @@ class Units:
     @property
     def protects(self) -> str:
         """What a promise about units covers, and what it does not."""
+        if self.noun == "document":
+            return (
+                "The data set was imported without users: somebody who wrote several documents is spread over as many "
+                "units. The promise is per document, not per user."
+            )
         if self.kind == "user":
             return "Everything that one user wrote is in one unit."
         if self.packing == "packed":

@@ -40,7 +40,7 @@ def plan_privacy(
             noise_multiplier,
             truncated,
             settings.adjacency,
-            f"{units.kind}: {units.unit}, in all steps",
+            f"{units.noun}: {units.unit}, in all steps",
             bands,
             known.coefficients if known is not None and len(known.coefficients) == bands else None,
         )

@@ -53,7 +53,7 @@ class _Model:
     """Tokens that the model reads in a sequence."""
     unit: Unit = "example"
     """What is sampled, clipped and hidden as a whole. example: one sequence. user: all that a client of the store has,
-    up to sequences-per-unit sequences."""
+    up to sequences-per-unit sequences; a document of one that was imported without users, as is then stated."""
     packing: Packing | None = None
     """packed: texts are laid end to end and cut into sequences without padding. none: each stored example is a sequence
     of its own, cut or padded. Where it is not given, none for prompts with completions, which cannot be packed, and

@@ -49,8 +49,9 @@ class Reading:
 class Source(Protocol):
     """The settings of a source, a frozen dataclass; the command line's options and help are made from it.
 
-    Its docstring's first line is the source's description. A new source is one module with such a class, and one
-    line in `fedlm.simulations.data.sources.registry`.
+    Its docstring's first line is the source's description. One with an attribute `without_users` that is true has texts
+    that nobody is named for, so that nothing may be promised to users. A new source is one module with such a class,
+    and one line in `fedlm.simulations.data.sources.registry`.
     """
 
     @property

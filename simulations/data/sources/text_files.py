@@ -37,6 +37,7 @@ class TextFiles:
     """What a document is: a file, a line, or a paragraph, which ends at a blank line."""
 
     words_are_separated = False
+    without_users = True
 
     def files(self) -> list[Path]:
         return existing_files([file for path in self.paths for file in _files_of(path)])

@@ -78,6 +78,11 @@ class RowSettings:
         """Whether a row is a prompt and what completes it."""
         return self.prompt is not None or self.messages is not None
 
+    @property
+    def without_users(self) -> bool:
+        """Whether nobody is named for the texts."""
+        return self.user is None
+
     @functools.cached_property
     def fields(self) -> list[str]:
         """The names of the fields that are read, each once."""

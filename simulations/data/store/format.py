@@ -47,6 +47,7 @@ class StoreHeader:
     parameters: dict[str, Any] = field(default_factory=dict)  # what the store was made with
     vocabulary_origin: VocabularyOrigin = UNKNOWN  # which of its people the vocabulary tells of, and what
     completions: bool = False  # whether each example is a prompt and what completes it
+    without_users: bool = False  # whether nobody is named for its texts, each of which is a client of its own
 
 
 def split_file(name: str) -> str:
@@ -78,8 +79,9 @@ def write_header(directory: Path, header: StoreHeader) -> None:
     """Write `store.json`."""
     document = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(header)}
     del document[ORIGIN_FIELD]
-    if not header.completions:
-        del document["completions"]
+    for name in ("completions", "without_users"):
+        if not document[name]:
+            del document[name]
     if header.vocabulary_origin.recorded:
         document[ORIGIN_FIELD] = header.vocabulary_origin.as_json()
     (directory / HEADER_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -146,4 +148,5 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         parameters=dict(document["parameters"]),
         vocabulary_origin=VocabularyOrigin.from_json(document.get(ORIGIN_FIELD)),
         completions=bool(document.get("completions", False)),
+        without_users=bool(document.get("without_users", False)),
     )

@@ -112,6 +112,11 @@ class TokenStore:
         return self.header.completions
 
     @property
+    def without_users(self) -> bool:
+        """Whether nobody is named for its texts, each of which is a client of its own."""
+        return self.header.without_users
+
+    @property
     def contents(self) -> str:
         """A fingerprint of what the header says of the data: its tokenizer, and counts and sizes of its splits."""
         splits = {name: asdict(split) for name, split in self.header.splits.items()}

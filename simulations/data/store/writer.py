@@ -62,13 +62,14 @@ class StoreWriter:
         batch_bytes: int = BATCH_BYTES,
         vocabulary_origin: VocabularyOrigin = UNKNOWN,
         completions: bool = False,
+        without_users: bool = False,
     ) -> None:
         self.path = Path(os.path.abspath(path))
         self._source = source
         self._tokenizer = tokenizer
         self._parameters = dict(parameters or {})
         self._vocabulary_origin = vocabulary_origin
-        self._completions = completions
+        self._completions, self._without_users = completions, without_users
         self._overwrite = overwrite
         self._bounds = (batch_clients, batch_bytes)
         self._skipped = SkippedCounts()
@@ -187,6 +188,7 @@ class StoreWriter:
                 parameters=self._parameters,
                 vocabulary_origin=self._vocabulary_origin,
                 completions=self._completions,
+                without_users=self._without_users,
             ),
         )
         for file in sorted(self._directory.iterdir()):

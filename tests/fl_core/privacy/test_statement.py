@@ -93,6 +93,11 @@ def test_examples_are_composed_where_they_are_the_same():
     assert stated(plan, phase_of(windows)).total is None
     users = dataclasses.replace(plan, unit="user: all text of one user, in all steps")
     assert stated(FEDERATED, phase_of(users, data="other")).total
+    # Documents of one data set are its clients; somebody may have written several, and others elsewhere.
+    documents = dataclasses.replace(plan, unit="document: all text of one document, in all steps")
+    assert stated(documents, phase_of(FEDERATED)).total
+    for other in (FEDERATED, users, documents):
+        assert stated(documents, phase_of(other, data="other")).total is None
 
 
 def test_what_a_user_said_is_seen_from_each_run_in_turn():

@@ -148,8 +148,8 @@ def test_nobody_can_compute_what_a_private_run_drops(train, base, tmp_path, monk
 
     monkeypatch.setattr(run_module, "logical_batches", stop)
     for noise_seed in ("entropy", "entropy", "experiment"):
+        settings = {"init_from": base, "privacy": "dpsgd", **PRIVATE, **LORA, "noise_seed": noise_seed}
         with pytest.raises(KeyboardInterrupt):
-            settings = {"init_from": base, "privacy": "dpsgd", **PRIVATE, **LORA, "noise_seed": noise_seed}
             train(tmp_path / f"run{len(seeds)}", **settings)
     # One unit less gives all behind it other numbers, and by a seed that is known other masks.
     assert [len(secret) for secret in seeds[:2]] == [32, 32]

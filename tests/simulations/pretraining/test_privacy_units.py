@@ -7,11 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlm.fl_core.client_examples import padded_sequences
+from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
+from fedlm.fl_core.privacy.accounting import account
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
+from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources.jsonl import JsonLines
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.pretraining.privacy_units import open_units
+from fedlm.simulations.pretraining.private_steps import plan_privacy
+from fedlm.simulations.pretraining.settings import Pretraining
 from tests.simulations.pretraining.small_stores import TOKENIZER, sum_of_tokens, write_store
 
 CLIENTS = st.lists(st.lists(st.lists(st.integers(4, 11), max_size=9), max_size=4), min_size=1, max_size=6).filter(any)
@@ -77,6 +83,23 @@ def small_units(small_store, tmp_path_factory):
 
     store, cache = TokenStore.open(small_store), tmp_path_factory.mktemp("cache")
     return lambda length=8, **options: opened(store, cache, length, **options)
+
+
+@pytest.mark.parametrize("user", [None, "author"])
+def test_where_nobody_is_named_nothing_is_promised_to_users(tmp_path, user):
+    rows = [{"author": f"user{n % 9}", "text": f"words of number {n} are here"} for n in range(60)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source, settings = JsonLines((tmp_path / "rows.jsonl",), user=user), ImportSettings(vocabulary_size=60)
+    import_text("jsonl", source, tmp_path / "store", settings, workers=1)
+    store = TokenStore.open(tmp_path / "store")
+    units = opened(store, tmp_path / "cache", 8, "user")
+    (found,) = {word for word in ("user", "document") if units.unit.startswith(f"all text of one {word}, ")}
+    assert found == ("document" if user is None else "user")
+    assert ("per document, not per user" in units.protects) == (user is None)
+    run = compose(Pretraining, model="x", data=tmp_path, steps=3, batch_size=4, unit="user", noise_multiplier=1.0)
+    said = account(plan_privacy(run, units, 1e-3), 1e-3).sentence()
+    assert f"unit: {found}: all text of one {found}, of which" in said
+    assert f"one {found} is added to the {found}s" in said
 
 
 @pytest.mark.parametrize("packing", ["none", "packed"])
