@@ -27,6 +27,8 @@ from fedlm.simulations.generation.sampling import Sampling, choose_tokens
 CHUNK = 32
 """Steps that the compiled loop takes at most before the host sees their tokens."""
 _LEAST_BUCKET = 16
+_MOST = 1 << 30
+"""Tokens, or prompts: both and their sums are counted in 32 bits."""
 _STREAMING_SECONDS = 0.05
 """Who watches is shown tokens about so often, where single steps are faster."""
 
@@ -51,8 +53,9 @@ class GenerationSettings:
     def __post_init__(self) -> None:
         check_value_types(self)
         for name in ("max_tokens", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
+            if not 1 <= getattr(self, name) <= _MOST:
+                most = "at least 1" if getattr(self, name) < 1 else f"at most {_MOST:,}"
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be {most}")
 
 
 class Completion(NamedTuple):

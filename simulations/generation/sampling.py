@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.settings import check_seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,7 @@ class Sampling:
             raise ConfigurationError(f"top_k is {self.top_k}, but must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigurationError(f"top_p is {self.top_p}, but must be above 0 and at most 1")
-        if self.seed < 0:
-            raise ConfigurationError(f"seed is {self.seed}, but must be at least 0")
+        check_seeds("seed", self.seed)
         for name in ("top_k", "top_p"):
             if self.temperature == 0 and getattr(self, name) is not None:
                 raise ConfigurationError(
@@ -71,7 +71,8 @@ def sampling_logits(logits: jax.Array, sampling: Sampling) -> jax.Array:
     """
     # Divided after the largest is taken off, a small temperature overflows to -inf, and the largest stays 0.
     wide = logits.astype(jnp.float32)
-    temperature = max(sampling.temperature, float(jnp.finfo(jnp.float32).tiny))
+    limits = jnp.finfo(jnp.float32)
+    temperature = min(max(sampling.temperature, float(limits.tiny)), float(limits.max))
     logits = (wide - jnp.max(wide, axis=-1, keepdims=True)) / temperature
     if sampling.top_k is not None:
         logits = keep_top_k(logits, sampling.top_k)
@@ -92,5 +93,7 @@ def keep_top_p(logits: jax.Array, p: float) -> jax.Array:
     probabilities = jax.nn.softmax(logits, axis=-1)
     descending = -jnp.sort(-probabilities, axis=-1)
     before = jnp.cumsum(descending, axis=-1) - descending
-    least = jnp.min(jnp.where(before < p, descending, jnp.inf), axis=-1, keepdims=True)
+    # What float32 takes for 0 is reached by the first one too.
+    least_probability = max(p, float(jnp.finfo(jnp.float32).tiny))
+    least = jnp.min(jnp.where(before < least_probability, descending, jnp.inf), axis=-1, keepdims=True)
     return jnp.where(probabilities >= least, logits, -jnp.inf)

@@ -13,7 +13,16 @@ _CUT_OFF = "\N{REPLACEMENT CHARACTER}"
 
 
 def prompt_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Encode texts to be continued: BOS and their tokens; an empty text is BOS alone."""
+    """Encode texts to be continued: BOS and their tokens; an empty text is BOS alone. Raises DataError where one is
+    not Unicode."""
+    for number, text in enumerate(texts, 1):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # of bytes that are not UTF-8 on a command line, or of half a character
+            raise DataError(
+                f"prompt {number} has {text[error.start]!a} as its character {error.start + 1}, which is not Unicode; "
+                "give a text in UTF-8"
+            ) from error
     return [[tokenizer.special_tokens.bos, *ids.tolist()] for ids in tokenizer.encode_batch(texts)]
 
 
@@ -54,7 +63,7 @@ def read_prompts(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: found bytes that are not UTF-8 ({error.reason}), expected text in UTF-8") from error
     filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if path.suffix != ".jsonl":
+    if path.suffix.lower() != ".jsonl":
         return [line.removesuffix("\r") for _, line in filled]
     return [_prompt_of(f"{path}, line {number}", line) for number, line in filled]
 

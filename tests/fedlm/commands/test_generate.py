@@ -62,6 +62,14 @@ def test_prompts_of_a_file_and_text_output(run, fedlm_here, tmp_path):
     assert text.stderr.startswith("privacy: NOT PRIVATE\n")
 
 
+def test_a_file_of_json_lines_is_one_in_capitals_too(run, fedlm_here, tmp_path):
+    (tmp_path / "PROMPTS.JSONL").write_text('{"prompt": "the file"}\n')
+    found = lines_of(
+        fedlm_here("generate", run[0], "--prompts", tmp_path / "PROMPTS.JSONL", "--max-tokens", 1, "--json")
+    )
+    assert found[1]["prompt"] == "the file"
+
+
 def test_one_prompt_is_streamed_to_a_terminal(run, fedlm_here, monkeypatch):
     folder = run[0]
     words = ("generate", folder, "--prompt", "the file", "--max-tokens", "12")
@@ -94,6 +102,8 @@ def test_one_prompt_is_streamed_to_a_terminal(run, fedlm_here, monkeypatch):
         ([], "there is no prompt; give --prompt TEXT"),
         (["--prompt", "a", "--top-k", "3"], "top_k does nothing at temperature 0"),
         (["--prompt", "a", "--max-tokens", "0"], "max_tokens is 0, but must be at least 1"),
+        (["--prompt", "a", "--max-tokens", "2147483648"], "max_tokens is 2147483648, but must be at most"),
+        (["--prompt", "a", "--prompt", "b\udcff"], r"prompt 2 has '\udcff' as its character 2, which is not Unicode"),
         (["--prompts", "nothing.txt"], "nothing.txt: cannot be read"),
     ],
 )

@@ -53,13 +53,15 @@ def test_temperature_0_takes_the_first_of_the_most_likely():
 def test_the_smallest_temperature_and_the_largest_logits_are_numbers():
     found = sampling_logits(np.array([[3e38, -3e38, 2.9e38]], np.float32), Sampling(temperature=1e-39))
     assert found.tolist() == [[0, -np.inf, -np.inf]]
+    assert np.isfinite(sampling_logits(np.array([[3.0, 1.0]], np.float32), Sampling(temperature=1e300))).all()
 
 
 def test_ties_stay_together():
     logits = np.array([2, 1, 2, 1, 0], np.float32)
     assert np.isfinite(keep_top_k(logits, 1)).tolist() == [True, False, True, False, False]
     assert np.isfinite(keep_top_k(logits, 3)).tolist() == [True, True, True, True, False]
-    assert np.isfinite(keep_top_p(logits, 0.1)).tolist() == [True, False, True, False, False]
+    for p in (0.1, 1e-300):
+        assert np.isfinite(keep_top_p(logits, p)).tolist() == [True, False, True, False, False]
 
 
 def test_keeping_everything_changes_nothing():
@@ -79,6 +81,7 @@ def test_keeping_everything_changes_nothing():
         ({"top_k": 3}, "top_k does nothing at temperature 0"),
         ({"top_p": 0.5}, "top_p does nothing at temperature 0"),
         ({"seed": -1}, "seed is -1"),
+        ({"seed": 2**64}, "seed is 18446744073709551616, but must lie between"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):
