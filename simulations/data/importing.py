@@ -208,6 +208,7 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
     skipped = SkippedCounts()
     for summary in summaries:
         skipped.merge(summary.skipped, summary.first_skipped)
+    _refuse_nothing(task.source, summaries, skipped)
     rule = SplitRule.of_source(
         {split for summary in summaries for split in summary.splits}, task.settings.resplit, task.settings.seed
     )
@@ -235,6 +236,18 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
             task.progress("write", done, len(encoded), "groups")
         writer.record_skipped(skipped)
     return read_header(out)
+
+
+def _refuse_nothing(source: Source, summaries: Sequence[RunSummary], skipped: SkippedCounts) -> None:
+    """Raise DataError where nothing is left of a source."""
+    if any(summary.texts for summary in summaries):
+        return
+    places = skipped.first_places()
+    left_out = [f"{count:,} times {reason}, first {places.get(reason)}" for reason, count in skipped.as_dict().items()]
+    raise DataError(
+        f"{', '.join(map(str, source.files()[:3])) or 'the source'}: found no text to import. Left out: "
+        f"{'; '.join(left_out) or 'nothing'}. Mend the input, or name others of its fields."
+    )
 
 
 def _has_completions(summaries: Sequence[RunSummary]) -> bool:

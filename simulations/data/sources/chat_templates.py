@@ -55,7 +55,9 @@ class ChatTemplate(NamedTuple):
         try:
             return self.template.render(messages=messages, add_generation_prompt=answer, **self.special_tokens)
         except Exception as error:  # a template is a program, which may fail in any way
-            raise DataError(f"{place}: the chat template {self.path} refuses it: {error}. Mend the row.") from error
+            raise DataError(
+                f"{place}: the chat template {self.path} refuses it: {_in_a_line(error)}. Mend the row."
+            ) from error
 
 
 def template_files(path: Path) -> list[Path]:
@@ -92,7 +94,7 @@ def load_template(path: Path) -> ChatTemplate:
     source = _in_config(file) if file.suffix == ".json" else _read(file)
     if source is None:
         raise DataError(f"{file}: has no chat_template, expected one. Give the file of a template.")
-    special = {name: _content(config[name]) for name in _SPECIAL if config.get(name) is not None}
+    special = {name: _content(files[-1], name, config[name]) for name in _SPECIAL if config.get(name) is not None}
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -100,8 +102,8 @@ def load_template(path: Path) -> ChatTemplate:
     environment.globals["raise_exception"] = _refuse
     try:
         return ChatTemplate(file, environment.from_string(source), special)
-    except TemplateError as error:
-        raise DataError(f"{file}: is no chat template that can be read ({error}). Give another.") from error
+    except Exception as error:  # Python compiles what Jinja2 makes of it, and refuses loops within too many others
+        raise DataError(f"{file}: is no chat template that can be read ({_in_a_line(error)}). Give another.") from error
 
 
 def _read(path: Path) -> str:
@@ -114,7 +116,7 @@ def _read(path: Path) -> str:
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(_read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: found no JSON ({error}), expected the settings of a tokenizer.") from error
     return config if isinstance(config, dict) else {}
 
@@ -123,13 +125,22 @@ def _in_config(path: Path) -> str | None:
     """Return the template of a tokenizer_config.json, of several the default one; None where it has none."""
     found = _read_config(path).get("chat_template")
     if isinstance(found, list):
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = named.get("default")
+        named = (one for one in found if isinstance(one, dict) and one.get("name") == "default")
+        found = next(named, {}).get("template")
     return found if isinstance(found, str) else None
 
 
-def _content(token: Any) -> str:
-    return str(token["content"] if isinstance(token, dict) else token)
+def _content(path: Path, name: str, token: Any) -> str:
+    content = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(content, str):
+        raise DataError(f"{path}: {name} is {token!r}, expected a text, or an object with the text as its content.")
+    return content
+
+
+def _in_a_line(error: Exception) -> str:
+    """Say what a template has raised, which may hold anything, without what a terminal would take for a command."""
+    said = " ".join(str(error).split()).removesuffix(".")
+    return "".join(character for character in said if character.isprintable()) or type(error).__name__
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **others: Any) -> str:

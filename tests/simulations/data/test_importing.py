@@ -116,6 +116,19 @@ def test_nothing_is_dropped_silently(tmp_path):
     assert sum(split.clients for split in summary.header.splits.values()) == 59
 
 
+def test_an_input_of_which_nothing_is_left_makes_no_store(tmp_path):
+    """Also where a vocabulary is given, so that none has to be trained."""
+    import_made_up(tmp_path / "s", made_up_clients())
+    given = ImportSettings(vocabulary=tmp_path / "s" / "tokenizer.json")
+    for texts, left_out in (
+        ([], "Left out: nothing"),
+        ([ClientText("half", ["\ud800"]), ClientText("blank", [])], "1 times text that is not Unicode, first "),
+    ):
+        with pytest.raises(DataError, match=f"found no text to import.*{left_out}"):
+            import_made_up(tmp_path / "nothing", texts, given)
+        assert not (tmp_path / "nothing").exists()
+
+
 def test_a_clients_texts_are_joined_in_order(tmp_path):
     texts = [
         ClientText("a", ["alpha"], order=2),

@@ -144,6 +144,10 @@ def test_conversations_that_are_none_are_refused(tmp_path, published, messages, 
     ("template", "said"),
     [
         ("{% for m in messages %}", "is no chat template that can be read"),
+        ("{% for m in [1] %}" * 30 + "{% endfor %}" * 30, "is no chat template that can be read"),
+        ("{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}", "is no chat template that can be read"),
+        ("{{ 10 ** 5000 }}", "is no chat template that can be read"),
+        ("{{ raise_exception('one\nline\x1b[31m') }}", r"refuses it: one line\[31m\. Mend the row"),
         ("{{ messages[-1].content }}", "does not write the last message behind those before it"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses it"),
         ("{% for i in range(10 ** 9) %}{% endfor %}", "refuses it"),
@@ -156,6 +160,21 @@ def test_templates_that_do_what_they_should_not_are_refused(tmp_path, template, 
     (tmp_path / "chat_template.jinja").write_text(template)
     with pytest.raises(DataError, match=said):
         load_template(tmp_path / "chat_template.jinja").pair(CHAT, "row 1")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ('{"chat_template": "x", "eos_token": {"text": "</s>"}}', "eos_token is {'text': '</s>'}, expected a text"),
+        ('{"chat_template": [{"name": ["default"], "template": "x"}]}', "has no chat_template"),
+        (100_000 * "[", "found no JSON"),
+    ],
+)
+def test_a_tokenizers_settings_that_are_none_are_named(tmp_path, config, said):
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(config)
+    with pytest.raises(DataError, match=f"tokenizer_config.json: {said}"):
+        load_template(path)
 
 
 @pytest.mark.parametrize("content", [None, "{}", "[", '{"chat_template": [{"name": "tool_use", "template": "x"}]}'])
