@@ -18,7 +18,7 @@ from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
 from fedlm.models.layers import dense, embed, rms_norm, rotary_positions, rotate, soft_cap
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.special_tokens import OWN, SpecialTokens
-from fedlm.models.transformer import softmax_attention_weights
+from fedlm.models.transformer import check_layers, softmax_attention_weights
 
 _DEVIATION = 0.02
 
@@ -69,6 +69,7 @@ class GemmaConfig:
     special_tokens: SpecialTokens = OWN
 
     def __post_init__(self) -> None:
+        check_layers(self.layers)
         if self.heads % self.key_value_heads:
             raise ConfigurationError(
                 f"heads is {self.heads}, but must be a multiple of key_value_heads, {self.key_value_heads}"

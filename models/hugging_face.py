@@ -9,6 +9,7 @@ from fedlm.models.base import Params
 from fedlm.models.bert import BertConfig
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.named_states import StateError, from_state, to_state
+from fedlm.models.transformer import LARGEST_SIZE
 
 _DENSE_OF_BLOCK = {
     "query": "attention.self.query",
@@ -53,7 +54,7 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> BertConfig:
         if document.get(name) not in accepted:
             raise ConfigurationError(f"{name} is {document.get(name)!r}, but only {accepted[0]!r} is known")
     for name in ("vocab_size", *_SIZES.values()):
-        if type(document.get(name)) is not int or document[name] < 1:
+        if type(document.get(name)) is not int or not 1 <= document[name] <= LARGEST_SIZE:
             raise ConfigurationError(f"{name} is {document.get(name)!r}, expected a positive integer")
     # The mask's id is not among those of the data.
     sizes = {ours: document[theirs] for ours, theirs in _SIZES.items()}

@@ -5,12 +5,14 @@ those of one published model of each family, and not of its others.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedlm.models.base import Params
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import GemmaConfig
+from fedlm.models.transformer import LARGEST_SIZE, check_layers
 
 _GELU = "gelu_pytorch_tanh"
 _FULL, _WINDOW = "full_attention", "sliding_attention"
@@ -85,6 +87,7 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> GemmaConfig:
     if document.get("hidden_activation", document.get("hidden_act")) is None:
         raise ConfigurationError(f"has no hidden_activation, expected {_GELU!r}")
     sizes = {ours: _number(document, theirs, int) for ours, theirs in _SIZES.items()}
+    check_layers(sizes["layers"])
     attention_cap = _optional_cap(document, "attn_logit_softcapping")
     if attention_cap is not None and not family.attention_cap:
         raise ConfigurationError(
@@ -106,8 +109,9 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> GemmaConfig:
 
 
 def _number(document: Mapping[str, Any], name: str, kind: type = float) -> Any:
-    value = document.get(name)
-    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)) or value <= 0:
+    value: Any = document.get(name)
+    most = LARGEST_SIZE if type(value) is int else math.inf
+    if type(value) not in (int, kind) or not 0 < value < most:
         found = f"{name} is {value!r}" if name in document else f"has no {name}"
         raise ConfigurationError(f"{found}, expected a positive {'integer' if kind is int else 'number'}")
     return kind(value)
@@ -138,10 +142,10 @@ def _windows(document: Mapping[str, Any], family: _Family, layers: int) -> tuple
     kinds = document.get("layer_types")
     if kinds is None:
         pattern = document.get("sliding_window_pattern", family.window_pattern)
-        if not isinstance(pattern, int) or pattern < 1:
+        if type(pattern) is not int or pattern < 1:
             raise ConfigurationError("has no layer_types, expected which layers have full or sliding attention")
         kinds = [_WINDOW if (layer + 1) % pattern else _FULL for layer in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or not set(kinds) <= {_FULL, _WINDOW}:
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (_FULL, _WINDOW) for kind in kinds):
         raise ConfigurationError(f"layer_types is {str(kinds)[:80]}, expected {layers} times {_FULL} or {_WINDOW}")
     if _WINDOW not in kinds:
         return ()

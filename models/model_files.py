@@ -6,6 +6,7 @@ the special tokens, which are the vocabulary's.
 
 import dataclasses
 import json
+import math
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedlm.models.bert import BertConfig, bert
 from fedlm.models.cifg import CifgConfig, cifg, si_cifg
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import GemmaConfig, gemma
-from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
+from fedlm.models.transformer import LARGEST_SIZE, TransformerConfig, si_transformer, transformer
 
 
 class Architecture(NamedTuple):
@@ -55,10 +56,10 @@ def read_description(document: Any) -> tuple[Callable[[str, Any], Model], Any]:
     Raises:
       ConfigurationError: the architecture is unknown, or a field is missing, unknown or of another type.
     """
-    if not isinstance(document, Mapping) or document.get("architecture") not in ARCHITECTURES:
+    if not isinstance(document, Mapping) or str(document.get("architecture")) not in ARCHITECTURES:
         found = document.get("architecture") if isinstance(document, Mapping) else document
         raise ConfigurationError(f"the architecture is {found!r}, expected one of {', '.join(ARCHITECTURES)}")
-    build, kind = ARCHITECTURES[document["architecture"]]
+    build, kind = ARCHITECTURES[str(document["architecture"])]
     given = document.get("config")
     types = {name: hint for name, hint in typing.get_type_hints(kind).items() if name != _OF_VOCABULARY}
     if not isinstance(given, Mapping) or set(given) != set(types):
@@ -76,7 +77,9 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and all(type(one) is int and one >= 0 for one in value)
     kinds = typing.get_args(hint) or (hint,)
     if type(value) is int and int in kinds:
-        return value > 0
+        return 0 < value <= LARGEST_SIZE
+    if type(value) is float and not math.isfinite(value):
+        return False
     return type(value) in kinds or (type(value) is int and float in kinds)
 
 
@@ -84,7 +87,7 @@ def read_model_file(path: Path) -> tuple[Callable[[str, Any], Model], Any]:
     """Read a file with a description; ConfigurationError where it is missing, or no description."""
     try:
         return read_description(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: cannot be read as a description of a model ({error})") from error
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error

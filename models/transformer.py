@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Decoder, Model, Params
+from fedlm.models.errors import ConfigurationError
 from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
 from fedlm.models.layers import (
     dense,
@@ -28,6 +29,16 @@ from fedlm.models.special_tokens import OWN, SpecialTokens
 
 AttentionWeights = Callable[[jax.Array, jax.Array], jax.Array]
 """Maps (scores [..., queries, keys], mask) to attention weights of the same shape."""
+
+
+MOST_LAYERS, LARGEST_SIZE = 1000, 2**31 - 1
+"""Beyond these a configuration is taken for a damaged one, whose model no memory holds."""
+
+
+def check_layers(layers: int) -> None:
+    """Refuse, as a ConfigurationError, more layers than any model has."""
+    if layers > MOST_LAYERS:
+        raise ConfigurationError(f"layers is {layers}, but must be at most {MOST_LAYERS}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +60,13 @@ class TransformerConfig:
     embedding: int
     mlp: int
     special_tokens: SpecialTokens = OWN
+
+    def __post_init__(self) -> None:
+        check_layers(self.layers)
+        if self.embedding % self.heads:
+            raise ConfigurationError(
+                f"embedding is {self.embedding}, but must be a multiple of heads, which is {self.heads}"
+            )
 
 
 def transformer(name: str, config: TransformerConfig) -> Model:

@@ -21,6 +21,7 @@ from fedlm.models.base import Params
 from fedlm.models.lora import LoraConfig
 from fedlm.models.named_states import own_names, to_state
 from fedlm.models.registry import ModelEntry, find_entry, with_special_tokens
+from fedlm.models.transformer import LARGEST_SIZE
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.weights.adapter_files import adapter_tensors, write_adapters
@@ -157,7 +158,7 @@ def export_model(
     kinds = _dtypes(stored, dtype)
     state = to_state(params, layout.names, layout.own)
     own = to_state(own_names(params), layout.names, own=True)
-    tensors = {name: _as(array, kinds[str(own[name])]) for name, array in state.items()}
+    tensors = {name: _as(name, array, kinds[str(own[name])]) for name, array in state.items()}
     used = sorted({array.dtype.name for array in tensors.values()})
     if layout.own is False:
         config |= {"dtype": used[0]} if len(used) == 1 else {}
@@ -183,7 +184,7 @@ def _export_adapters(stored: StoredModel, out: Path, dtype: Dtype) -> ExportedMo
         layout = own_layout(stored.entry)
     kind = "float32" if dtype == "auto" else dtype
     named = adapter_tensors(stored.adapters.params, layout.names)
-    tensors = {name: _as(array, kind) for name, array in named.items()}
+    tensors = {name: _as(name, array, kind) for name, array in named.items()}
     base = str(settings_in(stored.about)["init_from"])
     with made_whole(out) as made:
         write_adapters(made, stored.adapters.config, tensors, base, layout.model.objective)
@@ -194,8 +195,9 @@ def _export_adapters(stored: StoredModel, out: Path, dtype: Dtype) -> ExportedMo
 
 def _check_shape(entry: ModelEntry, batch_size: int, length: int) -> None:
     for name, number in (("batch_size", batch_size), ("length", length)):
-        if number < 1:
-            raise ConfigurationError(f"{name} is {number}, but must be at least 1")
+        if not 1 <= number <= LARGEST_SIZE:
+            most = "at least 1" if number < 1 else f"at most {LARGEST_SIZE}"
+            raise ConfigurationError(f"{name} is {number}, but must be {most}")
     longest = getattr(entry.config, "max_length", length)
     if length > longest:
         raise ConfigurationError(f"length is {length}, but this model is for at most {longest} tokens")
@@ -207,10 +209,19 @@ def _dtypes(stored: StoredModel, dtype: Dtype) -> dict[str, str]:
     return {name: known.get(name, "float32" if dtype == "auto" else dtype) for name in names}
 
 
-def _as(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+def _as(name: str, array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Round a tensor. Raises ConfigurationError where a number becomes infinite."""
     import ml_dtypes  # noqa: F401 - tells NumPy of bfloat16
 
-    return np.asarray(array).astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        rounded = np.asarray(array).astype(dtype, copy=False)
+    lost = np.isfinite(array) & ~np.isfinite(rounded)
+    if lost.any():
+        raise ConfigurationError(
+            f"dtype is {dtype}, in which {lost.sum():,} numbers of the tensor {name} would be infinite; give bfloat16 "
+            "or float32"
+        )
+    return rounded
 
 
 class _Original(NamedTuple):

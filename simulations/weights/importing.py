@@ -70,6 +70,8 @@ def import_model(folder: Path, out: Path, claim: PublisherClaim | None = None) -
         raise DataError(f"{folder}: there is no such folder; give that of a model, with config.json and safetensors")
     layout = read_layout(folder)
     tensors = open_tensors(folder)
+    # Before the tokenizer, which is made as large as the table is said to be.
+    _check(folder, layout, tensors)
     masked = layout.model.objective == "masked"
     adopted = adopt_tokenizer(folder / TOKENIZER_FILE, layout.rows, masked)
     params, dtypes = _read(folder, layout, tensors, adopted)
@@ -90,34 +92,46 @@ def import_model(folder: Path, out: Path, claim: PublisherClaim | None = None) -
     return ImportedModel(name, parameter_count(layout.model), size, dict(Counter(dtypes.values())))
 
 
-def _read(
-    folder: Path, layout: Layout, tensors: dict[str, Tensor], adopted: AdoptedTokenizer
-) -> tuple[Params, dict[str, str]]:
-    """Read the parameters, with the rows of the vocabulary in our order, and say of which type each was."""
+def _check(folder: Path, layout: Layout, tensors: dict[str, Tensor]) -> None:
+    """Raise DataError unless the tensors are a model's, by names and shapes. Old names get their new ones beside
+    them."""
     for name in list(tensors):
         stem, _, ending = name.rpartition(".")
         if ending in _OLD_ENDINGS:
             tensors.setdefault(f"{stem}.{_OLD_ENDINGS[ending]}", tensors[name])
     try:
-        like = layout.like()
         missing = [name for name in jax.tree_util.tree_leaves(layout.names) if name not in tensors]
         if missing:
             raise StateError(f"has no tensor {', '.join(missing[:3])}; expected the parameters of {layout.what}")
-        check_shapes(tensors, layout.names, like, layout.own)
+        check_shapes(tensors, layout.names, layout.like(), layout.own)
         check_tied(tensors, layout.tied)
-        params = from_state(tensors, layout.names, layout.what, layout.own)
     except StateError as error:
         raise DataError(
             f"{folder}: {error}; its weights and its config.json are of two models, or not whole"
         ) from error
     used = {*jax.tree_util.tree_leaves(layout.names), *layout.tied}
-    further = [name for name in tensors if name.startswith("model.layers.") and name not in used]
+    used |= {f"{name.rpartition('.')[0]}.{old}" for name in used for old in _OLD_ENDINGS}
+    further = [name for name in tensors if name.startswith(layout.all_used) and name not in used]
     if further:
         raise DataError(
             f"{folder}: has the tensor {further[0]}, which {layout.what} with this config.json has no use for; the two "
             "are of different models"
         )
-    dtypes = jax.tree_util.tree_map(lambda own, theirs: (own, tensors[theirs].dtype), own_names(like), layout.names)
+
+
+def _read(
+    folder: Path, layout: Layout, tensors: dict[str, Tensor], adopted: AdoptedTokenizer
+) -> tuple[Params, dict[str, str]]:
+    """Read the parameters, with the rows of the vocabulary in our order, and say of which type each was."""
+    params = from_state(tensors, layout.names, layout.what, layout.own)
+    for name, array in zip(*map(jax.tree_util.tree_leaves, (layout.names, params)), strict=True):
+        if not np.isfinite(array).all():
+            raise DataError(
+                f"{folder}: tensor {name} has {np.size(array) - np.isfinite(array).sum():,} values that are no finite "
+                "numbers, expected none; fetch the model again, or take an earlier checkpoint of its training"
+            )
+    own = own_names(layout.names)
+    dtypes = jax.tree_util.tree_map(lambda own, theirs: (own, tensors[theirs].dtype), own, layout.names)
     if adopted.rows is not None:
         params = reorder_rows(params, adopted.rows)
     return params, dict(jax.tree_util.tree_leaves(dtypes, is_leaf=lambda leaf: isinstance(leaf, tuple)))

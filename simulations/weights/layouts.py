@@ -35,6 +35,7 @@ class Layout(NamedTuple):
     tied: Mapping[str, str]  # tensors that may be there as well, and what they equal
     what: str  # whose parameters, for messages
     own: bool  # whether kernels are [inputs, outputs]
+    all_used: str  # how names begin of which there must be no others
 
     @property
     def model(self) -> Model:
@@ -53,7 +54,7 @@ class Layout(NamedTuple):
 
 def _of_bert(config: Any) -> Layout:
     names = hugging_face.names_in_hugging_face(config.layers)
-    return Layout(ModelEntry(bert, config), names, hugging_face.TIED, "a BertForMaskedLM", own=False)
+    return Layout(ModelEntry(bert, config), names, hugging_face.TIED, "a BertForMaskedLM", False, "bert.encoder.layer.")
 
 
 def _of_gemma(config: Any) -> Layout:
@@ -61,7 +62,7 @@ def _of_gemma(config: Any) -> Layout:
         hugging_face_gemma.names_in_hugging_face(config),
         {hugging_face_gemma.HEAD: hugging_face_gemma.EMBEDDING},
     )
-    return Layout(ModelEntry(gemma, config), names, tied, "a Gemma decoder", own=False)
+    return Layout(ModelEntry(gemma, config), names, tied, "a Gemma decoder", False, "model.layers.")
 
 
 class _Family(NamedTuple):
@@ -88,7 +89,7 @@ def read_layout(folder: Path) -> Layout:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file; give the folder of a model, with its config.json") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({error}), expected a model's configuration in JSON") from error
     if not isinstance(document, dict):
         raise DataError(f"{path}: found a {type(document).__name__}, expected a model's configuration, an object")
@@ -112,7 +113,7 @@ def read_layout(folder: Path) -> Layout:
 def own_layout(entry: ModelEntry) -> Layout:
     """Lay a model out as our own format does."""
     like = jax.eval_shape(entry.build("own", entry.config).init, jax.random.key(0))
-    return Layout(entry, own_names(like), {}, f"a {describe_model(*entry)['architecture']}", own=True)
+    return Layout(entry, own_names(like), {}, f"a {describe_model(*entry)['architecture']}", True, "")
 
 
 def own_config(entry: ModelEntry, special_tokens: SpecialTokens) -> dict[str, Any]:

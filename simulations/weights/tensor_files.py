@@ -78,7 +78,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     try:
         found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         where = {str(name): str(file) for name, file in found.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{index}: cannot be read ({error!r}), expected an object `weight_map`; fetch it again"
         ) from error

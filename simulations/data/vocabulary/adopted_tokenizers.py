@@ -1,6 +1,7 @@
 """Tokenizers of published models, made into ones of ours: no text encodes to PAD, BOS or EOS."""
 
 import copy
+import itertools
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +64,7 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path}: there is no such file; a tokenizer.json is needed, which `AutoTokenizer.from_pretrained(FOLDER)"
             ".save_pretrained(FOLDER)` of transformers makes of any other form"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({error}), expected a tokenizer in JSON") from error
     vocabulary = (definition.get("model") or {}).get("vocab") if isinstance(definition, dict) else None
     if not isinstance(vocabulary, dict):
@@ -80,7 +81,12 @@ def _stripped(definition: dict[str, Any], vocabulary: dict[str, int]) -> dict[st
 def _fill(vocabulary: dict[str, int], size: int) -> dict[str, int]:
     """Name the ids that no token has."""
     used = set(vocabulary.values())
-    if len(used) != len(vocabulary) or max(used) >= size:
+    if len(used) != len(vocabulary):
+        ids = sorted(vocabulary.values())
+        twice = next(id_ for id_, following in itertools.pairwise(ids) if id_ == following)
+        named = [token for token, id_ in vocabulary.items() if id_ == twice]
+        raise DataError(f"the tokens {', '.join(map(repr, named))} have the same id, {twice}, expected one token an id")
+    if max(used) >= size:
         raise DataError(f"its ids go up to {max(used)}, but the model has {size} rows; give the model's own tokenizer")
     return vocabulary | {f"[no token {id_}]": id_ for id_ in range(size) if id_ not in used}
 

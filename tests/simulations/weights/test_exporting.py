@@ -28,7 +28,7 @@ from fedlm.simulations.pretraining.run import run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.weights.exporting import export_model, read_run
 from fedlm.simulations.weights.importing import import_model
-from fedlm.simulations.weights.tensor_files import open_tensors
+from fedlm.simulations.weights.tensor_files import open_tensors, write_tensors
 from tests.simulations.weights.published_models import BERT, built, publish
 
 ROOT = Path(__file__).parents[3]
@@ -124,7 +124,7 @@ def run_program(artifact, arguments):
     return np.asarray(program.execute_sharded(placed).disassemble_into_single_device_arrays()[0][0])
 
 
-@pytest.mark.parametrize("change", [{"length": 17}, {"length": 0}, {"batch_size": 0}])
+@pytest.mark.parametrize("change", [{"length": 17}, {"length": 0}, {"batch_size": 0}, {"batch_size": 10**30}])
 def test_a_program_of_no_shape_is_refused(tmp_path, change):
     publish(tmp_path / "published", GOLDEN["released"]["config"])
     import_model(tmp_path / "published", tmp_path / "run")
@@ -137,6 +137,17 @@ def test_a_rounded_type_can_be_asked_for(small_store, tmp_path):
     assert export_model(tmp_path / "run", tmp_path / "out", "safetensors", "bfloat16").dtypes == ("bfloat16",)
     table = np.asarray(open_tensors(tmp_path / "out")["embedding.table"])
     np.testing.assert_array_equal(table, np.asarray(params["embedding"]["table"]).astype(table.dtype))
+
+
+def test_a_type_that_cannot_hold_the_numbers_is_refused(tmp_path):
+    state = publish(tmp_path / "published", GOLDEN["gemma2"]["config"])
+    state["model.norm.weight"][3] = 1e5
+    write_tensors(tmp_path / "published", state)
+    import_model(tmp_path / "published", tmp_path / "run")
+    with pytest.raises(ConfigurationError, match=r"in which 1 numbers of the tensor model\.norm\.weight would be"):
+        export_model(tmp_path / "run", tmp_path / "out", "huggingface", "float16")
+    assert not (tmp_path / "out").exists()
+    assert export_model(tmp_path / "run", tmp_path / "out", "huggingface", "bfloat16").files
 
 
 def test_a_tokenizer_that_is_gone_is_asked_for(small_store, tmp_path):

@@ -14,7 +14,7 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.models.special_tokens import GEMMA, OWN
 from fedlm.simulations.weights.exporting import export_model, read_run
 from fedlm.simulations.weights.importing import import_model
-from fedlm.simulations.weights.tensor_files import open_tensors
+from fedlm.simulations.weights.tensor_files import open_tensors, write_tensors
 from tests.simulations.weights.published_models import BERT, BERTS_TOKENS, built, publish
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "models" / "gemma_logits.json").read_text())["models"]
@@ -153,6 +153,12 @@ def test_pickles_are_never_read(copied, tmp_path):
         ({"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}, r"has the tensor model\.layers\.2\."),
         ({"model_type": "vaultgemma", "rope_parameters": {"rope_theta": 10.0}}, "has no use for"),
         ({"attention_bias": True}, "attention_bias is True"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan, expected a positive number"),
+        ({"final_logit_softcapping": float("inf")}, "final_logit_softcapping is inf, expected a positive number"),
+        ({"vocab_size": 10**9}, r"embed_tokens.weight is \(19, 12\), but the configuration says \(1000000000, 12\)"),
+        ({"vocab_size": 10**30}, "vocab_size is 1000000000000000000000000000000, expected a positive integer"),
+        ({"num_hidden_layers": 10**8}, "layers is 100000000, but must be at most 1000"),
+        ({"layer_types": [{}, {}, {}]}, r"layer_types is \[{}, {}, {}\], expected 3 times"),
     ],
 )
 def test_a_configuration_of_another_model_is_refused(copied, tmp_path, change, message):
@@ -166,6 +172,15 @@ def test_a_configuration_of_another_model_is_refused(copied, tmp_path, change, m
     ("name", "content", "message"),
     [
         ("config.json", "{", "config.json: cannot be read"),
+        ("config.json", 100_000 * "[", "config.json: cannot be read"),
+        (
+            "config.json",
+            '{"format": "fedlm-model", "format_version": 1, "model": {"architecture": []}}',
+            "architecture is",
+        ),
+        ("model.safetensors.index.json", 100_000 * "[", "index.json: cannot be read"),
+        ("tokenizer.json", 100_000 * "[", "tokenizer.json: cannot be read"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": 1, "b": 2, "c": 2}}}', "the tokens 'b', 'c' have the same id, 2"),
         ("config.json", "[]", "found a list, expected a model's configuration"),
         ("config.json", '{"format": "fedlm-model", "format_version": 2}', "format_version is 2"),
         ("tokenizer.json", "[1]", "found no model with a vocabulary"),
@@ -177,6 +192,35 @@ def test_damaged_files_are_named(copied, tmp_path, name, content, message):
     (copied / name).write_text(content)
     with pytest.raises(DataError, match=message):
         import_model(copied, tmp_path / "run")
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_no_numbers_are_refused(tmp_path, value):
+    state = publish(tmp_path / "published", GOLDEN["gemma2"]["config"])
+    state["model.norm.weight"][[2, 5]] = value
+    write_tensors(tmp_path / "published", state)
+    with pytest.raises(DataError, match=r"tensor model\.norm\.weight has 2 values that are no finite numbers"):
+        import_model(tmp_path / "published", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_bert_with_further_layers_or_other_heads_is_refused(tmp_path):
+    state = publish(tmp_path / "published", BERT)
+    state["bert.encoder.layer.1.output.dense.bias"] = np.zeros(8, np.float32)
+    write_tensors(tmp_path / "published", state)
+    with pytest.raises(DataError, match=r"has the tensor bert\.encoder\.layer\.1\.output\.dense\.bias, which"):
+        import_model(tmp_path / "published", tmp_path / "run")
+    (tmp_path / "published" / "config.json").write_text(json.dumps(BERT | {"num_attention_heads": 3}))
+    with pytest.raises(DataError, match="embedding is 8, but must be a multiple of heads, which is 3"):
+        import_model(tmp_path / "published", tmp_path / "run")
+
+
+def test_our_own_layout_has_no_other_tensors(gemma3, tmp_path):
+    export_model(gemma3[0] / "run", tmp_path / "own", "safetensors")
+    tensors = {name: np.asarray(tensor) for name, tensor in open_tensors(tmp_path / "own").items()}
+    write_tensors(tmp_path / "own", tensors | {"blocks.3.query.kernel": np.zeros(3, np.float32)})
+    with pytest.raises(DataError, match=r"has the tensor blocks\.3\.query\.kernel, which a gemma with this"):
+        import_model(tmp_path / "own", tmp_path / "run")
 
 
 def test_nothing_is_written_over(copied, gemma3, tmp_path):
