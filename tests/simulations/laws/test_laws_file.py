@@ -1,0 +1,114 @@
+import dataclasses
+import functools
+import json
+
+import numpy as np
+import pytest
+
+from fedlm.fl_core.errors import DataError
+from fedlm.simulations.laws.forms.fitting import fit_form
+from fedlm.simulations.laws.forms.registry import FORMS
+from fedlm.simulations.laws.laws_file import Laws, read_laws, write_laws
+from fedlm.simulations.laws.surface_fit import fit_surface
+from fedlm.simulations.laws.surface_settings import SurfaceSettings
+from tests.support.synthetic_laws import SMALL, Truth
+
+MEASUREMENTS = SMALL.measure(Truth(batch_size=32))
+
+
+@functools.cache
+def whole_laws():
+    form = FORMS["chinchilla"]
+    return Laws(
+        surface=fit_surface(MEASUREMENTS, SurfaceSettings(draws=3)),
+        forms={"chinchilla": fit_form(form, MEASUREMENTS, starts=2, draws=2)},
+        held_out={"cells": {"mean_relative_error": 0.1 + 0.2}},
+        source={"file": "measurements.parquet"},
+        task={"length": 32},
+    )
+
+
+def same(one, other):
+    for part in dataclasses.fields(one):
+        mine, theirs = getattr(one, part.name), getattr(other, part.name)
+        if isinstance(mine, np.ndarray):
+            assert mine.dtype == theirs.dtype == np.float64, part.name
+            assert np.array_equal(mine, theirs, equal_nan=True), part.name
+        else:
+            assert mine == theirs, part.name
+            assert type(mine) is type(theirs), part.name
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("draws", [0, 3])
+    @pytest.mark.parametrize("kept", ["all", "without the largest noise of a model", "without noise", "noise alone"])
+    def test_bit_for_bit(self, tmp_path, kept, draws):
+        ratio = MEASUREMENTS.noise_batch_ratio
+        rows = {
+            "all": ratio >= 0,
+            "without the largest noise of a model": (ratio < 2.0**-6) | (MEASUREMENTS.model != "model2"),
+            "without noise": ratio == 0,
+            "noise alone": ratio > 0,
+        }[kept]
+        surface = fit_surface(MEASUREMENTS.where(rows), SurfaceSettings(draws=draws, method="code"))
+        write_laws(Laws(surface), tmp_path / "laws.json")
+        same(surface, read_laws(tmp_path / "laws.json").surface)
+        before = (tmp_path / "laws.json").read_bytes()
+        write_laws(read_laws(tmp_path / "laws.json"), tmp_path / "laws.json")
+        assert (tmp_path / "laws.json").read_bytes() == before
+
+    def test_all_parts(self, tmp_path):
+        laws = whole_laws()
+        write_laws(laws, tmp_path / "laws.json")
+        found = read_laws(tmp_path / "laws.json")
+        assert dataclasses.replace(found, surface=None) == dataclasses.replace(laws, surface=None)
+
+    def test_no_surface(self, tmp_path):
+        write_laws(Laws(None), tmp_path / "laws.json")
+        assert read_laws(tmp_path / "laws.json") == Laws(None)
+
+
+class TestOtherFiles:
+    @pytest.fixture
+    def document(self, tmp_path):
+        write_laws(whole_laws(), tmp_path / "laws.json")
+        return json.loads((tmp_path / "laws.json").read_text())
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (
+                lambda document: document.update(kind="a story"),
+                "is no file of laws, expected one that `fedlm laws fit`",
+            ),
+            (lambda document: document.update(version=2), "is of version 2, expected 1. Fit again"),
+            (lambda document: document.pop("forms"), "is damaged, it has no 'forms'"),
+            (lambda document: document["surface"].pop("loss"), "is damaged, it has no 'loss'"),
+            (
+                lambda document: document["surface"]["loss"].pop(),
+                r"surface.loss has the shape \(4, 38, 5\), expected \(5,",
+            ),
+            (lambda document: document["surface"]["loss"][0].pop(), "is damaged"),
+            (lambda document: document["surface"]["steps"].reverse(), "surface.steps does not ascend from above 0"),
+            (lambda document: document["surface"].update(parameters="many"), "is damaged"),
+            (lambda document: document["forms"].update(chinchilla={}), "is damaged"),
+            (lambda document: document.update(surface=[]), "is damaged"),
+        ],
+    )
+    def test_damaged_and_foreign_documents_are_refused(self, tmp_path, document, change, message):
+        change(document)
+        (tmp_path / "laws.json").write_text(json.dumps(document))
+        with pytest.raises(DataError, match=message) as error:
+            read_laws(tmp_path / "laws.json")
+        assert str(error.value).startswith(f"{tmp_path / 'laws.json'}: ")
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize("content", [b"", b"PAR1\xff\x00", b"[" * 100_000, b'{"kind": "fedlm scaling laws", "ver'])
+    def test_what_is_no_json_is_refused(self, tmp_path, content):
+        (tmp_path / "laws.json").write_bytes(content)
+        with pytest.raises(DataError, match=r"is damaged, not JSON \(.*\). Fit again with `fedlm laws fit`."):
+            read_laws(tmp_path / "laws.json")
+
+    def test_a_missing_file_is_refused(self, tmp_path):
+        with pytest.raises(DataError, match=r"cannot be read \(No such file or directory\), expected a file of `fedlm"):
+            read_laws(tmp_path / "laws.json")
