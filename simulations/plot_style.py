@@ -23,9 +23,9 @@ WIDTH = 5.8
 _SETTINGS: Any = {"svg.fonttype": "path", "svg.hashsalt": "fedlm", "hatch.linewidth": 0.8}
 
 
-def new_figure(height: float) -> Figure:
-    """Make an empty figure of the report's width, independent of pyplot's state; its height is in inches."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """Make an empty figure, of the report's width unless told, independent of pyplot's state; both are in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

@@ -1,0 +1,120 @@
+"""Loss against epsilon: the best training for each, beside trainings whose model and steps are fixed beforehand."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fedlm.simulations.laws.figures.allocation import QUANTITIES
+from fedlm.simulations.laws.figures.axes import (
+    DASHES,
+    colour,
+    head,
+    label_axes,
+    legend_below,
+    point_style,
+    short_number,
+)
+from fedlm.simulations.laws.figures.searching import (
+    DELTA,
+    Budgets,
+    TrainingSearch,
+    noise_batch_ratios,
+    shown_computes,
+)
+from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress, table_of
+from fedlm.simulations.laws.surface import LossSurface
+from fedlm.simulations.plot_style import new_figure
+
+
+class Baseline(NamedTuple):
+    """A training that is fixed before its epsilon is known.
+
+    Attributes:
+      name: of the model.
+      parameters: M.
+      steps: T.
+    """
+
+    name: str
+    parameters: float
+    steps: int
+
+
+PUBLISHED = (Baseline("BertLarge", 335e6, 7500), Baseline("BertMedium", 41e6, 5000), Baseline("BertTiny", 4.6e6, 2500))
+EXAMPLES = 1e7
+
+
+def baselines_of(surface: LossSurface) -> tuple[Baseline, ...]:
+    """Return the paper's baselines where the surface has their models, else its largest, middle and smallest model.
+
+    The steps of these are a half, a third and a sixth of the measured ones, for 3 : 2 : 1 as in the paper.
+    """
+    least, most = surface.parameters[[0, -1]]
+    if least <= PUBLISHED[-1].parameters and PUBLISHED[0].parameters <= most:
+        return PUBLISHED
+    chosen = dict.fromkeys((len(surface.models) - 1, len(surface.models) // 2, 0))
+    return tuple(
+        Baseline(surface.models[place], float(surface.parameters[place]), int(surface.measured_steps // part))
+        for place, part in zip(chosen, (2, 3, 6), strict=False)
+    )
+
+
+def baseline_table(search: TrainingSearch, progress: Progress = no_progress) -> Table:
+    """Tabulate losses by epsilon, 1 to 8,192: best trainings at a compute and a fifth of it, and fixed trainings."""
+    surface = search.surface
+    compute = shown_computes(surface)[1]
+    epsilons = [2.0**exponent for exponent in range(14)]
+    best = [Budgets(EXAMPLES, epsilon, DELTA, part * compute) for part in (1.0, 0.2) for epsilon in epsilons]
+    rows = [
+        {"training": f"best for each epsilon, C = {short_number(row['compute'])} FLOPs", "fixed": 0.0}
+        | {name: row[name] for name in _COLUMNS}
+        for row in search.table(best, progress).rows()
+    ]
+    for one in baselines_of(surface):
+        batch_size = fixed_batch_size(compute, one.parameters, one.steps, surface.length)
+        words = f"{one.name}, T = {one.steps:,}, B = {batch_size:,}"
+        for epsilon in epsilons:
+            budgets = Budgets(EXAMPLES, epsilon, DELTA, compute)
+            ratio = noise_batch_ratios(surface, budgets, np.array([batch_size * 1.0]), np.array([one.steps * 1.0]))
+            point = one.parameters, one.steps, ratio[0]
+            low, high = surface.band(*point)
+            rows.append(
+                {"training": words, "fixed": 1.0, **budgets._asdict(), "parameters": one.parameters}
+                | {"batch_size": batch_size, "steps": one.steps, "noise_batch_ratio": ratio[0]}
+                | {"loss": surface.predict(*point).item(), "loss_low": low.item(), "loss_high": high.item()}
+            )
+    return table_of({name: np.nan if value is None else value for name, value in row.items()} for row in rows)
+
+
+_COLUMNS = (
+    *Budgets._fields,
+    *("parameters", "batch_size", "steps", "noise_batch_ratio", "loss", "loss_low", "loss_high"),
+)
+
+
+def draw_baselines(table: Table) -> Figure:
+    """Draw loss against epsilon, a line a `training`: chosen for each epsilon solid, fixed ones dashed."""
+    figure = new_figure(4.6)
+    axes = figure.add_subplot()
+    handles = []
+    for number, training in enumerate(table.values("training")):
+        part = table.where(training=training)
+        fixed = bool(part["fixed"][0])
+        style = point_style(number, linestyle=DASHES[1] if fixed else "-", linewidth=1.7)
+        axes.plot(part["epsilon"], part["loss"], zorder=3, **style)
+        if not fixed:
+            low, high = part["loss_low"], part["loss_high"]
+            axes.fill_between(part["epsilon"], low, high, color=colour(number), alpha=0.15, linewidth=0)
+        handles.append(Line2D([], [], label=training, **style))
+    axes.set_xscale("log", base=2)
+    label_axes(axes, f"epsilon (at delta {short_number(table['delta'][0])})", QUANTITIES["loss"])
+    legend_below(figure, handles, columns=1)
+    head(figure, f"Loss by epsilon, for N = {short_number(table['examples'][0])}: chosen and fixed trainings")
+    return figure
+
+
+def fixed_batch_size(compute: float, parameters: float, steps: float, length: int) -> int:
+    """Say what batch uses up the compute: B = C / (6 M T S) (McKenna et al. 2025, section 4.4), at least 1."""
+    return max(1, int(np.floor(compute / (6 * parameters * steps * length))))

@@ -1,0 +1,86 @@
+"""What a picture of scaling laws is: a table computed from what is known, and the drawing of that table."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.laws.figures.searching import TrainingSearch
+from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress
+from fedlm.simulations.laws.forms.fitted_form import FittedForm
+from fedlm.simulations.laws.measurements import Measurements
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What pictures are made of, as far as there is any.
+
+    Attributes:
+      search: of best trainings on a surface of losses; None without one.
+      forms: the fitted parametric laws, by name.
+      measurements: that laws were fitted to; None where they are not at hand.
+    """
+
+    search: TrainingSearch | None = None
+    forms: Mapping[str, FittedForm] = field(default_factory=dict)
+    measurements: Measurements | None = None
+
+    def losses(self, parameters: Any, steps: Any, noise_batch_ratio: Any) -> np.ndarray:
+        """Predict losses of trainings; NaN where there is no surface, or where it does not reach."""
+        if self.search is None:
+            shapes = (np.shape(one) for one in (parameters, steps, noise_batch_ratio))
+            return np.full(np.broadcast_shapes(*shapes), np.nan)
+        return self.search.surface.predict(parameters, steps, noise_batch_ratio)
+
+
+@dataclass(frozen=True)
+class LawFigure:
+    """A picture.
+
+    Attributes:
+      name: by which it is asked for, and of its file.
+      caption: what to see in it, and where the paper has it.
+      tabulate: computes its numbers.
+      draw: draws them.
+      surface: whether it needs a surface of losses.
+      measurements: whether it needs the measurements.
+      forms: parametric laws that it needs.
+      wide: whether it wants the whole width of a page.
+    """
+
+    name: str
+    caption: str
+    tabulate: Callable[[Evidence, Progress], Table]
+    draw: Callable[[Table], Figure]
+    surface: bool = False
+    measurements: bool = False
+    forms: tuple[str, ...] = ()
+    wide: bool = False
+
+    def missing(self, evidence: Evidence) -> str | None:
+        """Say what is missing to draw it; None where all is there."""
+        if self.surface and evidence.search is None:
+            return "needs a file of laws with a surface of losses; make one with `fedlm laws fit`"
+        if lacking := [name for name in self.forms if name not in evidence.forms]:
+            return f"needs the fitted form {', '.join(lacking)}; fit it with `fedlm laws fit`"
+        if self.measurements and evidence.measurements is None:
+            return "needs the measurements that the laws were fitted to; give them with --measurements"
+        return None
+
+    def table(self, evidence: Evidence, progress: Progress = no_progress) -> Table:
+        """Compute its numbers.
+
+        Raises:
+          ConfigurationError: something is missing, or nothing of it is within the grid.
+        """
+        if missing := self.missing(evidence):
+            raise ConfigurationError(f"{self.name} {missing}")
+        table = self.tabulate(evidence, progress)
+        if not len(table):
+            raise ConfigurationError(f"{self.name} has nothing to show: the measurements have no rows that it is about")
+        if "loss" in table.columns and self.surface and not np.isfinite(table["loss"]).any():
+            raise ConfigurationError(f"{self.name} has nothing to show: its budgets are all outside of the laws' grid")
+        return table

@@ -1,0 +1,142 @@
+"""The pictures of scaling laws by name: a new one is a file and an entry."""
+
+import numpy as np
+
+from fedlm.simulations.laws.figures import (
+    advantage_by_batch,
+    allocation,
+    baselines,
+    form_optima,
+    loss_by_noise,
+    noise_fields,
+    observed_predicted,
+    one_choice,
+    saturation,
+)
+from fedlm.simulations.laws.figures.figure import Evidence, LawFigure
+from fedlm.simulations.laws.figures.searching import EXAMPLES, TrainingSearch
+from fedlm.simulations.laws.figures.tables import Progress, Table
+from fedlm.simulations.laws.measurements import Measurements
+
+_L1, _L2 = "mckenna_l1", "mckenna_l2"
+_FAINT = "Faint lines: the best training lies at an end of the grid, where a larger grid might have a better one."
+_BANDS = f"Shaded: for the loss, its band of 90 %; for the choices, where the loss is within 1 % of the best. {_FAINT}"
+
+
+def _search(evidence: Evidence) -> TrainingSearch:
+    assert evidence.search is not None
+    return evidence.search
+
+
+def _measured(evidence: Evidence) -> Measurements:
+    assert evidence.measurements is not None
+    return evidence.measurements
+
+
+def _advantage(evidence: Evidence, progress: Progress) -> Table:
+    surface = None if evidence.search is None else evidence.search.surface
+    trainings = advantage_by_batch.trainings_of(surface)
+    return advantage_by_batch.advantage_table(evidence.losses, progress, trainings)
+
+
+def _observed(form: str) -> LawFigure:
+    number = {_L1: 16, _L2: 18}[form]
+    return LawFigure(
+        f"figure{number}",
+        f"Each block's measured loss by what the parametric law {form} gives it (McKenna et al. 2025, figure "
+        f"{number}). Hollow points are rows that the law was not fitted to.",
+        lambda evidence, progress: observed_predicted.observed_table(_measured(evidence), evidence.forms[form]),
+        observed_predicted.draw_observed,
+        measurements=True,
+        forms=(form,),
+    )
+
+
+def _form_optima(evidence: Evidence, progress: Progress) -> Table:
+    surface = _search(evidence).surface
+    ratios = surface.noise_batch_ratios
+    chosen = [0.0, *(float(ratios[place]) for place in np.unique(np.linspace(0, len(ratios) - 1, 4).astype(int)))]
+    return form_optima.optimum_table(evidence.forms[_L2], _search(evidence).computes.tolist(), chosen, surface.length)
+
+
+_ALL = (
+    LawFigure(
+        "figure1",
+        f"What to train for a compute at 100 million examples (McKenna et al. 2025, figure 1). {_BANDS}",
+        lambda evidence, progress: allocation.allocation_table(_search(evidence), (1e8,), progress),
+        allocation.draw_allocation,
+        surface=True,
+    ),
+    LawFigure(
+        "figure3",
+        "Best loss by compute, and tokens a parameter (McKenna et al. 2025, figure 3). A ring marks the least compute "
+        f"whose loss is within 1 % of the best, with its parameters. {_FAINT}",
+        lambda evidence, progress: saturation.saturation_table(_search(evidence), progress),
+        saturation.draw_saturation,
+        surface=True,
+    ),
+    LawFigure(
+        "figure4",
+        "What doubling each of two budgets takes off the noise-batch ratio (McKenna et al. 2025, figure 4): accounting "
+        "alone, for Poisson sampling, add-or-remove of an example. Length 1 halves the ratio.",
+        lambda evidence, progress: noise_fields.noise_field_table(),
+        noise_fields.draw_noise_fields,
+    ),
+    LawFigure(
+        "figure5",
+        "Loss by epsilon of the best training at a compute, at a fifth of it, and of fixed trainings at that compute "
+        "(McKenna et al. 2025, figure 5).",
+        lambda evidence, progress: baselines.baseline_table(_search(evidence), progress),
+        baselines.draw_baselines,
+        surface=True,
+    ),
+    LawFigure(
+        "figure6",
+        "What a wrong choice of steps, parameters or batch costs, the others being chosen best for it (McKenna et al. "
+        "2025, figure 6).",
+        lambda evidence, progress: one_choice.one_choice_table(_search(evidence), progress),
+        one_choice.draw_one_choice,
+        surface=True,
+        wide=True,
+    ),
+    LawFigure(
+        "figure13",
+        f"As figure 1, for 1 million to 1 billion examples (McKenna et al. 2025, figure 13). {_BANDS}",
+        lambda evidence, progress: allocation.allocation_table(_search(evidence), EXAMPLES, progress),
+        allocation.draw_allocation_by_examples,
+        surface=True,
+        wide=True,
+    ),
+    LawFigure(
+        "figure15",
+        "What an attacker can gain over a guess of one example's membership, by the batch, at equal epsilon and "
+        "compute: delta at epsilon 0 of the privacy profile, an upper bound (McKenna et al. 2025, figure 15, which "
+        "does not say its number of examples). With a surface that reaches there, the loss too.",
+        _advantage,
+        advantage_by_batch.draw_advantage,
+    ),
+    _observed(_L1),
+    LawFigure(
+        "figure17",
+        "Loss at the last step by the noise-batch ratio: measured, and as the parametric laws have it (McKenna et al. "
+        "2025, appendix E).",
+        lambda evidence, progress: loss_by_noise.noise_table(
+            _measured(evidence), [evidence.forms[_L1], evidence.forms[_L2]]
+        ),
+        loss_by_noise.draw_loss_by_noise,
+        measurements=True,
+        forms=(_L1, _L2),
+    ),
+    _observed(_L2),
+    LawFigure(
+        "figure19",
+        "The model that the parametric law has best for a compute, by the noise (McKenna et al. 2025, figure 19); a "
+        "line ends where the law has no minimum.",
+        _form_optima,
+        form_optima.draw_optima,
+        surface=True,
+        forms=(_L2,),
+    ),
+)
+
+FIGURES: dict[str, LawFigure] = {figure.name: figure for figure in _ALL}

@@ -1,0 +1,189 @@
+"""The best training for given budgets, and all that are as good within one percent, among those of equal compute."""
+
+import functools
+from collections.abc import Iterable
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import RegularGridInterpolator
+
+from fedlm.fl_core.privacy.many_calibrations import many_noise_multipliers
+from fedlm.simulations.laws.figures.tables import Progress, Table, table_of
+from fedlm.simulations.laws.surface import LossSurface
+
+Floats = NDArray[np.float64]
+EXAMPLES, EPSILONS, DELTA = (1e6, 1e7, 1e8, 1e9), (1.0, 4.0, 16.0, 64.0), 1e-8
+PUBLISHED_COMPUTES = (1e17, 1e19, 1e21, 1e23)
+WITHIN = 1.01
+"""Times the least loss: what is as good (McKenna et al. 2025, figure 1)."""
+_LARGEST_BATCH = 2**25
+_NOISE_STEPS, _NOISE_BATCHES = 24, 26
+
+
+class Budgets(NamedTuple):
+    """What may be spent.
+
+    Attributes:
+      examples: N, of which each is one person's.
+      epsilon: at `delta`, add-or-remove of an example.
+      delta: of the guarantee.
+      compute: C, in FLOPs.
+    """
+
+    examples: float
+    epsilon: float
+    delta: float
+    compute: float
+
+
+class Candidates(NamedTuple):
+    """Trainings of equal budgets, float64 [trainings] each; the loss is NaN where the surface does not reach."""
+
+    parameters: Floats
+    batch_size: Floats
+    steps: Floats
+    noise_batch_ratio: Floats
+    loss: Floats
+
+
+def noise_batch_ratios(surface: LossSurface, budgets: Budgets, batch_size: Floats, steps: Floats) -> Floats:
+    """Look up the noise-batch ratios of an epsilon: float64 [trainings]; within a percent of the accountant's."""
+    if not len(steps):
+        return np.empty(0)
+    span = float(surface.steps[0]), float(surface.steps[-1])
+    table = _noise_table(budgets.examples, budgets.epsilon, budgets.delta, *span)
+    return np.asarray(np.exp(table((np.log(steps), np.log(batch_size)))) / batch_size)
+
+
+@functools.lru_cache(maxsize=256)
+def _noise_table(examples: float, epsilon: float, delta: float, fewest: float, most: float) -> RegularGridInterpolator:
+    steps = np.geomspace(fewest, max(most, 1.01 * fewest), _NOISE_STEPS)
+    batches = np.geomspace(1, min(_LARGEST_BATCH, examples / 2), _NOISE_BATCHES)
+    noise = many_noise_multipliers(batches / examples, np.round(steps)[:, None], epsilon, delta)
+    return RegularGridInterpolator((np.log(steps), np.log(batches)), np.log(noise), bounds_error=False, fill_value=None)
+
+
+class TrainingSearch:
+    """Finds the best training of budgets, each once.
+
+    Args:
+      surface: that predicts losses.
+      sizes: how many numbers of parameters are tried.
+      batches: how many batch sizes are tried for each doubling.
+      computes: how many computes a line of a picture has.
+    """
+
+    def __init__(self, surface: LossSurface, sizes: int = 100, batches: int = 4, computes: int = 60):
+        self.surface = surface
+        self._sizes, self._batches, self._computes = sizes, batches, computes
+        self._found: dict[Budgets, dict[str, Any]] = {}
+
+    @property
+    def computes(self) -> Floats:
+        """The computes of a line, float64, ascending."""
+        return computes_of(self.surface, self._computes)
+
+    def candidates(self, budgets: Budgets) -> Candidates:
+        """Enumerate trainings of a compute as the paper's code does: by parameters and batch, which leave the steps.
+
+        Raises:
+          ConfigurationError: an epsilon or delta is out of range.
+        """
+        surface = self.surface
+        low, high = surface.parameters[[0, -1]]
+        sizes = np.geomspace(1.01 * low, 0.99 * high, self._sizes)
+        most = min(_LARGEST_BATCH, budgets.examples / 2)
+        batches = 2 ** (np.arange(self._batches * np.log2(most) + 1) / self._batches)
+        parameters, batch_size = (axis.ravel() for axis in np.meshgrid(sizes, batches, indexing="ij"))
+        steps = budgets.compute / (6 * surface.length * parameters * batch_size)
+        kept = (steps >= surface.steps[0]) & (steps <= surface.steps[-1])
+        parameters, batch_size, steps = parameters[kept], batch_size[kept], steps[kept]
+        ratio = noise_batch_ratios(surface, budgets, batch_size, steps)
+        return Candidates(parameters, batch_size, steps, ratio, surface.predict(parameters, steps, ratio))
+
+    def best(self, budgets: Budgets) -> dict[str, Any]:
+        """Describe the best training: its choices, loss and band, and from where to where each choice is as good.
+
+        `limits` says at which ends of the grid it lies, where a larger grid might have a better one. Numbers are NaN
+        where the surface has no loss for any training of these budgets.
+        """
+        if budgets not in self._found:
+            self._found[budgets] = budgets._asdict() | _best(self.surface, self.candidates(budgets))
+        return self._found[budgets]
+
+    def table(self, several: Iterable[Budgets], progress: Progress) -> Table:
+        """Tabulate the best training of each of several budgets."""
+        several = list(several)
+        rows = []
+        for done, budgets in enumerate(several, 1):
+            rows.append(self.best(budgets))
+            progress(done, len(several))
+        return table_of(rows)
+
+
+def _best(surface: LossSurface, found: Candidates) -> dict[str, Any]:
+    known = np.isfinite(found.loss)
+    if not known.any():
+        return dict.fromkeys(_NUMBERS, np.nan) | {"limits": "outside the grid"}
+    best = int(np.nanargmin(found.loss))
+    good = known & (found.loss <= WITHIN * found.loss[best])
+    low, high = surface.band(*(values[best] for values in (found.parameters, found.steps, found.noise_batch_ratio)))
+    row: dict[str, Any] = {}
+    for name in ("parameters", "batch_size", "steps"):
+        values = getattr(found, name)
+        row |= {name: values[best], f"{name}_low": values[good].min(), f"{name}_high": values[good].max()}
+    return row | {
+        "noise_batch_ratio": found.noise_batch_ratio[best],
+        "noise_multiplier": found.noise_batch_ratio[best] * found.batch_size[best],
+        "tokens_per_parameter": found.batch_size[best] * found.steps[best] * surface.length / found.parameters[best],
+        "loss": found.loss[best],
+        "loss_low": low.item(),
+        "loss_high": high.item(),
+        "limits": _limits(surface, found, best),
+    }
+
+
+def _limits(surface: LossSurface, found: Candidates, best: int) -> str:
+    """Name the ends of the grid that the best training lies at."""
+    near = 1.2
+    parameters, steps, ratio = found.parameters[best], found.steps[best], found.noise_batch_ratio[best]
+    ends = {
+        "smallest model": parameters <= surface.parameters[0] * 1.02,
+        "largest model": parameters >= surface.parameters[-1] / 1.02,
+        "fewest steps": steps <= surface.steps[0] * near,
+        "most steps": steps >= surface.steps[-1] / near,
+        "least noise": ratio <= surface.noise_batch_ratios[0] * near,
+        "most noise": ratio >= surface.noise_batch_ratios[-1] / near,
+    }
+    return ", ".join(name for name, here in ends.items() if here)
+
+
+_NUMBERS = (
+    *(f"{name}{end}" for name in ("parameters", "batch_size", "steps") for end in ("", "_low", "_high")),
+    *("noise_batch_ratio", "noise_multiplier", "tokens_per_parameter", "loss", "loss_low", "loss_high"),
+)
+
+
+def computes_of(surface: LossSurface, count: int) -> Floats:
+    """Choose computes in reach, from the smallest model in few steps of 1,024 examples to the largest in all measured
+    steps of 2^20 (McKenna et al.'s code), float64 [count]."""
+    unit = 6.0 * surface.length
+    least = unit * surface.parameters[0] * surface.steps[0] * 1024
+    return np.geomspace(least, unit * surface.parameters[-1] * surface.measured_steps * 2**20, count)
+
+
+def shown_computes(surface: LossSurface) -> tuple[float, ...]:
+    """Choose four computes to compare, the second of which stands for all: the paper's where the surface has them."""
+    least, most = computes_of(surface, 2)
+    if least <= PUBLISHED_COMPUTES[0] and PUBLISHED_COMPUTES[-1] <= most:
+        return PUBLISHED_COMPUTES
+    return tuple(float(f"{compute:.1g}") for compute in np.geomspace(least, most, 8)[1::2])
+
+
+def grid_of(
+    computes: Iterable[float], examples: Iterable[float] = EXAMPLES, epsilons: Iterable[float] = EPSILONS
+) -> list[Budgets]:
+    """List all combinations of budgets at `DELTA`, those of compute next to each other."""
+    return [Budgets(*both, DELTA, float(c)) for both, c in product(product(examples, epsilons), computes)]
