@@ -82,6 +82,9 @@ class Form:
       rows: maps measurements to bool [rows], those that the paper fits, or the nearest to them.
       target: maps measurements to float64 [rows], what the equation gives; positive.
       same: columns of measurements in which the fitted rows must agree: the law is of one cell.
+      least_spread: by which factor a variable must vary for its exponent to be told; within a factor of two any smooth
+        curve is nearly as straight as a power law.
+      doubts: maps (values, variables) to reasons of its own why a coefficient is not identified.
     """
 
     name: str
@@ -93,6 +96,8 @@ class Form:
     rows: Callable[[Measurements], NDArray[np.bool_]]
     target: Callable[[Measurements], NDArray[np.float64]] = lambda measurements: measurements.loss
     same: tuple[str, ...] = ()
+    least_spread: float = 2.0
+    doubts: Callable[[Mapping[str, float], Data], dict[str, str]] = lambda values, data: {}
 
     @property
     def names(self) -> tuple[str, ...]:

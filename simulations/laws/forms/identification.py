@@ -6,8 +6,6 @@ from numpy.typing import NDArray
 from fedlm.simulations.laws.forms.form import Coefficient
 from fedlm.simulations.laws.forms.problem import Problem
 
-LEAST_SPREAD = 2.0
-"""By which factor a variable must vary: within less, any smooth curve is as straight as a power law."""
 LEAST_VALUES = 3
 """How many different values of a variable tell a power law from a constant and a slope."""
 _NEGLIGIBLE = 1e-4  # of the target: a term that is smaller is not there.
@@ -26,12 +24,12 @@ def doubts(
       level: of the intervals.
     """
     coefficients = problem.form.coefficients
-    found: dict[str, str] = {}
+    found = problem.form.doubts(problem.values(coordinates), problem.data)
     for i, coefficient in enumerate(coefficients):
         reason = _too_little_spread(problem, coefficient) or _at_edge(problem, i, coordinates[i])
         if not reason and len(drawn):
             reason = _too_wide(coefficient, drawn[:, i], level)
-        if reason:
+        if reason and coefficient.name not in found:
             found[coefficient.name] = reason
     for coefficient in coefficients:
         other = coefficient.stands_with
@@ -51,8 +49,8 @@ def _too_little_spread(problem: Problem, coefficient: Coefficient) -> str | None
     if values < LEAST_VALUES:
         return f"the data have {values} {'value' if values == 1 else 'values'} of {name}, and {LEAST_VALUES} are needed"
     spread = column.max() / column.min()
-    if spread < LEAST_SPREAD:
-        return f"{name} vary by a factor of {spread:.3g} only, and {LEAST_SPREAD:g} is needed"
+    if 0 < spread < problem.form.least_spread:
+        return f"{name} spans a factor of {spread:.3g} only, and {problem.form.least_spread:g} is needed"
     return None
 
 

@@ -18,6 +18,7 @@ from fedlm.simulations.laws.measurements import Measurements
 
 HUBER_DELTA = 1e-3
 """Where the Huber loss turns from square to absolute, in log loss (Hoffmann et al. 2022)."""
+_NOWHERE = 1e6  # What a line search meets where the equation overflows, so that it turns back.
 _OPTIONS = {"maxiter": 2000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-9}
 
 
@@ -59,16 +60,18 @@ class Problem:
         """Return the coefficients at coordinates, at the scale of the equation."""
         form, scales = self.form, self._scales
         scaled = {c.name: np.exp(x) if c.positive else x for c, x in zip(form.coefficients, coordinates, strict=True)}
-        medians = {name: float(np.median(column)) for name, column in self.data.items()}
         values = {
             c.name: scaled[c.name] * (scales[c.variable] if c.kind == "reference" and c.variable else 1)
             for c in form.coefficients
         }
+        medians = {name: float(np.median(column)) for name, column in self.data.items()}
+        scaled_medians = {name: median / scales[name] for name, median in medians.items()}
         amplitudes = [c.name for c in form.coefficients if c.kind == "amplitude"]
-        alone = {**values, **dict.fromkeys(amplitudes, 0.0)}
-        terms = {name: form.predict({**alone, name: 1.0}, medians) for name in amplitudes}
-        size = np.exp(self._log_scale)
-        return {name: float(value * size / terms[name] if name in terms else value) for name, value in values.items()}
+        for name in amplitudes:
+            alone = {**dict.fromkeys(amplitudes, 0.0), name: 1.0}
+            terms = [form.predict({**of, **alone}, at) for of, at in ((scaled, scaled_medians), (values, medians))]
+            values[name] *= np.exp(self._log_scale) * terms[0] / terms[1]
+        return {name: float(value) for name, value in values.items()}
 
     def minimise(self, start: NDArray[np.float64], weights: NDArray[np.float64]) -> Minimum:
         """Search from one place with L-BFGS, with a weight of each row, float64 [rows], that sum to 1.
@@ -104,7 +107,10 @@ class Problem:
         """Return the weighted mean of the Huber loss of log residuals, in units of its delta, and its gradient."""
         data, log_target = self._scaled
         values = {c.name: _unknown(c, i, coordinates[i]) for i, c in enumerate(self.form.coefficients)}
-        residual = self.form.equation(values, data).log() - log_target
+        with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+            residual = self.form.equation(values, data).log() - log_target
+        if not np.isfinite(residual.value).all():
+            return _NOWHERE, np.zeros(len(coordinates))
         bent = np.clip(residual.value / self.delta, -1, 1)
         value = np.sum(weights * bent * (residual.value - self.delta * bent / 2))
         return float(value), residual.gradient(weights * bent, len(coordinates))

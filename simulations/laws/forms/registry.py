@@ -8,6 +8,16 @@ _FILES = (
     "chinchilla",
     "mckenna_l1",
     "mckenna_l2",
+    "kaplan_parameters",
+    "kaplan_data",
+    "kaplan_compute",
+    "kaplan_least_compute",
+    "kaplan_parameters_and_data",
+    "kaplan_parameters_and_steps",
+    "kaplan_critical_batch",
+    "steps",
+    "steps_within_run",
+    "learning_rate",
 )
 
 FORMS: dict[str, Form] = {file: import_module(f"{__package__}.{file}").FORM for file in _FILES}

@@ -90,3 +90,27 @@ def tokens(measurements: Measurements) -> NDArray[np.float64]:
 def compute(measurements: Measurements) -> NDArray[np.float64]:
     """Return 6 times non-embedding parameters times tokens: float64 [rows], in PF-days (Kaplan et al.)."""
     return 6 * non_embedding_parameters(measurements) * tokens(measurements) / PETAFLOP_DAY
+
+
+def critical_batch(measurements: Measurements) -> NDArray[np.float64]:
+    """Return the gradient noise scale in tokens: float64 [rows]; NaN where it was not measured."""
+    return measurements.gradient_noise_scale * measurements.length
+
+
+def least_compute(measurements: Measurements) -> NDArray[np.float64]:
+    """Return C_min = C / (1 + B / B_crit): float64 [rows], in PF-days (Kaplan et al., equation 5.5)."""
+    return compute(measurements) / (1 + measurements.batch_size / measurements.gradient_noise_scale)
+
+
+def least_steps(measurements: Measurements) -> NDArray[np.float64]:
+    """Return S_min = S / (1 + B_crit / B): float64 [rows] (Kaplan et al., equation 5.4)."""
+    return measurements.step / (1 + measurements.gradient_noise_scale / measurements.batch_size)
+
+
+def lowest_so_far(cost: NDArray[np.float64], loss: NDArray[np.float64], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Tell the rows, among those that are kept, whose loss is below that of every cheaper one: bool [rows]."""
+    order = np.flatnonzero(kept)[np.lexsort((loss[kept], cost[kept]))]
+    before = np.minimum.accumulate(np.concatenate([[np.inf], loss[order]]))[:-1]
+    found = np.zeros_like(kept)
+    found[order[loss[order] < before]] = True
+    return found

@@ -1,10 +1,12 @@
 """Grids of trainings that obey a law, with noise."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedlm.simulations.laws.forms.form import Form
+from fedlm.simulations.laws.forms.rows import critical_batch
 from fedlm.simulations.laws.measurements import Measurements, make_measurements
 
 SIZES = (4_500_000, 11_400_000, 29_000_000, 41_000_000, 109_000_000, 335_000_000)
@@ -20,12 +22,12 @@ def grid(
     noise_batch_ratios: Sequence[float] = (0.0,),
     learning_rates: Sequence[float] = (0.01,),
     seeds: int = 1,
-    batch_size: int = 1024,
+    batch_sizes: Sequence[int] = (1024,),
     length: int = 512,
 ) -> Measurements:
     """Lay out runs without losses, each of some blocks."""
-    axes = (range(len(sizes)), steps, range(blocks), noise_batch_ratios, learning_rates, range(seeds))
-    size, run_steps, block, ratio, rate, seed = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
+    axes = (range(len(sizes)), steps, range(blocks), noise_batch_ratios, learning_rates, range(seeds), batch_sizes)
+    size, run_steps, block, ratio, rate, seed, batch_size = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
     parameters = np.asarray(sizes)[size]
     return make_measurements(
         model=np.array([f"model{index}" for index in size], object),
@@ -47,7 +49,9 @@ def grid(
 def obeying(
     form: Form, values: Mapping[str, float], measurements: Measurements, noise: float = 0.0, seed: int = 0
 ) -> Measurements:
-    """Fill in losses of a law, with noise of some standard deviation in their logarithms."""
-    loss = form.predict(values, form.variables(measurements))
-    noisy = loss * np.exp(np.random.default_rng(seed).normal(0, noise, len(measurements)))
-    return make_measurements(**{**measurements.columns(), "loss": noisy})
+    """Fill in losses of a law, or what else it gives, with noise of some standard deviation in their logarithms."""
+    exact = form.predict(values, form.variables(measurements))
+    noisy = exact * np.exp(np.random.default_rng(seed).normal(0, noise, len(measurements)))
+    if form.target is critical_batch:
+        return dataclasses.replace(measurements, gradient_noise_scale=noisy / measurements.length)
+    return dataclasses.replace(measurements, loss=noisy)

@@ -1,0 +1,44 @@
+"""Kaplan et al.'s law of model size and data together, from which overfitting follows."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.simulations.laws.forms.form import Form, exponent, reference
+from fedlm.simulations.laws.forms.rows import best_rate, final, noiseless, non_embedding_parameters, tokens
+from fedlm.simulations.laws.measurements import Measurements
+
+
+def _variables(measurements: Measurements) -> dict[str, NDArray[np.float64]]:
+    """Return N = `non_embedding_parameters` and D = `tokens`: one pass, so that all data are trained on once."""
+    return {
+        "non_embedding_parameters": non_embedding_parameters(measurements),
+        "tokens": tokens(measurements),
+    }
+
+
+def _rows(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the last blocks of runs without noise at the cell's best learning rate, of all models and lengths."""
+    return noiseless(measurements) & final(measurements) & best_rate(measurements)
+
+
+def _loss(values: Any, data: Any) -> Any:
+    size = (values["N_c"] / data["non_embedding_parameters"]) ** (values["alpha_N"] / values["alpha_D"])
+    return (size + values["D_c"] / data["tokens"]) ** values["alpha_D"]
+
+
+FORM = Form(
+    name="kaplan_parameters_and_data",
+    citation="Kaplan et al. 2020, arXiv 2001.08361, equation 1.5",
+    equation=_loss,
+    text="L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D",
+    coefficients=(
+        reference("N_c", "non_embedding_parameters", "parameters at a loss of 1, data being endless", "alpha_N"),
+        exponent("alpha_N", "non_embedding_parameters"),
+        reference("D_c", "tokens", "tokens at a loss of 1, models being endless", "alpha_D"),
+        exponent("alpha_D", "tokens"),
+    ),
+    variables=_variables,
+    rows=_rows,
+)
