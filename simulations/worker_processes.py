@@ -2,7 +2,10 @@
 
 import multiprocessing
 import os
+import random
 import signal
+import socket
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +26,37 @@ def cpu_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+_cores: list[socket.socket] = []
+"""What holds the cores of this process; the operating system lets go of them when it ends, however it ends."""
+
+
+def take_cores(count: int) -> None:
+    """Bind this process to so many CPU cores, as far as there are, that no other process has taken so; once only.
+
+    XLA starts as many threads as there are cores that it may use, and how it adds up, to the last bit, depends on their
+    number. So there are as many where others have taken all: which ones is left to chance then.
+    """
+    if _cores or sys.platform != "linux":
+        return
+    allowed = cpu_cores()
+    mine = []
+    for core in allowed:
+        # An abstract address is known to all processes of the machine, and needs no file.
+        holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            holder.bind(f"\0fedlm-core-{core}")
+        except OSError:
+            holder.close()
+            continue
+        _cores.append(holder)
+        mine.append(core)
+        if len(mine) == count:
+            break
+    others = [core for core in allowed if core not in mine]
+    mine += random.sample(others, min(count - len(mine), len(others)))
+    os.sched_setaffinity(0, mine)
 
 
 def worker_processes(count: int, initialize: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:

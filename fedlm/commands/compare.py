@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from fedlm.commands.cell_options import CellOptions
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import CellProgress
-from fedlm.simulations.experiments.comparison import run_comparison
+from fedlm.simulations.experiments.cell_execution import run_cells
+from fedlm.simulations.experiments.comparison import claim_folder, list_cells, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.presets import PRESETS
 from fedlm.simulations.reporting.privacy_summary import choice_warning
@@ -35,14 +37,23 @@ class CompareCommand:
     """
 
     comparison: Comparison
+    execution: CellOptions
     out: Path
     """Folder of the comparison."""
-    workers: int | None = None
-    """Cells run at the same time: one per CPU core, or per accelerator, where it is not given."""
 
 
 _ESSENTIALS = (
-    *("out", "workers", "models", "data", "rounds", "seeds", "client_learning_rates", "server_learning_rates"),
+    *(
+        "out",
+        "workers",
+        "executor",
+        "models",
+        "data",
+        "rounds",
+        "seeds",
+        "client_learning_rates",
+        "server_learning_rates",
+    ),
     *("mechanisms", "epsilons", "private_selection", "cohort_size", "cohort_sampler", "length"),
     *("server_optimizer", "update_clip_norm", "privacy", "noise_multiplier", "target_epsilon"),
     "delta",
@@ -56,8 +67,11 @@ def main(argv: list[str]) -> int:
     line = shlex.join(["fedlm", "compare", *argv])
     if comparison.selection.private_selection != "none":
         return _select(command, line)
+    if command.execution.executor == "slurm" or command.execution.share is not None:
+        return _run_apart(command, argv)
     with ending_by_sigterm(), CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
-        results = run_comparison(comparison, command.out, command.workers, progress.update)
+        executor = command.execution.cell_executor()
+        results = run_comparison(comparison, command.out, None, progress.update, executor)
     report = write_report(comparison, results, command.out, line)
     console = Console()
     for result in results:
@@ -68,6 +82,20 @@ def main(argv: list[str]) -> int:
         console.print(f"[red]not accounted[/]: {warning}", soft_wrap=True, highlight=False)
     console.print(f"report: {report}", soft_wrap=True)
     return 0 if all(result.status != "failed" for result in results) else 1
+
+
+def _run_apart(command: CompareCommand, argv: list[str]) -> int:
+    """Write the job array of a comparison, or run the share of one of its tasks, without a report."""
+    comparison, execution = command.comparison, command.execution
+    claim_folder(comparison, command.out)
+    cells = list_cells(comparison, command.out)
+    if execution.share is None:
+        execution.write_script("compare", argv, command.out, len(cells))
+        return 0
+    mine = execution.chosen(cells)
+    with ending_by_sigterm(), CellProgress(len(mine) * comparison.rounds) as progress:
+        failures = run_cells(mine, execution.cell_executor(), progress.update)
+    return execution.finish_share(mine, failures)
 
 
 def _select(command: CompareCommand, line: str) -> int:
@@ -82,8 +110,10 @@ def _select(command: CompareCommand, line: str) -> int:
         console.print(said, soft_wrap=True, highlight=False, markup=False)
         console.print("training; how many runs there are, and how they do, is not told", soft_wrap=True)
 
+    command.execution.refuse_apart("private_selection")
     with ending_by_sigterm():
-        selection = run_selection(command.comparison, command.out, command.workers, announce)
+        executor = command.execution.cell_executor()
+        selection = run_selection(command.comparison, command.out, None, announce, executor)
     report = write_selection_page(command.comparison, selection, command.out, line)
     where = "none of the runs that were drawn" if selection.chosen is None else str(command.out / CHOSEN)
     console.print(f"chosen: {where}", soft_wrap=True, highlight=False, markup=False)

@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import UserError
-from fedlm.simulations.experiments.workers import Worker, connect_worker, default_workers, report_row
-from fedlm.simulations.worker_processes import ended_with_this, worker_processes
+from fedlm.simulations.experiments.workers import Worker, connect_worker, default_workers, refuse_more_cores, report_row
+from fedlm.simulations.worker_processes import cpu_cores, ended_with_this, worker_processes
 
 MAX_ATTEMPTS = 2
 """How often a cell is begun whose process is killed."""
@@ -55,8 +55,14 @@ Observer = Callable[[Task, Row], None]
 class CellExecutor(Protocol):
     """Where cells are executed: on this machine, or by others."""
 
-    def execute(self, cells: Sequence[Task], observe: Observer[Task]) -> dict[Task, str]:
+    def execute(self, cells: Sequence[Task], observe: Observer[Task], total: int) -> dict[Task, str]:
         """Run cells that are not finished, and return when each of them has finished or failed.
+
+        Args:
+          cells: what to run.
+          observe: see `Observer`.
+          total: how many cells there are, with those that were finished before: what a cell is given to run with, by
+            which its last bits are decided, is the same after an interruption.
 
         Returns:
           Why cells failed; empty where none did.
@@ -72,7 +78,7 @@ def run_cells(
 ) -> dict[Task, str]:
     """Run those of the cells that are not finished; see `CellExecutor.execute`."""
     pending = [cell for cell in cells if not cell.is_finished()]
-    return executor.execute(pending, observe) if pending else {}
+    return executor.execute(pending, observe, len(cells)) if pending else {}
 
 
 def execute_cell(cell: CellTask, report: Callable[[Row], None]) -> str | None:
@@ -91,21 +97,29 @@ def execute_cell(cell: CellTask, report: Callable[[Row], None]) -> str | None:
 
 @dataclass(frozen=True)
 class LocalProcesses:
-    """Executes cells by processes of this machine, each with a CPU core or an accelerator of its own."""
+    """Executes cells by processes of this machine, each with CPU cores, or an accelerator, of its own.
 
-    workers: int | None = None  # how many; as many as there are accelerators, or CPU cores, where None
+    Attributes:
+      workers: how many; as many as there are accelerators, or CPU cores to give them, where None.
+      cores: of each; an equal part of the machine's where None.
+    """
 
-    def execute(self, cells: Sequence[Task], observe: Observer[Task]) -> dict[Task, str]:
+    workers: int | None = None
+    cores: int | None = None
+
+    def execute(self, cells: Sequence[Task], observe: Observer[Task], total: int) -> dict[Task, str]:
         failures: dict[Task, str] = {}
         attempts: Counter[Task] = Counter()
-        pending, most = list(cells), self.workers or default_workers()
+        pending, most = list(cells), min(self.workers or default_workers(self.cores or 1), total)
+        refuse_more_cores(self.cores or 1)
+        cores = self.cores or max(len(cpu_cores()) // most, 1)
         context = multiprocessing.get_context("spawn")
         while pending:
             workers = min(most, len(pending))
             numbers, rows = context.Queue(), context.Queue()
             for number in range(workers):
                 numbers.put(number)
-            with worker_processes(workers, connect_worker, Worker(numbers, rows, workers)) as pool:
+            with worker_processes(workers, connect_worker, Worker(numbers, rows, cores)) as pool:
                 futures = {pool.submit(_execute_and_report, cell): cell for cell in pending}
                 with ended_with_this():
                     started = _follow(futures, rows, observe)

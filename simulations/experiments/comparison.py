@@ -20,7 +20,7 @@ from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
 from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments.cell_execution import LocalProcesses, Observer, Row, run_cells
+from fedlm.simulations.experiments.cell_execution import CellExecutor, LocalProcesses, Observer, Row, run_cells
 from fedlm.simulations.experiments.configuration import (
     MAY_MOVE,
     Comparison,
@@ -102,11 +102,15 @@ def _privacy_folder(comparison: Comparison, experiment: Experiment) -> Path:
 
 
 def run_comparison(
-    comparison: Comparison, out: Path, workers: int | None, observe: CellObserver = lambda cell, row: None
+    comparison: Comparison,
+    out: Path,
+    workers: int | None,
+    observe: CellObserver = lambda cell, row: None,
+    executor: CellExecutor | None = None,
 ) -> list[CellResult]:
-    """Run the cells that are not finished yet, by one worker process for each CPU core or accelerator, or by so many.
-    Returns the results of all cells, in the order of `list_cells`. Raises UserError where settings or data do not fit,
-    or `out` holds a comparison with other settings.
+    """Run the cells that are not finished yet, by one worker process for each CPU core or accelerator, or by so many;
+    or by another executor. Returns the results of all cells, in the order of `list_cells`. Raises UserError where
+    settings or data do not fit, or `out` holds a comparison with other settings.
 
     Example:
       >>> import fedlm
@@ -115,7 +119,7 @@ def run_comparison(
     """
     claim_folder(comparison, out)
     cells = list_cells(comparison, out)
-    failures = run_cells(cells, LocalProcesses(workers), observe)
+    failures = run_cells(cells, executor or LocalProcesses(workers), observe)
     return [read_result(cell, failures.get(cell)) for cell in cells]
 
 
@@ -141,6 +145,7 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
     if comparison.selection.private_selection != "none":
         # What runs were drawn from does not change.
         may_grow = set()
+    text = json.dumps(settings, indent=2) + "\n"
     if path.exists():
         try:
             recorded = json.loads(path.read_text(encoding="utf-8"))
@@ -153,7 +158,10 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
                 f"{'(models, mechanisms, epsilons, learning rates and seeds may be added)' * bool(may_grow)}, or "
                 "another --out"
             )
-    write_atomically(path, json.dumps(settings, indent=2) + "\n")
+        if path.read_text(encoding="utf-8") == text:
+            # Tasks of a job array come at the same time, and one would write into another's file.
+            return
+    write_atomically(path, text)
 
 
 def changed_settings(recorded: dict[str, Any], settings: dict[str, Any], may_grow: Iterable[str] = ()) -> str:

@@ -29,7 +29,7 @@ from fedlm.fl_core.runs.initial_parameters import ledger_in, restated, statement
 from fedlm.fl_core.runs.private_files import keep_private
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
+from fedlm.simulations.experiments.cell_execution import CellExecutor, LocalProcesses, run_cells
 from fedlm.simulations.experiments.comparison import Cell, CellResult, changed_settings, claim_folder, read_result
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.preparation import prepare
@@ -48,7 +48,11 @@ class Selection(NamedTuple):
 
 
 def run_selection(
-    comparison: Comparison, out: Path, workers: int | None, announce: Callable[[Statement], None] = lambda stated: None
+    comparison: Comparison,
+    out: Path,
+    workers: int | None,
+    announce: Callable[[Statement], None] = lambda stated: None,
+    executor: CellExecutor | None = None,
 ) -> Selection:
     """Train the runs of a private selection that are not finished yet, and choose the best.
 
@@ -57,6 +61,7 @@ def run_selection(
       out: folder of the selection, in which it goes on where it was; the run that was chosen is at `chosen` in it.
       workers: runs trained at the same time; one for each CPU core or accelerator where None.
       announce: called with what will be stated of the run that is chosen, before any is trained.
+      executor: of the runs, in place of worker processes.
 
     Raises:
       UserError: settings or data do not fit, `out` holds something else, or a run failed, so that nothing is chosen.
@@ -109,7 +114,7 @@ def run_selection(
                     f"{out}: the private selection was begun with {_difference(drawn['beginning'], beginning)}; give "
                     "what it was begun with, or another --out"
                 )
-            found = record.choose(_train_and_find(cells, drawn, record, workers))
+            found = record.choose(_train_and_find(cells, drawn, record, executor or LocalProcesses(workers)))
         place = found["trial"]
         keep_private(out)
         if place is None:
@@ -121,7 +126,7 @@ def run_selection(
     return Selection(stated, chosen)
 
 
-def _train_and_find(cells: list[Cell], drawn: Record, record: SelectionRecord, workers: int | None) -> Record:
+def _train_and_find(cells: list[Cell], drawn: Record, record: SelectionRecord, executor: CellExecutor) -> Record:
     """Train what is left of the runs, and find the best of all. What was seen of one is on record from then on."""
     numbers, begun = {cell: number for number, cell in enumerate(cells)}, set()
 
@@ -131,7 +136,7 @@ def _train_and_find(cells: list[Cell], drawn: Record, record: SelectionRecord, w
             record.see(numbers[cell])
 
     record.check(len(cells))
-    failures = run_cells(cells, LocalProcesses(workers), observe)
+    failures = run_cells(cells, executor, observe)
     record.check(len(cells))
     if failures:
         places = ", ".join(f"{cell.directory} ({why})" for cell, why in failures.items())

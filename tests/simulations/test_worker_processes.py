@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -5,7 +6,7 @@ import sys
 
 import pytest
 
-from fedlm.simulations.worker_processes import IN_FLIGHT, WorkerPool
+from fedlm.simulations.worker_processes import IN_FLIGHT, WorkerPool, cpu_cores, take_cores
 
 SLEEPERS = """
 import os, sys, time
@@ -50,3 +51,28 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
             for worker in workers:
                 os.kill(worker, signal.SIGKILL)
             pytest.fail("workers outlive their parent")
+
+
+def taken_cores(connection, allowed):
+    os.sched_setaffinity(0, allowed)
+    take_cores(1)
+    connection.send(cpu_cores())
+    connection.recv()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="binds processes to cores as Linux does")
+def test_each_process_takes_cores_of_its_own_and_as_many_where_none_is_left():
+    context = multiprocessing.get_context("spawn")
+    allowed, processes, ends, taken = cpu_cores()[:2], [], [], []
+    for _ in range(3):
+        end, other = context.Pipe()
+        processes.append(context.Process(target=taken_cores, args=(other, allowed)))
+        processes[-1].start()
+        taken.append(end.recv())
+        ends.append(end)
+    for end, process in zip(ends, processes, strict=True):
+        end.send(None)
+        process.join()
+    assert [len(cores) for cores in taken] == [1, 1, 1]
+    if taken[0] == allowed[:1]:  # nothing else on this machine has taken it
+        assert taken[: len(allowed)] == [[core] for core in allowed]

@@ -1,0 +1,115 @@
+"""Where the cells of a comparison or a grid run: options that their commands share."""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.clusters.job_array import JobArray, submit, write_job_array
+from fedlm.simulations.clusters.ray_cells import AUTOMATIC, RayCluster
+from fedlm.simulations.experiments.cell_execution import CellExecutor, CellTask, LocalProcesses
+
+_Cell = TypeVar("_Cell")
+_TASKS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOptions:
+    """Where cells run.
+
+    On a cluster, data and results lie in a folder that all its machines see by the same path, the same versions are
+    installed on all, and whatever ends, a cell goes on from its last checkpoint.
+    """
+
+    executor: Literal["local", "ray", "slurm"] = "local"
+    """local: processes of this machine. ray: nodes of a Ray cluster, which `pip install 'fedlm[ray]'` is for. slurm:
+    nothing runs; OUT/slurm.sh is written, a job array for sbatch, which runs the cells when it is submitted."""
+    workers: int | None = None
+    """Cells run at the same time. local: one per CPU core, or per accelerator, where it is not given. ray: as many as
+    there is room for. slurm: as many in each task, 1 where it is not given."""
+    cores: int | None = None
+    """CPU cores of each cell, by whose number the last bits of its results are decided. local: where it is not given,
+    an equal part of the machine's. ray and slurm: 1 where it is not given."""
+    ray_address: str = AUTOMATIC
+    """HOST:PORT of the Ray cluster's head; auto: of the cluster that this machine belongs to, or RAY_ADDRESS."""
+    slurm_tasks: int | None = None
+    """Tasks among which the job array shares the cells out: one for each cell, but 100 at most, where not given."""
+    slurm_options: tuple[str, ...] = ()
+    """Options of sbatch without their dashes, written into the script: partition=gpu account=me time=4:00:00
+    gres=gpu:1."""
+    slurm_submit: bool = False
+    """Give the script to sbatch too."""
+    share: str | None = None
+    """K/N: run only every N-th cell, from the K-th, here, and report nothing; what tasks of a job array do."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "cores"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        if self.share is not None:
+            _parse_share(self.share)
+            if self.executor != "local":
+                raise ConfigurationError(f"share is {self.share}, but executor is {self.executor}; a share runs local")
+            return
+        idle = {"ray": ("ray_address",), "slurm": ("slurm_tasks", "slurm_options", "slurm_submit")}
+        for executor, names in idle.items():
+            for name in names:
+                if self.executor != executor and getattr(self, name) != getattr(CellOptions, name):
+                    raise ConfigurationError(f"{name} does nothing with executor {self.executor}; leave it out")
+
+    def cell_executor(self) -> CellExecutor:
+        """Make what executes the cells, where the executor is not slurm."""
+        if self.executor == "ray":
+            return RayCluster(self.ray_address, self.workers, self.cores or 1)
+        return LocalProcesses(self.workers, self.cores)
+
+    def chosen(self, cells: Sequence[_Cell]) -> list[_Cell]:
+        """Take the share of the cells that is to run; all where there is none."""
+        number, of = (1, 1) if self.share is None else _parse_share(self.share)
+        return list(cells[number - 1 :: of])
+
+    def refuse_apart(self, setting: str) -> None:
+        """Refuse commands of which each runs a part. Raises ConfigurationError."""
+        if self.executor == "slurm" or self.share is not None:
+            raise ConfigurationError(
+                f"with {setting} one command runs all; give --executor local or ray, and no --share"
+            )
+
+    def finish_share(self, cells: Sequence[CellTask], failures: Mapping[Any, str]) -> int:
+        """Say what became of a share's cells. Returns the exit status."""
+        for cell, why in failures.items():
+            print(f"failed {cell.directory}: {why}")
+        print(f"share {self.share}: {len(cells) - len(failures)} of {len(cells)} cells are finished")
+        return 1 if failures else 0
+
+    def write_script(self, command: str, argv: Sequence[str], out: Path, cells: int) -> None:
+        """Write the job array of a command, and say, or do, what is next.
+
+        Args:
+          command: the words between `fedlm` and its options.
+          argv: its options.
+          out: folder of the results.
+          cells: how many there are.
+        """
+        workers, cores = self.workers or 1, self.cores or 1
+        here = ["--executor", "local", "--workers", str(workers), "--cores", str(cores)]
+        words = [sys.executable, "-m", "fedlm", *command.split(), *argv, *here]
+        tasks = min(_TASKS if self.slurm_tasks is None else self.slurm_tasks, cells)
+        script = write_job_array(JobArray(words, tasks, workers * cores, self.slurm_options), out)
+        print(f"job array: {script}, {cells} cells in {tasks} tasks; submitted again, it runs what is left")
+        if self.slurm_submit:
+            print(f"submitted: job {submit(script)}")
+        else:
+            print(f"submit it: sbatch {script}")
+        print("when its tasks have ended: the same command with --executor local gathers the results")
+
+
+def _parse_share(share: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", share)
+    number, of = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= number <= of:
+        raise ConfigurationError(f"share is {share!r}, but must be K/N with K between 1 and N, such as 1/10")
+    return number, of

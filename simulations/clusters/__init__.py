@@ -1,0 +1,1 @@
+"""Cells of experiments on the machines of a cluster."""
