@@ -8,6 +8,7 @@ import hmac
 import zlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -27,8 +28,12 @@ def host_rng(seed: int | bytes, purpose: str, *indices: int) -> np.random.Genera
     return np.random.default_rng(np.random.SeedSequence([seed, _purpose_number(purpose), *indices]))
 
 
-def device_key(seed: int, purpose: str, *indices: int) -> jax.Array:
+def device_key(seed: int | bytes, purpose: str, *indices: int) -> jax.Array:
     """Make the typed JAX key of a stream; arguments are those of `host_rng`."""
+    if isinstance(seed, bytes):
+        # JAX takes no more than 32 bits of a number.
+        words = host_rng(seed, purpose, *indices).integers(1 << 32, size=2, dtype=np.uint32)
+        return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
     key = jax.random.fold_in(jax.random.key(seed), _purpose_number(purpose))
     for index in indices:
         key = jax.random.fold_in(key, index)

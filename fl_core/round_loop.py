@@ -1,7 +1,7 @@
 """The round loop, written once: simulations and deployments differ only in the `CohortRunner` they bring."""
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -32,14 +32,20 @@ class RoundPlan:
     clients: np.ndarray
     seed: int  # the experiment's root seed; clients derive shuffling and rounding streams from it
     learning_rate: float
+    # that they derive them from in its place; never in a deployment
+    secret: bytes | None = field(default=None, repr=False)
 
     def shuffling(self, client: int) -> np.random.Generator:
         """Make the stream with which a client shuffles its examples in this round."""
-        return host_rng(self.seed, "shuffle", self.round_number, client)
+        return host_rng(self._root, "shuffle", self.round_number, client)
 
     def upload_key(self) -> jax.Array:
         """Make the key whose `fold_in` by a client's index rounds that client's upload."""
-        return device_key(self.seed, "upload", self.round_number)
+        return device_key(self._root, "upload", self.round_number)
+
+    @property
+    def _root(self) -> int | bytes:
+        return self.seed if self.secret is None else self.secret
 
 
 class CohortResult(NamedTuple):
@@ -111,6 +117,7 @@ class FederatedOptimization:
     seed: int
     server_warmup_rounds: int = 0  # rounds over which the server's rate grows, in equal steps, to its full size
     algorithm: ClientAlgorithm = PLAIN_SGD  # that of the runner's clients
+    secret: bytes | None = field(default=None, repr=False)  # see `RoundPlan`
 
     def first_state(self, params: Params) -> ServerState:
         """Make the state before round 0 from the model's first parameters. Raises ConfigurationError where the server
@@ -148,7 +155,13 @@ def run_rounds(
     if averaging_state is None:
         averaging_state = averaging.init()
     plans = (
-        RoundPlan(round_number, sampler.sample(round_number), optimization.seed, optimization.client_learning_rate)
+        RoundPlan(
+            round_number,
+            sampler.sample(round_number),
+            optimization.seed,
+            optimization.client_learning_rate,
+            optimization.secret,
+        )
         for round_number in rounds
     )
     plan = next(plans, None)

@@ -1,5 +1,6 @@
 """Federated rounds in the folder of their run: what a simulation and a deployment have in common."""
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -115,15 +116,25 @@ class FederatedTraining:
         self._averaging_state = private.init(float(durable.clip_norm)) if fresh_noise else private.restore(durable)
 
     def rounds(
-        self, runner: CohortRunner, sampler: CohortSampler, score: Score | None = None, evaluate_every: int = 1
+        self,
+        runner: CohortRunner,
+        sampler: CohortSampler,
+        score: Score | None = None,
+        evaluate_every: int = 1,
+        secret: bytes | None = None,
     ) -> Iterator[Step]:
-        """Run the rounds that are left, scoring the model every so many rounds, and after the last."""
+        """Run the rounds that are left, scoring the model every so many rounds, and after the last.
+
+        What clients shuffle and round by follows from the secret, where there is one. It goes by their numbers, so that
+        by a seed that is known one client more would change the updates of all behind it.
+        """
+        optimization = dataclasses.replace(self._optimization, secret=secret)
         results = run_rounds(
             self.server,
             self.run.remaining,
             runner,
             sampler,
-            self._optimization,
+            optimization,
             self._averaging,
             self._averaging_state,
             self._in_place,

@@ -125,7 +125,8 @@ class Experiment(RunSettings):
     server_learning_rate: float = DEFAULT_SERVER_RATE
     """Learning rate of the server optimizer."""
     seed: int = 0
-    """Root seed of initialisation, cohorts, shuffling and rounding."""
+    """Root seed of initialisation, cohorts, shuffling and rounding. The last three follow from a secret where privacy
+    relies on Poisson cohorts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -175,11 +175,13 @@ def run_prepared(
             prepared.initial.keep(out)
         whole = functools.partial(prepared.whole, frozen)
         heldout = list(device_batches(scoring.heldout, training.length, scoring.heldout_examples))
+        secret = _secret_of_cohorts(training.cohorts.sampler, run.standing.draw_seed)
         rounds = state.rounds(
             _engine(training, frozen),
-            _sampler(training.cohorts.sampler, run.standing.draw_seed, terms),
+            _sampler(training.cohorts.sampler, secret, terms),
             lambda trained: _scores(prepared, heldout, whole(trained)),
             scoring.every,
+            secret,
         )
         stops = _Stops(may_stop)
 
@@ -282,15 +284,17 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
     return dataclasses.replace(aggregation, plan=plan), terms
 
 
-def _sampler(sampler: CohortSampler, draw_seed: str | None, terms: "PrivacyTerms | None") -> CohortSampler:
+def _secret_of_cohorts(sampler: CohortSampler, draw_seed: str | None) -> bytes | None:
+    # Independently drawn clients may be added or removed, and their privacy relies on nobody knowing who takes part.
+    return bytes.fromhex(draw_seed) if draw_seed is not None and isinstance(sampler, PoissonSampler) else None
+
+
+def _sampler(sampler: CohortSampler, secret: bytes | None, terms: "PrivacyTerms | None") -> CohortSampler:
     if terms is not None and terms.participation is not None:
         from fedlm.fl_core.privacy.participation_record import RecordedSampler
 
         return RecordedSampler(sampler, terms.participation)
-    if draw_seed is None or not isinstance(sampler, PoissonSampler):
-        return sampler
-    # Its privacy relies on nobody knowing who takes part.
-    return dataclasses.replace(sampler, seed=bytes.fromhex(draw_seed))
+    return sampler if secret is None else dataclasses.replace(sampler, seed=secret)  # type: ignore[type-var]
 
 
 def _engine(training: Training, frozen: Params) -> CohortEngine:

@@ -13,9 +13,11 @@ from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms import blt
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
+from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.experiments import experiment
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.experiments.trained_run import open_run
@@ -74,6 +76,32 @@ def stop_at(round_number):
             raise StopError
 
     return observe
+
+
+@pytest.mark.parametrize(("noise_seed", "secret"), [("entropy", True), ("experiment", False)])
+def test_what_clients_shuffle_by_is_secret_where_one_more_would_give_all_others_new_numbers(
+    settings, tmp_path, monkeypatch, noise_seed, secret
+):
+    plans = []
+
+    class Stops:
+        def announce(self, plan):
+            plans.append(plan)
+
+        def run(self, *arguments):
+            raise StopError
+
+    monkeypatch.setattr(experiment, "_engine", lambda *arguments: Stops())
+    del settings["min_separation"], settings["max_participations"]
+    settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "noise_seed": noise_seed}
+    for out in ("one", "other"):
+        with pytest.raises(StopError):
+            run_experiment(compose(Experiment, **settings), tmp_path / out)
+    known = RoundPlan(1, plans[0].clients, 0, plans[0].learning_rate)
+    for draw in (lambda plan: plan.shuffling(3).permutation(50).tolist(), lambda plan: str(plan.upload_key())):
+        drawn = {json.dumps(draw(plan)) for plan in (known, *plans)}
+        assert len(drawn) == (3 if secret else 1)
+    assert all(str(plan.secret) not in repr(plan) for plan in plans if secret)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
