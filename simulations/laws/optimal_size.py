@@ -10,6 +10,8 @@ from fedlm.simulations.laws.forms.mckenna_l2 import FORM, saturating_noise
 SIZES = (1e3, 1e15)
 """Between which numbers of parameters the best one is searched."""
 
+_EDGE = 1.02
+
 
 def optimal_parameters(
     values: Mapping[str, float],
@@ -28,7 +30,7 @@ def optimal_parameters(
       sizes: the least and largest number of parameters that are searched.
 
     Returns:
-      all parameters of the best model, and its loss in nats per token.
+      all parameters of the best model, NaN where that is at an end of what is searched, and the loss in nats per token.
 
     Raises:
       ConfigurationError: a coefficient has no value.
@@ -42,4 +44,5 @@ def optimal_parameters(
         return float(FORM.predict(values, data))
 
     found = minimize_scalar(loss, bounds=tuple(np.log(sizes)), method="bounded", options={"xatol": 1e-10})
-    return float(np.exp(found.x)), float(found.fun)
+    best, (least, most) = float(np.exp(found.x)), sizes
+    return best if _EDGE * least < best < most / _EDGE else np.nan, float(found.fun)

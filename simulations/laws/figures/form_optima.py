@@ -5,16 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from scipy.optimize import minimize_scalar
 
 from fedlm.simulations.laws.figures.allocation import COMPUTE
 from fedlm.simulations.laws.figures.axes import REFERENCE, head, label_axes, legend_below, line_style, logarithmic
 from fedlm.simulations.laws.figures.tables import Table, table_of
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
-from fedlm.simulations.laws.forms.mckenna_l2 import saturating_noise
+from fedlm.simulations.laws.optimal_size import optimal_parameters
 from fedlm.simulations.plot_style import new_figure
-
-_LEAST, _MOST = 1e4, 1e13  # parameters
 
 
 def optimum_table(
@@ -31,19 +28,11 @@ def optimum_table(
     rows = []
     for ratio in noise_batch_ratios:
         for compute in computes:
-
-            def loss(log_parameters: float, compute: float = compute, ratio: float = ratio) -> float:
-                parameters = np.exp(log_parameters)
-                data = {"parameters": parameters, "training_examples": compute / (6 * parameters * length)}
-                return float(fitted.predict({**data, "saturating_noise": saturating_noise(ratio)}))
-
-            found = minimize_scalar(loss, bounds=(np.log(_LEAST), np.log(_MOST)), method="bounded")
-            parameters = float(np.exp(found.x))
-            inside = 1.02 * _LEAST < parameters < _MOST / 1.02
+            parameters, loss = optimal_parameters(fitted.coefficients, compute, ratio, length)
             rows.append(
                 {"noise_batch_ratio": float(ratio), "compute": float(compute), "length": length}
-                | {"parameters": parameters if inside else np.nan, "loss": float(found.fun)}
-                | {"tokens_per_parameter": compute / (6 * parameters**2) if inside else np.nan}
+                | {"parameters": parameters, "loss": loss}
+                | {"tokens_per_parameter": compute / (6 * parameters**2)}
             )
     return table_of(rows)
 

@@ -25,3 +25,6 @@ FORMS: dict[str, Form] = {file: import_module(f"{__package__}.{file}").FORM for 
   >>> FORMS["chinchilla"].names
   ('E', 'A', 'alpha', 'B', 'beta')
 """
+
+WHOLE_GRID = tuple(name for name, form in FORMS.items() if not form.same)
+"""The names of the laws of many cells at once; the others are of one, see `cells.fit_cells`."""

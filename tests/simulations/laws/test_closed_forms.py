@@ -136,3 +136,7 @@ def test_the_best_size_grows_slower_with_compute_where_there_is_more_noise():
     assert slopes[0] == pytest.approx(MCKENNA_L2["b"] / (MCKENNA_L2["a"] + MCKENNA_L2["b"]), abs=1e-3)
     assert slopes[1] == pytest.approx(slopes[0], abs=1e-3)
     assert slopes[-1] < slopes[0] - 0.02
+
+
+def test_a_best_size_at_the_end_of_the_search_is_none():
+    assert math.isnan(optimal_parameters(MCKENNA_L2, 1e18, 0, 512, sizes=(1e3, 1e5))[0])

@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from fedlm.models.errors import ConfigurationError
+from fedlm.simulations.laws.forms.cells import fit_cells
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.forms.fitting import fit_form, own_rows
 from fedlm.simulations.laws.forms.mckenna_l2 import saturating_noise
@@ -177,6 +178,17 @@ def test_fits_of_the_same_seed_are_the_same():
     measured = obeying(form, CHINCHILLA, grid(), 0.01)
     assert fit_form(form, measured, starts=2, draws=3) == fit_form(form, measured, starts=2, draws=3)
     assert fit_form(form, measured, starts=2, draws=3, seed=1) != fit_form(form, measured, starts=2, draws=3)
+
+
+def test_cells_are_fitted_by_themselves():
+    form = FORMS["steps"]
+    values = CASES["steps"][0]
+    runs = obeying(form, values, grid(sizes=SIZES[:2])).joined([grid(sizes=SIZES[:1], steps=(8,), length=64)])
+    fits = [(rows.sum(), fitted) for rows, fitted in fit_cells(form, runs, starts=3)]
+    assert [rows for rows, _ in fits] == [1, 4, 4]
+    assert fits[0][1].startswith("steps: found 1 different points")
+    for _, fitted in fits[1:]:
+        assert fitted.coefficients == pytest.approx(values, rel=0.01)
 
 
 def test_a_grid_too_small_is_refused():
