@@ -27,7 +27,11 @@ class LawsRunCommand:
     block: loss, its standard error, and the gradient noise scale. Stopped at any time, the same command goes on where
     it was; with more models, rates, ratios, batch sizes, steps or seeds it adds to what is there.
 
-    The presets: small, 180 trainings of 0.1 to 3.3 M parameters, about 7 hours of one CPU core.
+    The presets: small, 180 trainings of 0.1 to 3.3 M parameters, about 7 hours of one CPU core. For accelerators:
+    mckenna2025, the published grid, BERTs from Tiny to Mega; vaultgemma, seven learning rates and five numbers of steps
+    of each configuration, as its report has it; kaplan2020, kaplan2020-data and kaplan2020-batches, decoders without
+    clipping and noise by size, by data and by batch size (Kaplan et al. 2020, "Scaling laws for neural language
+    models").
     """
 
     grid: Grid

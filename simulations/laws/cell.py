@@ -91,7 +91,7 @@ def train_cell(
     """
     task = _task_of(cell.grid, cell.model)
     batches = CellBatches(task, cell)
-    program = task.program
+    program, heldout = task.program, task.heldout_fields(cell.grid)
     with Checkpoints(cell.directory, keep=1) as checkpoints:
         state, rows = program.first_state(cell.seed), []
         if done := checkpoints.latest_round():
@@ -104,6 +104,7 @@ def train_cell(
                 state, batches.block(first, done), _numbers(cell, first, done), cell.noise_batch_ratio, cell.seed
             )
             row = {"step": done} | block_row(jax.device_get(measures))
+            row["heldout_loss"] = program.loss(state.params, heldout) if heldout else math.nan
             if not math.isfinite(row["loss"]):
                 break
             rows.append(row)
@@ -111,7 +112,7 @@ def train_cell(
             if done < cell.steps and time.monotonic() - saved >= checkpoint_seconds:
                 checkpoints.save(done, state, {"rows": rows})
                 saved = time.monotonic()
-    write_measurements(_measurements(cell, task, rows), cell.result)
+    write_measurements(_measurements(cell, task, rows, batches.examples), cell.result)
     shutil.rmtree(cell.directory)
 
 
@@ -120,13 +121,13 @@ class CellBatches:
 
     def __init__(self, task: "_Task", cell: GridCell):
         """Draw which examples the cell trains on."""
-        units = task.units
+        self._task, units = task, task.units
         if 0 < cell.training_examples < units.count:
             drawn = host_rng(cell.seed, "examples of a cell").permutation(units.count)[: cell.training_examples]
             units = _SomeUnits(**{one.name: getattr(units, one.name) for one in dataclasses.fields(Units)}, drawn=drawn)
         self._units = units
         self._batches = ShuffledBatches(units, cell.batch_size, cell.seed)
-        self._mask = MaskedWords(task.vocabulary_size, cell.seed) if task.model.objective == "masked" else None
+        self._seed = cell.seed
 
     def block(self, first: int, last: int) -> dict[str, NDArray[np.int32]]:
         """Make the fields of the model's batch for some steps, but for the weight: int32 [steps, examples, ...]."""
@@ -134,11 +135,12 @@ class CellBatches:
         return {name: np.stack([fields[name] for fields in steps]) for name in steps[0]}
 
     def _fields(self, step: int) -> dict[str, NDArray[np.int32]]:
-        indices = self._batches.draw(step)
-        tokens, _ = self._units.sequences(indices)
-        if self._mask is None:
-            return {"tokens": tokens[:, 0]}
-        return {name: array[:, 0] for name, array in self._mask(step, indices, tokens).items()}
+        return self._task.fields(self._units, self._batches.draw(step), self._seed, step)
+
+    @property
+    def examples(self) -> int:
+        """How many different ones there are."""
+        return self._units.count
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +165,23 @@ class _Task:
     model: Model
     vocabulary_size: int  # of the data
     units: Units
+    heldout: Units | None  # None where they are not scored
     program: CellProgram
+
+    def fields(self, units: Units, indices: NDArray[np.int64], seed: int, step: int) -> dict[str, NDArray[np.int32]]:
+        """Make the fields of the model's batch of some units: int32 [units, ...]."""
+        tokens, _ = units.sequences(indices)
+        if self.model.objective == "causal":
+            return {"tokens": tokens[:, 0]}
+        masked = MaskedWords(self.vocabulary_size, seed)(step, indices, tokens)
+        return {name: array[:, 0] for name, array in masked.items()}
+
+    def heldout_fields(self, grid: Grid) -> dict[str, NDArray[np.int32]] | None:
+        """Make the fields of the held-out examples that are scored, the same for all cells; None where none are."""
+        if self.heldout is None:
+            return None
+        drawn = host_rng(0, "held-out examples of a grid").permutation(self.heldout.count)[: grid.heldout_examples]
+        return self.fields(self.heldout, np.sort(drawn), 0, 0)
 
 
 @functools.lru_cache(maxsize=1)
@@ -174,13 +192,14 @@ def _task_of(grid: Grid, name: str) -> _Task:
     clipping = None if grid.clip_norm is None else Clipping("bookkeeping", grid.clip_norm)
     adam = (grid.beta1, grid.beta2, grid.adam_epsilon)
     program = CellProgram(model, clipping, grid.microbatch_size, precision, adam)
-    return _Task(model, store.vocabulary_size, open_grid_units(grid, store), program)
+    heldout = open_grid_units(grid, store, "heldout") if grid.heldout_examples else None
+    return _Task(model, store.vocabulary_size, open_grid_units(grid, store), heldout, program)
 
 
-def open_grid_units(grid: Grid, store: TokenStore) -> Units:
-    """Open the examples that a grid trains on."""
+def open_grid_units(grid: Grid, store: TokenStore, split: str = "train") -> Units:
+    """Open the examples that a grid trains on, or others."""
     cache = grid.cache or grid.data / "cache"
-    return open_units(store, "train", grid.length, "example", grid.packing, 1, 0, cache)
+    return open_units(store, split, grid.length, "example", grid.packing, 1, 0, cache)
 
 
 def _numbers(cell: GridCell, first: int, last: int) -> StepNumbers:
@@ -225,9 +244,9 @@ def noise_scale(mean_squared_norm: float, squared_norm_of_mean: float, examples:
     return trace / squared_gradient if squared_gradient > 0 else math.nan
 
 
-def _measurements(cell: GridCell, task: _Task, rows: list[dict[str, float]]) -> Measurements:
+def _measurements(cell: GridCell, task: _Task, rows: list[dict[str, float]], examples: int) -> Measurements:
     params = jax.eval_shape(task.model.init, jax.random.key(0))
-    columns = {name: [row[name] for row in rows] for name in ("step", "loss", "loss_error", "gradient_noise_scale")}
+    columns = {name: [row[name] for row in rows] for name in _MEASURED}
     return make_measurements(
         model=[cell.model] * len(rows),
         parameters=count_parameters(params),
@@ -238,10 +257,12 @@ def _measurements(cell: GridCell, task: _Task, rows: list[dict[str, float]]) -> 
         length=cell.grid.length,
         steps=cell.steps,
         seed=cell.seed,
+        training_examples=examples,
         **columns,
     )
 
 
+_MEASURED = ("step", "loss", "loss_error", "gradient_noise_scale", "heldout_loss")
 _EMBEDDINGS = {"embedding", "positions", "token_types", "output_bias", "output"}
 
 

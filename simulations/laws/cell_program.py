@@ -84,6 +84,7 @@ class CellProgram:
         self._adam = optax.scale_by_adam(beta1, beta2, epsilon)
         self._init = jax.jit(self._first_state)
         self._block = jax.jit(self._steps, donate_argnums=0)
+        self._score = jax.jit(self._loss_sums)
 
     def first_state(self, seed: int) -> CellState:
         """Draw the state before the first step."""
@@ -108,6 +109,22 @@ class CellProgram:
         with precision_scope(self._precision):
             key = device_key(seed, "noise of a cell")
             return self._block(state, fields, numbers, jnp.float32(noise_batch_ratio), key)
+
+    def loss(self, params: Params, fields: dict[str, Any]) -> float:
+        """Score examples, by their fields, int32 [examples, ...]. Returns nats per predicted token."""
+        size, total, tokens = self._microbatch_size or 64, 0.0, 0.0
+        examples = len(next(iter(fields.values())))
+        with precision_scope(self._precision):
+            for first in range(0, examples, size):
+                rows = {name: array[first : first + size] for name, array in fields.items()}
+                of_rows = jax.device_get(self._score(params, rows))
+                total, tokens = total + float(of_rows[0]), tokens + float(of_rows[1])
+        return total / tokens
+
+    def _loss_sums(self, params: Params, fields: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        weight = jnp.ones(len(next(iter(fields.values()))))
+        sums = self._model.loss(params, _BATCH_TYPES[self._model.objective](**fields, weight=weight))
+        return jnp.sum(sums.loss), jnp.sum(sums.tokens)
 
     def _first_state(self, key: jax.Array) -> CellState:
         params = self._model.init(key)

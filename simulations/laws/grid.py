@@ -82,6 +82,9 @@ class _Measuring:
 
     block_steps: int = 100
     """Steps of a block, over which the training loss is averaged: a row of the measurements."""
+    heldout_examples: int = 0
+    """Score so many examples of the held-out split after every block; 0 for none. Where examples are repeated, the
+    training loss does not tell how well others are predicted."""
     microbatch_size: int | None = None
     """Examples that are taken at once, a divisor of every batch size; whole batches where it is not given."""
     precision: Precision = "auto"
@@ -103,6 +106,7 @@ class Grid(_Measuring, _Training, _Task, _Axes):
             value = getattr(self, name)
             _at_least(1, name, *(value if isinstance(value, tuple) else () if value is None else (value,)))
         _at_least(0, "training_examples", *self.training_examples)
+        _at_least(0, "heldout_examples", self.heldout_examples)
         check_learning_rates("learning_rates", *self.learning_rates)
         check_seeds("seeds", *self.seeds)
         self._check_noise()

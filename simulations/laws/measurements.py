@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
 
-_FINITE_OR_NAN = ("loss_error", "gradient_noise_scale")
+_FINITE_OR_NAN = ("loss_error", "gradient_noise_scale", "heldout_loss")
+UNKNOWN: dict[str, Any] = {"training_examples": 0, "heldout_loss": math.nan}
+"""What stands in columns that a table need not have."""
 _AT_LEAST = {
     **{"parameters": 1, "non_embedding_parameters": 0, "learning_rate": 0, "noise_batch_ratio": 0, "batch_size": 1},
-    **{"length": 1, "steps": 1, "seed": 0, "step": 1},
+    **{"length": 1, "steps": 1, "seed": 0, "step": 1, "training_examples": 0},
 }
 
 
@@ -41,6 +44,8 @@ class Measurements:
       loss: float64 [rows], in training, nats per predicted token, mean over the block.
       loss_error: float64 [rows], its standard error; NaN where it is not known.
       gradient_noise_scale: float64 [rows], in examples; NaN where it was not measured.
+      training_examples: int64 [rows], how many different ones the run had; 0 where that is not known.
+      heldout_loss: float64 [rows], at the end of the block, nats per predicted token; NaN where it was not measured.
 
     Raises:
       ValueError: the arrays are not of one length.
@@ -59,8 +64,13 @@ class Measurements:
     loss: NDArray[np.float64]
     loss_error: NDArray[np.float64]
     gradient_noise_scale: NDArray[np.float64]
+    training_examples: NDArray[np.int64] = None  # type: ignore[assignment]
+    heldout_loss: NDArray[np.float64] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        for name, unknown in UNKNOWN.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.full(len(self.model), unknown))
         lengths = {name: len(column) for name, column in self.columns().items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"columns have different lengths: {lengths}")
@@ -88,13 +98,19 @@ _SCHEMA = pa.schema(
         *(pa.field(name, pa.int64()) for name in ("parameters", "non_embedding_parameters")),
         *(pa.field(name, pa.float64()) for name in ("learning_rate", "noise_batch_ratio")),
         *(pa.field(name, pa.int64()) for name in ("batch_size", "length", "steps", "seed", "step")),
-        *(pa.field(name, pa.float64()) for name in ("loss", *_FINITE_OR_NAN)),
+        *(pa.field(name, pa.float64()) for name in ("loss", "loss_error", "gradient_noise_scale")),
+        pa.field("training_examples", pa.int64()),
+        pa.field("heldout_loss", pa.float64()),
     ]
 )
+INTEGERS = {field.name for field in _SCHEMA if pa.types.is_integer(field.type)}
+"""Names of columns of whole numbers."""
 
 
 def make_measurements(**columns: Any) -> Measurements:
-    """Make measurements of columns of any kind that has their values; single values stand for all rows."""
+    """Make measurements of columns of any kind that has their values; single values stand for all rows, and columns of
+    `UNKNOWN` may be left out."""
+    columns = UNKNOWN | columns
     rows = max((len(column) for column in columns.values() if np.ndim(column)), default=1)
     types = {
         field.name: object if pa.types.is_string(field.type) else field.type.to_pandas_dtype() for field in _SCHEMA
@@ -121,6 +137,9 @@ def read_measurements(path: Path) -> Measurements:
             f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}), expected measurements of `fedlm laws "
             "run` or `fedlm laws import`. Give such a file."
         ) from error
+    for name, unknown in UNKNOWN.items():
+        if name not in table.schema.names:
+            table = table.append_column(_SCHEMA.field(name), pa.array([unknown] * len(table), _SCHEMA.field(name).type))
     for field in _SCHEMA:
         if table.schema.names.count(field.name) != 1:
             found = ", ".join(table.schema.names)
@@ -133,12 +152,21 @@ def read_measurements(path: Path) -> Measurements:
             row = column.to_pylist().index(None) + 1
             raise DataError(f"{path}, row {row}: column {field.name!r} is empty, expected a value.")
     measurements = make_measurements(**{name: table.column(name).to_numpy() for name in _SCHEMA.names})
-    check_values(measurements, str(path))
+    check_values(measurements, f"{path}, row", 1)
     return measurements
 
 
-def check_values(measurements: Measurements, source: str, first_row: int = 1) -> None:
-    """Refuse numbers that no training measures, as a DataError that names their source, column and row."""
+def check_values(measurements: Measurements, source: str, first_row: int) -> None:
+    """Refuse numbers that no training measures.
+
+    Args:
+      measurements: of any source.
+      source: what the first words of the error are; the number of the row follows.
+      first_row: the number of the first row.
+
+    Raises:
+      DataError: there is one.
+    """
     for name, least in _AT_LEAST.items():
         column = getattr(measurements, name)
         _refuse(~(np.isfinite(column) & (column >= least)), column, f"at least {least}", name, source, first_row)
@@ -153,4 +181,4 @@ def check_values(measurements: Measurements, source: str, first_row: int = 1) ->
 def _refuse(wrong: NDArray[np.bool_], column: NDArray[Any], expected: str, name: str, source: str, first: int) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise DataError(f"{source}, row {row + first}: {name} is {column[row]}, expected {expected}.")
+        raise DataError(f"{source} {row + first}: {name} is {column[row]}, expected {expected}.")

@@ -6,7 +6,7 @@ import pytest
 from fedlm.models.base import parameter_count
 from fedlm.models.cifg import CifgConfig, cifg, si_cifg
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.registry import MODELS, UnknownModelError, create_model, standard_twin
+from fedlm.models.registry import MODELS, UnknownModelError, create_model, find_entry, same_model, standard_twin
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
 
@@ -165,4 +165,16 @@ def test_a_model_of_ones_own_is_named_by_its_module(tmp_path, monkeypatch):
         (":SMALL", "cannot be imported"),
     ):
         with pytest.raises(UnknownModelError, match=message):
+            create_model(name)
+
+
+def test_transformers_are_named_by_their_shape():
+    entry = find_entry("transformer_3x128")
+    sizes = (entry.config.layers, entry.config.heads, entry.config.embedding, entry.config.mlp)
+    assert (entry.build, sizes) == (MODELS["transformer_tiny"].build, (3, 4, 128, 512))
+    # 12 layers width^2, two layer norms a layer and the last one, the table and the output's bias.
+    assert parameter_count(create_model("transformer_3x128", 512)) == 12 * 3 * 128**2 + 14 * 128 + 512 * 129
+    assert same_model("transformer_3x128", "transformer_1m")
+    for name in ("transformer_3x100", "transformer_0x128", "transformer_3x"):
+        with pytest.raises(UnknownModelError):
             create_model(name)
