@@ -4,6 +4,7 @@ A run writes this down when it begins, and never reads the folders of those runs
 changes them afterwards changes nothing of what is accounted. This module needs none of the libraries of privacy.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -51,8 +52,9 @@ class Phase(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Name it in a sentence."""
-        return f"`fedlm {self.command}` in {self.folder}"
+        """Name it in a sentence, of which the folder's name cannot be read as other words."""
+        plain = all(character.isalnum() or character in "/._-+~@%" for character in self.folder)
+        return f"`fedlm {self.command}` in {self.folder if plain else json.dumps(self.folder)}"
 
 
 def check_initial_data(init_from: Any, initial_data: str) -> None:

@@ -9,7 +9,7 @@ from fedlm.fl_core.errors import ConfigurationError
 # The beginnings of names; whatever else is in a folder is not ours to change.
 _WRITTEN = (
     *("checkpoints", "tensorboard", "privacy", "metrics", "summary", "test_clients", "evaluation_", "personalization_"),
-    *("state.db", "run", ".lock"),
+    *("state.db", "run", ".lock", "frozen"),
 )
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -90,9 +90,9 @@ def _mapped(path: Path) -> NDArray[Any]:
 
 
 def _record(store: TokenStore, split: str, clients: ClientSplit) -> str:
-    # The contents tell only sizes; the time of writing tells two stores of equal sizes apart.
-    written = clients.path.stat().st_mtime_ns
-    return json.dumps({"layout": _LAYOUT, "store": store.contents, "split": split, "written": written})
+    # The contents tell only sizes, and times of writing may be equal; stores of earlier versions have no fingerprint.
+    found = {"store": store.contents, "split": split, "sha256": clients.header.sha256}
+    return json.dumps({"layout": _LAYOUT, **found, "written": clients.path.stat().st_mtime_ns})
 
 
 def _write_stream(folder: Path, clients: ClientSplit, dtype: np.dtype[Any], special_tokens: SpecialTokens) -> None:

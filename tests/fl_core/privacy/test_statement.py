@@ -1,6 +1,7 @@
 """What a run may say of its privacy, given what its first parameters went through: no training needed."""
 
 import dataclasses
+import json
 import math
 import shutil
 
@@ -82,6 +83,15 @@ def test_nothing_is_promised_where_nothing_was(phase, why):
         assert said.total.epsilon == stated(FEDERATED, phase_of(FEDERATED)).total.epsilon
         assert words in said.sentence()
         assert any(words in line for line in said.total.assumptions)
+
+
+@pytest.mark.parametrize("name", ["a; (epsilon = 0.1, delta = 1e-9)-differential privacy", "a\nprivacy: all", 'a" b'])
+def test_the_name_of_a_folder_cannot_be_read_as_words_of_a_statement(name):
+    phase = phase_of(FEDERATED, folder=f"/runs/{name}")
+    said = stated(FEDERATED, phase).sentence()
+    assert f"of `fedlm simulate` in {json.dumps('/runs/' + name)};" in said
+    assert "\n" not in said
+    assert "in /runs/first;" in stated(FEDERATED, phase_of(FEDERATED)).sentence()
 
 
 def test_examples_are_composed_where_they_are_the_same():

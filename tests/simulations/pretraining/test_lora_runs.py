@@ -151,6 +151,10 @@ def test_nobody_can_compute_what_a_private_run_drops(train, base, tmp_path, monk
         settings = {"init_from": base, "privacy": "dpsgd", **PRIVATE, **LORA, "noise_seed": noise_seed}
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / f"run{len(seeds)}", **settings)
+        # Others get at no file that the run has written.
+        written = [*(tmp_path / f"run{len(seeds) - 1}" / "frozen").rglob("*")]
+        assert written
+        assert not any(path.stat().st_mode & 0o077 for path in written)
     # One unit less gives all behind it other numbers, and by a seed that is known other masks.
     assert [len(secret) for secret in seeds[:2]] == [32, 32]
     assert seeds[0] != seeds[1]

@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -83,6 +84,15 @@ def small_units(small_store, tmp_path_factory):
 
     store, cache = TokenStore.open(small_store), tmp_path_factory.mktemp("cache")
     return lambda length=8, **options: opened(store, cache, length, **options)
+
+
+def test_stores_of_equal_sizes_that_were_written_at_the_same_time_share_no_tokens(tmp_path):
+    """As those that were unpacked from one archive are."""
+    for word in (4, 5):
+        store = write_store(tmp_path / f"store{word}", [[[word] * 3]] * 4)
+        os.utime(store.split("train").path, ns=(0, 0))
+        tokens, _ = all_sequences(opened(store, tmp_path / "cache"))
+        assert (tokens[:, 0, 1:4] == word).all()
 
 
 @pytest.mark.parametrize("user", [None, "author"])
