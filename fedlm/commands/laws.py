@@ -1,6 +1,6 @@
 """`fedlm laws`: measure scaling laws of private training, fit them, and plan by them."""
 
-from fedlm.commands import laws_import, laws_run
+from fedlm.commands import laws_fit, laws_import, laws_run
 from fedlm.commands.sub_commands import run_choice
 
 
@@ -9,6 +9,7 @@ def main(argv: list[str]) -> int:
     choices = {
         "run": ("train a grid of models, learning rates and noise, and measure the loss of each", laws_run.main),
         "import": ("take in measurements that were made elsewhere", laws_import.main),
+        "fit": ("fit laws to what was measured, with their errors on what they had not seen", laws_fit.main),
     }
     purpose = (
         "Scaling laws: which model, batch, steps and noise a budget of compute, data and privacy is best spent on."

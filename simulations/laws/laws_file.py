@@ -91,8 +91,9 @@ def read_laws(path: Path) -> Laws:
 def _surface_fields(surface: LossSurface) -> dict[str, Any]:
     fields = {part.name: getattr(surface, part.name) for part in dataclasses.fields(surface)}
     for name in _SHAPES:
-        # JSON has no NaN.
-        fields[name] = np.where(np.isnan(fields[name]), None, fields[name].astype(object)).tolist()
+        values = fields[name].astype(object)
+        values[np.isnan(fields[name])] = None  # JSON has no NaN
+        fields[name] = values.tolist()
     return fields
 
 

@@ -96,9 +96,7 @@ def _of_one_kind(measurements: Measurements, batch_size: int | None) -> tuple[Me
             f"there are trainings with batch sizes {_listed(sizes)}, and a fit is for one: choose it with --batch-size"
         )
     batch_size = int(sizes[0]) if batch_size is None else batch_size
-    if batch_size not in sizes:
-        raise DataError(f"there is no training with batch size {batch_size}; choose from {_listed(sizes)}")
-    rows = measurements.where(measurements.batch_size == batch_size)
+    rows = of_batch_size(measurements, batch_size)
     lengths = np.unique(rows.length)
     if len(lengths) > 1:
         raise DataError(f"there are trainings on examples of {_listed(lengths)} tokens, and a fit is for one length")
@@ -106,6 +104,15 @@ def _of_one_kind(measurements: Measurements, batch_size: int | None) -> tuple[Me
     if left := len(measurements) - len(rows):
         notes.append(f"{left} blocks of other batch sizes than {batch_size} are left out.")
     return rows, batch_size, int(lengths[0]), notes
+
+
+def of_batch_size(measurements: Measurements, batch_size: int) -> Measurements:
+    """Keep the trainings of one batch size. Raises DataError where there is none."""
+    rows = measurements.where(measurements.batch_size == batch_size)
+    if not len(rows):
+        sizes = _listed(np.unique(measurements.batch_size))
+        raise DataError(f"there is no training with batch size {batch_size}; choose from {sizes}")
+    return rows
 
 
 def _listed(values: NDArray[np.int64]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.laws.loss_curves import fit_power_curves, power_curve
@@ -12,7 +13,7 @@ from fedlm.simulations.laws.measured_grid import MeasuredGrid, longest_runs
 from fedlm.simulations.laws.measurements import Measurements
 from fedlm.simulations.laws.redrawn_losses import redrawn_losses
 from fedlm.simulations.laws.smoothing import FALLING, isotonic, rolling_mean, without_flats
-from fedlm.simulations.laws.surface import LossSurface
+from fedlm.simulations.laws.surface import Interpolation, LossSurface
 from fedlm.simulations.laws.surface_settings import SurfaceSettings, amount
 
 Floats = NDArray[np.float64]
@@ -42,8 +43,8 @@ def fit_surface(measurements: Measurements, settings: SurfaceSettings | None = N
       without noise in the regression too; fits one E a model to its trainings without noise from the first kept step
       on, then A and alpha to each ratio; interpolates the logarithm of the loss.
 
-    A ratio without any training of a model is filled in linearly by the logarithm of the ratio between those that a
-    model has, in either method; at the ends of the ratios it stays unknown (the code repeats the last one there).
+    A ratio without any training of a model is filled in between those that a model has by the logarithm of the ratio,
+    as predictions are interpolated; at the ends of the ratios it stays unknown (the code repeats the last one there).
 
     Args:
       measurements: of one length in tokens; only the longest schedule of each training is used.
@@ -115,7 +116,7 @@ def _fitted(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> _F
     beyond = steps[-1] * 2.0 ** np.arange(1, settings.doublings + 1)
     steps = np.append(steps, beyond)
     best, rates = (np.pad(part, [(0, 0), (0, 0), (0, len(beyond))], constant_values=np.nan) for part in (best, rates))
-    best = _between(best, np.log(steps))
+    best = _between(best, np.log(steps), "linear")
     best = np.where(np.isnan(best) & (steps > _last_step(best, steps)), power_curve(curves, steps), best)
     rates = _nearest_before(rates)
     loss, rates = np.moveaxis(best, 1, 2), np.moveaxis(rates, 1, 2)
@@ -123,8 +124,8 @@ def _fitted(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> _F
     missing = np.isnan(loss[..., noisy]).any()
     if missing:
         logs = np.log(grid.ratios[noisy])
-        loss[..., noisy] = _between(loss[..., noisy], logs)
-        rates[..., noisy] = np.exp(_between(np.log(rates[..., noisy]), logs))
+        loss[..., noisy] = _between(loss[..., noisy], logs, settings.interpolation)
+        rates[..., noisy] = np.exp(_between(np.log(rates[..., noisy]), logs, "linear"))
     return _Fitted(steps, loss, rates, curves, notes)
 
 
@@ -184,13 +185,16 @@ def _curves(
     return fit_power_curves(steps[late], best[..., late], weights[late], limits), notes
 
 
-def _between(values: Floats, at: Floats) -> Floats:
-    """Fill NaN that lie between known values along the last axis, linearly in `at`."""
+def _between(values: Floats, at: Floats, interpolation: Interpolation) -> Floats:
+    """Fill NaN that lie between known values along the last axis, linearly or on monotone cubics in `at`."""
     rows = values.reshape(-1, values.shape[-1]).copy()
     known = np.isfinite(rows)
     for row, has in zip(rows, known, strict=True):
-        if has.any() and not has.all():
-            row[~has] = np.interp(at[~has], at[has], row[has], left=np.nan, right=np.nan)
+        if has.sum() > 1 and not has.all():
+            if interpolation == "linear":
+                row[~has] = np.interp(at[~has], at[has], row[has], left=np.nan, right=np.nan)
+            else:
+                row[~has] = PchipInterpolator(at[has], row[has], extrapolate=False)(at[~has])
     return rows.reshape(values.shape)
 
 

@@ -1,10 +1,11 @@
 """How a surface of losses is fitted."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.laws.smoothing import Smoothing
-from fedlm.simulations.laws.surface import Interpolation, Method
+from fedlm.simulations.laws.surface import Interpolation
 
 
 @dataclass(frozen=True)
@@ -15,9 +16,8 @@ class SurfaceSettings:
     ones as shares, so that trainings of any length are treated alike.
     """
 
-    method: Method = "paper"
-    """paper: as McKenna et al. 2025 word it. code: as their public code does it. two-stage: as the VaultGemma report
-    has it, by separate trainings of several lengths."""
+    method: Literal["paper", "code"] = "paper"
+    """paper: as McKenna et al. 2025 word it. code: as their public code does it."""
     interpolation: Interpolation = "linear"
     """How predictions lie between the grid's points: linearly, as published, or on monotone cubics, which come closer
     where points are far apart."""

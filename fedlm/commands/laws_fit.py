@@ -1,0 +1,91 @@
+"""`fedlm laws fit`: fit laws to what a grid of trainings measured."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Column, Table
+
+from fedlm.commands.options import read_options
+from fedlm.commands.progress import EvaluationProgress
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.laws.fitting_all import fit_laws, measurements_file, source_of, task_of
+from fedlm.simulations.laws.forms.registry import FORMS
+from fedlm.simulations.laws.laws_file import Laws, write_laws
+from fedlm.simulations.laws.measurements import read_measurements
+from fedlm.simulations.laws.surface_settings import SurfaceSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitCommand:
+    """Fit the loss by model size, steps and noise to measurements, and parametric laws, each with intervals and with
+    its error on measurements that it had not seen.
+
+    The surface of losses is what `fedlm laws plan` plans by: McKenna et al. 2025, "Scaling laws for differentially
+    private language models". Losses are smoothed so that they fall with steps and rise with noise, the best learning
+    rate is taken, and the loss is extrapolated beyond the longest training and interpolated between trainings. An
+    unfinished grid is fitted as far as it goes.
+    """
+
+    measurements: tyro.conf.Positional[Path]
+    """File that `fedlm laws run` or `fedlm laws import` made, or the folder of its results."""
+    surface: SurfaceSettings
+    out: Path
+    """File of laws to write, JSON."""
+    forms: tuple[str, ...] = tuple(FORMS)
+    """Parametric laws to fit; those that the measurements are not enough for are named. None: no law."""
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.forms if name not in FORMS]:
+            raise ConfigurationError(f"there is no form {', '.join(unknown)}; choose from {', '.join(FORMS)}")
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm laws fit`."""
+    command = read_options(FitCommand, argv, "fedlm laws fit")
+    path = measurements_file(command.measurements)
+    measurements = read_measurements(path)
+    with EvaluationProgress("fitting", "laws") as progress:
+        laws, left_out = fit_laws(
+            measurements, command.surface, command.forms, lambda name, done, total: progress.show(done, total, name)
+        )
+    laws = replace(laws, source=source_of(path, measurements, command.surface), task=task_of(path))
+    write_laws(laws, command.out)
+    _print_laws(laws, left_out)
+    print(f"\nThe laws are in {command.out}. Next:\n\n  fedlm laws plan --laws {command.out} --help")
+    return 0
+
+
+def _print_laws(laws: Laws, left_out: dict[str, str]) -> None:
+    console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    if (surface := laws.surface) is not None:
+        say(
+            f"Surface ({surface.method}): {len(surface.models)} models of {surface.parameters[0]:,.0f} to "
+            f"{surface.parameters[-1]:,.0f} parameters, to {surface.measured_steps:,.0f} steps measured and "
+            f"{surface.steps[-1]:,.0f} extrapolated, {len(surface.noise_batch_ratios)} noise-batch ratios, "
+            f"{len(surface.draws)} draws."
+        )
+        for note in surface.notes:
+            say(f"  {note}")
+        _print_held_out(console, laws)
+    for form in laws.forms.values():
+        say(f"\n{form}")
+    for name, why in left_out.items():
+        say(f"\nleft out, {name}: {why}")
+
+
+def _print_held_out(console: Console, laws: Laws) -> None:
+    if not laws.held_out:
+        console.print("Too little was measured to hold anything out.")
+        return
+    numbers = ("mean error", "largest error", "points", "out of reach")
+    table = Table("held out", *(Column(name, justify="right") for name in numbers), title="Errors on losses not seen")
+    for name, error in laws.held_out.items():
+        shown = (f"{error['mean_relative_error']:.2%}", f"{error['max_relative_error']:.2%}")
+        table.add_row(name.replace("_", " "), *shown, str(error["points"]), str(error["points_out_of_reach"]))
+    console.print(table)

@@ -1,0 +1,119 @@
+"""All that is fitted to measurements: the surface of losses and parametric laws, with errors on what was held out."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.fl_core.errors import DataError, UserError
+from fedlm.simulations.laws.forms.fitted_form import FittedForm
+from fedlm.simulations.laws.forms.fitting import fit_form
+from fedlm.simulations.laws.forms.form import Form
+from fedlm.simulations.laws.forms.registry import FORMS
+from fedlm.simulations.laws.held_out import Predict, held_out_errors
+from fedlm.simulations.laws.laws_file import Laws
+from fedlm.simulations.laws.measured_grid import of_batch_size
+from fedlm.simulations.laws.measurements import Measurements
+from fedlm.simulations.laws.surface import LossSurface
+from fedlm.simulations.laws.surface_fit import fit_surface
+from fedlm.simulations.laws.surface_settings import SurfaceSettings
+
+GRID_FILE, MEASUREMENTS_FILE = "grid.json", "measurements.parquet"
+_OF_A_MACHINE = ("data", "cache", "privacy")
+_HELD_OUT_STARTS = 8
+
+
+def measurements_file(path: Path) -> Path:
+    """Return the file of measurements that a path names: of a results' folder, the one in it."""
+    return path / MEASUREMENTS_FILE if path.is_dir() else path
+
+
+def fit_laws(
+    measurements: Measurements,
+    settings: SurfaceSettings,
+    forms: Sequence[str],
+    observe: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> tuple[Laws, dict[str, str]]:
+    """Fit the surface and parametric laws, each with its errors on what was held out.
+
+    Args:
+      measurements: of one length in tokens.
+      settings: of the surface; its seed is that of all fits.
+      forms: names of parametric laws.
+      observe: called with the name of a fit that begins, how many are done, and how many there are.
+
+    Returns:
+      The laws, without source and task, and why a fit was left out, by its name.
+
+    Raises:
+      DataError: nothing can be fitted.
+    """
+    total = 1 + len(forms)
+    left_out: dict[str, str] = {}
+    if settings.batch_size is not None:
+        measurements = of_batch_size(measurements, settings.batch_size)
+    observe("surface", 0, total)
+    surface, held_out = None, {}
+    try:
+        surface = fit_surface(measurements, settings)
+        held_out = surface_held_out(measurements, settings)
+    except UserError as error:
+        left_out["surface"] = str(error)
+    fitted: dict[str, FittedForm] = {}
+    for done, name in enumerate(forms, start=1):
+        observe(name, done, total)
+        try:
+            fitted[name] = _fitted_form(FORMS[name], measurements, settings.seed)
+        except UserError as error:
+            left_out[name] = str(error)
+    observe("done", total, total)
+    if surface is None and not fitted:
+        raise DataError(f"no law can be fitted: {left_out['surface']}")
+    return Laws(surface, fitted, held_out), left_out
+
+
+def surface_held_out(measurements: Measurements, settings: SurfaceSettings) -> dict[str, dict[str, float]]:
+    """Return the errors of a surface on what was held out; beyond its grid it goes on linearly from its edge."""
+    alone = dataclasses.replace(settings, draws=0)
+
+    def fit(kept: Measurements) -> Predict:
+        surface: LossSurface = fit_surface(kept, alone)
+        return lambda rows: surface.predict(rows.parameters, rows.step, rows.noise_batch_ratio, extrapolate=True)
+
+    return held_out_errors(measurements, fit, seed=settings.seed)
+
+
+def _fitted_form(form: Form, measurements: Measurements, seed: int) -> FittedForm:
+    """Fit a form, and again without what is held out where it is a law of the loss."""
+    fitted = fit_form(form, measurements, seed=seed)
+    if not np.array_equal(form.target(measurements), measurements.loss, equal_nan=True):
+        return fitted
+
+    def fit(kept: Measurements) -> Callable[[Measurements], NDArray[np.float64]]:
+        return fit_form(form, kept, seed=seed, starts=_HELD_OUT_STARTS, draws=0).predict_rows
+
+    return dataclasses.replace(fitted, held_out=held_out_errors(measurements, fit, form.rows(measurements), seed))
+
+
+def source_of(path: Path, measurements: Measurements, settings: SurfaceSettings) -> dict[str, Any]:
+    """Say what laws were fitted to, and how."""
+    return {
+        "measurements": path.name,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "blocks": len(measurements),
+        "settings": dataclasses.asdict(settings),
+    }
+
+
+def task_of(path: Path) -> dict[str, Any]:
+    """Return the settings of the grid that lies beside measurements, but for those of a machine; empty without one."""
+    try:
+        settings = json.loads((path.parent / GRID_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {name: value for name, value in settings.items() if name not in _OF_A_MACHINE}

@@ -1,0 +1,71 @@
+import json
+
+import numpy as np
+import pytest
+
+from fedlm.commands.laws import main
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.simulations.laws.laws_file import read_laws
+from fedlm.simulations.laws.measurements import write_measurements
+from tests.support.synthetic_laws import SMALL, Truth
+
+MEASUREMENTS = SMALL.measure(Truth(batch_size=32))
+
+
+@pytest.fixture
+def results(tmp_path):
+    write_measurements(MEASUREMENTS, tmp_path / "measurements.parquet")
+    (tmp_path / "grid.json").write_text(json.dumps({"length": 32, "clip_norm": 1.0, "data": "/home/someone/store"}))
+    return tmp_path
+
+
+def test_a_folder_of_results_is_fitted(results, capsys):
+    laws_file = results / "laws.json"
+    command = ["fit", str(results), "--out", str(laws_file), "--method", "code", "--draws", "3"]
+    assert main([*command, "--forms", "chinchilla"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Surface (code): 5 models of 130,000 to 3,280,000 parameters, to 1,024 steps measured and 65,536" in printed
+    for row in ("cells", "largest model", "longest runs", "chinchilla: L = E + A / N^alpha + B / D^beta"):
+        assert row in printed
+    laws = read_laws(laws_file)
+    assert laws.surface.method == "code"
+    assert laws.surface.draws.shape == (3, 5, 38, 5)
+    assert set(laws.held_out) == {"cells", "largest_model", "longest_runs"}
+    assert f"{laws.held_out['cells']['mean_relative_error']:.2%}" in printed
+    assert set(laws.forms) == {"chinchilla"}
+    assert "largest_model" in laws.forms["chinchilla"].held_out
+    assert laws.task == {"length": 32, "clip_norm": 1.0}
+    assert laws.source["measurements"] == "measurements.parquet"
+    assert laws.source["settings"]["method"] == "code"
+    assert "someone" not in laws_file.read_text()
+
+
+def test_no_draws_and_no_forms(results, capsys):
+    file = results / "measurements.parquet"
+    assert main(["fit", str(file), "--out", str(results / "laws.json"), "--draws", "0", "--forms"]) == 0
+    laws = read_laws(results / "laws.json")
+    assert laws.forms == {}
+    assert np.isnan(laws.surface.band(1e6, 512, 1e-3)).all()
+
+
+def test_what_cannot_be_fitted_is_said_and_the_rest_is_fitted(results, capsys):
+    few = MEASUREMENTS.where(MEASUREMENTS.step == 1024)
+    write_measurements(few, results / "measurements.parquet")
+    assert main(["fit", str(results), "--out", str(results / "laws.json"), "--forms", "chinchilla"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "left out, surface: 1 blocks end at step 0 or later, but a fit needs at least 3 of them" in printed
+    assert read_laws(results / "laws.json").surface is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--forms", "chinchila"], "there is no form chinchila; choose from chinchilla,"),
+        (["--draws", "-1"], "draws is -1, but must be at least 0"),
+        (["--batch-size", "7"], "there is no training with batch size 7; choose from 32"),
+    ],
+)
+def test_mistakes_are_one_line(results, options, message):
+    with pytest.raises((ConfigurationError, DataError), match=message):
+        main(["fit", str(results), "--out", str(results / "laws.json"), *options])
+    assert not (results / "laws.json").exists()
