@@ -17,8 +17,8 @@ class ModelsCommand:
     """List the named models with their exact parameter counts, for each one's own vocabulary size.
 
     A model takes the vocabulary size of the data it is trained on; the counts change with it. Causal models predict the
-    next token; masked ones predict masked tokens, from both sides, and have one more token id, that of the mask. A name such
-    as transformer_3x128, a causal model of 3 layers of width 128, may have any numbers, of which the width is a
+    next token; masked ones predict masked tokens, from both sides, and have one more token id, that of the mask. A name
+    such as transformer_3x128, a causal model of 3 layers of width 128, may have any numbers, of which the width is a
     multiple of 32.
     """
 
