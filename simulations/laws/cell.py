@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.clipping.methods import Clipping
+from fedlm.fl_core.clipping.methods import Clipping, method_for
+from fedlm.fl_core.exact_sums import MOST_CLIP_NORM
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.models.base import Model, Params
@@ -27,6 +28,7 @@ from fedlm.simulations.laws.cell_program import CellProgram, StepMeasures, StepN
 from fedlm.simulations.laws.grid import Grid
 from fedlm.simulations.laws.measurements import Measurements, make_measurements, write_measurements
 from fedlm.simulations.pretraining.masking import MaskedWords
+from fedlm.simulations.pretraining.preparing import shapes_of_training
 from fedlm.simulations.pretraining.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.sampling import ShuffledBatches
 
@@ -189,9 +191,12 @@ def _task_of(grid: Grid, name: str) -> _Task:
     store = TokenStore.open(grid.data)
     precision = resolve_precision(grid.precision, jax.default_backend())
     model = with_precision(create_model(name, store.vocabulary_size, store.special_tokens), precision)
-    clipping = None if grid.clip_norm is None else Clipping("bookkeeping", grid.clip_norm)
+    params, batch = shapes_of_training(name, model, grid.length)
+    method, _ = method_for("bookkeeping", model, params, batch)
+    clipping = Clipping(method, MOST_CLIP_NORM if grid.clip_norm is None else grid.clip_norm)
+    unit = 1.0 if grid.clip_norm is None else grid.clip_norm
     adam = (grid.beta1, grid.beta2, grid.adam_epsilon)
-    program = CellProgram(model, clipping, grid.microbatch_size, precision, adam)
+    program = CellProgram(model, clipping, unit, grid.microbatch_size, precision, adam)
     heldout = open_grid_units(grid, store, "heldout") if grid.heldout_examples else None
     return _Task(model, store.vocabulary_size, open_grid_units(grid, store), heldout, program)
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import optax
 
 from fedlm.fl_core.clipping.methods import Clipping, clipped_sum
-from fedlm.fl_core.exact_sums import MOST_CLIP_NORM
 from fedlm.fl_core.randomness import device_key
 from fedlm.models.base import Batch, Model, Params
 from fedlm.models.masked_language import MaskedBatch
@@ -62,7 +61,8 @@ class CellProgram:
     def __init__(
         self,
         model: Model,
-        clipping: Clipping | None,
+        clipping: Clipping,
+        unit: float,
         microbatch_size: int | None,
         precision: Precision,
         adam: tuple[float, float, float],
@@ -71,15 +71,15 @@ class CellProgram:
 
         Args:
           model: in the precision of the policy.
-          clipping: of examples' gradients, whose function is `constant`; None for none.
+          clipping: of examples' gradients, whose function is `constant`. With a clip norm that none reaches they are
+            only added up, in the same way, for what it tells of their norms.
+          unit: what gradients are divided by, the clip norm where they are clipped.
           microbatch_size: examples at once, a divisor of the batch size; all where None.
           precision: a resolved policy.
           adam: beta1, beta2 and epsilon.
         """
-        # Gradients that are not clipped are added up in the same way, for what it tells of their norms.
-        self._clipping = Clipping("bookkeeping", MOST_CLIP_NORM) if clipping is None else clipping
-        self._unit = 1.0 if clipping is None else clipping.clip_norm
-        self._model, self._microbatch_size, self._precision = model, microbatch_size, precision
+        self._model, self._clipping, self._unit = model, clipping, unit
+        self._microbatch_size, self._precision = microbatch_size, precision
         beta1, beta2, epsilon = adam
         self._adam = optax.scale_by_adam(beta1, beta2, epsilon)
         self._init = jax.jit(self._first_state)

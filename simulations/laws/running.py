@@ -19,6 +19,7 @@ from fedlm.simulations.experiments.cell_execution import CellExecutor, run_cells
 from fedlm.simulations.laws.cell import GridCell, open_grid_units
 from fedlm.simulations.laws.grid import AXES, Grid
 from fedlm.simulations.laws.measurements import Measurements, read_measurements, write_measurements
+from fedlm.simulations.pretraining.preparing import shapes_of_training
 
 GRID_FILE, MEASUREMENTS_FILE, CELLS_FOLDER = "grid.json", "measurements.parquet", "cells"
 NOT_PRIVATE = (
@@ -82,6 +83,11 @@ def run_grid(
     """
     store = TokenStore.open(grid.data)
     budget_of(store.path, private=False)
+    if store.has_completions:
+        raise ConfigurationError(f"{store.path} has prompts and completions; give data that was imported as texts")
+    for name in grid.models:
+        model = create_model(name, store.vocabulary_size, store.special_tokens)
+        shapes_of_training(name, model, grid.length)
     units = open_grid_units(grid, store)
     for axis, most in (("batch_sizes", units.count), ("training_examples", units.count)):
         if max(getattr(grid, axis)) > most:

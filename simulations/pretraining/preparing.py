@@ -187,17 +187,27 @@ def trainer_of(prepared: PreparedPretraining, devices: Sequence[jax.Device] | No
     return Trainer(prepared.trained, optimizer, rules, settings.sharding, devices, frozen)
 
 
-def _clipping(settings: Pretraining, model: Model, adapters: Adapters | None) -> tuple[Clipping | None, str | None]:
-    """Choose how gradients are clipped, and refuse a model that cannot read sequences of this length."""
-    shape = (2, settings.length + (model.objective == "causal"))
-    tokens, weight = jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct((2,), np.float32)
+def shapes_of_training(name: str, model: Model, length: int) -> tuple[Params, Any]:
+    """Give the shapes of a model's parameters and of a batch of two sequences of some length.
+
+    Raises:
+      ConfigurationError: the model cannot read sequences of this length.
+    """
+    tokens = jax.ShapeDtypeStruct((2, length + (model.objective == "causal")), np.int32)
+    weight = jax.ShapeDtypeStruct((2,), np.float32)
     batch: Any = Batch(tokens, weight) if model.objective == "causal" else MaskedBatch(tokens, tokens, weight)  # type: ignore[arg-type]
     params = jax.eval_shape(model.init, jax.random.key(0))
     try:
         jax.eval_shape(model.loss, params, batch)
     except ValueError as error:
-        what = f"the model {settings.model} cannot be used with length {settings.length}"
+        what = f"the model {name} cannot be used with length {length}"
         raise ConfigurationError(f"{what}: {str(error).splitlines()[0]}") from error
+    return params, batch
+
+
+def _clipping(settings: Pretraining, model: Model, adapters: Adapters | None) -> tuple[Clipping | None, str | None]:
+    """Choose how gradients are clipped, and refuse a model that cannot read sequences of this length."""
+    params, batch = shapes_of_training(settings.model, model, settings.length)
     if settings.privacy == "none":
         return None, None
     microbatch_size = settings.microbatch_size or default_microbatch_size()

@@ -19,7 +19,7 @@ class InThisProcess:
     def __init__(self, stop_after=None):
         self.ran, self._stop_after = [], stop_after
 
-    def execute(self, cells, observe):
+    def execute(self, cells, observe, total):
         for cell in cells:
             if len(self.ran) == self._stop_after:
                 raise KeyboardInterrupt

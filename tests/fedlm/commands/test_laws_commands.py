@@ -1,0 +1,93 @@
+"""`fedlm laws run` and `fedlm laws import`, as they are typed."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fedlm.commands.cli import main
+from fedlm.simulations.laws.measurements import read_measurements
+
+GRID = (
+    "--models transformer_1x32 --learning-rates 0.01 --noise-batch-ratios 0 0.001 --batch-sizes 4 --steps 40 --seeds 0 "
+    "--length 8 --warmup-steps 1 --block-steps 2 --microbatch-size 4"
+).split()
+
+
+def words(store, out, *more):
+    return ["laws", "run", "--data", str(store), "--out", str(out), *GRID, *more]
+
+
+def test_import_writes_what_the_file_has(tmp_path, capsys):
+    source = tmp_path / "results.csv"
+    source.write_text("Model,Learning Rate,Iterations,Noise Batch Ratio,Cross Entropy\nBertTiny,0.0078125,100,0,7.5\n")
+    out = tmp_path / "new" / "m.parquet"
+    assert main(["laws", "import", str(source), "--out", str(out), "--batch-size", "8"]) == 0
+    assert f"1 measurements of 1 models, 1 learning rates and 1 noise-batch ratios: {out}" in capsys.readouterr().out
+    assert read_measurements(out).batch_size.tolist() == [8]
+    assert main(["laws", "import", str(tmp_path / "none.csv"), "--out", str(out)]) == 2
+    assert "none.csv: cannot be read" in capsys.readouterr().err
+    assert main(["laws", "import", str(source), "--out", str(out), "--length", "0"]) == 2
+    assert "length is 0, but must be at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--models", "transformer_1x33"), "width is 33, but must be a multiple of 32"),
+        (("--models", "no_such_model"), "unknown model 'no_such_model'"),
+        (("--steps", "41"), "steps has 41, but must have multiples of block_steps, 2"),
+        (("--preset", "large"), "unknown preset 'large'; choose from small, mckenna2025"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(small_store, tmp_path, capsys, more, message):
+    assert main(words(small_store, tmp_path / "out", *more)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_model_that_reads_less_is_refused_before_anything_is_trained(small_store, tmp_path, capsys):
+    more = ("--models", "bert_tiny", "--length", "513")
+    assert main(words(small_store, tmp_path / "out", *more)) == 2
+    assert "bert_tiny cannot be used with length 513" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_stopped_grid_goes_on_to_the_same_measurements(small_store, tmp_path):
+    """Stopped and continued, then ended by SIGTERM, then run to its end; and run at once with another number of
+    workers."""
+    line = [sys.executable, "-m", "fedlm"]
+    first = subprocess.Popen(
+        [*line, *words(small_store, tmp_path / "out", "--workers", "2", "--steps", "4000")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "out").glob("cells/*/")):
+        assert first.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    first.send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    first.send_signal(signal.SIGCONT)
+    time.sleep(1)
+    assert first.poll() is None
+    first.send_signal(signal.SIGTERM)
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 143, errors
+    found = {}
+    for out, workers in (("out", "2"), ("other", "1")):
+        run = subprocess.run(
+            [*line, *words(small_store, tmp_path / out, "--workers", workers, "--steps", "40", "80")],
+            capture_output=True, text=True, timeout=280, check=False,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        assert "NOT PRIVATE" in run.stdout
+        assert "4 of 4 trainings, 120 blocks" in run.stdout
+        assert "measuring TFLOP" in run.stderr
+        found[out] = read_measurements(tmp_path / out / "measurements.parquet")
+    for name, column in found["out"].columns().items():
+        np.testing.assert_array_equal(column, getattr(found["other"], name))
