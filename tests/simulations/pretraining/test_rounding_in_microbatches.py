@@ -1,6 +1,7 @@
 """What float32 may add to what one unit changes: a microbatch's sum with it, without it, and it alone."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +118,13 @@ def test_a_microbatch_of_more_units_is_refused_with_privacy(small_store, shardin
     with pytest.raises(ConfigurationError, match=r"microbatch_size.*at most 1024 units"):
         prepare_pretraining(compose(Pretraining, **settings, noise_multiplier=1.0))
     prepare_pretraining(compose(Pretraining, **settings, privacy="none"))
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])
+def test_a_delta_that_nothing_can_be_stated_at_is_refused_before_a_run_begins(small_store, delta):
+    settings = {"model": "cifg_tiny", "data": small_store, "steps": 2, "batch_size": 4, "length": 8}
+    with pytest.raises(ConfigurationError, match=f"delta is {delta}, but must be at least 1e-15 and below 1"):
+        prepare_pretraining(compose(Pretraining, **settings, noise_multiplier=1.0, delta=delta))
 
 
 def test_units_at_once_that_nobody_chose_count_as_well(small_store, monkeypatch):
