@@ -64,6 +64,8 @@ class EvaluateCommand:
             check_learning_rates("client_learning_rate", self.client_learning_rate)
             if not self.personalize:
                 raise ConfigurationError("client_learning_rate does nothing without personalize; leave it out")
+        if self.out is not None and self.out.is_dir():
+            raise ConfigurationError(f"out is {self.out}, which is a folder; give a file")
         if self.out is not None and not self.out.parent.is_dir():
             raise ConfigurationError(f"out is {self.out}, but there is no folder {self.out.parent}; make it first")
 
@@ -117,18 +119,18 @@ def _evaluate_on_tasks(command: EvaluateCommand) -> int:
     set_up_devices(command.devices, of_cpu=1)
     with EvaluationProgress("tasks", "requests") as progress:
         found = measure_tasks(command.run, command.task_settings, progress.update)
-    text = json.dumps(found, indent=2)
+    text, console = json.dumps(found, indent=2), Console()
+    if command.json:
+        print(text, flush=True)
+    else:
+        console.print(task_table(found))
+        for line in task_notes(found, command.task_settings):
+            console.print(escape(line), soft_wrap=True, highlight=False)
+    # What took long is seen already, should the disk refuse it.
     if command.out is not None:
         write_atomically(command.out, text + "\n")
-    if command.json:
-        print(text)
-        return 0
-    console = Console()
-    console.print(task_table(found))
-    for line in task_notes(found, command.task_settings):
-        console.print(escape(line), soft_wrap=True, highlight=False)
-    if command.out is not None:
-        console.print(f"everything is in {command.out}", soft_wrap=True)
+        if not command.json:
+            console.print(f"everything is in {command.out}", soft_wrap=True)
     return 0
 
 

@@ -43,6 +43,7 @@ def choose_tasks(names: Sequence[str], folder: Path | None) -> dict[str, Any]:
             raise ConfigurationError(_unsafe(name))
         if getattr(task, "MULTIMODAL", False):
             raise ConfigurationError(f"task {name!r} has images or sound, and models here read text alone")
+        _refuse_unknown_metrics(name, task)
     return chosen
 
 
@@ -55,8 +56,34 @@ def _manager(names: Sequence[str], folder: Path | None) -> Any:
         raise DataError(f"{folder}: there is no such folder; give one of tasks in YAML")
     found = TaskManager(include_path=str(folder), include_defaults=False)
     # To list all of the library's own takes seconds.
-    alone = all(task in found.task_index for name in names for task in _members(name, found.task_index))
-    return found if alone else TaskManager(include_path=str(folder))
+    if all(task in found.task_index for name in names for task in _members(name, found.task_index)):
+        return found
+    _refuse_unreadable(folder)
+    return TaskManager(include_path=str(folder))
+
+
+def _refuse_unreadable(folder: Path) -> None:
+    """Raise DataError where a folder has a file that is no YAML, over which the library passes in silence."""
+    import yaml
+
+    for path in sorted(folder.rglob("*.yaml")):
+        try:
+            yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            why = " ".join(str(error).split())
+            raise DataError(f"{path}: cannot be read ({why}), expected a task in YAML; mend or remove it") from error
+
+
+def _refuse_unknown_metrics(name: str, task: Any) -> None:
+    """Raise DataError where a task names a metric that nobody knows, which the library would leave out."""
+    if task.config.process_results is not None:
+        return
+    unknown = [metric for metric, function in getattr(task, "_metric_fn_list", {}).items() if function is None]
+    if unknown:
+        raise DataError(
+            f"task {name!r}: names the metric {', '.join(unknown)}, which is none of lm-evaluation-harness; name one "
+            "that is, such as acc for multiple choice or exact_match for answers"
+        )
 
 
 def _meant(name: str, names: Sequence[str], folder: Path | None) -> str:

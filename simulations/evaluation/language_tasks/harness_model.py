@@ -117,9 +117,16 @@ class HarnessModel(TemplateLM):
     def _answers(
         self, generator: Generator, contexts: list[list[int]], arguments: dict[str, Any], task: str | None
     ) -> list[str]:
-        arguments = dict(normalize_gen_kwargs(arguments, _MOST_TOKENS))
-        stops = [stop for stop in handle_stop_sequences(arguments.pop("until"), eos=None) if stop]
+        try:
+            arguments = dict(normalize_gen_kwargs(arguments, _MOST_TOKENS))
+            stops = [stop for stop in handle_stop_sequences(arguments.pop("until"), eos=None) if stop]
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"task {task!r}: its generation_kwargs cannot be read ({error}); mend them"
+            ) from error
         asked = arguments.pop("max_gen_toks")
+        if asked < 1:
+            raise ConfigurationError(f"task {task!r}: max_gen_toks is {asked}, but must be at least 1")
         most = asked if asked < self._max_length else self._max_length // 2
         self.counts["shortened"] += len(contexts) if most < asked else 0
         self.counts["cut"] += sum(len(context) > self._max_length - most for context in contexts)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from fedlm.fl_core.errors import DiskError
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -107,6 +108,10 @@ def workplace(harness, small_store, tmp_path_factory):
     write_task(folder / "tasks", "running_code", CHOICE | {"unsafe_code": True}, QUESTIONS)
     write_task(folder / "tasks", "sights", CHOICE | {"doc_to_image": ["question"]}, QUESTIONS)
     write_task(folder / "tasks", "beams", ANSWER | {"generation_kwargs": {"until": [STOP], "num_beams": 2}}, written)
+    write_task(folder / "tasks", "endless", ANSWER | {"generation_kwargs": {"max_gen_toks": "many"}}, written)
+    write_task(folder / "tasks", "mute", ANSWER | {"generation_kwargs": {"max_gen_toks": 0}}, written)
+    unknown = {"metric_list": [{"metric": "luck", "aggregation": "mean", "higher_is_better": True}]}
+    write_task(folder / "tasks", "lucky", CHOICE | unknown, QUESTIONS)
     write_task(folder / "tasks", "torn", CHOICE | {"doc_to_target": "{{no_such_field}}"}, QUESTIONS)
     write_task(folder / "tasks", "silent", CHOICE | {"doc_to_choice": "{{[' ', question]}}"}, QUESTIONS)
     both = {"group": "both", "task": ["words", "fixed"], "aggregate_metric_list": [{"metric": "acc"}]}
@@ -184,6 +189,9 @@ def test_a_group_has_the_mean_of_its_tasks(evaluate):
         ("running_code", [], "task 'running_code' runs programs that the model writes"),
         ("sights", [], "task 'sights' has images or sound"),
         ("beams", [], "task 'beams' sets num_beams in its generation_kwargs"),
+        ("endless", [], "task 'endless': its generation_kwargs cannot be read (invalid literal for int()"),
+        ("mute", [], "task 'mute': max_gen_toks is 0, but must be at least 1"),
+        ("lucky", [], "task 'lucky': names the metric luck, which is none of lm-evaluation-harness"),
         ("torn", [], "task 'torn': cannot be read"),
         ("gone", [], "task 'gone': cannot be read"),
         ("silent", [], "is 0 tokens of this run's vocabulary"),
@@ -193,6 +201,7 @@ def test_a_group_has_the_mean_of_its_tasks(evaluate):
         ("words", ["--task-folder=/nowhere"], "/nowhere: there is no such folder"),
         ("words", ["--split=heldout"], "split is about clients, and does nothing with tasks"),
         ("words", ["--out=/nowhere/found.json"], "there is no folder /nowhere"),
+        ("words", ["--out=/"], "out is /, which is a folder; give a file"),
     ],
 )
 def test_a_mistake_is_one_clear_message_and_status_2(evaluate, tasks, words, message):
@@ -200,6 +209,25 @@ def test_a_mistake_is_one_clear_message_and_status_2(evaluate, tasks, words, mes
     assert typed.returncode == 2
     assert message in typed.stderr
     assert "Traceback" not in typed.stderr
+
+
+def test_a_file_that_is_no_yaml_is_named(workplace, evaluate, tmp_path):
+    (tmp_path / "words.yaml").write_text("task: words\n  doc_to_text: [\n")
+    typed = evaluate("words", f"--task-folder={tmp_path}")
+    assert typed.returncode == 2
+    assert typed.stderr.startswith(f"fedlm evaluate: {tmp_path}/words.yaml: cannot be read (mapping values are not")
+    assert len(typed.stderr.splitlines()) == 1
+
+
+def test_what_was_measured_is_printed_where_it_cannot_be_kept(evaluate, tmp_path, monkeypatch):
+    def refuse(path, content):
+        raise DiskError(f"{path}: cannot be written")
+
+    monkeypatch.setattr("fedlm.commands.evaluate.write_atomically", refuse)
+    typed = evaluate("words", f"--out={tmp_path}/found.json", "--json")
+    assert typed.returncode == 2
+    assert "found.json: cannot be written" in typed.stderr
+    assert json.loads(typed.stdout)["tasks"]["words"]["documents"] == 4
 
 
 def test_options_of_tasks_need_tasks(workplace, fedlm_here):
