@@ -134,6 +134,28 @@ def test_two_processes_give_the_same_parameters_as_one(small_store, tmp_path):
     assert summary["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-4)
 
 
+@pytest.mark.long
+def test_adapters_are_the_same_on_any_number_of_devices_and_in_two_processes(small_store, tmp_path):
+    """Also where what is frozen is spread over the devices, and what is dropped is drawn in another process."""
+    run(small_store, tmp_path / "base", steps=1, privacy="none", noise_multiplier=None, noise_seed=None)
+    lora = {"init_from": tmp_path / "base", "lora_rank": 2, "lora_dropout": 0.25, "steps": 4}
+    alone, _ = run(small_store, tmp_path / "alone", **lora)
+    assert alone["trained_parameters"] < alone["parameters"]
+    spread, _ = run(small_store, tmp_path / "spread", sharding="full", **lora | {"devices": 4})
+    found = [spread["parameters_sha256"]]
+    for sharding in ("data", "full"):
+        out = tmp_path / f"two {sharding}"
+        group = [f"--coordinator=127.0.0.1:{find_free_port()}", "--num-processes=2"]
+        changes = lora | {"devices": 2, "sharding": sharding}
+        both = [start(small_store, out, *group, f"--process-id={number}", **changes) for number in range(2)]
+        results = [finish(process) for process in both]
+        assert [status for status, *_ in results] == [0, 0], results
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["machine"]["processes"] == 2
+        found.append(summary["parameters_sha256"])
+    assert found == 3 * [alone["parameters_sha256"]]
+
+
 PRIVATE = {"noise_multiplier": None, "noise_seed": None, "epsilon": 3, "delta": 1e-4}
 
 
