@@ -54,6 +54,9 @@ def main(argv: list[str] | None = None) -> int:
       interrupted, 143 when a comparison was ended by SIGTERM.
     """
     argv = sys.argv[1:] if argv is None else argv
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed before this process began
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     if argv[:1] in (["--version"], ["-V"]):
         print(_versions())
         return 0

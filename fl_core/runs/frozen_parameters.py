@@ -38,8 +38,14 @@ def read_frozen(run: Path, sha256: str) -> Any:
         raise CheckpointError(
             f"{folder}: the parameters that this run's adapters belong to are missing; put the folder back as it was"
         )
-    with Checkpoints(folder) as checkpoints:
-        params = checkpoints.restore_arrays(_ONLY)["params"]
+    try:
+        with Checkpoints(folder) as checkpoints:
+            params = checkpoints.restore_arrays(_ONLY)["params"]
+    except CheckpointError as error:
+        # Of other checkpoints there is one before, so that what is damaged may be removed.
+        raise CheckpointError(
+            f"{folder}: the parameters that this run's adapters belong to are damaged; put the folder back as it was"
+        ) from error
     if parameters_digest(params) != sha256:
         raise CheckpointError(
             f"{folder}: holds other parameters than this run's adapters were trained beside; put back what was there"

@@ -26,6 +26,20 @@ def test_models_can_be_counted_with_another_vocabulary(capsys):
     assert json.loads(capsys.readouterr().out)["cifg_tiny"] == 381_696 - 4086 * 65
 
 
+def test_a_command_may_have_nowhere_to_write_to(monkeypatch):
+    """A shell's `>&-` closes standard output before the command begins."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["models", "--json"]) == 0
+
+
+def test_a_server_says_where_adapters_are_trained(capsys):
+    assert main(["serve", "--lora-rank", "4", "--out", "run"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fedlm serve: there is no option --lora-rank; ")
+    assert "option of `fedlm simulate`" in said
+    assert len(said.splitlines()) == 1
+
+
 def test_models_are_listed_with_their_objectives(capsys):
     assert main(["models"]) == 0
     rows = {line.split()[1]: line.split()[3] for line in capsys.readouterr().out.splitlines() if "_tiny" in line}

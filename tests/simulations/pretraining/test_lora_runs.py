@@ -189,6 +189,11 @@ def test_frozen_parameters_that_are_gone_or_others_are_refused(adapted, changed,
     for read in readers:
         with pytest.raises(CheckpointError, match="frozen: holds other parameters"):
             read()
+    largest = max((path for path in frozen.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-20])
+    for read in readers:
+        with pytest.raises(CheckpointError, match="adapters belong to are damaged; put the folder back"):
+            read()
     shutil.rmtree(frozen)
     for read in readers:
         with pytest.raises(
