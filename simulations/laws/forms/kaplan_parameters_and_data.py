@@ -6,26 +6,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.simulations.laws.forms.form import Form, exponent, reference
-from fedlm.simulations.laws.forms.rows import best_rate, final, noiseless, non_embedding_parameters, tokens
+from fedlm.simulations.laws.forms.rows import data_tokens, non_embedding_parameters, stopped_early, unseen_loss
 from fedlm.simulations.laws.measurements import Measurements
 
 
 def _variables(measurements: Measurements) -> dict[str, NDArray[np.float64]]:
-    """Return N = `non_embedding_parameters` and D = `tokens`: one pass, so that all data are trained on once."""
+    """Return N = `non_embedding_parameters` and D = `data_tokens`, of the data set, or trained on if each came once."""
     return {
         "non_embedding_parameters": non_embedding_parameters(measurements),
-        "tokens": tokens(measurements),
+        "data_tokens": data_tokens(measurements),
     }
 
 
 def _rows(measurements: Measurements) -> NDArray[np.bool_]:
-    """Tell the last blocks of runs without noise at the cell's best learning rate, of all models and lengths."""
-    return noiseless(measurements) & final(measurements) & best_rate(measurements)
+    """Tell the blocks at which early stopping ends the runs without noise, at the cell's best learning rate."""
+    return stopped_early(measurements)
 
 
 def _loss(values: Any, data: Any) -> Any:
     size = (values["N_c"] / data["non_embedding_parameters"]) ** (values["alpha_N"] / values["alpha_D"])
-    return (size + values["D_c"] / data["tokens"]) ** values["alpha_D"]
+    return (size + values["D_c"] / data["data_tokens"]) ** values["alpha_D"]
 
 
 FORM = Form(
@@ -36,9 +36,10 @@ FORM = Form(
     coefficients=(
         reference("N_c", "non_embedding_parameters", "parameters at a loss of 1, data being endless", "alpha_N"),
         exponent("alpha_N", "non_embedding_parameters"),
-        reference("D_c", "tokens", "tokens at a loss of 1, models being endless", "alpha_D"),
-        exponent("alpha_D", "tokens"),
+        reference("D_c", "data_tokens", "tokens at a loss of 1, models being endless", "alpha_D"),
+        exponent("alpha_D", "data_tokens"),
     ),
     variables=_variables,
     rows=_rows,
+    target=unseen_loss,
 )

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.simulations.laws.forms.form import Form, amplitude, exponent
-from fedlm.simulations.laws.forms.rows import best_rate, parameters, settled, training_examples
+from fedlm.simulations.laws.forms.rows import best_rate, one_pass, parameters, settled, training_examples
 from fedlm.simulations.laws.measurements import Measurements
 
 LAST = 100_000 / 128_000
@@ -33,7 +33,7 @@ def rows(measurements: Measurements) -> NDArray[np.bool_]:
     these rows span training examples by a factor of 1.28 only, which cannot tell N's exponent.
     """
     kept = settled(measurements, LAST) & (measurements.noise_batch_ratio > LEAST_RATIO)
-    return kept & (measurements.loss <= LARGEST_LOSS) & best_rate(measurements)
+    return kept & (measurements.loss <= LARGEST_LOSS) & one_pass(measurements) & best_rate(measurements)
 
 
 def _loss(values: Any, data: Any) -> Any:

@@ -5,9 +5,9 @@ from numpy.typing import NDArray
 
 from fedlm.simulations.laws.measurements import Measurements
 
-RUN = ("model", "learning_rate", "noise_batch_ratio", "batch_size", "length", "steps", "seed")
+RUN = ("model", "learning_rate", "noise_batch_ratio", "batch_size", "length", "steps", "training_examples", "seed")
 """The columns that tell one training from another."""
-CELL = ("model", "noise_batch_ratio", "batch_size", "length", "steps")
+CELL = ("model", "noise_batch_ratio", "batch_size", "length", "steps", "training_examples")
 """The columns that tell what was trained, whatever its learning rate and seed."""
 SETTLED = 1 / 8
 """The share of a schedule after which a loss follows a power law: McKenna et al. fit from 16,000 of 128,000 steps."""
@@ -24,9 +24,15 @@ def numbered(measurements: Measurements, columns: tuple[str, ...]) -> NDArray[np
     return numbers
 
 
+def one_pass(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the blocks until which no example came twice, so that the loss in training is one on unseen text."""
+    known = measurements.training_examples > 0
+    return ~known | (measurements.batch_size * measurements.step <= measurements.training_examples)
+
+
 def noiseless(measurements: Measurements) -> NDArray[np.bool_]:
-    """Tell the rows of trainings without noise: bool [rows]."""
-    return measurements.noise_batch_ratio == 0
+    """Tell the blocks of trainings without noise until which no example came twice: bool [rows]."""
+    return (measurements.noise_batch_ratio == 0) & one_pass(measurements)
 
 
 def settled(measurements: Measurements, share: float = SETTLED) -> NDArray[np.bool_]:
@@ -58,13 +64,41 @@ def best_rate(measurements: Measurements) -> NDArray[np.bool_]:
     A rate is chosen once for a run, by the mean loss over seeds of the last block that any run of the cell reached, and
     not at every step, where a minimum over noisy losses would be biased.
     """
+    last = measurements.step == largest(numbered(measurements, CELL), measurements.step)
+    return _lowest_rate(measurements, last, measurements.loss)
+
+
+def stopped_early(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the block of each run at which early stopping ends it, of each cell's best learning rate: bool [rows].
+
+    It is that of the lowest held-out loss; without one the last, where no example came twice. Runs without noise are
+    taken that reached their last step.
+    """
+    losses = unseen_loss(measurements)
+    runs = numbered(measurements, RUN)
+    ended = largest(runs, final(measurements).astype(int)) > 0
+    lowest = -largest(runs, -np.nan_to_num(measurements.heldout_loss, nan=np.inf))
+    block = np.where(np.isfinite(lowest), measurements.heldout_loss == lowest, final(measurements))
+    chosen = block & ended & (measurements.noise_batch_ratio == 0) & np.isfinite(losses)
+    return chosen & _lowest_rate(measurements, chosen, losses)
+
+
+def _lowest_rate(
+    measurements: Measurements, compared: NDArray[np.bool_], losses: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Tell the rows of the learning rate of each cell whose mean loss over the compared rows is lowest: bool [rows]."""
     cells = numbered(measurements, CELL)
     rates = numbered(measurements, (*CELL, "learning_rate"))
-    last = measurements.step == largest(cells, measurements.step)
-    counts = np.bincount(rates[last], minlength=rates.max(initial=-1) + 1)
-    sums = np.bincount(rates[last], measurements.loss[last], minlength=len(counts))
+    counts = np.bincount(rates[compared], minlength=rates.max(initial=-1) + 1)
+    sums = np.bincount(rates[compared], losses[compared], minlength=len(counts))
     means = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)[rates]
     return (means == -largest(cells, -means)) & np.isfinite(means)
+
+
+def unseen_loss(measurements: Measurements) -> NDArray[np.float64]:
+    """Return the held-out loss, or that of training where there is none and no example came twice; NaN elsewhere."""
+    trained = np.where(one_pass(measurements), measurements.loss, np.nan)
+    return np.where(np.isfinite(measurements.heldout_loss), measurements.heldout_loss, trained)
 
 
 def parameters(measurements: Measurements) -> NDArray[np.float64]:
@@ -85,6 +119,12 @@ def training_examples(measurements: Measurements) -> NDArray[np.float64]:
 def tokens(measurements: Measurements) -> NDArray[np.float64]:
     """Return batch times length times steps, padding included: float64 [rows], in tokens."""
     return training_examples(measurements) * measurements.length
+
+
+def data_tokens(measurements: Measurements) -> NDArray[np.float64]:
+    """Return the tokens of the data set, each counted once; where its size is not known, those trained on so far."""
+    examples = measurements.training_examples * measurements.length.astype(np.float64)
+    return np.where(measurements.training_examples > 0, examples, tokens(measurements))
 
 
 def compute(measurements: Measurements) -> NDArray[np.float64]:

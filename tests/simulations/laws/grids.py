@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedlm.simulations.laws.forms.form import Form
-from fedlm.simulations.laws.forms.rows import critical_batch
+from fedlm.simulations.laws.forms.rows import critical_batch, unseen_loss
 from fedlm.simulations.laws.measurements import Measurements, make_measurements
 
 SIZES = (4_500_000, 11_400_000, 29_000_000, 41_000_000, 109_000_000, 335_000_000)
@@ -24,10 +24,22 @@ def grid(
     seeds: int = 1,
     batch_sizes: Sequence[int] = (1024,),
     length: int = 512,
+    training_examples: Sequence[int] = (0,),
 ) -> Measurements:
     """Lay out runs without losses, each of some blocks."""
-    axes = (range(len(sizes)), steps, range(blocks), noise_batch_ratios, learning_rates, range(seeds), batch_sizes)
-    size, run_steps, block, ratio, rate, seed, batch_size = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
+    axes = (
+        range(len(sizes)),
+        steps,
+        range(blocks),
+        noise_batch_ratios,
+        learning_rates,
+        range(seeds),
+        batch_sizes,
+        training_examples,
+    )
+    size, run_steps, block, ratio, rate, seed, batch_size, examples = (
+        axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")
+    )
     parameters = np.asarray(sizes)[size]
     return make_measurements(
         model=np.array([f"model{index}" for index in size], object),
@@ -40,6 +52,7 @@ def grid(
         steps=run_steps,
         seed=seed,
         step=run_steps * (block + 1) // blocks,
+        training_examples=examples,
         loss=1.0,
         loss_error=np.nan,
         gradient_noise_scale=np.nan,
@@ -54,4 +67,5 @@ def obeying(
     noisy = exact * np.exp(np.random.default_rng(seed).normal(0, noise, len(measurements)))
     if form.target is critical_batch:
         return dataclasses.replace(measurements, gradient_noise_scale=noisy / measurements.length)
-    return dataclasses.replace(measurements, loss=noisy)
+    heldout = noisy if form.target is unseen_loss else measurements.heldout_loss
+    return dataclasses.replace(measurements, loss=noisy, heldout_loss=heldout)

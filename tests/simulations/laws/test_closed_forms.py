@@ -91,12 +91,12 @@ def test_the_best_allocation_has_the_printed_exponents_and_the_data_outgrow_it()
 def test_published_laws_have_the_printed_values():
     at = {name: law.predict for name, law in PUBLISHED.items() if not law.missing}
     # A doubling of data takes the loss to 2^-0.095 = 0.936 of what it was.
-    ratio = at["kaplan2020_data"]({"tokens": 2e9}) / at["kaplan2020_data"]({"tokens": 1e9})
+    ratio = at["kaplan2020_data"]({"data_tokens": 2e9}) / at["kaplan2020_data"]({"data_tokens": 1e9})
     assert ratio == pytest.approx(0.936, abs=5e-4)
     batch = at["kaplan2020_critical_batch"]({"loss": [3.0, 3.0 * 0.87]})
     assert batch[1] / batch[0] == pytest.approx(2, rel=0.05)
     # Endless data leave the law of parameters of the same fit.
-    both = at["kaplan2020_parameters_and_data"]({"non_embedding_parameters": 1e9, "tokens": np.inf})
+    both = at["kaplan2020_parameters_and_data"]({"non_embedding_parameters": 1e9, "data_tokens": np.inf})
     assert both == pytest.approx((6.4e13 / 1e9) ** 0.076)
     assert at["chinchilla"]({"parameters": 70e9, "tokens": 1.4e12}) == pytest.approx(1.9366, abs=1e-4)
 
