@@ -84,7 +84,10 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
     identity.check_same_in_all_processes(prepared.precision)
     finished = gather(together(lambda: identity.finished_summary(out, "steps") if is_first() else None))[0]
     if finished is not None:
-        return finished
+        # Anybody can write a summary.
+        noise = finished.get("noise_multiplier")
+        ratio = noise / settings.batch_size if noise else None
+        return finished | {"units": prepared.units.describe(), "noise_batch_ratio": ratio}
     private = prepared.plan is not None
     with precision_scope(prepared.precision), RunFolder(out, counter="step", private=private) as folder:
         terms = None

@@ -170,6 +170,16 @@ def test_a_run_has_other_adapters_or_none(train, base, adapted, changed):
         train(changed, **settings)
 
 
+def test_what_a_unit_is_and_how_much_noise_there_was_is_not_read_from_a_summary(train, base, adapted, changed):
+    path = changed / "summary.json"
+    edited = json.loads(path.read_text())
+    edited["units"]["protects"], edited["noise_batch_ratio"] = "all that anybody wrote", 99.0
+    path.write_text(json.dumps(edited))
+    found = train(changed, init_from=base, privacy="dpsgd", **PRIVATE, **LORA)
+    for name in ("units", "noise_batch_ratio"):
+        assert found[name] == adapted[0][name]
+
+
 def test_frozen_parameters_that_are_gone_or_others_are_refused(adapted, changed, base, small_store, tiny):
     fingerprint = TokenStore.open(small_store).fingerprint
     frozen = changed / "frozen" / "1"
