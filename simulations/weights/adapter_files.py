@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedlm.models.base import Params
 from fedlm.models.lora import LORA_A, LORA_B, LoraConfig
 from fedlm.models.named_states import own_names
+from fedlm.simulations.weights.tensor_files import write_file
 
 ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _WITHIN = "base_model.model"
@@ -49,8 +50,6 @@ def write_adapters(
       base: where the model is that they belong to, for whoever reads the folder.
       objective: of the model, see `fedlm.models.base.Model`.
     """
-    from safetensors.numpy import save_file
-
     ends = tuple(f".{kind}" for kind in _KINDS.values())
     modules = {
         name.removeprefix(f"{_WITHIN}.").removesuffix(end) for name in tensors for end in ends if name.endswith(end)
@@ -73,6 +72,4 @@ def write_adapters(
         "modules_to_save": None,
     }
     (folder / ADAPTER_CONFIG_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    # The library writes what lies in memory, whatever the axes' order.
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    save_file(arrays, folder / ADAPTER_WEIGHTS_FILE, metadata={"format": "pt"})
+    write_file(folder / ADAPTER_WEIGHTS_FILE, tensors)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, DiskError
 
 WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -119,17 +119,13 @@ class _opened:  # noqa: N801 - read as a function
 def write_tensors(folder: Path, tensors: Mapping[str, NDArray[Any]], shard_bytes: int | None = None) -> list[str]:
     """Write tensors into a folder as `open_tensors` reads them: one file, or several with an index where one would be
     larger than `shard_bytes` (`SHARD_BYTES` where None). Returns the files' names."""
-    from safetensors.numpy import save_file
-
     shards = list(_shards(tensors, SHARD_BYTES if shard_bytes is None else shard_bytes))
     files = [
         WEIGHTS_FILE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         for number in range(1, len(shards) + 1)
     ]
     for file, names in zip(files, shards, strict=True):
-        # transformers asks for the format. The library writes what lies in memory, whatever the axes' order.
-        arrays = {name: np.ascontiguousarray(tensors[name]) for name in names}
-        save_file(arrays, folder / file, metadata={"format": "pt"})
+        write_file(folder / file, {name: tensors[name] for name in names})
     if len(shards) > 1:
         where = {name: file for file, names in zip(files, shards, strict=True) for name in names}
         total = sum(array.nbytes for array in tensors.values())
@@ -137,6 +133,21 @@ def write_tensors(folder: Path, tensors: Mapping[str, NDArray[Any]], shard_bytes
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
         files.append(INDEX_FILE)
     return files
+
+
+def write_file(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Write tensors into one file. Raises DiskError where the disk refuses."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    # The library writes what lies in memory, whatever the axes' order.
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    try:
+        save_file(arrays, path, metadata={"format": "pt"})  # which transformers asks for
+    except SafetensorError as error:
+        raise DiskError(
+            f"{path}: cannot be written: {error}. Make room or permit writing there, then give the same command again."
+        ) from error
 
 
 def _shards(tensors: Mapping[str, NDArray[Any]], most: int) -> Iterator[Iterable[str]]:

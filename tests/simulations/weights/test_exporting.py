@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulation.peers.gemma_logits import INPUTS
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
 from fedlm.fl_core.privacy.ancestry import OF_A_PUBLISHER
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.initial_parameters import read_parameters
@@ -137,6 +137,13 @@ def test_a_rounded_type_can_be_asked_for(small_store, tmp_path):
     assert export_model(tmp_path / "run", tmp_path / "out", "safetensors", "bfloat16").dtypes == ("bfloat16",)
     table = np.asarray(open_tensors(tmp_path / "out")["embedding.table"])
     np.testing.assert_array_equal(table, np.asarray(params["embedding"]["table"]).astype(table.dtype))
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(small_store, tmp_path, largest_file):
+    stored_run(tmp_path / "run", "cifg_tiny", small_store)
+    with largest_file(50_000), pytest.raises(DiskError, match=r"model\.safetensors: cannot be written: .*Make room"):
+        export_model(tmp_path / "run", tmp_path / "out" / "model", "safetensors")
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_type_that_cannot_hold_the_numbers_is_refused(tmp_path):
