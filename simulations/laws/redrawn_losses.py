@@ -49,12 +49,6 @@ def redrawn_losses(grid: MeasuredGrid, smooth: Floats, draws: int, seed: int) ->
         yield drawn
 
 
-def has_errors(grid: MeasuredGrid) -> bool:
-    """Say whether losses can be drawn anew: by several seeds, by standard errors or by neighbours in a training."""
-    seeds = np.isfinite(grid.loss).any(axis=-1).sum(axis=-1)
-    return bool(seeds.max() >= 2 or np.isfinite(grid.error).any() or len(grid.steps) >= 16)
-
-
 def _block_errors(grid: MeasuredGrid) -> Floats:
     """Return the standard errors [M, R, S, T] of trainings of one seed each, by neighbours where they are not known."""
     loss, error = (np.max(np.where(np.isnan(part), -np.inf, part), axis=3) for part in (grid.loss, grid.error))

@@ -5,7 +5,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator
 from scipy.optimize import isotonic_regression
+
+from fedlm.simulations.laws.surface import Interpolation
 
 Floats = NDArray[np.float64]
 Smoothing = Literal["isotonic", "cumulative-minimum", "none"]
@@ -52,6 +55,19 @@ def rolling_mean(values: Floats, window: int) -> Floats:
     totals[..., window:] -= totals[..., :-window].copy()
     counts[..., window:] -= counts[..., :-window].copy()
     return np.where(known, totals / np.maximum(counts, 1), np.nan)
+
+
+def between(values: Floats, at: Floats, interpolation: Interpolation) -> Floats:
+    """Fill NaN that lie between known values along the last axis, linearly or on monotone cubics in `at`."""
+    rows = values.reshape(-1, values.shape[-1]).copy()
+    known = np.isfinite(rows)
+    for row, has in zip(rows, known, strict=True):
+        if has.sum() > 1 and not has.all():
+            if interpolation == "linear":
+                row[~has] = np.interp(at[~has], at[has], row[has], left=np.nan, right=np.nan)
+            else:
+                row[~has] = PchipInterpolator(at[has], row[has], extrapolate=False)(at[~has])
+    return rows.reshape(values.shape)
 
 
 FALLING: dict[Smoothing, Callable[[Floats], Floats]] = {

@@ -1,40 +1,27 @@
 """Fit a surface of losses to the trainings of a grid, as the paper words it and as its public code does it."""
 
-import warnings
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import PchipInterpolator
 
 from fedlm.fl_core.errors import DataError
+from fedlm.simulations.laws.fitted_losses import FittedLosses, mean_of_known, surface_of
 from fedlm.simulations.laws.loss_curves import fit_power_curves, power_curve
 from fedlm.simulations.laws.measured_grid import MeasuredGrid, longest_runs
 from fedlm.simulations.laws.measurements import Measurements
 from fedlm.simulations.laws.redrawn_losses import redrawn_losses
-from fedlm.simulations.laws.smoothing import FALLING, isotonic, rolling_mean, without_flats
-from fedlm.simulations.laws.surface import Interpolation, LossSurface
+from fedlm.simulations.laws.smoothing import FALLING, between, isotonic, rolling_mean, without_flats
+from fedlm.simulations.laws.surface import LossSurface
 from fedlm.simulations.laws.surface_settings import SurfaceSettings, amount
+from fedlm.simulations.laws.two_stages import fit_two_stages
 
 Floats = NDArray[np.float64]
-_DECIMALS_OF_DRAWS = 6
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    """Losses and learning rates [M, T, S], and curves [M, S, 3], of all ratios with 0."""
-
-    steps: Floats
-    loss: Floats
-    rates: Floats
-    curves: Floats
-    notes: tuple[str, ...]
 
 
 def fit_surface(measurements: Measurements, settings: SurfaceSettings | None = None) -> LossSurface:
-    """Fit the loss by parameters, steps and noise-batch ratio to intermediate losses of trainings.
+    """Fit the loss by parameters, steps and noise-batch ratio to trainings.
 
-    Both methods average over seeds, smooth along steps, then along ratios, for each model and learning rate; take the
+    The method "two-stage" is that of `fit_two_stages`. The others take intermediate losses of each training's longest
+    schedule. Both average over seeds, smooth along steps, then along ratios, for each model and learning rate; take the
     least loss of the learning rates; and go on beyond the longest training along E + A / steps^alpha. They differ:
 
     - "paper" (McKenna et al. 2025, section 3.3) takes a rolling mean before isotonic regression; has ratios above 0
@@ -47,19 +34,21 @@ def fit_surface(measurements: Measurements, settings: SurfaceSettings | None = N
     as predictions are interpolated; at the ends of the ratios it stays unknown (the code repeats the last one there).
 
     Args:
-      measurements: of one length in tokens; only the longest schedule of each training is used.
-      settings: of the method "paper" or "code".
+      measurements: of one length in tokens.
+      settings: how; the published ones where none are given.
 
     Raises:
       DataError: they are too few, or differ in what a grid has no axis for.
     """
     settings = settings or SurfaceSettings()
+    if settings.method == "two-stage":
+        return fit_two_stages(measurements, settings)
     grid = longest_runs(measurements, settings.batch_size)
-    fitted = _fitted(_mean(grid.loss, axis=3), grid, settings)
+    fitted = _fitted(mean_of_known(grid.loss, 3), grid, settings)
     notes = [*grid.notes, *fitted.notes]
     draws = []
     if settings.draws:
-        smooth = without_flats(_smoothed(_mean(grid.loss, axis=3), grid, settings, np.arange(len(grid.steps))))
+        smooth = without_flats(_smoothed(mean_of_known(grid.loss, 3), grid, settings, np.arange(len(grid.steps))))
         relative = fitted.loss / _fitted(smooth, grid, settings).loss
         redrawn = redrawn_losses(grid, smooth, settings.draws, settings.seed)
         draws = [_fitted(drawn, grid, settings).loss * relative for drawn in redrawn]
@@ -69,41 +58,7 @@ def fit_surface(measurements: Measurements, settings: SurfaceSettings | None = N
     return surface_of(grid, fitted, draws, float(last[np.isfinite(last)].min()), settings, notes)
 
 
-def surface_of(
-    grid: MeasuredGrid,
-    fitted: _Fitted,
-    draws: list[Floats],
-    measured_steps: float,
-    settings: SurfaceSettings,
-    notes: list[str],
-) -> LossSurface:
-    """Put losses of all ratios, with 0, into a surface that has those without noise apart."""
-    noisy = grid.ratios > 0
-    quiet = fitted.loss[..., ~noisy]
-    unknown = np.full(fitted.loss.shape[:2], np.nan)
-    drawn = np.round(np.array(draws).reshape(len(draws), *fitted.loss.shape), _DECIMALS_OF_DRAWS)
-    return LossSurface(
-        models=grid.models,
-        parameters=grid.parameters,
-        steps=fitted.steps,
-        noise_batch_ratios=grid.ratios[noisy],
-        loss=fitted.loss[..., noisy],
-        noiseless=unknown if noisy.all() else quiet[..., 0],
-        learning_rates=fitted.rates[..., noisy],
-        noiseless_learning_rates=unknown if noisy.all() else fitted.rates[..., 0],
-        curves=np.concatenate([np.full((len(grid.models), 1, 3), np.nan)] * int(noisy.all()) + [fitted.curves], axis=1),
-        measured_steps=measured_steps,
-        batch_size=grid.batch_size,
-        length=grid.length,
-        method=settings.method,
-        interpolation=settings.interpolation,
-        draws=drawn[..., noisy],
-        noiseless_draws=np.broadcast_to(np.nan, drawn.shape[:3]) if noisy.all() else drawn[..., 0],
-        notes=tuple(notes),
-    )
-
-
-def _fitted(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> _Fitted:
+def _fitted(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> FittedLosses:
     """Fit losses [M, R, S, T] of trainings, means over seeds."""
     kept = _kept_steps(grid, settings)
     smooth = _smoothed(losses, grid, settings, kept)
@@ -116,7 +71,7 @@ def _fitted(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> _F
     beyond = steps[-1] * 2.0 ** np.arange(1, settings.doublings + 1)
     steps = np.append(steps, beyond)
     best, rates = (np.pad(part, [(0, 0), (0, 0), (0, len(beyond))], constant_values=np.nan) for part in (best, rates))
-    best = _between(best, np.log(steps), "linear")
+    best = between(best, np.log(steps), "linear")
     best = np.where(np.isnan(best) & (steps > _last_step(best, steps)), power_curve(curves, steps), best)
     rates = _nearest_before(rates)
     loss, rates = np.moveaxis(best, 1, 2), np.moveaxis(rates, 1, 2)
@@ -124,9 +79,9 @@ def _fitted(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> _F
     missing = np.isnan(loss[..., noisy]).any()
     if missing:
         logs = np.log(grid.ratios[noisy])
-        loss[..., noisy] = _between(loss[..., noisy], logs, settings.interpolation)
-        rates[..., noisy] = np.exp(_between(np.log(rates[..., noisy]), logs, "linear"))
-    return _Fitted(steps, loss, rates, curves, notes)
+        loss[..., noisy] = between(loss[..., noisy], logs, settings.interpolation)
+        rates[..., noisy] = np.exp(between(np.log(rates[..., noisy]), logs, "linear"))
+    return FittedLosses(steps, loss, rates, curves, notes)
 
 
 def _kept_steps(grid: MeasuredGrid, settings: SurfaceSettings) -> NDArray[np.int64]:
@@ -185,19 +140,6 @@ def _curves(
     return fit_power_curves(steps[late], best[..., late], weights[late], limits), notes
 
 
-def _between(values: Floats, at: Floats, interpolation: Interpolation) -> Floats:
-    """Fill NaN that lie between known values along the last axis, linearly or on monotone cubics in `at`."""
-    rows = values.reshape(-1, values.shape[-1]).copy()
-    known = np.isfinite(rows)
-    for row, has in zip(rows, known, strict=True):
-        if has.sum() > 1 and not has.all():
-            if interpolation == "linear":
-                row[~has] = np.interp(at[~has], at[has], row[has], left=np.nan, right=np.nan)
-            else:
-                row[~has] = PchipInterpolator(at[has], row[has], extrapolate=False)(at[~has])
-    return rows.reshape(values.shape)
-
-
 def _last_step(values: Floats, steps: Floats) -> Floats:
     """Return the last step with a known value along the last axis, which is kept with length 1."""
     return np.where(np.isfinite(values), steps, -np.inf).max(axis=-1, keepdims=True)
@@ -207,10 +149,3 @@ def _nearest_before(values: Floats) -> Floats:
     """Fill NaN with the last known value before them along the last axis."""
     place = np.where(np.isfinite(values), np.arange(values.shape[-1]), 0)
     return np.take_along_axis(values, np.maximum.accumulate(place, axis=-1), axis=-1)
-
-
-def _mean(losses: Floats, axis: int) -> Floats:
-    """Average over an axis what is known; NaN where nothing is."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return np.asarray(np.nanmean(losses, axis=axis))

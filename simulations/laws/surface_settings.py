@@ -5,7 +5,7 @@ from typing import Literal
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.laws.smoothing import Smoothing
-from fedlm.simulations.laws.surface import Interpolation
+from fedlm.simulations.laws.surface import Interpolation, Method
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,9 @@ class SurfaceSettings:
     ones as shares, so that trainings of any length are treated alike.
     """
 
-    method: Literal["paper", "code"] = "paper"
-    """paper: as McKenna et al. 2025 word it. code: as their public code does it."""
+    method: Method = "paper"
+    """paper: as McKenna et al. 2025 word it. code: as their public code does it. two-stage: as the VaultGemma report
+    has it, by the final losses of trainings of several lengths."""
     interpolation: Interpolation = "linear"
     """How predictions lie between the grid's points: linearly, as published, or on monotone cubics, which come closer
     where points are far apart."""
@@ -33,6 +34,9 @@ class SurfaceSettings:
     """How often the longest training is doubled at most, by extrapolation."""
     kept_steps: int = 96
     """The grid keeps so many of the measured steps, evenly spaced in their logarithm; all where there are no more."""
+    dense_form: Literal["mckenna_l1", "mckenna_l2"] | None = None
+    """With the method two-stage: the parametric law by which the grid is filled in between sizes and ratios. None: it
+    is filled in along the steps alone."""
     draws: int = 100
     """Fits to losses drawn anew, which give the bands of predictions; 0 for none."""
     seed: int = 0
@@ -50,6 +54,8 @@ class SurfaceSettings:
         ):
             if not getattr(self, name) >= least:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least {least}")
+        if self.dense_form is not None and self.method != "two-stage":
+            raise ConfigurationError(f"dense_form is {self.dense_form}, but is of the method two-stage alone")
         if self.kept_steps < 8:
             raise ConfigurationError(f"kept_steps is {self.kept_steps}, but must be at least 8")
 
