@@ -93,7 +93,7 @@ def advantage_table(
                 "noise_multiplier": noise,
                 "noise_batch_ratio": noise / batch_size,
                 "membership_advantage": membership_advantage(examples, batch_size, int(count), float(noise)),
-                "loss": float(losses(training.parameters, count, noise / batch_size)),
+                "loss": losses(training.parameters, count, noise / batch_size).item(),
             }
         )
         progress(done, len(cells))

@@ -28,6 +28,18 @@ class Evidence:
     forms: Mapping[str, FittedForm] = field(default_factory=dict)
     measurements: Measurements | None = None
 
+    def searching(self) -> TrainingSearch:
+        """Return the search. Raises ConfigurationError where the laws have no surface of losses."""
+        if self.search is None:
+            raise ConfigurationError("the file of laws has no surface of losses; fit one with `fedlm laws fit`")
+        return self.search
+
+    def measured(self) -> Measurements:
+        """Return the measurements. Raises ConfigurationError where they were not given."""
+        if self.measurements is None:
+            raise ConfigurationError("there are no measurements; give them with --measurements")
+        return self.measurements
+
     def losses(self, parameters: Any, steps: Any, noise_batch_ratio: Any) -> np.ndarray:
         """Predict losses of trainings; NaN where there is no surface, or where it does not reach."""
         if self.search is None:

@@ -1,5 +1,6 @@
 """Where a parametric law has the best model for a compute, by the noise: beside the proportions that hold without."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,14 +27,12 @@ def optimum_table(
       length: S, tokens of an example.
     """
     rows = []
-    for ratio in noise_batch_ratios:
-        for compute in computes:
-            parameters, loss = optimal_parameters(fitted.coefficients, compute, ratio, length)
-            rows.append(
-                {"noise_batch_ratio": float(ratio), "compute": float(compute), "length": length}
-                | {"parameters": parameters, "loss": loss}
-                | {"tokens_per_parameter": compute / (6 * parameters**2)}
-            )
+    for ratio, compute in itertools.product(noise_batch_ratios, computes):
+        parameters, loss = optimal_parameters(fitted.coefficients, compute, ratio, length)
+        rows.append(
+            {"noise_batch_ratio": float(ratio), "compute": float(compute), "length": length}
+            | {"parameters": parameters, "loss": loss, "tokens_per_parameter": compute / (6 * parameters**2)}
+        )
     return table_of(rows)
 
 

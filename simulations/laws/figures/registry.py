@@ -7,30 +7,21 @@ from fedlm.simulations.laws.figures import (
     allocation,
     baselines,
     form_optima,
+    learning_rates,
     loss_by_noise,
     noise_fields,
     observed_predicted,
     one_choice,
+    power_laws,
     saturation,
 )
 from fedlm.simulations.laws.figures.figure import Evidence, LawFigure
-from fedlm.simulations.laws.figures.searching import EXAMPLES, TrainingSearch
+from fedlm.simulations.laws.figures.searching import EXAMPLES
 from fedlm.simulations.laws.figures.tables import Progress, Table
-from fedlm.simulations.laws.measurements import Measurements
 
 _L1, _L2 = "mckenna_l1", "mckenna_l2"
 _FAINT = "Faint lines: the best training lies at an end of the grid, where a larger grid might have a better one."
 _BANDS = f"Shaded: for the loss, its band of 90 %; for the choices, where the loss is within 1 % of the best. {_FAINT}"
-
-
-def _search(evidence: Evidence) -> TrainingSearch:
-    assert evidence.search is not None
-    return evidence.search
-
-
-def _measured(evidence: Evidence) -> Measurements:
-    assert evidence.measurements is not None
-    return evidence.measurements
 
 
 def _advantage(evidence: Evidence, progress: Progress) -> Table:
@@ -45,7 +36,7 @@ def _observed(form: str) -> LawFigure:
         f"figure{number}",
         f"Each block's measured loss by what the parametric law {form} gives it (McKenna et al. 2025, figure "
         f"{number}). Hollow points are rows that the law was not fitted to.",
-        lambda evidence, progress: observed_predicted.observed_table(_measured(evidence), evidence.forms[form]),
+        lambda evidence, progress: observed_predicted.observed_table(evidence.measured(), evidence.forms[form]),
         observed_predicted.draw_observed,
         measurements=True,
         forms=(form,),
@@ -53,17 +44,19 @@ def _observed(form: str) -> LawFigure:
 
 
 def _form_optima(evidence: Evidence, progress: Progress) -> Table:
-    surface = _search(evidence).surface
+    surface = evidence.searching().surface
     ratios = surface.noise_batch_ratios
     chosen = [0.0, *(float(ratios[place]) for place in np.unique(np.linspace(0, len(ratios) - 1, 4).astype(int)))]
-    return form_optima.optimum_table(evidence.forms[_L2], _search(evidence).computes.tolist(), chosen, surface.length)
+    return form_optima.optimum_table(
+        evidence.forms[_L2], evidence.searching().computes.tolist(), chosen, surface.length
+    )
 
 
 _ALL = (
     LawFigure(
         "figure1",
         f"What to train for a compute at 100 million examples (McKenna et al. 2025, figure 1). {_BANDS}",
-        lambda evidence, progress: allocation.allocation_table(_search(evidence), (1e8,), progress),
+        lambda evidence, progress: allocation.allocation_table(evidence.searching(), (1e8,), progress),
         allocation.draw_allocation,
         surface=True,
     ),
@@ -71,7 +64,7 @@ _ALL = (
         "figure3",
         "Best loss by compute, and tokens a parameter (McKenna et al. 2025, figure 3). A ring marks the least compute "
         f"whose loss is within 1 % of the best, with its parameters. {_FAINT}",
-        lambda evidence, progress: saturation.saturation_table(_search(evidence), progress),
+        lambda evidence, progress: saturation.saturation_table(evidence.searching(), progress),
         saturation.draw_saturation,
         surface=True,
     ),
@@ -86,7 +79,7 @@ _ALL = (
         "figure5",
         "Loss by epsilon of the best training at a compute, at a fifth of it, and of fixed trainings at that compute "
         "(McKenna et al. 2025, figure 5).",
-        lambda evidence, progress: baselines.baseline_table(_search(evidence), progress),
+        lambda evidence, progress: baselines.baseline_table(evidence.searching(), progress),
         baselines.draw_baselines,
         surface=True,
     ),
@@ -94,7 +87,7 @@ _ALL = (
         "figure6",
         "What a wrong choice of steps, parameters or batch costs, the others being chosen best for it (McKenna et al. "
         "2025, figure 6).",
-        lambda evidence, progress: one_choice.one_choice_table(_search(evidence), progress),
+        lambda evidence, progress: one_choice.one_choice_table(evidence.searching(), progress),
         one_choice.draw_one_choice,
         surface=True,
         wide=True,
@@ -102,7 +95,7 @@ _ALL = (
     LawFigure(
         "figure13",
         f"As figure 1, for 1 million to 1 billion examples (McKenna et al. 2025, figure 13). {_BANDS}",
-        lambda evidence, progress: allocation.allocation_table(_search(evidence), EXAMPLES, progress),
+        lambda evidence, progress: allocation.allocation_table(evidence.searching(), EXAMPLES, progress),
         allocation.draw_allocation_by_examples,
         surface=True,
         wide=True,
@@ -121,7 +114,7 @@ _ALL = (
         "Loss at the last step by the noise-batch ratio: measured, and as the parametric laws have it (McKenna et al. "
         "2025, appendix E).",
         lambda evidence, progress: loss_by_noise.noise_table(
-            _measured(evidence), [evidence.forms[_L1], evidence.forms[_L2]]
+            evidence.measured(), [evidence.forms[_L1], evidence.forms[_L2]]
         ),
         loss_by_noise.draw_loss_by_noise,
         measurements=True,
@@ -136,6 +129,23 @@ _ALL = (
         form_optima.draw_optima,
         surface=True,
         forms=(_L2,),
+    ),
+    LawFigure(
+        "kaplan",
+        "Loss without noise by parameters, training tokens and compute, with the power laws of Kaplan et al. 2020 "
+        "fitted to it. The published exponents are of other text and tokens, and of far larger models.",
+        lambda evidence, progress: power_laws.power_law_table(evidence.measured(), evidence.forms),
+        power_laws.draw_power_laws,
+        measurements=True,
+    ),
+    LawFigure(
+        "vaultgemma",
+        "Loss of the longest runs by learning rate. A ring is the vertex of the parabola, which is taken as the best "
+        "rate; none where the least loss is not between the rates (VaultGemma 2025, section 6).",
+        lambda evidence, progress: learning_rates.rate_table(evidence.measured()),
+        learning_rates.draw_rates,
+        measurements=True,
+        wide=True,
     ),
 )
 

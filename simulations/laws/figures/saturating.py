@@ -1,18 +1,33 @@
 """The least compute that saturates each budget, and its best training: McKenna et al. 2025, table 2."""
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import calibrate
 from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.simulations.laws.figures.saturation import mark_saturation
 from fedlm.simulations.laws.figures.searching import DELTA, EPSILONS, TrainingSearch, grid_of
-from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress, table_of
+from fedlm.simulations.laws.figures.tables import Progress, Table, in_words, no_progress, table_of
 
 EXAMPLES = (1e5, 1e6, 1e7, 1e8, 1e9)
+
+
+SHOWN = {
+    **{"examples": "examples N", "epsilon": "epsilon", "compute": "compute C (FLOPs)", "loss": "loss"},
+    **{"parameters": "parameters M", "steps": "steps T", "batch_size": "batch B", "tokens_per_parameter": "tokens / M"},
+    **{"noise_multiplier": "noise multiplier", "noise_batch_ratio": "noise / B", "limits": "at an end of the grid"},
+}
+"""The columns that people see, with their headings."""
+
+
+def shown_cell(value: float | str | None) -> str:
+    """Write a cell of the table for people, numbers in three digits."""
+    return value if isinstance(value, str) else in_words(math.nan if value is None else value)
 
 
 class PublishedRow(NamedTuple):
@@ -71,7 +86,10 @@ def _row(best: dict[str, Any], last: bool) -> dict[str, Any]:
     limits = ", ".join(filter(None, (best["limits"], "most compute" if last else "")))
     return {name: best[name] for name in _NAMES} | {
         "tokens_per_parameter": best["tokens_per_parameter"],
-        "noise_multiplier": exact_noise_multiplier(int(best["examples"]), batch_size, steps, best["epsilon"]),
+        "noise_multiplier": (
+            noise := exact_noise_multiplier(int(best["examples"]), batch_size, steps, best["epsilon"])
+        ),
+        "noise_batch_ratio": noise / batch_size,
         "limits": limits,
     }
 
@@ -116,11 +134,20 @@ PUBLISHED = tuple(
 """Table 2 of McKenna et al. 2025. Those with 3.3e8 parameters end at the largest model that was trained."""
 
 
-def published_table(progress: Progress = no_progress) -> Table:
+def published_table(
+    examples: Sequence[float] = EXAMPLES, epsilons: Sequence[float] = EPSILONS, progress: Progress = no_progress
+) -> Table:
     """Tabulate the paper's rows with what follows from each exactly: the accountant's noise multiplier and ratio at
-    delta 1e-8, the compute 6 M B S T and the tokens a parameter that its own choices mean, S being 512."""
+    delta 1e-8, the compute 6 M B S T and the tokens a parameter that its own choices mean, S being 512.
+
+    Raises:
+      ConfigurationError: it has none of the examples with none of the epsilons.
+    """
     rows = []
-    for done, row in enumerate(PUBLISHED, 1):
+    chosen = [row for row in PUBLISHED if row.examples in examples and row.epsilon in epsilons]
+    if not chosen:
+        raise ConfigurationError("the published table has none of these examples and epsilons; give a file of laws")
+    for done, row in enumerate(chosen, 1):
         noise = exact_noise_multiplier(int(row.examples), int(row.batch_size), int(row.steps), row.epsilon)
         tokens = row.batch_size * row.steps * 512
         rows.append(
@@ -128,5 +155,5 @@ def published_table(progress: Progress = no_progress) -> Table:
             | {"compute_of_choices": 6 * row.parameters * tokens}
             | {"tokens_per_parameter_of_choices": tokens / row.parameters}
         )
-        progress(done, len(PUBLISHED))
+        progress(done, len(chosen))
     return table_of(rows)

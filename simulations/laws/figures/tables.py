@@ -74,3 +74,13 @@ def _column(values: list[Any]) -> NDArray[Any]:
 
 def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def in_words(value: float) -> str:
+    """Write a number for people in three digits; a dash where there is none."""
+    if not math.isfinite(value):
+        return "\N{EN DASH}"
+    if value and not 1e-3 <= abs(value) < 1e4:
+        digits, exponent = f"{value:.2e}".split("e")
+        return f"{float(digits):g}e{int(exponent)}"
+    return f"{float(f'{value:.3g}'):,g}"

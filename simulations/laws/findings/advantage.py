@@ -4,7 +4,8 @@ import numpy as np
 
 from fedlm.simulations.laws.figures.advantage_by_batch import advantage_table, trainings_of
 from fedlm.simulations.laws.figures.figure import Evidence
-from fedlm.simulations.laws.findings.finding import Finding, in_words, judged
+from fedlm.simulations.laws.figures.tables import in_words
+from fedlm.simulations.laws.findings.finding import Finding, judged
 
 _SAME = 1.05  # times the least loss, which counts as nearly the same
 _APART = 1.2  # times the least advantage

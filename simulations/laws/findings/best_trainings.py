@@ -12,8 +12,8 @@ from fedlm.simulations.laws.figures.searching import (
     grid_of,
     shown_computes,
 )
-from fedlm.simulations.laws.figures.tables import Table, no_progress
-from fedlm.simulations.laws.findings.finding import FEW, MOST, Finding, in_words, judged
+from fedlm.simulations.laws.figures.tables import Table, in_words, no_progress
+from fedlm.simulations.laws.findings.finding import FEW, MOST, Finding, judged
 
 _CHINCHILLA = 20
 

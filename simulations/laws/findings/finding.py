@@ -1,6 +1,5 @@
 """A finding of a paper, and what given laws say of it."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,10 +32,3 @@ class Finding:
 def judged(holds: bool) -> Verdict:
     """Name a verdict."""
     return "holds" if holds else "does not hold"
-
-
-def in_words(value: float) -> str:
-    """Write a number of a finding in three digits; a dash where there is none."""
-    if not math.isfinite(value):
-        return "\N{EN DASH}"
-    return f"{value:,.3g}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"

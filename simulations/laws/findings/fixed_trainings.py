@@ -4,7 +4,8 @@ import numpy as np
 
 from fedlm.simulations.laws.figures.baselines import EXAMPLES, baseline_table
 from fedlm.simulations.laws.figures.searching import DELTA, Budgets, TrainingSearch, shown_computes
-from fedlm.simulations.laws.findings.finding import Finding, in_words, judged
+from fedlm.simulations.laws.figures.tables import in_words
+from fedlm.simulations.laws.findings.finding import Finding, judged
 
 
 def baselines(search: TrainingSearch) -> Finding:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fedlm.simulations.laws.findings.finding import Finding, in_words, judged
+from fedlm.simulations.laws.figures.tables import in_words
+from fedlm.simulations.laws.findings.finding import Finding, judged
 from fedlm.simulations.laws.forms.rows import best_rate, final
 from fedlm.simulations.laws.measurements import Measurements
 

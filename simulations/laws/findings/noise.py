@@ -5,8 +5,9 @@ from numpy.typing import ArrayLike
 
 from fedlm.fl_core.privacy.many_calibrations import many_noise_multipliers
 from fedlm.simulations.laws.figures.searching import DELTA, EPSILONS, TrainingSearch
+from fedlm.simulations.laws.figures.tables import in_words
 from fedlm.simulations.laws.findings.best_trainings import inside
-from fedlm.simulations.laws.findings.finding import FEW, MOST, Finding, in_words, judged
+from fedlm.simulations.laws.findings.finding import FEW, MOST, Finding, judged
 
 _CLAIMED = {"N": 1.0, "epsilon": 0.5, "T": -0.5}
 _START = {"examples": 2.0**24, "epsilon": 0.25, "batch": 2.0**10}

@@ -3,7 +3,8 @@
 import numpy as np
 
 from fedlm.simulations.laws.figures.searching import computes_of
-from fedlm.simulations.laws.findings.finding import FEW, Finding, in_words, judged
+from fedlm.simulations.laws.figures.tables import in_words
+from fedlm.simulations.laws.findings.finding import FEW, Finding, judged
 from fedlm.simulations.laws.surface import LossSurface
 
 

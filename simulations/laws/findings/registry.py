@@ -28,10 +28,13 @@ def judge_findings(evidence: Evidence, progress: Progress = no_progress) -> list
     Args:
       evidence: the laws, and the measurements where they are at hand.
       progress: told of each finding.
+
+    Raises:
+      ConfigurationError: there is no surface.
     """
-    assert evidence.search is not None
+    search = evidence.searching()
     findings = []
     for done, judge in enumerate(FINDINGS.values(), 1):
-        findings.append(judge(evidence.search, evidence))
+        findings.append(judge(search, evidence))
         progress(done, len(FINDINGS))
     return findings

@@ -64,12 +64,15 @@ def test_every_command_explains_itself(command, capsys):
 
 def helps():
     """The words of every command that explains options."""
-    yield from ([command] for command in COMMANDS if command not in ("data", "keys", "account", "runs", "model"))
+    yield from (
+        [command] for command in COMMANDS if command not in ("data", "keys", "account", "runs", "model", "laws")
+    )
     yield from (["data", *words] for words in (["describe"], ["sample"], ["export"], ["import", "jsonl"]))
     yield from (["account", kind] for kind in KINDS)
     yield from (["keys", action] for action in ("ca", "token", "enrol"))
     yield from (["model", action] for action in ("import", "export"))
     yield from (["runs", action] for action in ("list", "compare", "clean"))
+    yield from (["laws", action] for action in ("run", "import", "fit", "figures", "table2", "report"))
 
 
 def help_of(words, capsys):

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 
+from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.measurements import make_measurements
 from fedlm.simulations.laws.surface import LossSurface
 
@@ -73,3 +74,10 @@ def measurements_of(models=SMALL_MODELS, ratios=(0.0, 2**-14, 2**-11, 2**-8), st
     names = (*names.split(), "loss", "loss_error")
     columns = dict(zip(names, zip(*rows, strict=True), strict=True))
     return make_measurements(**columns, gradient_noise_scale=np.full(len(rows), 100.0))
+
+
+def fitted_form(name, **coefficients):
+    """A law as if it had been fitted, the last coefficient not identified."""
+    intervals = {one: (0.9 * value, 1.1 * value) for one, value in coefficients.items()}
+    last = list(coefficients)[-1]
+    return FittedForm(name, coefficients, intervals, 0.9, {last: "made up"}, 12, 6, 0.01, 8, 7)
