@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeVar
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.clusters.job_array import JobArray, submit, write_job_array
 from fedlm.simulations.clusters.ray_cells import AUTOMATIC, RayCluster
-from fedlm.simulations.experiments.cell_execution import CellExecutor, CellTask, LocalProcesses
+from fedlm.simulations.experiments.cell_execution import CellExecutor, CellTask, LocalProcesses, await_release
 
-_Cell = TypeVar("_Cell")
+_Cell = TypeVar("_Cell", bound=CellTask)
 _TASKS = 100
 
 
@@ -60,6 +60,11 @@ class CellOptions:
                 if self.executor != executor and getattr(self, name) != getattr(CellOptions, name):
                     raise ConfigurationError(f"{name} does nothing with executor {self.executor}; leave it out")
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether this command is one of several that run the cells."""
+        return self.executor == "slurm" or self.share is not None
+
     def cell_executor(self) -> CellExecutor:
         """Make what executes the cells, where the executor is not slurm."""
         if self.executor == "ray":
@@ -67,13 +72,16 @@ class CellOptions:
         return LocalProcesses(self.workers, self.cores)
 
     def chosen(self, cells: Sequence[_Cell]) -> list[_Cell]:
-        """Take the share of the cells that is to run; all where there is none."""
+        """Take the share of the cells that is to run, once nobody else runs them any more; all where there is none."""
         number, of = (1, 1) if self.share is None else _parse_share(self.share)
-        return list(cells[number - 1 :: of])
+        mine = list(cells[number - 1 :: of])
+        for cell in mine:
+            await_release(cell)
+        return mine
 
     def refuse_apart(self, setting: str) -> None:
         """Refuse commands of which each runs a part. Raises ConfigurationError."""
-        if self.executor == "slurm" or self.share is not None:
+        if self.is_apart:
             raise ConfigurationError(
                 f"with {setting} one command runs all; give --executor local or ray, and no --share"
             )
@@ -85,8 +93,8 @@ class CellOptions:
         print(f"share {self.share}: {len(cells) - len(failures)} of {len(cells)} cells are finished")
         return 1 if failures else 0
 
-    def write_script(self, command: str, argv: Sequence[str], out: Path, cells: int) -> None:
-        """Write the job array of a command, and say, or do, what is next.
+    def write_script(self, command: str, argv: Sequence[str], out: Path, cells: int) -> int:
+        """Write the job array of a command, and say, or do, what is next. Returns the exit status.
 
         Args:
           command: the words between `fedlm` and its options.
@@ -105,6 +113,7 @@ class CellOptions:
         else:
             print(f"submit it: sbatch {script}")
         print("when its tasks have ended: the same command with --executor local gathers the results")
+        return 0
 
 
 def _parse_share(share: str) -> tuple[int, int]:

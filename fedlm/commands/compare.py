@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
     line = shlex.join(["fedlm", "compare", *argv])
     if comparison.selection.private_selection != "none":
         return _select(command, line)
-    if command.execution.executor == "slurm" or command.execution.share is not None:
+    if command.execution.is_apart:
         return _run_apart(command, argv)
     with ending_by_sigterm(), CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
         executor = command.execution.cell_executor()
@@ -90,8 +90,7 @@ def _run_apart(command: CompareCommand, argv: list[str]) -> int:
     claim_folder(comparison, command.out)
     cells = list_cells(comparison, command.out)
     if execution.share is None:
-        execution.write_script("compare", argv, command.out, len(cells))
-        return 0
+        return execution.write_script("compare", argv, command.out, len(cells))
     mine = execution.chosen(cells)
     with ending_by_sigterm(), CellProgress(len(mine) * comparison.rounds) as progress:
         failures = run_cells(mine, execution.cell_executor(), progress.update)

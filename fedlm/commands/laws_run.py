@@ -5,12 +5,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedlm.commands.cell_options import CellOptions
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import GridCellProgress
-from fedlm.simulations.experiments.cell_execution import LocalProcesses
 from fedlm.simulations.laws.grid import Grid
 from fedlm.simulations.laws.presets import PRESETS
-from fedlm.simulations.laws.running import NOT_PRIVATE, run_grid
+from fedlm.simulations.laws.running import NOT_PRIVATE, claim_grid, run_grid, run_some
 from fedlm.simulations.worker_processes import ending_by_sigterm
 
 
@@ -35,23 +35,25 @@ class LawsRunCommand:
     """
 
     grid: Grid
+    execution: CellOptions
     out: Path
     """Folder of the results."""
-    workers: int | None = None
-    """Trainings at the same time; one for each CPU core or accelerator where it is not given."""
 
 
 _ESSENTIALS = (
     *("out", "data", "models", "learning_rates", "noise_batch_ratios", "batch_sizes", "steps", "seeds", "length"),
-    *("clip_norm", "warmup_steps", "block_steps", "workers"),
+    *("clip_norm", "warmup_steps", "block_steps", "workers", "executor"),
 )
 
 
 def main(argv: list[str]) -> int:
     """Run `fedlm laws run`."""
     command = read_options(LawsRunCommand, argv, "fedlm laws run", PRESETS, "small", _ESSENTIALS)
+    execution = command.execution
+    if execution.is_apart:
+        return _run_apart(command, argv)
     with ending_by_sigterm(), GridCellProgress("measuring", "TFLOP") as progress:
-        results = run_grid(command.grid, command.out, LocalProcesses(command.workers), progress.update)
+        results = run_grid(command.grid, command.out, execution.cell_executor(), progress.update)
     console = Console()
     for cell, why in results.failures.items():
         console.print(f"[red]failed[/] {cell.directory}: {why}", soft_wrap=True, highlight=False)
@@ -63,3 +65,15 @@ def main(argv: list[str]) -> int:
         highlight=False,
     )
     return 1 if results.failures else 0
+
+
+def _run_apart(command: LawsRunCommand, argv: list[str]) -> int:
+    """Write the job array of a grid, or run the share of one of its tasks."""
+    execution = command.execution
+    cells = claim_grid(command.grid, command.out)
+    if execution.share is None:
+        return execution.write_script("laws run", argv, command.out, len(cells))
+    mine = execution.chosen(cells)
+    with ending_by_sigterm(), GridCellProgress("measuring", "TFLOP") as progress:
+        failures = run_some(command.grid, mine, execution.cell_executor(), progress.update)
+    return execution.finish_share(mine, failures)

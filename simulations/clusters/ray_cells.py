@@ -22,8 +22,7 @@ from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import ConfigurationError, UserError
-from fedlm.fl_core.runs.run_lock import run_lock
-from fedlm.simulations.experiments.cell_execution import MAX_ATTEMPTS, Observer, Task, execute_cell
+from fedlm.simulations.experiments.cell_execution import MAX_ATTEMPTS, Observer, Task, await_release, execute_cell
 from fedlm.simulations.experiments.workers import refuse_more_cores, set_up_jax
 from fedlm.simulations.worker_processes import take_cores
 
@@ -31,7 +30,6 @@ AUTOMATIC = "auto"
 MOST_LOST_NODES = 5
 """How many nodes may die under one cell before it is given up: it may be what kills them."""
 _CONNECTING_SECONDS, _WAITING_SECONDS = 10.0, 0.2
-_LOCK_SECONDS = 300.0  # a file server may keep the lock of a machine that died for minutes
 _SAME_ON_NODES = ("JAX_", "XLA_")  # variables of the environment that decide what is computed
 
 
@@ -169,11 +167,9 @@ def _run_on_node(
         refuse_more_cores(cores)
         take_cores(cores)
         set_up_jax()
-        if again:
-            # Another worker may not know yet that its node counts as dead, or a file server that it is.
-            with run_lock(directory, _LOCK_SECONDS):
-                pass
         cell = pickle.loads(pickled)
+        if again:
+            await_release(cell)
         return None, execute_cell(cell, lambda row: rows.put((directory, row)))
     except UserError as error:
         return error, None

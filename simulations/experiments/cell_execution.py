@@ -15,11 +15,14 @@ from typing import Any, Protocol, TypeVar
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import UserError
+from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.experiments.workers import Worker, connect_worker, default_workers, refuse_more_cores, report_row
 from fedlm.simulations.worker_processes import cpu_cores, ended_with_this, worker_processes
 
 MAX_ATTEMPTS = 2
 """How often a cell is begun whose process is killed."""
+
+_RELEASE_SECONDS = 300.0
 
 Row = dict[str, Any]
 """What a cell reports while it runs; JSON-able."""
@@ -79,6 +82,18 @@ def run_cells(
     """Run those of the cells that are not finished; see `CellExecutor.execute`."""
     pending = [cell for cell in cells if not cell.is_finished()]
     return executor.execute(pending, observe, len(cells)) if pending else {}
+
+
+def await_release(cell: CellTask) -> None:
+    """Wait until no other process runs a cell that is not finished: who begins it again on another machine may be ahead
+    of the end of the first, and a file server may keep the lock of a machine that died for minutes.
+
+    Raises:
+      ConfigurationError: one still does.
+    """
+    if not cell.is_finished() and cell.directory.is_dir():
+        with run_lock(cell.directory, _RELEASE_SECONDS):
+            pass
 
 
 def execute_cell(cell: CellTask, report: Callable[[Row], None]) -> str | None:

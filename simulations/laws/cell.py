@@ -16,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.clipping.methods import Clipping, method_for
 from fedlm.fl_core.exact_sums import MOST_CLIP_NORM
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Model, Params
 from fedlm.models.precision import resolve_precision, with_precision
 from fedlm.models.registry import create_model
@@ -73,7 +75,12 @@ class GridCell:
         return self.result.exists()
 
     def run(self, report: Callable[[dict[str, Any]], None]) -> None:
-        train_cell(self, report)
+        make_folder(self.directory)
+        with run_lock(self.directory):
+            if self.is_finished():  # by who held the lock until now
+                shutil.rmtree(self.directory, ignore_errors=True)
+            else:
+                train_cell(self, report)
 
 
 def train_cell(

@@ -3,7 +3,7 @@
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,6 +81,44 @@ def run_grid(
     Raises:
       UserError: settings or data do not fit, or the folder holds another grid.
     """
+    store = _check_data(grid)
+    make_folder(out / CELLS_FOLDER)
+    with run_lock(out):
+        _claim(grid, store, out)
+        cells = list_cells(grid, out / CELLS_FOLDER)
+        follower = _Follower(cells, store.vocabulary_size, out, observe)
+        try:
+            failures = run_cells(cells, executor, follower.observe)
+        finally:
+            measurements = collect(out)
+    return GridResults(measurements, len(cells), failures, out / MEASUREMENTS_FILE)
+
+
+def claim_grid(grid: Grid, out: Path) -> list[GridCell]:
+    """Make the folder of a grid, of whose cells several commands are to run a part each. Returns all cells.
+
+    Raises:
+      UserError: as `run_grid` does.
+    """
+    store = _check_data(grid)
+    make_folder(out / CELLS_FOLDER)
+    with run_lock(out):
+        _claim(grid, store, out)
+    return list_cells(grid, out / CELLS_FOLDER)
+
+
+def run_some(
+    grid: Grid,
+    cells: Sequence[GridCell],
+    executor: CellExecutor,
+    observe: Callable[[GridProgress], None] = lambda progress: None,
+) -> dict[GridCell, str]:
+    """Run some of the cells of a grid that was claimed, and put nothing together. Returns why cells failed."""
+    follower = _Follower(list(cells), TokenStore.open(grid.data).vocabulary_size, None, observe)
+    return run_cells(cells, executor, follower.observe)
+
+
+def _check_data(grid: Grid) -> TokenStore:
     store = TokenStore.open(grid.data)
     budget_of(store.path, private=False)
     if store.has_completions:
@@ -94,16 +132,7 @@ def run_grid(
             raise ConfigurationError(
                 f"{axis} has {max(getattr(grid, axis))}, but {store.path} has {most} examples of {grid.length} tokens"
             )
-    make_folder(out / CELLS_FOLDER)
-    with run_lock(out):
-        _claim(grid, store, out)
-        cells = list_cells(grid, out / CELLS_FOLDER)
-        follower = _Follower(cells, store.vocabulary_size, out, observe)
-        try:
-            failures = run_cells(cells, executor, follower.observe)
-        finally:
-            measurements = collect(out)
-    return GridResults(measurements, len(cells), failures, out / MEASUREMENTS_FILE)
+    return store
 
 
 def collect(out: Path) -> Measurements | None:
@@ -121,7 +150,7 @@ class _Follower:
     """Counts what is finished, and puts measurements together now and then."""
 
     def __init__(
-        self, cells: list[GridCell], vocabulary_size: int, out: Path, observe: Callable[[GridProgress], None]
+        self, cells: list[GridCell], vocabulary_size: int, out: Path | None, observe: Callable[[GridProgress], None]
     ) -> None:
         parameters = {cell.model: parameter_count(create_model(cell.model, vocabulary_size)) for cell in cells}
         self._of_step = {cell: 6.0 * parameters[cell.model] * cell.batch_size * cell.grid.length for cell in cells}
@@ -134,7 +163,8 @@ class _Follower:
         flops = sum(self._of_step[one] * done for one, done in self._done.items())
         total = sum(self._of_step[one] * one.steps for one in self._done)
         self._observe(GridProgress(cell, row, finished, len(self._done), flops, total))
-        if row["step"] == cell.steps and time.monotonic() - self._collected > _COLLECTED_EVERY:
+        due = row["step"] == cell.steps and time.monotonic() - self._collected > _COLLECTED_EVERY
+        if due and self._out is not None:
             collect(self._out)
             self._collected = time.monotonic()
 
