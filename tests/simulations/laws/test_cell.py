@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from fedlm.fl_core.clipping.methods import Clipping
-from fedlm.models.base import Batch, parameter_count
+from fedlm.models.base import Batch, language_model, parameter_count
 from fedlm.models.registry import MODELS, create_model
 from fedlm.simulations.laws import cell as cell_module
 from fedlm.simulations.laws.cell import CellBatches, GridCell, block_row, count_parameters, noise_scale, train_cell
@@ -243,3 +243,28 @@ def test_cells_of_one_model_share_a_program(small_store, tmp_path):
     assert len(programs) == 1
     assert isinstance(cell_module._task_of(grid, MODEL).program, CellProgram)
     assert MODEL not in MODELS
+
+
+def test_held_out_examples_are_scored_after_every_block(small_store, tmp_path):
+    cell = make_cell(small_store, tmp_path, heldout_examples=20, microbatch_size=3)
+    task = cell_module._task_of(cell.grid, cell.model)
+    train_cell(cell, lambda row: None)
+    found = read_measurements(cell.result)
+    fields = task.heldout_fields(cell.grid)
+    assert fields["tokens"].shape == (20, LENGTH + 1)
+    _, last, _ = trained(cell)
+    sums = task.model.loss(last.params, Batch(fields["tokens"], np.ones(20, np.float32)))
+    assert found.heldout_loss[-1] == pytest.approx(float(np.sum(sums.loss) / np.sum(sums.tokens)), rel=1e-5)
+    assert len(set(found.heldout_loss)) == 3
+    assert set(found.training_examples) == {task.units.count}
+
+
+def test_models_of_ones_own_are_clipped_too(small_store, tmp_path, monkeypatch):
+    def bigrams(name, size, special_tokens):
+        return language_model(name, size, lambda key: np.zeros((size, size), np.float32), lambda p, tokens: p[tokens])
+
+    monkeypatch.setattr(cell_module, "create_model", bigrams)
+    cell = make_cell(small_store, tmp_path, model="bigrams", clip_norm=0.1)
+    _, last, measures = trained(cell)
+    assert 0.99 < measures[0].mean_squared_norm[0] <= 1.0
+    assert np.abs(last.params).max() > 0.01
