@@ -107,7 +107,7 @@ def test_unknown_commands_are_refused(capsys):
     ("words", "meant"),
     [
         (["simulat"], "`fedlm simulate`"),
-        (["import"], "`fedlm data import` or `fedlm model import`"),
+        (["import"], "`fedlm data import` or `fedlm laws import` or `fedlm model import`"),
         (["jsonl"], "`fedlm data import jsonl`"),
         (["data", "simulate"], "`fedlm simulate` or `fedlm account simulate`"),
         (["keys", "clint"], "`fedlm keys client`"),
