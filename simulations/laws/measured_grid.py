@@ -103,6 +103,10 @@ def _of_one_kind(measurements: Measurements, batch_size: int | None) -> tuple[Me
     notes = []
     if left := len(measurements) - len(rows):
         notes.append(f"{left} blocks of other batch sizes than {batch_size} are left out.")
+    most = rows.training_examples.max()
+    if left := int((rows.training_examples < most).sum()):
+        notes.append(f"{left} blocks of trainings on fewer examples than {most:,} are left out.")
+        rows = rows.where(rows.training_examples == most)
     return rows, batch_size, int(lengths[0]), notes
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -25,10 +26,15 @@ def errors(surface, truth, least_steps, most_steps):
     return relative[:, (surface.steps >= least_steps) & (surface.steps <= most_steps)]
 
 
+@functools.cache
+def published_surface(method):
+    return fitted(PUBLISHED.measure(Truth()), method, interpolation="monotone-cubic")
+
+
 class TestTruth:
     @pytest.mark.parametrize("method", METHODS)
     def test_known_losses_are_recovered(self, method):
-        surface = fitted(PUBLISHED.measure(Truth()), method)
+        surface = published_surface(method)
         assert np.abs(errors(surface, Truth(), 16_000, 128_000)).max() < 0.01
         kept = (surface.steps >= 16_000) & (surface.steps <= 128_000)
         quiet = Truth().loss(surface.parameters[:, None], surface.steps, 0)
@@ -66,6 +72,26 @@ class TestTruth:
             measured = surface.loss[:, surface.steps <= 1024]
             assert (np.diff(measured, axis=1) <= 0).all()
             assert (np.diff(measured, axis=2) >= 0).all()
+
+
+class TestOptimum:
+    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("compute", [1e18, 1e20, 1e22])
+    @pytest.mark.parametrize("people", [1e7, 1e9])
+    def test_the_best_training_of_a_budget_is_within_one_percent_of_the_truth(self, method, compute, people):
+        surface = published_surface(method)
+        sizes, batches = np.meshgrid(np.geomspace(4.6e6, 770e6, 100), 2.0 ** np.arange(0, 25, 0.25))
+        steps = compute / (6 * 512 * sizes * batches)
+        # Noise that costs one epsilon: what composition asks for, and at least 0.5.
+        ratios = np.maximum(0.5, 4 * np.sqrt(steps) * batches / people) / batches
+        truth = np.where((steps >= 1000) & (steps <= 8e6), Truth().loss(sizes, steps, ratios), np.nan)
+        inside = (ratios >= 2.0**-23) & (ratios <= 2.0**-6)
+        truth = np.where(inside, truth, np.nan)
+        predicted = np.where(np.isfinite(truth), surface.predict(sizes, steps, ratios), np.nan)
+        chosen = np.unravel_index(np.nanargmin(predicted), predicted.shape)
+        assert truth[chosen] <= 1.01 * np.nanmin(truth)
+        # The best trainings are short here, where the paper's rolling mean is of losses before.
+        assert np.isclose(predicted[chosen], truth[chosen], rtol=0.01 if method == "code" else 0.04)
 
 
 class TestMethods:
@@ -166,6 +192,13 @@ class TestUnfinishedGrids:
         columns = {name: np.broadcast_to(value, 5760) for name, value in change.items()}
         with pytest.raises(DataError, match=message):
             fitted(dataclasses.replace(self.MEASUREMENTS, **columns))
+
+    def test_trainings_on_fewer_examples_are_left_out(self):
+        examples = np.where(self.MEASUREMENTS.seed == 1, 1000, 50_000)
+        surface = fitted(dataclasses.replace(self.MEASUREMENTS, training_examples=examples))
+        alone = fitted(self.MEASUREMENTS.where(self.MEASUREMENTS.seed == 0))
+        assert "2880 blocks of trainings on fewer examples than 50,000 are left out." in surface.notes
+        assert np.array_equal(surface.loss, alone.loss)
 
     def test_too_few_blocks_are_refused(self):
         few = dataclasses.replace(SMALL, block=512).measure(TRUTH)
