@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.simulations.laws.forms.form import Coefficient, Data, Form, amplitude
-from fedlm.simulations.laws.forms.rows import CELL, final
+from fedlm.simulations.laws.forms.rows import CELL, final, one_pass
 from fedlm.simulations.laws.measurements import Measurements
 
 
@@ -18,7 +18,7 @@ def _variables(measurements: Measurements) -> dict[str, NDArray[np.float64]]:
 
 def _rows(measurements: Measurements) -> NDArray[np.bool_]:
     """Tell the last blocks of the runs of one model, noise-batch ratio and number of steps, at all learning rates."""
-    return final(measurements)
+    return final(measurements) & one_pass(measurements)
 
 
 def _loss(values: Any, data: Any) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.simulations.laws.forms.form import Form, amplitude, exponent
-from fedlm.simulations.laws.forms.rows import best_rate, final
+from fedlm.simulations.laws.forms.rows import best_rate, final, one_pass
 from fedlm.simulations.laws.measurements import Measurements
 
 
@@ -20,7 +20,7 @@ def _rows(measurements: Measurements) -> NDArray[np.bool_]:
 
     Losses within a run are of a schedule that has not ended, and too high for a run that ends there.
     """
-    return final(measurements) & best_rate(measurements)
+    return final(measurements) & one_pass(measurements) & best_rate(measurements)
 
 
 def loss(values: Any, data: Any) -> Any:

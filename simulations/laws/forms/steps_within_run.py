@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.simulations.laws.forms import steps
-from fedlm.simulations.laws.forms.rows import best_rate, settled
+from fedlm.simulations.laws.forms.rows import best_rate, one_pass, settled
 from fedlm.simulations.laws.measurements import Measurements
 
 
@@ -15,7 +15,7 @@ def _rows(measurements: Measurements) -> NDArray[np.bool_]:
 
     Those of the cell's best learning rate are taken.
     """
-    return settled(measurements) & best_rate(measurements)
+    return settled(measurements) & one_pass(measurements) & best_rate(measurements)
 
 
 FORM = dataclasses.replace(

@@ -175,6 +175,16 @@ def test_a_fitted_form_is_read_from_its_json():
     assert again.predict({"parameters": 1e8, "tokens": 1e10}) == fitted.predict({"parameters": 1e8, "tokens": 1e10})
 
 
+def test_blocks_of_one_run_count_as_one_in_intervals():
+    form = FORMS["chinchilla"]
+    measured = obeying(form, CHINCHILLA, grid(), 0.003)
+    once, thrice = (
+        fit_form(form, runs, starts=2, draws=20).intervals["alpha"]
+        for runs in (measured, measured.joined([measured] * 2))
+    )
+    assert thrice == pytest.approx(once, rel=0.01)
+
+
 def test_fits_of_the_same_seed_are_the_same():
     form = FORMS["chinchilla"]
     measured = obeying(form, CHINCHILLA, grid(), 0.01)
@@ -202,6 +212,15 @@ def test_a_run_that_repeats_its_data_counts_where_its_held_out_loss_is_lowest():
     assert rows.one_pass(runs).tolist() == [True, False, False, False]
     assert not rows.stopped_early(runs).any()
     assert FORMS["chinchilla"].rows(runs).tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_no_law_takes_losses_in_training_on_examples_that_came_twice(name):
+    values, measurements = CASES[name]
+    measured = obeying(FORMS[name], values, measurements)
+    few = np.full(len(measured), measured.batch_size.max())
+    repeated = dataclasses.replace(measured, training_examples=few, heldout_loss=np.full(len(few), np.nan))
+    assert not FORMS[name].rows(repeated).any()
 
 
 def test_the_best_rate_is_that_of_the_last_block_over_all_seeds():
