@@ -19,7 +19,7 @@ from fedlm.simulations.laws.measurements import Measurements
 HUBER_DELTA = 1e-3
 """Where the Huber loss turns from square to absolute, in log loss (Hoffmann et al. 2022)."""
 _NOWHERE = 1e6  # What a line search meets where the equation overflows, so that it turns back.
-_OPTIONS = {"maxiter": 2000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-9}
+_OPTIONS = {"maxiter": 2000, "maxfun": 4000, "ftol": 0.0, "gtol": 1e-9}
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,10 @@ class Problem:
     def minimise(self, start: NDArray[np.float64], weights: NDArray[np.float64]) -> Minimum:
         """Search from one place with L-BFGS, with a weight of each row, float64 [rows], that sum to 1.
 
-        Where many residuals are beyond delta the objective is full of kinks, at which L-BFGS stops too early: it goes
-        on from there a second time, without what it remembers.
+        Where many residuals are beyond delta the objective is full of kinks, at which it hardly falls for many
+        steps: a tolerance of its fall would end the search too early.
         """
-        for _ in range(2):
-            found = minimize(
-                self.objective, start, (weights,), "L-BFGS-B", jac=True, bounds=self.bounds, options=_OPTIONS
-            )
-            start = found.x
+        found = minimize(self.objective, start, (weights,), "L-BFGS-B", jac=True, bounds=self.bounds, options=_OPTIONS)
         return Minimum(found.x, float(found.fun))
 
     @functools.cached_property

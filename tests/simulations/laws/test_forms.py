@@ -155,6 +155,13 @@ def test_many_starts_find_what_one_does_not():
     assert many.agreeing_starts < many.starts
 
 
+def test_searches_do_not_stop_at_kinks():
+    """With few rows whose errors are beyond the Huber loss's delta, its kinks are far apart."""
+    form = FORMS["chinchilla"]
+    fitted = fit_form(form, obeying(form, CHINCHILLA, grid(), 0.01, seed=1), starts=16, draws=0)
+    assert fitted.agreeing_starts == 16
+
+
 def test_laws_of_one_cell_refuse_several():
     with pytest.raises(ConfigurationError, match="steps: found 6 values of model, expected one"):
         fit_form(FORMS["steps"], grid())
