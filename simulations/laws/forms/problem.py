@@ -103,13 +103,14 @@ class Problem:
         """Return the weighted mean of the Huber loss of log residuals, in units of its delta, and its gradient."""
         data, log_target = self._scaled
         values = {c.name: _unknown(c, i, coordinates[i]) for i, c in enumerate(self.form.coefficients)}
-        with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             residual = self.form.equation(values, data).log() - log_target
-        if not np.isfinite(residual.value).all():
+            bent = np.clip(residual.value / self.delta, -1, 1)
+            value = np.sum(weights * bent * (residual.value - self.delta * bent / 2))
+            gradient = residual.gradient(weights * bent, len(coordinates))
+        if not np.isfinite([value, *gradient]).all():
             return _NOWHERE, np.zeros(len(coordinates))
-        bent = np.clip(residual.value / self.delta, -1, 1)
-        value = np.sum(weights * bent * (residual.value - self.delta * bent / 2))
-        return float(value), residual.gradient(weights * bent, len(coordinates))
+        return float(value), gradient
 
     def _coordinates(self, ranges: list[tuple[float, float]]) -> NDArray[np.float64]:
         return np.array(

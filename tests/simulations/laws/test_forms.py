@@ -21,7 +21,7 @@ from tests.simulations.laws.grids import CHINCHILLA, MCKENNA_L2, SIZES, grid, ob
 
 NOISED = tuple(2.0**-k for k in range(6, 21, 2))
 LONG = (1_000, 4_000, 16_000, 64_000, 256_000)
-NOT_FOUND_FROM = 0
+NOT_FOUND_FROM = 1
 DATA = (50_000, 500_000, 5_000_000, 50_000_000)
 RATES = (2.0**-9, 2.0**-8, 2.0**-7, 2.0**-6)
 
