@@ -102,6 +102,14 @@ def test_the_privacy_page_works_as_it_is_written(workplace, type_line):
 
 
 @pytest.mark.long
+def test_the_page_on_clusters_works_as_it_is_written(workplace):
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for script in blocks("docs/clusters.md", "sh"):
+        type_script(script, workplace, environment)
+    assert (workplace / "runs/array/report.html").exists()
+
+
+@pytest.mark.long
 def test_the_page_on_weights_works_as_it_is_written(workplace, type_line):
     for line in [line for block in blocks("docs/models.md", "sh") for line in block.splitlines()]:
         result = type_line(line)

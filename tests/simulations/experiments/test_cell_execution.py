@@ -6,6 +6,7 @@ import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
+from fedlm.simulations.worker_processes import cpu_cores
 from tests.simulations.experiments.toy_cells import ToyCell
 
 
@@ -24,6 +25,15 @@ def test_finished_cells_are_not_run_again(tmp_path):
     cell = ToyCell(tmp_path)
     (tmp_path / "done").touch()
     assert run_cells([cell], LocalProcesses(1), lambda cell, row: pytest.fail("run again")) == {}
+
+
+def test_a_cell_has_as_many_cores_when_it_is_left_alone(tmp_path):
+    cells = [ToyCell(tmp_path / str(number)) for number in range(2)]
+    run_cells(cells, LocalProcesses(2))
+    (tmp_path / "1" / "done").rename(tmp_path / "before")
+    run_cells(cells, LocalProcesses(2))
+    assert (tmp_path / "1" / "done").read_text() == (tmp_path / "before").read_text()
+    assert int((tmp_path / "before").read_text()) == max(len(cpu_cores()) // 2, 1)
 
 
 @pytest.mark.long

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.worker_processes import cpu_cores
 
 
 @dataclass(frozen=True)
 class ToyCell:
-    """Reports three rows and finishes, or does not."""
+    """Reports three rows and writes how many CPU cores it had, or does not."""
 
     directory: Path
     fate: Literal["finishes", "fails", "refuses", "is killed once", "is killed"] = "finishes"
@@ -32,4 +33,4 @@ class ToyCell:
             raise ArithmeticError("the toy is broken")
         if self.fate == "refuses":
             raise ConfigurationError("toys is 0, but must be at least 1")
-        (self.directory / "done").touch()
+        (self.directory / "done").write_text(str(len(cpu_cores())))
