@@ -125,3 +125,15 @@ def test_small_is_in_the_order_of_seeds_and_costs(tmp_path):
         *("transformer_2x64", "transformer_2x64", "transformer_2x96", "transformer_4x256", "transformer_2x64")
     ]
     assert isinstance(listed[0], GridCell)
+
+
+def test_the_published_grid_is_that_of_the_paper():
+    """McKenna et al. 2025, section 3.2."""
+    grid = PRESETS["mckenna2025"]
+    assert grid["noise_batch_ratios"] == [0.0, *(2.0**-power for power in range(23, 5, -1))]
+    assert sorted(grid["learning_rates"]) == [2.0**-9, 2.0**-8, 2.0**-7]
+    assert (grid["batch_sizes"][0] * grid["steps"][0], grid["length"]) == (131_072_000, 512)
+    assert grid["steps"][0] // grid["block_steps"] == 1280
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in grid.items()}
+    schedule = compose(Grid, data="store", **values).rate_schedule(128_000)
+    assert [round(float(schedule(step)), 4) for step in (0, 999, 1000, 64_500, 128_000)] == [0.001, 1, 1, 0.3162, 0.1]
