@@ -57,6 +57,8 @@ def main(argv: list[str]) -> int:
     console = Console()
     for cell, why in results.failures.items():
         console.print(f"[red]failed[/] {cell.directory}: {why}", soft_wrap=True, highlight=False)
+    for cell, steps in results.diverged.items():
+        console.print(f"[red]diverged[/] after {steps} steps: {cell.name}", soft_wrap=True, highlight=False)
     measured = 0 if results.measurements is None else len(results.measurements)
     console.print(NOT_PRIVATE, soft_wrap=True, highlight=False)
     console.print(

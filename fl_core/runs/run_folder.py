@@ -14,9 +14,9 @@ from fedlm.fl_core.runs.private_files import keep_private
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS
 from fedlm.fl_core.runs.run_lock import run_lock
 
-COMPARISON_FILE = "comparison.json"
-RUN, COMPARISON, DATA_SET, REPORT = "a run", "a comparison", "a data set", "a report"
-_CONTENTS = {COMPARISON_FILE: COMPARISON, "store.json": DATA_SET} | dict.fromkeys(
+COMPARISON_FILE, GRID_FILE = "comparison.json", "grid.json"
+RUN, COMPARISON, GRID, DATA_SET, REPORT = "a run", "a comparison", "a grid of trainings", "a data set", "a report"
+_CONTENTS = {COMPARISON_FILE: COMPARISON, GRID_FILE: GRID, "store.json": DATA_SET} | dict.fromkeys(
     (METRICS_FILE, SUMMARY_FILE, "checkpoints"), RUN
 )
 

@@ -11,6 +11,7 @@ from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.runs.data_budget import budget_of
+from fedlm.fl_core.runs.run_folder import GRID, GRID_FILE, refuse_other_contents
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import parameter_count
 from fedlm.models.registry import create_model
@@ -21,7 +22,7 @@ from fedlm.simulations.laws.grid import AXES, Grid
 from fedlm.simulations.laws.measurements import Measurements, read_measurements, write_measurements
 from fedlm.simulations.pretraining.preparing import shapes_of_training
 
-GRID_FILE, MEASUREMENTS_FILE, CELLS_FOLDER = "grid.json", "measurements.parquet", "cells"
+MEASUREMENTS_FILE, CELLS_FOLDER = "measurements.parquet", "cells"
 NOT_PRIVATE = (
     "NOT PRIVATE: the noise follows from the seed and batches are no Poisson samples; these are experiments about "
     "private training"
@@ -37,6 +38,7 @@ class GridResults(NamedTuple):
     measurements: Measurements | None  # of all finished cells; None where there is none
     cells: int
     failures: dict[GridCell, str]
+    diverged: dict[GridCell, int]  # how many steps were measured of those that ended before their last
     path: Path  # of the measurements
 
 
@@ -81,8 +83,7 @@ def run_grid(
     Raises:
       UserError: settings or data do not fit, or the folder holds another grid.
     """
-    store = _check_data(grid)
-    make_folder(out / CELLS_FOLDER)
+    store = _prepare(grid, out)
     with run_lock(out):
         _claim(grid, store, out)
         cells = list_cells(grid, out / CELLS_FOLDER)
@@ -91,7 +92,9 @@ def run_grid(
             failures = run_cells(cells, executor, follower.observe)
         finally:
             measurements = collect(out)
-    return GridResults(measurements, len(cells), failures, out / MEASUREMENTS_FILE)
+    measured = {cell: int(read_measurements(cell.result).step.max(initial=0)) for cell in cells if cell.is_finished()}
+    diverged = {cell: steps for cell, steps in measured.items() if steps < cell.steps}
+    return GridResults(measurements, len(cells), failures, diverged, out / MEASUREMENTS_FILE)
 
 
 def claim_grid(grid: Grid, out: Path) -> list[GridCell]:
@@ -100,8 +103,7 @@ def claim_grid(grid: Grid, out: Path) -> list[GridCell]:
     Raises:
       UserError: as `run_grid` does.
     """
-    store = _check_data(grid)
-    make_folder(out / CELLS_FOLDER)
+    store = _prepare(grid, out)
     with run_lock(out):
         _claim(grid, store, out)
     return list_cells(grid, out / CELLS_FOLDER)
@@ -118,7 +120,8 @@ def run_some(
     return run_cells(cells, executor, follower.observe)
 
 
-def _check_data(grid: Grid) -> TokenStore:
+def _prepare(grid: Grid, out: Path) -> TokenStore:
+    """Open the data, look whether models and settings fit it, and make the folder."""
     store = TokenStore.open(grid.data)
     budget_of(store.path, private=False)
     if store.has_completions:
@@ -132,6 +135,8 @@ def _check_data(grid: Grid) -> TokenStore:
             raise ConfigurationError(
                 f"{axis} has {max(getattr(grid, axis))}, but {store.path} has {most} examples of {grid.length} tokens"
             )
+    refuse_other_contents(out, GRID)
+    make_folder(out / CELLS_FOLDER)
     return store
 
 

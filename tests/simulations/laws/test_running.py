@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.simulations.laws.cell import GridCell
+from fedlm.simulations.laws import cell as cell_module
+from fedlm.simulations.laws.cell import GridCell, block_row
 from fedlm.simulations.laws.grid import Grid
 from fedlm.simulations.laws.presets import PRESETS
 from fedlm.simulations.laws.running import list_cells, run_grid
@@ -65,6 +67,23 @@ def test_a_grid_goes_on_and_grows(grid, tmp_path):
     for change in ({"clip_norm": 0.5}, {"length": 4}, {"block_steps": 1}, {"schedule": "linear", "final_rate": 0.0}):
         with pytest.raises(CheckpointError, match=f"holds another grid: {next(iter(change))} was"):
             run_grid(dataclasses.replace(grid, **change), out, InThisProcess())
+
+
+def test_cells_that_diverged_are_told(grid, tmp_path, monkeypatch):
+    run_grid(grid, tmp_path / "grid", InThisProcess())
+    monkeypatch.setattr(cell_module, "block_row", lambda measures: block_row(measures) | {"loss": math.nan})
+    more = dataclasses.replace(grid, noise_batch_ratios=(0.0, 0.001, 0.5))
+    found = run_grid(more, tmp_path / "grid", InThisProcess())
+    assert [(cell.noise_batch_ratio, steps) for cell, steps in found.diverged.items()] == [(0.5, 0)]
+    assert len(found.measurements) == 4
+
+
+@pytest.mark.parametrize("file", ["comparison.json", "store.json", "summary.json"])
+def test_a_folder_with_something_else_is_refused(grid, tmp_path, file):
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(CheckpointError, match="but a grid of trainings would be written there; give another --out"):
+        run_grid(grid, tmp_path, InThisProcess())
+    assert not (tmp_path / "cells").exists()
 
 
 def test_a_damaged_record_is_refused(grid, tmp_path):
