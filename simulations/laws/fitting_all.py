@@ -15,7 +15,7 @@ from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.forms.fitting import fit_form
 from fedlm.simulations.laws.forms.form import Form
 from fedlm.simulations.laws.forms.registry import FORMS
-from fedlm.simulations.laws.forms.rows import best_rate, final
+from fedlm.simulations.laws.forms.rows import final
 from fedlm.simulations.laws.held_out import Predict, held_out_errors
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.measured_grid import of_batch_size
@@ -86,7 +86,7 @@ def surface_held_out(measurements: Measurements, settings: SurfaceSettings) -> d
         surface: LossSurface = fit_surface(kept, alone)
         return lambda rows: surface.predict(rows.parameters, rows.step, rows.noise_batch_ratio, extrapolate=True)
 
-    rows = best_rate(measurements) & final(measurements) if settings.method == "two-stage" else None
+    rows = final(measurements) if settings.method == "two-stage" else None
     return held_out_errors(measurements, fit, rows, settings.seed)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import UserError
-from fedlm.simulations.laws.forms.rows import CELL, best_rate, numbered, settled
+from fedlm.simulations.laws.forms.rows import CELL, numbered, settled
 from fedlm.simulations.laws.measurements import Measurements, make_measurements
 
 Predict = Callable[[Measurements], NDArray[np.float64]]
@@ -18,8 +18,9 @@ Fit = Callable[[Measurements], Predict]
 class HeldOutError:
     """Relative errors of predicted losses that a fit had not seen.
 
-    A point is the mean loss, at the best learning rate, of a model and ratio over the blocks that end within a halving
-    of its steps, of the last three: from an eighth to a quarter, to a half, and to all of them.
+    A point is the mean loss of a model and ratio over seeds and over the blocks that end within a halving of its steps,
+    of the last three: from an eighth to a quarter, to a half, and to all of them; at the learning rate where that is
+    least.
 
     Attributes:
       mean_relative_error: mean over points of |predicted / measured - 1|.
@@ -55,7 +56,7 @@ def held_out_errors(
       measurements: of one batch size and one length in tokens.
       fit: fits to measurements, and returns what predicts the losses of rows of others: float64 [rows], NaN where it
         cannot.
-      rows: bool [rows], of which losses are compared; those of points, see HeldOutError, where they are not given.
+      rows: bool [rows], of which losses are compared; where they are not given, all from an eighth of the steps on.
       seed: of the cells that are left out.
       share: of the models and ratios, of which at least one is left out.
 
@@ -63,7 +64,7 @@ def held_out_errors(
       The fields of HeldOutError by the way of leaving out; without those that leave too little to fit.
     """
     if rows is None:
-        rows = best_rate(measurements) & settled(measurements)
+        rows = settled(measurements)
     found = {}
     for name, left_out in (
         ("cells", random_cells(measurements, seed, share)),
@@ -121,10 +122,13 @@ def _error(
     """Compare what was measured with what is predicted, point by point."""
     compared = measurements.where(left_out & rows)
     halvings = np.floor(np.log2(compared.steps / compared.step)).astype(int)
-    point = numbered(compared, CELL) * (halvings.max(initial=0) + 1) + halvings
-    _, point = np.unique(point, return_inverse=True)
-    counts = np.bincount(point)
-    measured, predicted = (np.bincount(point, losses) / counts for losses in (compared.loss, predict(compared)))
+    cell, at_rate = (numbered(compared, columns) * 64 + halvings for columns in (CELL, (*CELL, "learning_rate")))
+    _, first, at_rate = np.unique(at_rate, return_index=True, return_inverse=True)
+    counts = np.bincount(at_rate)
+    measured, predicted = (np.bincount(at_rate, losses) / counts for losses in (compared.loss, predict(compared)))
+    by_loss = np.argsort(measured)
+    best = by_loss[np.unique(cell[first][by_loss], return_index=True)[1]]
+    measured, predicted = measured[best], predicted[best]
     errors = np.abs(predicted / measured - 1)
     known = np.isfinite(errors)
     return HeldOutError(

@@ -38,6 +38,14 @@ class TestErrors:
         assert found["largest_model"]["points"] == 6 * 3
         assert found["longest_runs"]["points"] == 30
 
+    def test_the_best_learning_rate_counts_and_seeds_are_averaged(self):
+        random = np.random.default_rng(0)
+        scattered = (
+            MEASUREMENTS.loss * np.where(MEASUREMENTS.seed == 0, 1.02, 0.98) * random.choice([0.999, 1.001], 5760)
+        )
+        found = held_out_errors(dataclasses.replace(MEASUREMENTS, loss=scattered), knowing())
+        assert max(error["max_relative_error"] for error in found.values()) < 0.001
+
     def test_nothing_that_is_held_out_is_shown_to_the_fit(self):
         seen = []
         held_out_errors(MEASUREMENTS, knowing(seen=seen))
