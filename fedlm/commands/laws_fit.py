@@ -11,7 +11,7 @@ from fedlm.commands.options import read_options
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.laws.fitting_all import fit_laws, measurements_file, source_of, task_of
-from fedlm.simulations.laws.forms.registry import FORMS
+from fedlm.simulations.laws.forms.registry import FORMS, WHOLE_GRID
 from fedlm.simulations.laws.laws_file import Laws, write_laws
 from fedlm.simulations.laws.measurements import read_measurements
 from fedlm.simulations.laws.surface_settings import SurfaceSettings
@@ -33,7 +33,7 @@ class FitCommand:
     surface: SurfaceSettings
     out: Path
     """File of laws to write, JSON."""
-    forms: tuple[str, ...] = tuple(FORMS)
+    forms: tuple[str, ...] = WHOLE_GRID
     """Parametric laws to fit; those that the measurements are not enough for are named. None: no law."""
 
     def __post_init__(self) -> None:

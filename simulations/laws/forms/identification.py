@@ -33,10 +33,12 @@ def doubts(
             found[coefficient.name] = reason
     for coefficient in coefficients:
         other = coefficient.stands_with
-        if other in found and coefficient.name not in found:
-            found[coefficient.name] = f"it means nothing without {other}, which is not identified"
-        if coefficient.name in found and other and other not in found:
+        if other and coefficient.kind == "amplitude" and coefficient.name in found and other not in found:
             found[other] = f"its term is not identified: {found[coefficient.name]}"
+    for _ in coefficients:
+        for coefficient in coefficients:
+            if (other := coefficient.stands_with) in found and coefficient.name not in found:
+                found[coefficient.name] = f"it means nothing without {other}, which is not identified"
     return found
 
 

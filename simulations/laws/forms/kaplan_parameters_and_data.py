@@ -1,5 +1,6 @@
 """Kaplan et al.'s law of model size and data together, from which overfitting follows."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ FORM = Form(
     text="L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D",
     coefficients=(
         reference("N_c", "non_embedding_parameters", "parameters at a loss of 1, data being endless", "alpha_N"),
-        exponent("alpha_N", "non_embedding_parameters"),
+        dataclasses.replace(exponent("alpha_N", "non_embedding_parameters"), stands_with="alpha_D"),
         reference("D_c", "data_tokens", "tokens at a loss of 1, models being endless", "alpha_D"),
         exponent("alpha_D", "data_tokens"),
     ),

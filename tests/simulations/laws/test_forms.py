@@ -136,6 +136,14 @@ def test_an_exponent_of_data_that_hardly_vary_is_an_artefact_and_called_one():
     assert fitted.coefficients["b"] == pytest.approx(MCKENNA_L2["b"], rel=0.3)
 
 
+def test_what_stands_with_a_coefficient_is_not_identified_without_it():
+    form = FORMS["kaplan_parameters_and_data"]
+    fitted = fit_form(form, obeying(form, CASES[form.name][0], grid(steps=(16_000,))), starts=4, draws=0)
+    assert fitted.reasons["alpha_D"] == "the data have 1 value of data tokens, and 3 are needed"
+    assert fitted.reasons["alpha_N"] == "it means nothing without alpha_D, which is not identified"
+    assert not any(fitted.identified.values())
+
+
 def test_a_best_learning_rate_outside_those_measured_is_called_out():
     form = FORMS["learning_rate"]
     values, runs = CASES["learning_rate"]
