@@ -4,12 +4,12 @@ A cell that fails or whose process is killed does not end the others.
 """
 
 import multiprocessing
-import queue
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -131,10 +131,11 @@ class LocalProcesses:
         context = multiprocessing.get_context("spawn")
         while pending:
             workers = min(most, len(pending))
-            numbers, rows = context.Queue(), context.Queue()
+            numbers, (rows, end) = context.Queue(), context.Pipe(duplex=False)
             for number in range(workers):
                 numbers.put(number)
-            with worker_processes(workers, connect_worker, Worker(numbers, rows, cores)) as pool:
+            worker = Worker(numbers, end, context.Lock(), cores)
+            with rows, end, worker_processes(workers, connect_worker, worker) as pool:
                 futures = {pool.submit(_execute_and_report, cell): cell for cell in pending}
                 with ended_with_this():
                     started = _follow(futures, rows, observe)
@@ -155,19 +156,18 @@ class LocalProcesses:
         return failures
 
 
-def _follow(futures: dict[Future, Task], rows: Any, observe: Observer[Task]) -> set[Task]:
+def _follow(futures: dict[Future, Task], rows: Connection, observe: Observer[Task]) -> set[Task]:
     """Pass the workers' rows on until all futures are done; returns the cells that were begun."""
     by_directory = {cell.directory: cell for cell in futures.values()}
     begun: set[Task] = set()
     try:
         while True:
             all_done = not wait(futures, timeout=0).not_done
-            try:
-                directory, row = rows.get(timeout=0.2)
-            except queue.Empty:
+            if not rows.poll(0.2):
                 if all_done:
                     return begun
                 continue
+            directory, row = rows.recv()
             begun.add(by_directory[directory])
             if row is not None:
                 observe(by_directory[directory], row)

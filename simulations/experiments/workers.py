@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ class Worker:
     """What a worker process is given when it starts."""
 
     numbers: Any  # a queue from which each worker takes its number
-    rows: Any  # a queue for (cell directory, its row); None for the row when the cell begins
+    # for (cell directory, its row), None for the row when the cell begins; written at once, for what waits in a thread
+    # is lost when the process of another cell is killed, and with it all
+    rows: Connection
+    lock: Any  # of the rows
     cores: int  # CPU cores of each
 
 
@@ -75,4 +79,5 @@ def _take_accelerator(number: int) -> None:
 def report_row(directory: Path, row: dict[str, Any] | None) -> None:
     """Send the parent a cell's new row, or None when the cell begins."""
     if _connection is not None:
-        _connection.rows.put((directory, row))
+        with _connection.lock:
+            _connection.rows.send((directory, row))
