@@ -40,7 +40,7 @@ def type_line(workplace, fedlm_here):
 
     def type_line(line):
         name, *words = shlex.split(line)
-        if words[0] != "compare":
+        if words[0] != "compare" and words[:2] != ["laws", "run"]:
             assert name == "fedlm"
             return fedlm_here(*words, cwd=workplace)
         return subprocess.run(
@@ -215,7 +215,7 @@ def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", ["README.md", SIMULATIONS, "docs/generating.md", *TUTORIALS])
+@pytest.mark.parametrize("page", ["README.md", SIMULATIONS, "docs/generating.md", "docs/scaling-laws.md", *TUTORIALS])
 def test_the_commands_of_a_page_work(page, workplace, type_line):
     commands = [line for line in commands_of(page) if not line.startswith("make ")]
     assert len(commands) >= 1

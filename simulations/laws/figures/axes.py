@@ -66,9 +66,11 @@ def logarithmic(axis: Axis) -> None:
     (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
     low, high = axis.get_view_interval()
     decades = np.log10(high / low)
-    axis.set_major_locator(ticker.LogLocator(subs=(1.0,) if decades > 2.5 else (1.0, 2.0, 5.0), numticks=_MOST_TICKS))
+    plain = low >= 1e-2 and high < 1e3  # numbers with powers of ten take more room
+    subs = (1.0,) if decades > (2.5 if plain else 1.8) else (1.0, 2.0, 5.0) if plain else (1.0, 3.0)
+    axis.set_major_locator(ticker.LogLocator(subs=subs, numticks=_MOST_TICKS))
     if decades < 0.7:
-        axis.set_major_locator(ticker.MaxNLocator(5))
+        axis.set_major_locator(ticker.MaxNLocator(5 if plain else 3))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: short_number(value)))
     axis.set_minor_locator(ticker.NullLocator())
 
@@ -88,6 +90,12 @@ def size_words(parameters: float) -> str:
         if parameters >= unit:
             return f"{parameters / unit:.3g} {sign}"
     return f"{parameters:g}"
+
+
+def ratio_words(ratio: float) -> str:
+    """Name a noise-batch ratio: as a power of two where it is one."""
+    exponent = np.log2(ratio)
+    return f"$2^{{{exponent:.0f}}}$" if abs(exponent - round(exponent)) < 1e-6 else short_number(float(f"{ratio:.3g}"))
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], title: str | None = None, columns: int = 4) -> None:

@@ -107,7 +107,8 @@ def draw_baselines(table: Table) -> Figure:
         if not fixed:
             low, high = part["loss_low"], part["loss_high"]
             axes.fill_between(part["epsilon"], low, high, color=colour(number), alpha=0.15, linewidth=0)
-        handles.append(Line2D([], [], label=training, **style))
+        reached = "" if np.isfinite(part["loss"]).any() else " (outside the grid)"
+        handles.append(Line2D([], [], label=training + reached, **style))
     axes.set_xscale("log", base=2)
     label_axes(axes, f"epsilon (at delta {short_number(table['delta'][0])})", QUANTITIES["loss"])
     legend_below(figure, handles, columns=1)

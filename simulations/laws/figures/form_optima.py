@@ -8,7 +8,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedlm.simulations.laws.figures.allocation import COMPUTE
-from fedlm.simulations.laws.figures.axes import REFERENCE, head, label_axes, legend_below, line_style, logarithmic
+from fedlm.simulations.laws.figures.axes import (
+    REFERENCE,
+    head,
+    label_axes,
+    legend_below,
+    line_style,
+    logarithmic,
+    ratio_words,
+)
 from fedlm.simulations.laws.figures.tables import Table, table_of
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.optimal_size import optimal_parameters
@@ -45,7 +53,7 @@ def draw_optima(table: Table) -> Figure:
         part = table.where(noise_batch_ratio=ratio)
         style = line_style(number)
         axes.plot(part["compute"], part["parameters"], zorder=3, **style)
-        words = "no noise" if ratio == 0 else f"noise-batch ratio $2^{{{np.log2(ratio):.3g}}}$"
+        words = "no noise" if ratio == 0 else f"noise-batch ratio {ratio_words(ratio)}"
         handles.append(Line2D([], [], label=words, **style))
     compute = np.array(table.values("compute"))
     axes.plot(compute, np.sqrt(compute / (6 * 20)), **REFERENCE)

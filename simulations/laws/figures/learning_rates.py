@@ -7,7 +7,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedlm.simulations.laws.figures.axes import head, label_axes, legend_below, point_style, size_words, titled
+from fedlm.simulations.laws.figures.axes import (
+    head,
+    label_axes,
+    legend_below,
+    point_style,
+    ratio_words,
+    size_words,
+    titled,
+)
 from fedlm.simulations.laws.figures.tables import Table, table_of
 from fedlm.simulations.laws.loss_curves import parabola_vertices
 from fedlm.simulations.laws.measured_grid import final_losses
@@ -85,7 +93,7 @@ _RING: dict[str, Any] = {"marker": "o", "ms": 8, "mfc": "none", "mew": 1.4, "lin
 
 
 def _ratio_words(ratio: float) -> str:
-    return "no noise" if ratio == 0 else f"ratio $2^{{{np.log2(ratio):.3g}}}$"
+    return "no noise" if ratio == 0 else f"ratio {ratio_words(ratio)}"
 
 
 def _draw_parabola(axes: Axes, table: Table, number: int) -> None:

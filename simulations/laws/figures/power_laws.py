@@ -21,7 +21,7 @@ from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.forms.published import PUBLISHED
 from fedlm.simulations.laws.forms.registry import FORMS
 from fedlm.simulations.laws.measurements import Measurements
-from fedlm.simulations.plot_style import INK, new_figure
+from fedlm.simulations.plot_style import INK, MUTED, new_figure
 
 _PANELS = {
     "kaplan_parameters": ("kaplan2020_parameters", "non-embedding parameters N"),
@@ -87,6 +87,8 @@ def draw_power_laws(table: Table) -> Figure:
 
 def _draw_law(axes: Axes, table: Table) -> None:
     if not len(table):
+        axes.text(0.5, 0.5, "no such measurements", ha="center", color=MUTED, fontsize=8.5, transform=axes.transAxes)
+        axes.set(xticks=[], yticks=[])
         return
     values, observed = table["value"], table["observed"]
     axes.plot(values, observed, zorder=3, **point_style(0))

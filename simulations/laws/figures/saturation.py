@@ -14,6 +14,7 @@ from fedlm.simulations.laws.figures.axes import (
     line_style,
     logarithmic,
     short_number,
+    size_words,
     titled,
 )
 from fedlm.simulations.laws.figures.searching import EXAMPLES, WITHIN, Budgets, TrainingSearch, grid_of
@@ -68,19 +69,13 @@ def _draw_saturating(axes: Axes, table: Table, number: int) -> None:
     axes.fill_between(
         table["compute"], table["loss_low"], table["loss_high"], color=colour(number), alpha=0.15, linewidth=0
     )
-    for compute, loss, parameters in zip(
-        *(table.where(saturates=1.0)[name] for name in ("compute", "loss", "parameters")), strict=True
-    ):
-        axes.plot(compute, loss, "o", ms=7, mfc="none", mec=colour(number), mew=1.5, zorder=5)
-        axes.annotate(
-            short_number(float(f"{parameters:.2g}")),
-            (compute, loss),
-            xytext=(-3, 6),
-            textcoords="offset points",
-            ha="right",
-            fontsize=7.5,
-            color=INK,
-        )
+    for row in table.where(saturates=1.0).rows():
+        at = (row["compute"], row["loss"])
+        axes.plot(*at, "o", ms=7, mfc="none", mec=colour(number), mew=1.5, zorder=5)
+        words = size_words(float(f"{row['parameters']:.2g}"))
+        if words not in [text.get_text() for text in axes.texts]:
+            place = (-3, 6)
+            axes.annotate(words, at, xytext=place, textcoords="offset points", fontsize=7.5, color=INK, ha="right")
 
 
 def _draw_tokens(axes: Axes, table: Table) -> None:
