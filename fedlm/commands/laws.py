@@ -1,6 +1,6 @@
 """`fedlm laws`: measure scaling laws of private training, fit them, and plan by them."""
 
-from fedlm.commands import laws_figures, laws_fit, laws_import, laws_report, laws_run, laws_table2
+from fedlm.commands import laws_figures, laws_fit, laws_import, laws_plan, laws_report, laws_run, laws_table2
 from fedlm.commands.sub_commands import run_choice
 
 
@@ -13,6 +13,7 @@ def main(argv: list[str]) -> int:
         "figures": ("draw pictures of laws", laws_figures.main),
         "table2": ("list the compute that saturates each budget of people and privacy", laws_table2.main),
         "report": ("write a page about laws: pictures, findings, errors", laws_report.main),
+        "plan": ("find the best model, batch, steps and noise for a budget, by fitted laws", laws_plan.main),
     }
     purpose = (
         "Scaling laws: which model, batch, steps and noise a budget of compute, data and privacy is best spent on."

@@ -1,0 +1,195 @@
+"""`fedlm laws plan`: the best private training for a budget, by measured laws."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedlm.commands.options import read_options
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
+
+if TYPE_CHECKING:
+    from fedlm.simulations.laws.chosen_training import ChosenTraining
+    from fedlm.simulations.laws.laws_file import Laws
+    from fedlm.simulations.laws.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawsPlanCommand:
+    """Find the model, batch size, steps and noise with which a training of so many examples, epsilon and compute has
+    the least loss, by laws that `fedlm laws fit` fitted.
+
+    All trainings that spend the compute are looked at, some ten thousand. The noise of each is looked up in a table,
+    right to 2 %, mostly 0.3, and gives the noise-batch ratio and, with model size and steps, the loss (McKenna et al.
+    2025, "Scaling laws for differentially private language models"). Of the best one the nearest model of the
+    measured architecture that can be built is taken, and its noise is computed again by the accountant itself, which is
+    what is stated: the unit is an example, whose neighbours have one example more or less, batches are drawn by Poisson
+    sampling, as `fedlm pretrain` does. Compute is 6 times parameters, batch size, steps and length.
+
+    Nothing is planned outside the sizes and noise that were measured; steps beyond the longest training are said to be
+    extrapolated.
+    """
+
+    laws: Path
+    """The laws, a file that `fedlm laws fit` wrote."""
+    examples: float | None = None
+    """N, examples to draw from, of which each is hidden; those of --data where it is not given."""
+    epsilon: float
+    """That the whole training may spend; inf for a training that is NOT PRIVATE."""
+    compute: float
+    """C, floating-point operations: 6 times parameters, batch size, steps and length."""
+    delta: float | None = None
+    """At which epsilon is stated; the number of examples to the power -1.1 where it is not given."""
+    length: int | None = None
+    """Tokens of an example; that of the laws where it is not given."""
+    data: Path | None = None
+    """Token store to train on: its vocabulary and number of examples are those of the plan."""
+    near: float = 0.01
+    """Also say between which values the trainings lie whose loss is larger by no more than this part."""
+    json: bool = False
+    """Print one JSON object."""
+    write_config: Path | None = None
+    """Write a file of options, .toml, with which `fedlm pretrain --config FILE --out RUN` trains what was planned; a
+    model that has no name is described in a file beside it. Without --data it needs `--data` too. The run finds the
+    noise for as many examples as its data has."""
+
+    def __post_init__(self) -> None:
+        if self.examples is None and self.data is None:
+            raise ConfigurationError("give --examples, or --data to count them")
+        if self.examples is not None and not 1 <= self.examples < math.inf:
+            raise ConfigurationError(f"examples is {self.examples}, but must be at least 1, and finite")
+        if self.length is not None and self.length < 1:
+            raise ConfigurationError(f"length is {self.length}, but must be at least 1")
+        if not 0 < self.near < math.inf:
+            raise ConfigurationError(f"near is {self.near}, but must be positive and finite")
+        if self.write_config is not None and self.write_config.suffix != ".toml":
+            raise ConfigurationError(f"write_config is {str(self.write_config)!r}, but must end in .toml")
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm laws plan`."""
+    command = read_options(LawsPlanCommand, argv, "fedlm laws plan")
+    from fedlm.simulations.laws.chosen_training import choose_training
+    from fedlm.simulations.laws.laws_file import read_laws
+    from fedlm.simulations.laws.plan import Budget, Planner, as_json, make_plan
+
+    laws = read_laws(command.laws)
+    if laws.surface is None:
+        raise ConfigurationError(
+            f"{command.laws}: has no surface of losses to plan by; fit it to measurements of several models and ratios"
+        )
+    length = command.length or laws.surface.length
+    counted, vocabulary_size = (None, None) if command.data is None else _counted(command.data, length, laws)
+    examples = float(command.examples or counted or 0)
+    if counted is not None and command.examples is not None and command.examples != counted:
+        raise ConfigurationError(
+            f"examples is {command.examples:g}, but {command.data} has {counted:,} of {length} tokens; leave one out"
+        )
+    delta = command.delta or min(examples**-1.1, 0.5)
+    plan = make_plan(
+        Planner(laws.surface, delta, length), Budget(examples, command.epsilon, command.compute), command.near
+    )
+    chosen = choose_training(laws, plan, vocabulary_size)
+    if command.json:
+        print(
+            json.dumps(as_json({"training": chosen.as_json(), "plan": vars(plan) | {"budget": plan.budget._asdict()}}))
+        )
+    else:
+        _print(chosen, plan, command.near)
+    if command.write_config is not None:
+        _write_config(command, chosen, laws)
+    return 0
+
+
+def _counted(data: Path, length: int, laws: "Laws") -> tuple[int, int]:
+    """Count a store's examples, as they are trained on, and its vocabulary."""
+    from fedlm.simulations.data.store.token_store import TokenStore
+    from fedlm.simulations.pretraining.privacy_units import open_units
+
+    store = TokenStore.open(data)
+    packing = laws.task.get("packing", "packed")
+    return open_units(store, "train", length, "example", packing, 1, 0, data / "cache").count, store.vocabulary_size
+
+
+def _print(chosen: "ChosenTraining", plan: "Plan", near: float) -> None:
+    console = Console()
+    table = Table("", "best", f"loss within {near:.0%}", title="the best training for the budget", title_justify="left")
+    name = "" if chosen.model is None else f" ({chosen.model.name or _shape(chosen.model.description)})"
+    values = {
+        "parameters": f"{chosen.parameters:,}{name}",
+        "batch_size": f"{chosen.batch_size:,}",
+        "steps": f"{chosen.steps:,}",
+        "noise_batch_ratio": f"{chosen.noise_batch_ratio:.4g}",
+        "loss": f"{chosen.loss:.4f}",
+    }
+    for field, value in values.items():
+        low, high = plan.near[field]
+        table.add_row(field.replace("_", " "), value, f"{low:,.4g} to {high:,.4g}")
+    console.print(table)
+    low, high = chosen.band
+    passes = chosen.batch_size * chosen.steps / chosen.examples
+    lines = [
+        f"noise multiplier {chosen.noise_multiplier:.6g}, learning rate {chosen.learning_rate:.4g}, "
+        f"{chosen.compute:.3g} operations, {passes:.3g} passes over {chosen.examples:,} examples",
+        f"predicted loss {chosen.loss:.4f} nats per predicted token"
+        + (f", between {low:.4f} and {high:.4f} with probability 0.9" if math.isfinite(low) else ""),
+        *(f"twice the {part}: {_loss(loss)}" for part, loss in plan.doubled.items()),
+        f"more compute than {plan.saturating_compute:.3g} operations buys less than {near:.0%} of the loss",
+        *chosen.notes,
+        _promise(chosen),
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _promise(chosen: "ChosenTraining") -> str:
+    if (guarantee := chosen.guarantee) is None:
+        return "NOT PRIVATE: epsilon is infinite"
+    bounds = f"epsilon {rounded_up(guarantee.epsilon)} (at least {rounded_down(guarantee.epsilon_lower)})"
+    return (
+        f"such a run, once it is trained as planned, has {bounds} at delta {rounded_up(guarantee.delta)}; unit: "
+        f"{guarantee.unit}; adjacency: {guarantee.adjacency}; if: {'; '.join(guarantee.assumptions)}"
+    )
+
+
+def _loss(value: float) -> str:
+    return f"loss {value:.4f}" if math.isfinite(value) else "outside what was measured"
+
+
+def _shape(description: dict[str, Any]) -> str:
+    config = description["config"]
+    return f"{description['architecture']}, {config['layers']} layers of width {config['embedding']}"
+
+
+def _write_config(command: LawsPlanCommand, chosen: "ChosenTraining", laws: "Laws") -> None:
+    from fedlm.simulations.laws.chosen_training import settings_of
+
+    assert command.write_config is not None
+    if chosen.model is None:
+        raise ConfigurationError(
+            f"the models of the laws, {', '.join(laws.surface.models if laws.surface else ())}, are none that can be "
+            "built here, so that there is no config; measure named models with `fedlm laws run`"
+        )
+    name = chosen.model.name
+    if name is None:
+        described = command.write_config.with_suffix(".model.json")
+        write_atomically(described, json.dumps(chosen.model.description, indent=1) + "\n")
+        name = str(described)
+    settings = settings_of(chosen, laws, name)
+    if command.data is not None:
+        settings["data"] = str(command.data)
+    head = (
+        f"# fedlm laws plan: {chosen.examples} examples, epsilon {command.epsilon:g}, compute {command.compute:g}; "
+        f"predicted loss {chosen.loss:.4f}\n"
+    )
+    # Strings and numbers of JSON are TOML's too.
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+    write_atomically(command.write_config, head + lines)
+    if not command.json:
+        print(f"`fedlm pretrain --config {command.write_config} --out RUN` trains it")

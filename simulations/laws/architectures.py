@@ -1,0 +1,93 @@
+"""Models of sizes between those that were measured: the same architecture with other numbers of layers and widths."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+
+from fedlm.models.base import Model
+from fedlm.models.errors import ConfigurationError
+from fedlm.models.model_files import describe_model
+from fedlm.models.registry import UnknownModelError, find_entry
+from fedlm.simulations.laws.surface import LossSurface
+
+_SIZES = ("layers", "heads", "embedding", "mlp")
+
+
+class Architecture(NamedTuple):
+    """A model that can be built.
+
+    Attributes:
+      name: of a named model; None where it has none.
+      description: of the model; see `fedlm.models.model_files`.
+      parameters: all of them.
+      vocabulary_size: with which they are counted.
+    """
+
+    name: str | None
+    description: dict[str, Any]
+    parameters: int
+    vocabulary_size: int
+
+
+def nearest_architecture(
+    surface: LossSurface, parameters: float, vocabulary_size: int | None = None
+) -> Architecture | None:
+    """Find the model of the measured family whose size is nearest, on a logarithmic scale.
+
+    The measured models count, and those of layers and widths between the two measured sizes around it; heads keep their
+    width, and the feed-forward layers their ratio to it.
+
+    Args:
+      surface: the measured laws, of which the models' names are known here.
+      parameters: the size that is wanted.
+      vocabulary_size: of the data; that of the measured models where None.
+
+    Returns:
+      None where the measured models' architecture is not known here, or not one of layers and heads.
+    """
+    try:
+        entries = [find_entry(name) for name in surface.models]
+    except (UnknownModelError, ConfigurationError):
+        return None
+    builds = {entry.build for entry in entries}
+    if len(builds) != 1 or not all(hasattr(entry.config, name) for entry in entries for name in _SIZES):
+        return None
+    build, known = entries[0].build, vocabulary_size or _vocabulary(entries[0], surface.parameters[0])
+    names = {_with_vocabulary(entry.config, known): name for name, entry in zip(surface.models, entries, strict=True)}
+    above = next((i for i, size in enumerate(surface.parameters) if size >= parameters), len(entries) - 1)
+    ends = [entries[max(above - 1, 0)].config, entries[above].config]
+    candidates = {**names, **dict.fromkeys(_between(*(_with_vocabulary(one, known) for one in ends)))} | names
+    counted = {config: _count(build("candidate", config)) for config in candidates}
+    low, high = surface.parameters[0], surface.parameters[-1]
+    within = [config for config, size in counted.items() if low <= size <= high] or list(counted)
+    best = min(within, key=lambda config: abs(math.log(counted[config] / parameters)))
+    return Architecture(candidates[best], describe_model(build, best), counted[best], known)
+
+
+def _between(small: Any, large: Any) -> list[Any]:
+    """Configurations of the same heads and ratios, with layers and widths between those of two."""
+    head = max(1, small.embedding // small.heads)
+    ratio = small.mlp / small.embedding
+    low, high = sorted((small.layers, large.layers))
+    narrow, wide = sorted((small.embedding, large.embedding))
+    return [
+        dataclasses.replace(small, layers=layers, heads=width // head, embedding=width, mlp=round(ratio * width))
+        for layers in range(low, high + 1)
+        for width in range(-(-narrow // head) * head, wide + 1, head)
+    ]
+
+
+def _with_vocabulary(config: Any, vocabulary_size: int) -> Any:
+    return dataclasses.replace(config, vocabulary_size=vocabulary_size)
+
+
+def _vocabulary(entry: Any, parameters: float) -> int:
+    """The vocabulary with which a measured model has its size, which is linear in it."""
+    base, more = (_count(entry.build("measured", _with_vocabulary(entry.config, size))) for size in (1000, 2000))
+    return max(1, round(1000 + 1000 * (parameters - base) / (more - base)))
+
+
+def _count(model: Model) -> int:
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))

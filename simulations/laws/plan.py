@@ -1,0 +1,240 @@
+"""Planning a private training by measured laws: the model, batch and steps with which a budget buys the least loss.
+
+As in McKenna et al. 2025, "Scaling Laws for Differentially Private Language Models", section 3.4: of all trainings that
+spend the compute budget, the noise that epsilon asks for gives the noise-batch ratio, and that the loss.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.laws.noise_table import Batches, NoiseTable, make_noise_table
+from fedlm.simulations.laws.surface import LossSurface
+
+FLOPS = 6.0
+"""For each parameter and token (Kaplan et al. 2020); what clipping and noise take is left out."""
+NEAR, LEVEL = 0.01, 0.9
+_SIZES, _BATCHES, _BUDGETS = 100, 101, 61
+_INSIDE = 0.01  # of the sizes' ends, as the paper's code has it
+
+
+class Budget(NamedTuple):
+    """What a training may use.
+
+    Attributes:
+      examples: N, to draw from.
+      epsilon: at the planner's delta; infinite for a training without privacy.
+      compute: C, in floating-point operations.
+    """
+
+    examples: float
+    epsilon: float
+    compute: float
+
+
+@dataclass(frozen=True, eq=False)
+class Configurations:
+    """Trainings: float64 arrays of one length.
+
+    Attributes:
+      parameters: M, all of the model's.
+      batch_size: B, examples of a step on average.
+      steps: T.
+      noise_batch_ratio: noise multiplier over batch size; 0 without privacy.
+      loss: that is predicted; NaN outside the measured grid.
+    """
+
+    parameters: NDArray[np.float64]
+    batch_size: NDArray[np.float64]
+    steps: NDArray[np.float64]
+    noise_batch_ratio: NDArray[np.float64]
+    loss: NDArray[np.float64]
+
+    def at(self, number: int) -> dict[str, float]:
+        """Return one of them, by names."""
+        return {name: float(values[number]) for name, values in vars(self).items()}
+
+    def ranges(self, chosen: NDArray[np.bool_]) -> dict[str, tuple[float, float]]:
+        """Return between which values some of them lie, by names."""
+        return {name: (float(values[chosen].min()), float(values[chosen].max())) for name, values in vars(self).items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """What plans have in common.
+
+    Attributes:
+      surface: the measured loss.
+      delta: at which epsilon is stated.
+      length: tokens of an example.
+      batches: how they are drawn, where noise is looked up.
+    """
+
+    surface: LossSurface
+    delta: float
+    length: int
+    batches: Batches = "poisson"
+
+    @functools.cached_property
+    def _tables(self) -> dict[float, NoiseTable]:
+        return {}
+
+    def table(self, epsilon: float) -> NoiseTable:
+        """Return the noise multipliers of an epsilon, made once."""
+        if epsilon not in self._tables:
+            steps = float(self.surface.steps[0]), float(self.surface.steps[-1])
+            self._tables[epsilon] = make_noise_table(epsilon, self.delta, steps, (1.0, steps[1]), self.batches)
+        return self._tables[epsilon]
+
+    def configurations(self, budget: Budget) -> Configurations:
+        """List trainings that spend the compute budget, some ten thousand, and predict their losses.
+
+        Model sizes lie between those that were measured, and steps between those of the surface. Without privacy the
+        batch is the measured one, for what a larger one gains was not measured.
+        """
+        sizes, steps = self.surface.parameters, self.surface.steps
+        first, last = sizes[0] * (1 + _INSIDE), sizes[-1] * (1 - _INSIDE)
+        grid = np.unique([*np.geomspace(first, last, _SIZES), *sizes]) if first < last else sizes
+        private = math.isfinite(budget.epsilon)
+        batches = (
+            np.geomspace(1.0, budget.examples, _BATCHES) if private else np.array([float(self.surface.batch_size)])
+        )
+        parameters, batch_size = (one.ravel() for one in np.meshgrid(grid, batches, indexing="ij"))
+        times = budget.compute / (FLOPS * self.length * parameters * batch_size)
+        fits = (times >= steps[0]) & (times <= steps[-1])
+        parameters, batch_size, times = parameters[fits], batch_size[fits], times[fits]
+        ratio = np.zeros(len(times))
+        if private and len(times):
+            ratio = self.table(budget.epsilon).noise_multiplier(budget.examples, batch_size, times) / batch_size
+        return Configurations(parameters, batch_size, times, ratio, self.surface.predict(parameters, times, ratio))
+
+    def least_loss(self, budget: Budget) -> float:
+        """Predict the loss of the best training; NaN where none is within the measured grid."""
+        losses = self.configurations(budget).loss
+        return float(np.nanmin(losses)) if np.isfinite(losses).any() else math.nan
+
+    def doubled(self, budget: Budget) -> dict[str, float]:
+        """Predict what doubling each part of the budget would give: the best loss, by name; NaN outside the grid."""
+        doubles = {name: 2 * value for name, value in budget._asdict().items() if math.isfinite(value)}
+        return {name: self.least_loss(budget._replace(**{name: value})) for name, value in doubles.items()}
+
+    def saturating_compute(self, budget: Budget, near: float = NEAR) -> float:
+        """Find the least compute whose best loss is within `near` of the best of any compute; NaN outside the grid.
+
+        Of budgets from the least to the most that the grid has trainings of.
+        """
+        surface, tokens = self.surface, FLOPS * self.length
+        least = tokens * surface.parameters[0] * surface.steps[0]
+        most = tokens * surface.parameters[-1] * surface.steps[-1] * budget.examples
+        computes = np.geomspace(least, most, _BUDGETS)
+        losses = np.array([self.least_loss(budget._replace(compute=float(one))) for one in computes])
+        if not np.isfinite(losses).any():
+            return math.nan
+        return float(computes[np.flatnonzero(losses <= (1 + near) * np.nanmin(losses))[0]])
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The best training of a budget, and what lies around it.
+
+    Attributes:
+      budget: what it may use.
+      delta: at which epsilon is stated.
+      length: tokens of an example.
+      best: the best of the configurations, by names; its noise is read off a table.
+      near: between which values the configurations lie whose loss is near the best, by names.
+      considered: configurations within the grid.
+      doubled: the best loss when a part of the budget is doubled, by name.
+      saturating_compute: beyond which compute buys next to nothing.
+    """
+
+    budget: Budget
+    delta: float
+    length: int
+    best: dict[str, float]
+    near: dict[str, tuple[float, float]]
+    considered: int
+    doubled: dict[str, float]
+    saturating_compute: float
+
+
+def make_plan(planner: Planner, budget: Budget, near: float = NEAR) -> Plan:
+    """Find the best training for a budget.
+
+    Raises:
+      ConfigurationError: no training that spends the budget lies within the measured grid.
+    """
+    for name, value in budget._asdict().items():
+        if not value > 0 or (name != "epsilon" and not math.isfinite(value)):
+            raise ConfigurationError(f"{name} is {value:g}, but must be positive and finite")
+    found = planner.configurations(budget)
+    known = np.isfinite(found.loss)
+    if not known.any():
+        raise ConfigurationError(_outside(planner, budget, found))
+    best = int(np.nanargmin(found.loss))
+    chosen = known & (found.loss <= (1 + near) * found.loss[best])
+    return Plan(
+        budget=budget,
+        delta=planner.delta,
+        length=planner.length,
+        best=found.at(best),
+        near=found.ranges(chosen),
+        considered=int(known.sum()),
+        doubled=planner.doubled(budget),
+        saturating_compute=planner.saturating_compute(budget, near),
+    )
+
+
+def _outside(planner: Planner, budget: Budget, found: Configurations) -> str:
+    """Say why there is no plan."""
+    surface = planner.surface
+    sizes = f"models of {surface.parameters[0]:.3g} to {surface.parameters[-1]:.3g} parameters"
+    if not len(found.loss):
+        return (
+            f"compute is {budget.compute:g}, but no training of {sizes}, {surface.steps[0]:g} to {surface.steps[-1]:g} "
+            f"steps and at most {budget.examples:g} examples of {planner.length} tokens in a step spends it; give "
+            "another compute, or laws of other sizes"
+        )
+    ratios = f"{surface.noise_batch_ratios[0]:.3g} to {surface.noise_batch_ratios[-1]:.3g}"
+    least, most = found.noise_batch_ratio.min(), found.noise_batch_ratio.max()
+    return (
+        f"the budget asks for noise-batch ratios of {least:.3g} to {most:.3g}, and of {sizes} the laws know losses for "
+        f"ratios of {ratios} alone; nothing is planned outside what was measured. Give another epsilon, compute or "
+        "number of examples, or laws of other noise"
+    )
+
+
+def notes_of(surface: LossSurface, parameters: float, batch_size: float, steps: float, length: int) -> list[str]:
+    """Say in what a training goes beyond what was measured, a sentence each."""
+    notes = []
+    if steps > surface.measured_steps:
+        notes.append(
+            f"extrapolated: the loss at {steps:.4g} steps goes on along the curves of trainings of "
+            f"{surface.measured_steps:.4g} steps"
+        )
+    if batch_size < surface.batch_size:
+        notes.append(
+            f"batches are below the {surface.batch_size} examples of the trainings that were measured, so that "
+            "gradients vary more than there, which the loss does not take into account"
+        )
+    if length != surface.length:
+        notes.append(
+            f"extrapolated: examples have {length} tokens, and {surface.length} in the trainings that were measured"
+        )
+    if not surface.parameters[0] * (1 + _INSIDE) < parameters < surface.parameters[-1] * (1 - 2 * _INSIDE):
+        notes.append("the best size lies at the end of those that were measured: a smaller or larger one may be better")
+    return notes
+
+
+def as_json(value: Any) -> Any:
+    """Make values JSON-able: NaN and infinity become None."""
+    if isinstance(value, dict):
+        return {name: as_json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else None

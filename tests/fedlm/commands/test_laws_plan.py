@@ -1,0 +1,80 @@
+"""`fedlm laws plan`, as it is typed, and the training that it writes out."""
+
+import json
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from fedlm.commands.cli import main
+from fedlm.simulations.laws.laws_file import Laws, write_laws
+from tests.simulations.laws.synthetic_laws import surface_of
+
+TASK = {"clip_norm": 1.0, "schedule": "exponential", "final_rate": 0.1, "warmup_steps": 32, "packing": "packed"}
+MODELS = {"transformer_2x32": 90_000, "transformer_2x64": 250_000}
+
+
+@pytest.fixture(scope="module")
+def laws(tmp_path_factory):
+    path = tmp_path_factory.mktemp("laws") / "laws.json"
+    surface = surface_of(MODELS, steps=[2, 4, 8, 16], batch_size=8, length=8, measured_steps=16.0)
+    write_laws(Laws(surface=surface, task=TASK), path)
+    return str(path)
+
+
+def planned(laws, *more, capsys):
+    status = main(["laws", "plan", "--laws", laws, *more])
+    return status, capsys.readouterr()
+
+
+@pytest.mark.long
+def test_a_plan_is_written_out_and_reaches_its_epsilon(laws, small_store, tmp_path, capsys):
+    file = tmp_path / "planned.toml"
+    wanted = ("--data", str(small_store), "--epsilon", "8", "--compute", "1e9", "--delta", "1e-4", "--json")
+    status, out = planned(laws, *wanted, "--write-config", str(file), capsys=capsys)
+    assert status == 0, out.err
+    found = json.loads(out.out)["training"]
+    assert found["guarantee"]["epsilon"] <= 8
+    assert found["compute"] == pytest.approx(1e9, rel=0.3)
+    settings = tomllib.loads(file.read_text())
+    assert settings["epsilon"] == 8
+    assert settings["final_learning_rate"] == pytest.approx(0.1 * settings["learning_rate"])
+    run = tmp_path / "run"
+    words = [sys.executable, "-m", "fedlm", "pretrain", "--config", str(file), "--out", str(run)]
+    subprocess.run(words, check=True, capture_output=True)
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["parameters"] == found["parameters"]
+    assert summary["noise_batch_ratio"] == pytest.approx(found["noise_batch_ratio"], rel=1e-6)
+    assert summary["privacy_guarantee"]["epsilon"] <= 8
+
+
+def test_words_say_unit_adjacency_delta_and_assumptions(laws, capsys):
+    status, out = planned(laws, *("--examples", "5000", "--epsilon", "8", "--compute", "1e9"), capsys=capsys)
+    assert status == 0, out.err
+    words = " ".join(out.out.split())
+    for part in ("noise multiplier", "unit: example", "adjacency: add-or-remove", "at delta", "twice the examples"):
+        assert part in words
+    assert "independently with probability" in words
+
+
+def test_without_privacy_it_says_so(laws, capsys):
+    status, out = planned(laws, *("--examples", "5000", "--epsilon", "inf", "--compute", "1e8"), capsys=capsys)
+    assert status == 0, out.err
+    assert "NOT PRIVATE" in out.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--epsilon", "8", "--compute", "1e9"), "give --examples, or --data"),
+        (("--examples", "5000", "--epsilon", "8", "--compute", "1e30"), "compute is 1e+30"),
+        (("--examples", "5000", "--epsilon", "0.01", "--compute", "1e9"), "epsilon is 0.01"),
+        (("--examples", "5000", "--epsilon", "8", "--compute", "1e9", "--write-config", "a.json"), "must end in .toml"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(laws, options, message, capsys):
+    status, out = planned(laws, *options, capsys=capsys)
+    assert status == 2
+    assert message in out.err
+    assert len(out.err.splitlines()) == 1

@@ -1,0 +1,91 @@
+"""Noise of very many trainings is that of the accountant, to what the table states."""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import pld
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.composition import GaussianEvent, epsilon_bounds
+from fedlm.simulations.laws.noise_search import LEAST_NOISE, Training, gaussian_noise, least_noise
+from fedlm.simulations.laws.noise_table import TABLE_ERROR, make_noise_table
+
+
+def random_trainings(seed, count):
+    rng = np.random.default_rng(seed)
+    steps = np.round(10 ** rng.uniform(2.5, 4.8, count))
+    probability = np.minimum(10 ** rng.uniform(0, 2.5, count) / steps, 0.9)
+    return probability, steps
+
+
+def noise_is_least(noise, probability, steps, epsilon, delta, error):
+    """Whether the accountant's bounds allow that the least noise is within a relative error of this."""
+    ends = [GaussianEvent(float(noise * (1 + sign * error)), int(steps), float(probability)) for sign in (1, -1)]
+    more, less = (epsilon_bounds([event], delta) for event in ends)
+    return more.lower <= epsilon <= less.upper
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(4.0, 1e-8), (0.5, 1e-6)])
+def test_a_search_finds_the_noise_of_the_accountant(epsilon, delta):
+    for probability, steps in zip(*random_trainings(0, 5), strict=True):
+        noise = least_noise(Training(probability, int(steps), epsilon, delta))
+        assert noise_is_least(noise, probability, steps, epsilon, delta, 1e-3)
+        assert not noise_is_least(noise * 1.01, probability, steps, epsilon, delta, 1e-3)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(4.0, 1e-8), (1.0, 1e-6)])
+def test_the_table_states_its_error(epsilon, delta):
+    table = make_noise_table(epsilon, delta, (300, 1e5), (1.0, 400))
+    probability, steps = random_trainings(1, 8)
+    noise = table.noise_multiplier(1e8, probability * 1e8, steps)
+    for one in zip(noise, probability, steps, strict=True):
+        assert noise_is_least(*one, epsilon, delta, TABLE_ERROR)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("epsilon", [0.25, 1.0, 4.0, 16.0, 64.0])
+def test_the_table_states_its_error_at_many_points(epsilon):
+    delta = 1e-8
+    table = make_noise_table(epsilon, delta, (300, 1e5), (1.0, 400))
+    probability, steps = random_trainings(2, 40)
+    noise = table.noise_multiplier(1e8, probability * 1e8, steps)
+    for one in zip(noise, probability, steps, strict=True):
+        assert noise_is_least(*one, epsilon, delta, TABLE_ERROR), one
+
+
+def test_dp_accounting_agrees():
+    """Within its own rounding of losses, to 1 part in 10,000."""
+    probability, steps, epsilon, delta = 2e-3, 5000, 2.0, 1e-8
+    noise = least_noise(Training(probability, steps, epsilon, delta))
+    step = dp_accounting.PoissonSampledDpEvent(probability, dp_accounting.GaussianDpEvent(noise))
+    accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
+    found = accountant.compose(dp_accounting.SelfComposedDpEvent(step, steps)).get_epsilon(delta)
+    assert found == pytest.approx(epsilon, rel=2e-3)
+
+
+def test_where_an_example_is_hardly_ever_drawn_noise_is_enough():
+    table = make_noise_table(1.0, 1e-6, (300, 10_000), (1.0, 2.0))
+    noise = float(table.noise_multiplier(1e9, 10_000, 1000))
+    assert epsilon_bounds([GaussianEvent(noise, 1000, 1e-5)], 1e-6).upper < 1.0
+    assert noise == pytest.approx(float(table.noise_multiplier(1e7, 10_000, 1000)))
+
+
+def test_batches_in_order_may_need_less_noise_and_large_ones_none_is_known_for():
+    poisson, lower = (make_noise_table(8.0, 1e-6, (300, 1000), (1.0, 300), batches) for batches in ("poisson", "lower"))
+    whole = gaussian_noise(8.0, 1e-6) * math.sqrt(300)
+    assert float(poisson.noise_multiplier(1000, 1000, 300)) == pytest.approx(whole, rel=TABLE_ERROR)
+    at = 1e5, 1000, 100 * 10
+    assert float(lower.noise_multiplier(*at)) <= float(poisson.noise_multiplier(*at))
+    assert float(lower.noise_multiplier(*at)) <= gaussian_noise(8.0, 1e-6) * math.sqrt(10) * (1 + 1e-9)
+    assert np.isnan(poisson.noise_multiplier(1000, 1001, 300))
+
+
+def test_nothing_outside_the_table_is_looked_up():
+    table = make_noise_table(8.0, 1e-6, (300, 1000), (1.0, 10))
+    with pytest.raises(ValueError, match="of a table from"):
+        table.noise_multiplier(1e6, 10, 5)
+    with pytest.raises(ConfigurationError, match="epsilon is inf"):
+        make_noise_table(math.inf, 1e-6, (300, 1000), (1.0, 10))
+    assert least_noise(Training(1e-9, 100, 1.0, 1e-6)) == LEAST_NOISE

@@ -1,0 +1,116 @@
+"""Plans by laws of a made-up world: the best of a budget, what lies around it, and models that can be built."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import account, calibrate
+from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.models.base import parameter_count
+from fedlm.models.model_files import read_description
+from fedlm.simulations.laws.architectures import nearest_architecture
+from fedlm.simulations.laws.chosen_training import choose_training
+from fedlm.simulations.laws.laws_file import Laws
+from fedlm.simulations.laws.noise_table import TABLE_ERROR
+from fedlm.simulations.laws.plan import Budget, Planner, make_plan
+from tests.simulations.laws.synthetic_laws import surface_of, true_loss
+
+BUDGET = Budget(examples=1e8, epsilon=4.0, compute=1e21)
+DECODERS = {"transformer_2x64": 130_000, "transformer_3x128": 660_000, "transformer_4x256": 3_280_000}
+
+
+@pytest.fixture(scope="module")
+def planner():
+    return Planner(surface_of(), 1e-8, 512)
+
+
+@pytest.fixture(scope="module")
+def plan(planner):
+    return make_plan(planner, BUDGET)
+
+
+def test_every_configuration_spends_the_compute_and_has_the_noise_that_epsilon_asks_for(planner):
+    found = planner.configurations(BUDGET)
+    spent = 6 * 512 * found.parameters * found.batch_size * found.steps
+    np.testing.assert_allclose(spent, BUDGET.compute, rtol=1e-9)
+    assert len(found.loss) > 4000
+    often = np.flatnonzero(np.isfinite(found.loss) & (found.batch_size * found.steps > 1e9) & (found.steps < 1e4))
+    for number in often[[0, -1]]:
+        batch_size, steps = round(found.batch_size[number]), round(found.steps[number])
+        exact = calibrate(lambda noise, b=batch_size, t=steps: central_plan(10**8, b, t, noise), 1e-8, 4.0)
+        looked_up = found.noise_batch_ratio[number] * batch_size
+        assert looked_up == pytest.approx(exact.noise_multiplier, rel=TABLE_ERROR)
+
+
+def test_the_best_is_the_best_of_the_world(planner, plan):
+    """Of the world's law itself, by its own minimum over sizes and batches, as the planner sees noise."""
+    found = planner.configurations(BUDGET)
+    known = np.isfinite(found.loss)
+    # Steps of any batch count as the 1024 examples of the measured batch, as they do in the surface.
+    truth = true_loss(found.parameters, 1024 * found.steps, found.noise_batch_ratio)[known]
+    best = int(np.flatnonzero(known)[np.argmin(truth)])
+    assert plan.best["loss"] == pytest.approx(truth.min(), rel=0.01)
+    assert plan.near["parameters"][0] <= found.parameters[best] <= plan.near["parameters"][1]
+    assert plan.near["steps"][0] <= found.steps[best] <= plan.near["steps"][1]
+
+
+def test_more_of_anything_never_hurts_and_compute_saturates(planner, plan):
+    assert set(plan.doubled) == {"examples", "epsilon", "compute"}
+    assert all(loss <= plan.best["loss"] * 1.001 for loss in plan.doubled.values())
+    at = planner.least_loss(BUDGET._replace(compute=plan.saturating_compute))
+    most = planner.least_loss(BUDGET._replace(compute=plan.saturating_compute * 30))
+    assert at <= most * 1.012
+    assert planner.least_loss(BUDGET._replace(compute=plan.saturating_compute / 4)) > at
+
+
+def test_the_chosen_training_is_accounted_exactly(plan):
+    chosen = choose_training(Laws(surface=surface_of()), plan)
+    assert chosen.model is None  # the published names are none of ours
+    assert chosen.guarantee.epsilon <= 4.0
+    known = central_plan(10**8, chosen.batch_size, chosen.steps, chosen.noise_multiplier)
+    assert chosen.guarantee == account(known, 1e-8)
+    assert chosen.compute == pytest.approx(1e21, rel=1e-3)
+    assert chosen.band[0] <= chosen.loss <= chosen.band[1]
+
+
+def test_a_training_without_privacy_has_no_noise_and_no_guarantee(planner):
+    budget = BUDGET._replace(epsilon=math.inf, compute=1e19)
+    chosen = choose_training(Laws(surface=surface_of()), make_plan(planner, budget))
+    assert chosen.guarantee is None
+    assert chosen.noise_multiplier == chosen.noise_batch_ratio == 0
+    assert chosen.loss < planner.least_loss(budget._replace(epsilon=4.0))
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (BUDGET._replace(compute=1e3), "no training of models of 4.5e"),
+        (BUDGET._replace(examples=20, epsilon=4.0, compute=1e16), "nothing is planned outside"),
+        (BUDGET._replace(compute=-1.0), "compute is -1, but must be positive"),
+    ],
+)
+def test_what_was_not_measured_is_refused(planner, budget, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make_plan(planner, budget)
+
+
+def test_steps_beyond_the_longest_training_are_said_to_be_extrapolated(plan):
+    surface = surface_of(measured_steps=2000.0)
+    chosen = choose_training(Laws(surface=surface), plan)
+    assert any(note.startswith("extrapolated: the loss at") for note in chosen.notes)
+
+
+@pytest.mark.parametrize("wanted", [130_000, 300_000, 1_500_000])
+def test_the_nearest_model_can_be_built_and_has_the_size_that_is_said(wanted):
+    found = nearest_architecture(surface_of(DECODERS), wanted, vocabulary_size=512)
+    build, config = read_description(found.description)
+    assert config.vocabulary_size == found.vocabulary_size == 512
+    assert parameter_count(build("planned", config)) == found.parameters
+    assert abs(math.log(found.parameters / wanted)) < 0.2
+
+
+def test_a_measured_size_is_the_measured_model():
+    found = nearest_architecture(surface_of(DECODERS), 660_000, vocabulary_size=512)
+    assert found.name == "transformer_3x128"
