@@ -4,6 +4,7 @@ A copy, since what `init_from` names may go on, be moved or be removed: the run 
 is in its own folder. It is of the size of one model; checkpoints hold adapters alone.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,23 @@ _ONLY = 1  # a checkpoint has a number, and it is not 0
 
 
 def keep_frozen(run: Path, params: Params, sha256: str) -> None:
-    """Keep a copy of frozen parameters in a run's folder, where there is none yet. Raises DiskError where it cannot be
+    """Keep a copy of frozen parameters in a run's folder, in place of any other. Raises DiskError where it cannot be
     written."""
-    if not _is_kept(run):
-        with Checkpoints(run / FROZEN_FOLDER) as checkpoints:
-            checkpoints.save(_ONLY, {"params": params}, {"parameters_sha256": sha256})
+    if is_kept(run):
+        try:
+            read_frozen(run, sha256)
+        except CheckpointError:
+            # A run that was interrupted before its first checkpoint may begin again with other parameters.
+            shutil.rmtree(run / FROZEN_FOLDER)
+    with Checkpoints(run / FROZEN_FOLDER) as checkpoints:
+        checkpoints.save(_ONLY, {"params": params}, {"parameters_sha256": sha256})
 
 
 def read_frozen(run: Path, sha256: str) -> Any:
     """Read the frozen parameters of a run, NumPy arrays in dictionaries and lists. Raises CheckpointError where they
     are missing, or not those with the fingerprint."""
     folder = run / FROZEN_FOLDER
-    if not _is_kept(run):
+    if not is_kept(run):
         raise CheckpointError(
             f"{folder}: the parameters that this run's adapters belong to are missing; put the folder back as it was"
         )
@@ -78,5 +84,6 @@ def _exact_product(a: Any, b: Any) -> Any:
     return product
 
 
-def _is_kept(run: Path) -> bool:
+def is_kept(run: Path) -> bool:
+    """Say whether a run's folder has a copy of frozen parameters."""
     return (run / FROZEN_FOLDER / str(_ONLY)).is_dir()

@@ -24,7 +24,7 @@ from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import from_first, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
-from fedlm.fl_core.runs.frozen_parameters import keep_frozen, read_frozen, whole_parameters
+from fedlm.fl_core.runs.frozen_parameters import is_kept, keep_frozen, read_frozen, whole_parameters
 from fedlm.models.base import Params
 from fedlm.models.registry import same_model
 
@@ -39,7 +39,7 @@ class InitialParameters(NamedTuple):
 
     folder: Path
     rounds: int
-    # its parameters, NumPy arrays in dictionaries and lists; None where the run that goes on has outlived that folder
+    # its parameters, NumPy arrays in dictionaries and lists; None where the run goes on by what it has written down
     arrays: Any
     sha256: str  # of the whole model's
     privacy: str  # what that run states of its privacy
@@ -100,18 +100,31 @@ def read_parameters(
       model: the name of the model that they must be of.
       initial_data: what the user says of the text that they were made from.
       training_data: fingerprint of the training data of the run that begins with them; None where nobody knows it.
-      going_on: folder of the run that begins with them, or goes on: where it has a checkpoint, what it has written down
-        does where their own folder is gone. None where the parameters themselves are needed.
+      going_on: folder of the run that begins with them, or goes on: where that has been begun, what it has written down
+        does, if their own folder is gone or has gone on. None where the parameters themselves are needed.
 
     Raises:
       CheckpointError: there is no checkpoint, it is of something else, or it is not one that the run has released.
       ConfigurationError: what the user says is not so.
     """
+    recorded = None if going_on is None else _recorded_in(going_on)
+    try:
+        found = _read(folder, vocabulary, model, initial_data, training_data)
+    except CheckpointError:
+        if recorded is not None and (recorded.folder == folder.absolute() or not (folder / "checkpoints").is_dir()):
+            return recorded
+        raise
+    # A folder of another name is another run, which is to be refused.
+    has_gone_on = recorded is not None and recorded.folder == folder.absolute() and recorded.sha256 != found.sha256
+    return recorded if recorded is not None and has_gone_on else found
+
+
+def _read(
+    folder: Path, vocabulary: str, model: str, initial_data: InitialData, training_data: str | None
+) -> InitialParameters:
+    """Read the newest parameters of a run as they are now; see `read_parameters`."""
     directory = folder / "checkpoints"
     if not directory.is_dir():
-        recorded = None if going_on is None else _recorded_in(going_on)
-        if recorded is not None:
-            return recorded
         raise CheckpointError(f"{folder}: not the folder of a run, for it holds no checkpoints; give the --out of one")
     with Checkpoints(directory) as checkpoints:
         rounds = checkpoints.latest_round()
@@ -140,23 +153,26 @@ def read_parameters(
 
 
 def _recorded_in(begun: Path) -> InitialParameters | None:
-    """Read what a run has written down of its first parameters; None where it has no checkpoint of its own, or had no
-    first parameters."""
+    """Read what a run has written down of its first parameters; None where it had none, or needs them still."""
     if not (begun / "checkpoints").is_dir():
         return None
     with Checkpoints(begun / "checkpoints") as checkpoints:
         rounds = checkpoints.latest_round()
-        about = checkpoints.restore_about(rounds) if rounds else {}
+        if not rounds and not is_kept(begun):
+            return None
+        # Written before the first checkpoint, and nobody can change it unseen.
+        ledger = ledger_in(begun)
+        about = ledger.about if ledger is not None else checkpoints.restore_about(rounds) if rounds else {}
     ancestry, digest = recorded_ancestry(about), about.get("initial_parameters_sha256")
     if digest is None or not ancestry:
         return None
     last = ancestry[-1]
     # What it promised depended on what went before it, as seen from there.
-    privacy = NOT_PRIVATE if last.plan is None or last.not_private is not None else _GONE
+    privacy = NOT_PRIVATE if last.plan is None or last.not_private is not None else _NOT_KNOWN
     return InitialParameters(Path(last.folder), last.steps, None, digest, privacy, ancestry)
 
 
-_GONE = "its folder is gone, and what it promised is not known any more; see the ancestry"
+_NOT_KNOWN = "its folder is gone or has gone on, and what it promised is not known any more; see the ancestry"
 
 
 def _training_of(
