@@ -99,8 +99,8 @@ class Guarantee:
         rho = "" if self.rho is None else f", rho-zCDP with rho = {rounded_up(self.rho)}"
         return (
             f"(epsilon = {rounded_up(self.epsilon)}, delta = {rounded_up(self.delta)})-differential privacy{rho}; "
-            f"unit: {self.unit}; adjacency: {self.adjacency}; {self.rounds} {_names(self.unit)[1]}s of "
-            f"{self.mechanism} noise, multiplier {self.noise_multiplier:.6g}"
+            f"unit: {self.unit}; adjacency: {self.adjacency}; assumptions: as `fedlm account ledger` lists them; "
+            f"{self.rounds} {_names(self.unit)[1]}s of {self.mechanism} noise, multiplier {self.noise_multiplier:.6g}"
         )
 
 

@@ -123,6 +123,8 @@ def test_a_private_run_says_what_it_spent_and_so_does_its_ledger(small_store, tm
     assert f"privacy: (epsilon = {rounded_up(guarantee['epsilon'])}, delta = " in result.stdout
     stated = fedlm_here("account", "ledger", out, "--json")
     assert json.loads(stated.stdout)["epsilon"] == guarantee["epsilon"]
+    assert json.loads(stated.stdout)["assumptions"] == guarantee["assumptions"]
+    assert "assumptions: as `fedlm account ledger` lists them" in result.stdout
     refused = fedlm_here(*options(small_store, out, **PRIVATE | {"rounds": 4}))
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "rounds was 3 and is now 4" in refused.stderr
