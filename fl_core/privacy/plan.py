@@ -18,6 +18,12 @@ from fedlm.fl_core.privacy.participation import (
 )
 
 CLIENT = "client: all examples of one client, in all rounds"
+ONE_DOCUMENT = "client: one document"
+DOCUMENT_CLIENT = (
+    f"{ONE_DOCUMENT}, in all rounds (the data set was imported without users: somebody who wrote several documents "
+    "is spread over as many clients, and the promise is per document, not per user)"
+)
+UNRECORDED_CLIENT = f"{CLIENT} (the data set does not record whether its clients are users or documents)"
 Adjacency = Literal["add_or_remove", "zero_out"]
 _LEAST_NOISE, _MOST_NOISE = 1e-6, 1e9  # between which float32 holds the noise, and epsilon can be computed
 LEDGER_FILE = "ledger.jsonl"
@@ -112,7 +118,12 @@ def independent_mechanisms() -> list[str]:
 
 
 def plan_noise(
-    mechanism: str, rounds: int, participation: Participation, options: Any = None, known: PrivacyPlan | None = None
+    mechanism: str,
+    rounds: int,
+    participation: Participation,
+    options: Any = None,
+    known: PrivacyPlan | None = None,
+    unit: str = CLIENT,
 ) -> Callable[[float], PrivacyPlan]:
     """Plan all but the amount of noise.
 
@@ -122,6 +133,7 @@ def plan_noise(
       participation: what the sampler enforces.
       options: the mechanism's `options`; its defaults where None.
       known: the plan of a run that goes on, whose coefficients need not be chosen again.
+      unit: whose presence is hidden.
 
     Returns:
       From a noise multiplier to the plan.
@@ -146,5 +158,6 @@ def plan_noise(
         rounds,
         participation=participation,
         coefficients=coefficients,
+        unit=unit,
         **described.plan_fields(options),
     )

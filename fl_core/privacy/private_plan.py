@@ -6,7 +6,7 @@ from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.participation import Participation
-from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
+from fedlm.fl_core.privacy.plan import CLIENT, PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.privacy.spending import calibrate_total
@@ -25,6 +25,7 @@ def plan_aggregation(
     ancestry: Sequence[Phase] = (),
     vocabulary: VocabularyOrigin = UNKNOWN,
     law: TrialsLaw | None = None,
+    unit: str = CLIENT,
 ) -> PrivateAggregation:
     """Work out what a private run does, of settings that were checked.
 
@@ -40,12 +41,14 @@ def plan_aggregation(
       ancestry: what the first parameters went through, whose spending a target includes.
       vocabulary: where it comes from; what it has spent a target includes too.
       law: of the number of trials that the run is to be chosen from, which a target includes too; None for no choice.
+      unit: whose presence is hidden; that of `known` where there is one.
 
     Raises:
       ConfigurationError: the settings do not fit.
     """
     mechanism = MECHANISMS[settings.privacy]
-    with_noise = plan_noise(settings.privacy, rounds, participation, mechanism.options_of(settings), known)
+    unit = unit if known is None else known.unit
+    with_noise = plan_noise(settings.privacy, rounds, participation, mechanism.options_of(settings), known, unit)
     if settings.noise_multiplier is not None:
         plan = with_noise(settings.noise_multiplier)
     else:

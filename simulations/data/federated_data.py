@@ -93,6 +93,10 @@ class DataSet(Protocol):
         """Where the vocabulary comes from, and so whether a guarantee for a model covers it."""
 
     @property
+    def without_users(self) -> bool | None:
+        """Whether its clients are documents, and nobody knows whose; None where that is not recorded."""
+
+    @property
     def contents(self) -> str:
         """A fingerprint of what the data set holds."""
 

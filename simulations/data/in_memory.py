@@ -123,6 +123,7 @@ class DataInMemory:
     """
 
     path = Path("data in memory")
+    without_users = False
 
     def __init__(
         self,

@@ -79,11 +79,14 @@ class Privacy(NamedTuple):
     data: Path  # the folder of the data set, which may carry a budget
     vocabulary: VocabularyOrigin
     law: "TrialsLaw | None" = None  # of the number of trials that the run is to be chosen from
+    without_users: bool | None = False  # whether clients are documents; None where the data set does not say
 
     def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
         """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
+        from fedlm.fl_core.privacy.plan import CLIENT, DOCUMENT_CLIENT, UNRECORDED_CLIENT
         from fedlm.fl_core.privacy.private_plan import plan_aggregation
 
+        unit = {False: CLIENT, True: DOCUMENT_CLIENT, None: UNRECORDED_CLIENT}[self.without_users]
         return plan_aggregation(
             self.settings,
             self.rounds,
@@ -96,6 +99,7 @@ class Privacy(NamedTuple):
             self.ancestry if begun is None else begun.ancestry,
             self.vocabulary if begun is None else begun.vocabulary,
             self.law,
+            unit,
         )
 
 
@@ -280,6 +284,7 @@ def _privacy(
         store.path,
         store.vocabulary_origin,
         law_of(tuning),
+        store.without_users,
     )
 
 

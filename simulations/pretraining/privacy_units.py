@@ -78,7 +78,8 @@ class Units:
     packing: Packing  # see `open_units`
     sequences_per_unit: int
     seed: int  # see `open_units`
-    without_users: bool  # whether the store was imported without users, so that its clients are documents
+    # whether the store was imported without users, so that its clients are documents; None where it does not say
+    without_users: bool | None
 
     @property
     def noun(self) -> str:
@@ -119,7 +120,8 @@ class Units:
                 "units. The promise is per document, not per user."
             )
         if self.kind == "user":
-            return "Everything that one user wrote is in one unit."
+            unknown = " The data set does not record whether its clients are users or documents."
+            return "Everything that one user wrote is in one unit." + (unknown if self.without_users is None else "")
         if self.packing == "packed":
             return (
                 "A document or a user may be spread over several sequences, each of which counts for itself, and a "

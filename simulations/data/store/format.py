@@ -47,7 +47,8 @@ class StoreHeader:
     parameters: dict[str, Any] = field(default_factory=dict)  # what the store was made with
     vocabulary_origin: VocabularyOrigin = UNKNOWN  # which of its people the vocabulary tells of, and what
     completions: bool = False  # whether each example is a prompt and what completes it
-    without_users: bool = False  # whether nobody is named for its texts, each of which is a client of its own
+    # whether nobody is named for its texts, each of which is a client of its own; None in a store of an earlier version
+    without_users: bool | None = None
 
 
 def split_file(name: str) -> str:
@@ -79,9 +80,10 @@ def write_header(directory: Path, header: StoreHeader) -> None:
     """Write `store.json`."""
     document = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(header)}
     del document[ORIGIN_FIELD]
-    for name in ("completions", "without_users"):
-        if not document[name]:
-            del document[name]
+    if not header.completions:
+        del document["completions"]
+    if header.without_users is None:
+        del document["without_users"]
     if header.vocabulary_origin.recorded:
         document[ORIGIN_FIELD] = header.vocabulary_origin.as_json()
     (directory / HEADER_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -148,5 +150,5 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         parameters=dict(document["parameters"]),
         vocabulary_origin=VocabularyOrigin.from_json(document.get(ORIGIN_FIELD)),
         completions=bool(document.get("completions", False)),
-        without_users=bool(document.get("without_users", False)),
+        without_users=None if (recorded := document.get("without_users")) is None else bool(recorded),
     )

@@ -112,8 +112,9 @@ class TokenStore:
         return self.header.completions
 
     @property
-    def without_users(self) -> bool:
-        """Whether nobody is named for its texts, each of which is a client of its own."""
+    def without_users(self) -> bool | None:
+        """Whether nobody is named for its texts, each of which is a client of its own; None where an earlier version
+        has not recorded it."""
         return self.header.without_users
 
     @property

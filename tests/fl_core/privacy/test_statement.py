@@ -12,7 +12,7 @@ from fedlm.fl_core.privacy.ancestry import Phase, recorded_ancestry, training_be
 from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.plan import DOCUMENT_CLIENT, PrivacyPlan
 from fedlm.fl_core.privacy.spending import calibrate_total
 from fedlm.fl_core.privacy.statement import state_plan, state_together, training_in
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN
@@ -54,6 +54,11 @@ def test_whatever_is_correlated_or_sampled_is_composed_by_one_accountant():
     # Sampled clients alone are added or removed; of both together one is zeroed.
     assert turned.total.adjacency.startswith("zero-out")
     assert stated(SAMPLED, phase_of(SAMPLED)).total.adjacency.startswith("add-or-remove")
+
+
+def test_one_line_says_where_the_assumptions_are():
+    for said in (stated(FEDERATED), stated(SAMPLED, phase_of(FEDERATED))):
+        assert said.sentence().count("; assumptions: as `fedlm account ledger` lists them; ") == 1
 
 
 def test_only_a_part_of_what_was_planned_may_have_run():
@@ -108,6 +113,11 @@ def test_examples_are_composed_where_they_are_the_same():
     assert stated(documents, phase_of(FEDERATED)).total
     for other in (FEDERATED, users, documents):
         assert stated(documents, phase_of(other, data="other")).total is None
+    rounds = dataclasses.replace(FEDERATED, unit=DOCUMENT_CLIENT)
+    assert stated(rounds, phase_of(documents)).total
+    assert stated(rounds, phase_of(rounds)).total
+    for one, other in ((rounds, FEDERATED), (FEDERATED, rounds), (rounds, users), (rounds, rounds)):
+        assert stated(one, phase_of(other, data="other")).total is None
 
 
 def test_what_a_user_said_is_seen_from_each_run_in_turn():

@@ -1,25 +1,31 @@
 """Private runs as a whole, on made-up text: what they say, what they keep back, and how they go on."""
 
+import dataclasses
 import json
 import math
 import os
+import shutil
 
 import numpy as np
 import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.privacy.accounting import account
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms import blt
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.plan import CLIENT
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.private_releases import BegunRun
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments import experiment
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.experiments.preparation import prepare
 from fedlm.simulations.experiments.trained_run import open_run
 
 BLT = (0.9, 0.4, 0.2, 0.15)
@@ -102,6 +108,30 @@ def test_what_clients_shuffle_by_is_secret_where_one_more_would_give_all_others_
         drawn = {json.dumps(draw(plan)) for plan in (known, *plans)}
         assert len(drawn) == (3 if secret else 1)
     assert all(str(plan.secret) not in repr(plan) for plan in plans if secret)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "unit"),
+    [
+        ({"without_users": False}, "client: all examples of one client, in all rounds"),
+        ({"without_users": True}, "client: one document, in all rounds (the data set was imported without users: "),
+        ({}, "client: all examples of one client, in all rounds (the data set does not record whether"),
+    ],
+)
+def test_a_client_is_called_what_the_data_set_says_that_it_is(settings, tmp_path, recorded, unit):
+    store = shutil.copytree(settings["data"], tmp_path / "store")
+    header = json.loads((store / "store.json").read_text())
+    assert header.pop("without_users") is False
+    (store / "store.json").write_text(json.dumps(header | recorded))
+    privacy = prepare(compose(Experiment, **settings | {"data": store})).privacy
+    plan = privacy.plan().plan
+    said = account(plan, 1e-5).sentence()
+    assert f"; unit: {unit}" in said
+    assert ("(" in plan.unit) == (recorded != {"without_users": False})
+    assert ("per document, not per user" in said) == (recorded == {"without_users": True})
+    # What a run has promised when it was begun is what it goes on with.
+    earlier = BegunRun(dataclasses.replace(plan, unit=CLIENT), (), privacy.vocabulary)
+    assert privacy.plan(earlier).plan == earlier.plan
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
