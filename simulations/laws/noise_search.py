@@ -40,6 +40,8 @@ class Training(NamedTuple):
 
 def least_noise(training: Training, guess: float | None = None) -> float:
     """Find the least noise multiplier with which a training keeps its epsilon at delta, `LEAST_NOISE` at least."""
+    if training.probability * training.steps <= training.delta:  # it is hardly ever in a step at all
+        return LEAST_NOISE
     start = guess or limit_noise(training)
     low = high = min(max(start, 1.05 * LEAST_NOISE), MOST_NOISE)
     at = _excess(low, training)
