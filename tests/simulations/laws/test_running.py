@@ -13,6 +13,7 @@ from fedlm.simulations.laws.cell import GridCell, block_row
 from fedlm.simulations.laws.grid import Grid
 from fedlm.simulations.laws.presets import PRESETS
 from fedlm.simulations.laws.running import list_cells, run_grid
+from tests.simulations.laws.tiny_model import NAME as TINY
 
 
 class InThisProcess:
@@ -33,7 +34,7 @@ class InThisProcess:
 @pytest.fixture
 def grid(small_store, tmp_path):
     return Grid(
-        models=("transformer_1x32",),
+        models=(TINY,),
         learning_rates=(0.01,),
         noise_batch_ratios=(0.0, 0.001),
         batch_sizes=(4,),
