@@ -212,7 +212,7 @@ def test_masked_models_are_trained():
     rows = {"inputs": inputs, "targets": targets, "weight": np.ones((UNITS, 1), np.float32)}
     step, _ = take_step(model, rows, Clipping("bookkeeping", 0.5))
     expected, _ = reference(model, rows, 0.5, MaskedBatch)
-    np.testing.assert_allclose(flat(step), expected, rtol=1e-3, atol=2e-5)
+    np.testing.assert_allclose(flat(step), expected, rtol=1e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize(("devices", "sharding"), [(1, "data"), (4, "full")])
