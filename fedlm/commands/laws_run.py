@@ -25,7 +25,8 @@ class LawsRunCommand:
 
     Writes grid.json, a file of measurements for each training, and measurements.parquet with those of all, a row a
     block: loss, its standard error, and the gradient noise scale. Stopped at any time, the same command goes on where
-    it was; with more models, rates, ratios, batch sizes, steps or seeds it adds to what is there.
+    it was; with more models, rates, ratios, batch sizes, steps or seeds it adds to what is there. grid.json and
+    measurements.parquet are enough to go on from.
 
     The presets: small, 180 trainings of 0.1 to 3.3 M parameters, about 7 hours of one CPU core. For accelerators:
     mckenna2025, the published grid, BERTs from Tiny to Mega; vaultgemma, seven learning rates and five numbers of steps

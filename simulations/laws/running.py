@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
@@ -28,6 +31,7 @@ NOT_PRIVATE = (
     "private training"
 )
 _MAY_DIFFER = (*AXES, "data", "cache")
+_NAMED_BY_AXES = ("model", "learning_rate", "noise_batch_ratio", "batch_size", "steps", "seed")
 _COLLECTED_EVERY = 60.0
 """Seconds in which the measurements of finished cells are put together at most once, while others run."""
 
@@ -85,8 +89,7 @@ def run_grid(
     """
     store = _prepare(grid, out)
     with run_lock(out):
-        _claim(grid, store, out)
-        cells = list_cells(grid, out / CELLS_FOLDER)
+        cells = _claimed(grid, store, out)
         follower = _Follower(cells, store.vocabulary_size, out, observe)
         try:
             failures = run_cells(cells, executor, follower.observe)
@@ -105,8 +108,7 @@ def claim_grid(grid: Grid, out: Path) -> list[GridCell]:
     """
     store = _prepare(grid, out)
     with run_lock(out):
-        _claim(grid, store, out)
-    return list_cells(grid, out / CELLS_FOLDER)
+        return _claimed(grid, store, out)
 
 
 def run_some(
@@ -149,6 +151,27 @@ def collect(out: Path) -> Measurements | None:
     measurements = found[0].joined(found[1:])
     write_measurements(measurements, out / MEASUREMENTS_FILE)
     return measurements
+
+
+def _claimed(grid: Grid, store: TokenStore, out: Path) -> list[GridCell]:
+    """Claim a folder, and list the cells. Where `measurements.parquet` was kept without files of single cells, these
+    are written again."""
+    _claim(grid, store, out)
+    cells = list_cells(grid, out / CELLS_FOLDER)
+    table = out / MEASUREMENTS_FILE
+    if table.exists() and not all(cell.is_finished() for cell in cells):
+        kept, examples = read_measurements(table), open_grid_units(grid, store).count
+        for cell in cells:
+            rows = kept.where(_rows_of(cell, kept, examples))
+            if len(rows) and not cell.is_finished():
+                write_measurements(rows, cell.result)
+    return cells
+
+
+def _rows_of(cell: GridCell, kept: Measurements, examples: int) -> NDArray[np.bool_]:
+    named = [getattr(kept, name) == getattr(cell, name) for name in _NAMED_BY_AXES]
+    trained_on = kept.training_examples == (cell.training_examples or examples)
+    return np.all([*named, trained_on], axis=0)
 
 
 class _Follower:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 
 import pytest
 
@@ -11,6 +12,7 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.simulations.laws import cell as cell_module
 from fedlm.simulations.laws.cell import GridCell, block_row
 from fedlm.simulations.laws.grid import Grid
+from fedlm.simulations.laws.measurements import write_measurements
 from fedlm.simulations.laws.presets import PRESETS
 from fedlm.simulations.laws.running import list_cells, run_grid
 from tests.simulations.laws.tiny_model import NAME as TINY
@@ -68,6 +70,21 @@ def test_a_grid_goes_on_and_grows(grid, tmp_path):
     for change in ({"clip_norm": 0.5}, {"length": 4}, {"block_steps": 1}, {"schedule": "linear", "final_rate": 0.0}):
         with pytest.raises(CheckpointError, match=f"holds another grid: {next(iter(change))} was"):
             run_grid(dataclasses.replace(grid, **change), out, InThisProcess())
+
+
+def test_a_grid_goes_on_from_its_table_alone(grid, tmp_path):
+    out = tmp_path / "grid"
+    more = dataclasses.replace(grid, seeds=(0, 1), training_examples=(0, 6))
+    whole = run_grid(more, out, InThisProcess()).measurements
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    shutil.copy(out / "grid.json", kept)
+    write_measurements(whole.where(whole.seed == 0), kept / "measurements.parquet")
+    again = run_grid(more, kept, ran := InThisProcess()).measurements
+    assert len(ran.ran) == 4
+    assert all("seed-1" in name for name in ran.ran)
+    assert (kept / "measurements.parquet").read_bytes() == (out / "measurements.parquet").read_bytes()
+    assert len(again) == len(whole)
 
 
 def test_cells_that_diverged_are_told(grid, tmp_path, monkeypatch):
