@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 
 from fedlm.fl_core.privacy.accounting import privacy_profile
 from fedlm.fl_core.privacy.central_plan import central_plan
-from fedlm.fl_core.privacy.many_calibrations import many_noise_multipliers
 from fedlm.simulations.laws.figures.axes import head, label_axes, legend_below, line_style, short_number, size_words
+from fedlm.simulations.laws.figures.exact_noise import noise_multipliers
 from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress, table_of
 from fedlm.simulations.laws.surface import LossSurface
 from fedlm.simulations.plot_style import new_figure
@@ -79,7 +79,7 @@ def advantage_table(
         if training.steps(batch_size) >= _LEAST_STEPS and batch_size < examples
     ]
     sizes, steps = (np.array(column) for column in zip(*((b, t.steps(b)) for t, b in cells), strict=True))
-    noises = many_noise_multipliers(sizes / examples, steps, EPSILON, DELTA)
+    noises = noise_multipliers(sizes / examples, steps, EPSILON, DELTA)
     rows = []
     for done, ((training, batch_size), count, noise) in enumerate(zip(cells, steps, noises, strict=True), 1):
         rows.append(

@@ -20,7 +20,6 @@ from fedlm.simulations.laws.figures.searching import (
     DELTA,
     Budgets,
     TrainingSearch,
-    noise_batch_ratios,
     shown_computes,
 )
 from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress, table_of
@@ -77,12 +76,12 @@ def baseline_table(search: TrainingSearch, progress: Progress = no_progress) -> 
         words = f"{one.name}, T = {one.steps:,}, B = {batch_size:,}"
         for epsilon in epsilons:
             budgets = Budgets(EXAMPLES, epsilon, DELTA, compute)
-            ratio = noise_batch_ratios(surface, budgets, np.array([batch_size * 1.0]), np.array([one.steps * 1.0]))
-            point = one.parameters, one.steps, ratio[0]
+            ratio = search.noise_batch_ratio(budgets, batch_size, one.steps)
+            point = one.parameters, one.steps, ratio
             low, high = surface.band(*point)
             rows.append(
                 {"training": words, "fixed": 1.0, **budgets._asdict(), "parameters": one.parameters}
-                | {"batch_size": batch_size, "steps": one.steps, "noise_batch_ratio": ratio[0]}
+                | {"batch_size": batch_size, "steps": one.steps, "noise_batch_ratio": ratio}
                 | {"loss": surface.predict(*point).item(), "loss_low": low.item(), "loss_high": high.item()}
             )
     return table_of({name: np.nan if value is None else value for name, value in row.items()} for row in rows)

@@ -10,8 +10,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from fedlm.fl_core.privacy.many_calibrations import many_noise_multipliers
 from fedlm.simulations.laws.figures.axes import head, label_axes, powers_of_two, titled
+from fedlm.simulations.laws.figures.exact_noise import noise_multipliers
 from fedlm.simulations.laws.figures.tables import Table, table_of
 from fedlm.simulations.plot_style import INK, MUTED, new_figure
 
@@ -58,7 +58,7 @@ def _ratios(points: list[dict[str, float]]) -> np.ndarray:
     examples, batches, epsilons = (
         np.array([point[name] for point in points]) for name in ("examples", "batch_size", "epsilon")
     )
-    return many_noise_multipliers(batches / examples, STEPS, epsilons, DELTA) / batches
+    return noise_multipliers(batches / examples, STEPS, epsilons, DELTA) / batches
 
 
 def draw_noise_fields(table: Table) -> Figure:

@@ -34,9 +34,9 @@ def one_choice_table(search: TrainingSearch, progress: Progress = no_progress) -
     rows = []
     for done, (name, budgets) in enumerate(lines, 1):
         found = search.candidates(budgets)
-        found = found._replace(steps=2 ** (np.round(4 * np.log2(found.steps)) / 4))
         for choice in CHOICES:
             values = getattr(found, choice)
+            values = 2 ** (np.round(4 * np.log2(values)) / 4) if choice == "steps" else values
             loss = np.where(np.isnan(found.loss), np.inf, found.loss)
             for value in np.unique(values):
                 least = loss[values == value].min()

@@ -1,16 +1,14 @@
 """The best training for given budgets, and all that are as good within one percent, among those of equal compute."""
 
-import functools
 from collections.abc import Iterable
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import RegularGridInterpolator
 
-from fedlm.fl_core.privacy.many_calibrations import many_noise_multipliers
 from fedlm.simulations.laws.figures.tables import Progress, Table, table_of
+from fedlm.simulations.laws.plan import Budget, Configurations, Planner
 from fedlm.simulations.laws.surface import LossSurface
 
 Floats = NDArray[np.float64]
@@ -18,8 +16,6 @@ EXAMPLES, EPSILONS, DELTA = (1e6, 1e7, 1e8, 1e9), (1.0, 4.0, 16.0, 64.0), 1e-8
 PUBLISHED_COMPUTES = (1e17, 1e19, 1e21, 1e23)
 WITHIN = 1.01
 """Times the least loss: what is as good (McKenna et al. 2025, figure 1)."""
-_LARGEST_BATCH = 2**25
-_NOISE_STEPS, _NOISE_BATCHES = 24, 26
 
 
 class Budgets(NamedTuple):
@@ -38,46 +34,18 @@ class Budgets(NamedTuple):
     compute: float
 
 
-class Candidates(NamedTuple):
-    """Trainings of equal budgets, float64 [trainings] each; the loss is NaN where the surface does not reach."""
-
-    parameters: Floats
-    batch_size: Floats
-    steps: Floats
-    noise_batch_ratio: Floats
-    loss: Floats
-
-
-def noise_batch_ratios(surface: LossSurface, budgets: Budgets, batch_size: Floats, steps: Floats) -> Floats:
-    """Look up the noise-batch ratios of an epsilon: float64 [trainings]; within a percent of the accountant's."""
-    if not len(steps):
-        return np.empty(0)
-    span = float(surface.steps[0]), float(surface.steps[-1])
-    table = _noise_table(budgets.examples, budgets.epsilon, budgets.delta, *span)
-    return np.asarray(np.exp(table((np.log(steps), np.log(batch_size)))) / batch_size)
-
-
-@functools.lru_cache(maxsize=256)
-def _noise_table(examples: float, epsilon: float, delta: float, fewest: float, most: float) -> RegularGridInterpolator:
-    steps = np.geomspace(fewest, max(most, 1.01 * fewest), _NOISE_STEPS)
-    batches = np.geomspace(1, min(_LARGEST_BATCH, examples / 2), _NOISE_BATCHES)
-    noise = many_noise_multipliers(batches / examples, np.round(steps)[:, None], epsilon, delta)
-    return RegularGridInterpolator((np.log(steps), np.log(batches)), np.log(noise), bounds_error=False, fill_value=None)
-
-
 class TrainingSearch:
     """Finds the best training of budgets, each once.
 
     Args:
       surface: that predicts losses.
-      sizes: how many numbers of parameters are tried.
-      batches: how many batch sizes are tried for each doubling.
       computes: how many computes a line of a picture has.
     """
 
-    def __init__(self, surface: LossSurface, sizes: int = 100, batches: int = 4, computes: int = 60):
+    def __init__(self, surface: LossSurface, computes: int = 60):
         self.surface = surface
-        self._sizes, self._batches, self._computes = sizes, batches, computes
+        self._computes = computes
+        self._planners: dict[float, Planner] = {}
         self._found: dict[Budgets, dict[str, Any]] = {}
 
     @property
@@ -85,23 +53,20 @@ class TrainingSearch:
         """The computes of a line, float64, ascending."""
         return computes_of(self.surface, self._computes)
 
-    def candidates(self, budgets: Budgets) -> Candidates:
-        """Enumerate trainings of a compute as the paper's code does: by parameters and batch, which leave the steps.
+    def candidates(self, budgets: Budgets) -> Configurations:
+        """List trainings of a compute, some ten thousand; see `Planner.configurations`."""
+        budget = Budget(budgets.examples, budgets.epsilon, budgets.compute)
+        return self._planner(budgets.delta).configurations(budget)
 
-        Raises:
-          ConfigurationError: an epsilon or delta is out of range.
-        """
-        surface = self.surface
-        low, high = surface.parameters[[0, -1]]
-        sizes = np.geomspace(1.01 * low, 0.99 * high, self._sizes)
-        most = min(_LARGEST_BATCH, budgets.examples / 2)
-        batches = 2 ** (np.arange(self._batches * np.log2(most) + 1) / self._batches)
-        parameters, batch_size = (axis.ravel() for axis in np.meshgrid(sizes, batches, indexing="ij"))
-        steps = budgets.compute / (6 * surface.length * parameters * batch_size)
-        kept = (steps >= surface.steps[0]) & (steps <= surface.steps[-1])
-        parameters, batch_size, steps = parameters[kept], batch_size[kept], steps[kept]
-        ratio = noise_batch_ratios(surface, budgets, batch_size, steps)
-        return Candidates(parameters, batch_size, steps, ratio, surface.predict(parameters, steps, ratio))
+    def noise_batch_ratio(self, budgets: Budgets, batch_size: float, steps: float) -> float:
+        """Look the noise-batch ratio of an epsilon up; see `noise_table.TABLE_ERROR`."""
+        table = self._planner(budgets.delta).table(budgets.epsilon)
+        return table.noise_multiplier(budgets.examples, batch_size, steps).item() / batch_size
+
+    def _planner(self, delta: float) -> Planner:
+        if delta not in self._planners:
+            self._planners[delta] = Planner(self.surface, delta, self.surface.length)
+        return self._planners[delta]
 
     def best(self, budgets: Budgets) -> dict[str, Any]:
         """Describe the best training: its choices, loss and band, and from where to where each choice is as good.
@@ -123,7 +88,7 @@ class TrainingSearch:
         return table_of(rows)
 
 
-def _best(surface: LossSurface, found: Candidates) -> dict[str, Any]:
+def _best(surface: LossSurface, found: Configurations) -> dict[str, Any]:
     known = np.isfinite(found.loss)
     if not known.any():
         return dict.fromkeys(_NUMBERS, np.nan) | {"limits": "outside the grid"}
@@ -145,7 +110,7 @@ def _best(surface: LossSurface, found: Candidates) -> dict[str, Any]:
     }
 
 
-def _limits(surface: LossSurface, found: Candidates, best: int) -> str:
+def _limits(surface: LossSurface, found: Configurations, best: int) -> str:
     """Name the ends of the grid that the best training lies at."""
     near = 1.2
     parameters, steps, ratio = found.parameters[best], found.steps[best], found.noise_batch_ratio[best]

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from fedlm.simulations.laws.figures import advantage_by_batch, saturating, searching
+from fedlm.simulations.laws import plan
+from fedlm.simulations.laws.figures import advantage_by_batch, saturating
 from fedlm.simulations.laws.figures.figure import Evidence
 from fedlm.simulations.laws.figures.searching import TrainingSearch
 from tests.simulations.laws.synthetic_laws import COEFFICIENTS, fitted_form, measurements_of, surface_of
@@ -12,25 +13,35 @@ def quick_noise(probability, steps, epsilon, delta):
     return np.sqrt(np.asarray(steps)) * probability * 8 / epsilon + 0.4
 
 
-@pytest.fixture(scope="session")
+class QuickTable:
+    """Stands for the table of the accountant's noise."""
+
+    def __init__(self, epsilon):
+        self.epsilon = epsilon
+
+    def noise_multiplier(self, examples, batch_size, steps):
+        return np.asarray(quick_noise(np.asarray(batch_size) / examples, steps, self.epsilon, 1e-8))
+
+
+@pytest.fixture(scope="module")
 def evidence():
     """Laws of six published sizes and measurements of a small grid; noise and advantage are closed forms."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(searching, "many_noise_multipliers", quick_noise)
-    patch.setattr(advantage_by_batch, "many_noise_multipliers", quick_noise)
+    patch.setattr(plan, "make_noise_table", lambda epsilon, delta, *ranges: QuickTable(epsilon))
+    patch.setattr(plan, "_SIZES", 24)
+    patch.setattr(plan, "_BATCHES", 26)
+    patch.setattr(advantage_by_batch, "noise_multipliers", quick_noise)
     patch.setattr(advantage_by_batch, "membership_advantage", lambda examples, batch, steps, noise: batch**0.2 / 50)
     patch.setattr(
         saturating,
         "exact_noise_multiplier",
         lambda examples, batch, steps, epsilon: float(quick_noise(batch / examples, steps, epsilon, 1e-8)),
     )
-    searching._noise_table.cache_clear()
     kaplan = {"kaplan_parameters": {"N_c": 1e13, "alpha_N": 0.08}, "kaplan_compute": {"C_c": 1e7, "alpha_C": 0.05}}
     forms = {
         "mckenna_l1": fitted_form("mckenna_l1", **{**COEFFICIENTS, "g": 0.3}),
         "mckenna_l2": fitted_form("mckenna_l2", **COEFFICIENTS),
         **{name: fitted_form(name, **values) for name, values in kaplan.items()},
     }
-    yield Evidence(TrainingSearch(surface_of(), 24, 1, 12), forms, measurements_of())
+    yield Evidence(TrainingSearch(surface_of(), 12), forms, measurements_of())
     patch.undo()
-    searching._noise_table.cache_clear()

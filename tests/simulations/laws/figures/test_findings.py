@@ -34,10 +34,10 @@ def test_what_was_made_so_holds(findings):
     assert findings[8].verdict == "not reached"
 
 
-def test_nothing_is_reached_where_the_grid_has_one_model_and_much_noise():
+def test_nothing_is_reached_where_the_grid_has_one_model_and_much_noise(evidence):
     surface = surface_of({"only": 1e6}, steps=[1000.0, 2000.0])
     cut = {name: getattr(surface, name)[..., -2:] for name in ("noise_batch_ratios", "loss", "learning_rates", "draws")}
-    search = TrainingSearch(dataclasses.replace(surface, **cut), 4, 1, 4)
+    search = TrainingSearch(dataclasses.replace(surface, **cut), 4)
     found = {number: FINDINGS[number](search, Evidence(search)).verdict for number in (1, 2, 3, 4, 5, 7, 8, 9)}
     assert found == dict.fromkeys(found, "not reached")
 
