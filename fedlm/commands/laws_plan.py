@@ -12,6 +12,7 @@ from rich.table import Table
 from fedlm.commands.options import read_options
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class LawsPlanCommand:
             raise ConfigurationError("give --examples, or --data to count them")
         if self.examples is not None and not 1 <= self.examples < math.inf:
             raise ConfigurationError(f"examples is {self.examples}, but must be at least 1, and finite")
+        if self.delta is not None:
+            check_delta(self.delta)
         if self.length is not None and self.length < 1:
             raise ConfigurationError(f"length is {self.length}, but must be at least 1")
         if not 0 < self.near < math.inf:
@@ -91,7 +94,7 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError(
             f"examples is {command.examples:g}, but {command.data} has {counted:,} of {length} tokens; leave one out"
         )
-    delta = command.delta or min(examples**-1.1, 0.5)
+    delta = min(examples**-1.1, 0.5) if command.delta is None else command.delta
     plan = make_plan(
         Planner(laws.surface, delta, length), Budget(examples, command.epsilon, command.compute), command.near
     )

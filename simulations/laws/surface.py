@@ -225,4 +225,4 @@ def _interpolated(
     found = interpolator(np.where(missing, 0.0, values))(at)
     if missing.any():
         found = np.where(interpolator(missing.astype(float))(at) == 0, found, np.nan)
-    return np.where(outside[..., None], np.nan, found)
+    return np.where(outside[..., None], np.nan, found.reshape(*outside.shape, found.shape[-1]))

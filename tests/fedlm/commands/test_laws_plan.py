@@ -71,6 +71,7 @@ def test_without_privacy_it_says_so(laws, capsys):
         (("--examples", "5000", "--epsilon", "8", "--compute", "1e30"), "compute is 1e+30"),
         (("--examples", "5000", "--epsilon", "0.01", "--compute", "1e9"), "epsilon is 0.01"),
         (("--examples", "5000", "--epsilon", "8", "--compute", "1e9", "--write-config", "a.json"), "must end in .toml"),
+        (("--examples", "5000", "--epsilon", "8", "--compute", "1e9", "--delta", "0"), "delta is 0.0"),
     ],
 )
 def test_what_cannot_be_planned_is_one_line(laws, options, message, capsys):

@@ -39,6 +39,7 @@ class TestPrediction:
     def test_exact_at_points_and_linear_in_the_logarithms_between(self):
         surface = surface_of(multilinear)
         assert np.allclose(surface.predict(1e6, 1000, 1e-4), multilinear(6, 3, -4), rtol=1e-14)
+        assert surface.predict(1e6, 1000, 1e-4).shape == surface.learning_rate(1e6, 1000, 1e-4).shape == ()
         sizes, steps = np.array([[1e5], [10**5.5], [1e7]]), np.array([100, 10**2.3])
         expected = multilinear(np.log10(sizes), np.log10(steps), -3.3)
         found = surface.predict(sizes, steps, 10**-3.3)
