@@ -49,7 +49,7 @@ class TrainingSettings:
     algorithm: ClientAlgorithmSettings = field(default_factory=ClientAlgorithmSettings)
 
     server_optimizer: ServerOptimizerName = "fedadam"
-    """How the server applies the mean update (Reddi et al. 2021); or module:NAME, an optax optimizer of your own, or a
+    """How the server applies the mean update (Reddi et al. 2021). Or module:NAME, an optax optimizer of your own, or a
     function that makes one of server-learning-rate."""
     server_momentum: float = 0.9
     """Momentum of fedavgm."""

@@ -41,8 +41,8 @@ def _privacy_help() -> str:
     alike = itertools.groupby(MECHANISMS.values(), key=lambda mechanism: mechanism.help)
     kinds = [f"{', '.join(mechanism.name for mechanism in group)}: {text}." for text, group in alike]
     return (
-        "Noise that makes the released models differentially private, hiding each client's presence; a document's, of "
-        "data that were imported without users. "
+        "Noise that makes the released models differentially private, hiding each client's presence. Of data that "
+        "were imported without users, a client is a document. "
         f"{' '.join(kinds)} Needs update-clip-norm, a cohort-sampler that bounds participation (poisson, "
         "min_separation or shuffled_epochs), and one of noise-multiplier, target-epsilon and target-rho."
     )
