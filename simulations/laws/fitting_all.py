@@ -19,7 +19,7 @@ from fedlm.simulations.laws.forms.rows import final
 from fedlm.simulations.laws.held_out import Predict, held_out_errors
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.measured_grid import of_batch_size
-from fedlm.simulations.laws.measurements import Measurements
+from fedlm.simulations.laws.measurements import Measurements, read_task
 from fedlm.simulations.laws.surface import LossSurface
 from fedlm.simulations.laws.surface_fit import fit_surface
 from fedlm.simulations.laws.surface_settings import SurfaceSettings
@@ -113,7 +113,10 @@ def source_of(path: Path, measurements: Measurements, settings: SurfaceSettings)
 
 
 def task_of(path: Path) -> dict[str, Any]:
-    """Return the settings of the grid that lies beside measurements, but for those of a machine; empty without one."""
+    """Return the settings that are kept with measurements, or those of the grid that lies beside them, but for those of
+    a machine; empty where there are none."""
+    if (task := read_task(path)) is not None:
+        return task
     try:
         settings = json.loads((path.parent / GRID_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

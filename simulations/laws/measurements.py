@@ -2,8 +2,9 @@
 
 import dataclasses
 import io
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +20,7 @@ from fedlm.fl_core.errors import DataError
 _FINITE_OR_NAN = ("loss_error", "gradient_noise_scale", "heldout_loss")
 UNKNOWN: dict[str, Any] = {"training_examples": 0, "heldout_loss": math.nan}
 """What stands in columns that a table need not have."""
+_TASK = b"fedlm task"
 _AT_LEAST = {
     **{"parameters": 1, "non_embedding_parameters": 0, "learning_rate": 0, "noise_batch_ratio": 0, "batch_size": 1},
     **{"length": 1, "steps": 1, "seed": 0, "step": 1, "training_examples": 0},
@@ -118,14 +120,30 @@ def make_measurements(**columns: Any) -> Measurements:
     return Measurements(**{name: np.broadcast_to(np.asarray(columns[name], types[name]), rows) for name in types})
 
 
-def write_measurements(measurements: Measurements, path: Path) -> None:
-    """Write measurements as Parquet, beside the file's place, and rename it. Raises DiskError where that fails."""
+def write_measurements(measurements: Measurements, path: Path, task: Mapping[str, Any] | None = None) -> None:
+    """Write measurements as Parquet, beside the file's place, and rename it. Raises DiskError where that fails.
+
+    Args:
+      measurements: to write.
+      path: of the file.
+      task: settings of what was trained, kept in the file; None where they are not known, or lie beside it.
+    """
     buffer = io.BytesIO()
     table = pa.table(
         {name: pa.array(column, _SCHEMA.field(name).type) for name, column in measurements.columns().items()}
     )
+    if task is not None:
+        table = table.replace_schema_metadata({_TASK: json.dumps(task, default=str).encode()})
     pq.write_table(table, buffer, compression="zstd")
     write_atomically(path, buffer.getvalue())
+
+
+def read_task(path: Path) -> dict[str, Any] | None:
+    """Read the task that `write_measurements` kept in a file of measurements; None where there is none."""
+    try:
+        return json.loads((pq.read_schema(path).metadata or {})[_TASK])
+    except (pa.ArrowException, OSError, KeyError, ValueError):
+        return None
 
 
 def read_measurements(path: Path) -> Measurements:
