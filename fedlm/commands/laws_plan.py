@@ -2,7 +2,8 @@
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,11 @@ from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
+from fedlm.simulations.laws.federated_settings import FederatedSettings
 
 if TYPE_CHECKING:
+    from fedlm.fl_core.privacy.accounting import Guarantee
+    from fedlm.simulations.laws.architectures import Architecture
     from fedlm.simulations.laws.chosen_training import ChosenTraining
     from fedlm.simulations.laws.laws_file import Laws
     from fedlm.simulations.laws.plan import Plan
@@ -35,6 +39,13 @@ class LawsPlanCommand:
 
     Nothing is planned outside the sizes and noise that were measured; steps beyond the longest training are said to be
     extrapolated.
+
+    With --federated it finds model, cohort size, rounds and noise for --people and --client-trainings in place of
+    examples and compute, by laws of federated runs (`fedlm laws import`). The mechanism of the noise is that of these
+    runs, since the same noise multiplier of another one means another loss; measure each that is to be compared. A
+    client training counts the same for all models. Cohorts are drawn as --cohort-sampler says, and what the accountant
+    refuses is refused, such as Poisson cohorts with correlated noise. The unit is a client, with neighbours by addition
+    or removal with Poisson cohorts, else by zero-out; `fedlm account` gives the same epsilon.
     """
 
     laws: Path
@@ -43,10 +54,10 @@ class LawsPlanCommand:
     """N, examples to draw from, of which each is hidden; those of --data where it is not given."""
     epsilon: float
     """That the whole training may spend; inf for a training that is NOT PRIVATE."""
-    compute: float
+    compute: float | None = None
     """C, floating-point operations: 6 times parameters, batch size, steps and length."""
     delta: float | None = None
-    """At which epsilon is stated; the number of examples to the power -1.1 where it is not given."""
+    """At which epsilon is stated; the number of examples, or people, to the power -1.1 where it is not given."""
     length: int | None = None
     """Tokens of an example; that of the laws where it is not given."""
     data: Path | None = None
@@ -59,8 +70,19 @@ class LawsPlanCommand:
     """Write a file of options, .toml, with which `fedlm pretrain --config FILE --out RUN` trains what was planned; a
     model that has no name is described in a file beside it. Without --data it needs `--data` too. The run finds the
     noise for as many examples as its data has."""
+    federated: bool = False
+    """Plan a federated training."""
+    of_federated: FederatedSettings
 
     def __post_init__(self) -> None:
+        if not 0 < self.near < math.inf:
+            raise ConfigurationError(f"near is {self.near}, but must be positive and finite")
+        if self.federated:
+            self._check_unused("with federated; give people and client_trainings", self, _CENTRAL)
+            return
+        self._check_unused("without federated", self.of_federated, [one.name for one in fields(FederatedSettings)])
+        if self.compute is None:
+            raise ConfigurationError("give --compute, which a plan of central training needs")
         if self.examples is None and self.data is None:
             raise ConfigurationError("give --examples, or --data to count them")
         if self.examples is not None and not 1 <= self.examples < math.inf:
@@ -69,16 +91,23 @@ class LawsPlanCommand:
             check_delta(self.delta)
         if self.length is not None and self.length < 1:
             raise ConfigurationError(f"length is {self.length}, but must be at least 1")
-        if not 0 < self.near < math.inf:
-            raise ConfigurationError(f"near is {self.near}, but must be positive and finite")
         if self.write_config is not None and self.write_config.suffix != ".toml":
             raise ConfigurationError(f"write_config is {str(self.write_config)!r}, but must end in .toml")
+
+    def _check_unused(self, when: str, settings: Any, names: Sequence[str]) -> None:
+        for name in names:
+            if getattr(settings, name) is not None:
+                raise ConfigurationError(f"{name} is {getattr(settings, name)}, which does nothing {when}")
+
+
+_CENTRAL = ("examples", "compute", "length", "data", "write_config")
 
 
 def main(argv: list[str]) -> int:
     """Run `fedlm laws plan`."""
     command = read_options(LawsPlanCommand, argv, "fedlm laws plan")
     from fedlm.simulations.laws.chosen_training import choose_training
+    from fedlm.simulations.laws.importing_runs import FEDERATED
     from fedlm.simulations.laws.laws_file import read_laws
     from fedlm.simulations.laws.plan import Budget, Planner, as_json, make_plan
 
@@ -87,6 +116,11 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError(
             f"{command.laws}: has no surface of losses to plan by; fit it to measurements of several models and ratios"
         )
+    if command.federated:
+        return _plan_federated(command, laws)
+    if laws.task.get("command") == FEDERATED:
+        raise ConfigurationError(f"{command.laws}: is of federated runs; give --federated")
+    assert command.compute is not None
     length = command.length or laws.surface.length
     counted, vocabulary_size = (None, None) if command.data is None else _counted(command.data, length, laws)
     examples = float(command.examples or counted or 0)
@@ -110,6 +144,39 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _plan_federated(command: LawsPlanCommand, laws: "Laws") -> int:
+    from fedlm.simulations.laws.federated_plan import plan_federated
+    from fedlm.simulations.laws.plan import as_json
+
+    found = plan_federated(laws, command.of_federated, command.epsilon, command.delta, command.near)
+    if command.json:
+        print(json.dumps(as_json({"training": found.as_json()})))
+        return 0
+    values = {
+        "parameters": f"{found.parameters:,}{_name(found.model)}",
+        "cohort_size": f"{found.cohort_size:,}",
+        "rounds": f"{found.rounds:,}",
+        "noise_batch_ratio": f"{found.noise_batch_ratio:.4g}",
+        "loss": f"{found.loss:.4f}",
+    }
+    drawn = [f"{name.replace('_', ' ')} {value}" for name in _DRAWN if (value := getattr(found, name)) is not None]
+    rates = [f"{name.replace('_', ' ')} {rate:.4g}" for name, rate in found.rates.items()]
+    lines = [
+        ", ".join([f"noise multiplier {found.noise_multiplier:.6g}", *drawn, *rates]),
+        f"{found.client_trainings:,} client trainings, {found.client_trainings / found.people:.3g} of each of "
+        f"{found.people:,} people",
+        _predicted(found.loss, found.band),
+        *(f"twice the {part.replace('_', ' ')}: {_loss(loss)}" for part, loss in found.doubled.items()),
+        *found.notes,
+        _promise(found.guarantee),
+    ]
+    _print_table(values, found.near, command.near, lines)
+    return 0
+
+
+_DRAWN = ("mechanism", "cohort_sampler", "min_separation", "max_participations")
+
+
 def _counted(data: Path, length: int, laws: "Laws") -> tuple[int, int]:
     """Count a store's examples, as they are trained on, and its vocabulary."""
     from fedlm.simulations.data.store.token_store import TokenStore
@@ -121,38 +188,48 @@ def _counted(data: Path, length: int, laws: "Laws") -> tuple[int, int]:
 
 
 def _print(chosen: "ChosenTraining", plan: "Plan", near: float) -> None:
-    console = Console()
-    table = Table("", "best", f"loss within {near:.0%}", title="the best training for the budget", title_justify="left")
-    name = "" if chosen.model is None else f" ({chosen.model.name or _shape(chosen.model.description)})"
     values = {
-        "parameters": f"{chosen.parameters:,}{name}",
+        "parameters": f"{chosen.parameters:,}{_name(chosen.model)}",
         "batch_size": f"{chosen.batch_size:,}",
         "steps": f"{chosen.steps:,}",
         "noise_batch_ratio": f"{chosen.noise_batch_ratio:.4g}",
         "loss": f"{chosen.loss:.4f}",
     }
-    for field, value in values.items():
-        low, high = plan.near[field]
-        table.add_row(field.replace("_", " "), value, f"{low:,.4g} to {high:,.4g}")
-    console.print(table)
-    low, high = chosen.band
     passes = chosen.batch_size * chosen.steps / chosen.examples
     lines = [
         f"noise multiplier {chosen.noise_multiplier:.6g}, learning rate {chosen.learning_rate:.4g}, "
         f"{chosen.compute:.3g} operations, {passes:.3g} passes over {chosen.examples:,} examples",
-        f"predicted loss {chosen.loss:.4f} nats per predicted token"
-        + (f", between {low:.4f} and {high:.4f} with probability 0.9" if math.isfinite(low) else ""),
+        _predicted(chosen.loss, chosen.band),
         *(f"twice the {part}: {_loss(loss)}" for part, loss in plan.doubled.items()),
         f"more compute than {plan.saturating_compute:.3g} operations buys less than {near:.0%} of the loss",
         *chosen.notes,
-        _promise(chosen),
+        _promise(chosen.guarantee),
     ]
+    _print_table(values, plan.near, near, lines)
+
+
+def _print_table(
+    values: dict[str, str], ranges: dict[str, tuple[float, float]], near: float, lines: Sequence[str]
+) -> None:
+    """Print the best by names, beside what is near it, and some lines below."""
+    console = Console()
+    table = Table("", "best", f"loss within {near:.0%}", title="the best training for the budget", title_justify="left")
+    for field, value in values.items():
+        low, high = ranges[field]
+        table.add_row(field.replace("_", " "), value, f"{low:,.4g} to {high:,.4g}")
+    console.print(table)
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def _promise(chosen: "ChosenTraining") -> str:
-    if (guarantee := chosen.guarantee) is None:
+def _predicted(loss: float, band: tuple[float, float]) -> str:
+    low, high = band
+    between = f", between {low:.4f} and {high:.4f} with probability 0.9" if math.isfinite(low) else ""
+    return f"predicted loss {loss:.4f} nats per predicted token{between}"
+
+
+def _promise(guarantee: "Guarantee | None") -> str:
+    if guarantee is None:
         return "NOT PRIVATE: epsilon is infinite"
     bounds = f"epsilon {rounded_up(guarantee.epsilon)} (at least {rounded_down(guarantee.epsilon_lower)})"
     return (
@@ -163,6 +240,10 @@ def _promise(chosen: "ChosenTraining") -> str:
 
 def _loss(value: float) -> str:
     return f"loss {value:.4f}" if math.isfinite(value) else "outside what was measured"
+
+
+def _name(model: "Architecture | None") -> str:
+    return "" if model is None else f" ({model.name or _shape(model.description)})"
 
 
 def _shape(description: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ A round is a step, its cohort a batch, and the noise-batch ratio the noise multi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, find_runs
 from fedlm.models.registry import UnknownModelError, create_model
 from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, experiment_of
@@ -20,6 +21,8 @@ from fedlm.simulations.laws.measurements import Measurements, make_measurements
 
 FEDERATED = "simulate"
 """What the task of measurements of federated runs has as its command."""
+OF_MECHANISMS = tuple(sorted({one.name for each in MECHANISMS.values() for one in fields(each.settings)}))
+"""Settings of a run that its mechanism of noise has."""
 RATES = ("server_learning_rate", "client_learning_rate")
 _BLOCKS = 64
 _OF_A_RUN = {
@@ -28,7 +31,6 @@ _OF_A_RUN = {
     *("privacy", "noise_multiplier", "target_epsilon", "target_rho", "delta", "noise_seed", "weighting"),
     *("evaluate_every", "heldout_examples", "test_examples"),
 }
-_OF_MECHANISMS = {"tree_restart_every", "tree_complete", "tree_restart_optimizer", "bands"}
 _OF_THE_DATA = ("training_data_sha256", "vocabulary_sha256")
 
 
@@ -129,12 +131,12 @@ def _common_task(runs: Sequence[_Run]) -> dict[str, Any]:
     """Return what runs have in common, and refuse those that differ in what measurements have no column for."""
     first, private = runs[0], [run for run in runs if run.experiment.privacy.is_private]
     for run in runs[1:]:
-        _refuse_different(run, first, run.settings.keys() | first.settings.keys(), _OF_A_RUN | _OF_MECHANISMS)
+        _refuse_different(run, first, run.settings.keys() | first.settings.keys(), {*_OF_A_RUN, *OF_MECHANISMS})
         for name in _OF_THE_DATA:
             if run.summary.get(name) != first.summary.get(name):
                 raise DataError(f"{run.name}: is of other data or another vocabulary than {first.name}; leave it out")
     for run in private[1:]:
-        _refuse_different(run, private[0], _OF_MECHANISMS | {"privacy"}, ())
+        _refuse_different(run, private[0], (*OF_MECHANISMS, "privacy"), ())
     varying = [rate for rate in RATES if len({run.settings[rate] for run in runs}) > 1]
     if len(varying) > 1:
         listed = ", ".join(f"{rate} {sorted({run.settings[rate] for run in runs})}" for rate in RATES)
@@ -143,9 +145,9 @@ def _common_task(runs: Sequence[_Run]) -> dict[str, Any]:
             "folders of runs in which one of them is the same, such as RUN/cells/*/client-0.5_*"
         )
     rate = varying[0] if varying else RATES[0]
-    noise = {} if not private else {name: private[0].settings.get(name) for name in (*_OF_MECHANISMS, "privacy")}
+    noise = {} if not private else {name: private[0].settings.get(name) for name in (*OF_MECHANISMS, "privacy")}
     kept = {
-        name: value for name, value in first.settings.items() if name not in _OF_A_RUN | _OF_MECHANISMS | {*MAY_MOVE}
+        name: value for name, value in first.settings.items() if name not in {*_OF_A_RUN, *OF_MECHANISMS, *MAY_MOVE}
     }
     same = {other: first.settings[other] for other in RATES if other != rate}
     return {"command": FEDERATED, "privacy": "none"} | kept | noise | same | {"learning_rate": rate}

@@ -64,6 +64,13 @@ class Configurations:
         return {name: (float(values[chosen].min()), float(values[chosen].max())) for name, values in vars(self).items()}
 
 
+def sizes_between(surface: LossSurface) -> NDArray[np.float64]:
+    """List model sizes to try: those that were measured, and some between them."""
+    sizes = surface.parameters
+    first, last = sizes[0] * (1 + _INSIDE), sizes[-1] * (1 - _INSIDE)
+    return np.unique([*np.geomspace(first, last, _SIZES), *sizes]) if first < last else sizes
+
+
 @dataclass(frozen=True, eq=False)
 class Planner:
     """What plans have in common.
@@ -97,9 +104,7 @@ class Planner:
         Model sizes lie between those that were measured, and steps between those of the surface. Without privacy the
         batch is the measured one, for what a larger one gains was not measured.
         """
-        sizes, steps = self.surface.parameters, self.surface.steps
-        first, last = sizes[0] * (1 + _INSIDE), sizes[-1] * (1 - _INSIDE)
-        grid = np.unique([*np.geomspace(first, last, _SIZES), *sizes]) if first < last else sizes
+        grid, steps = sizes_between(self.surface), self.surface.steps
         private = math.isfinite(budget.epsilon)
         batches = (
             np.geomspace(1.0, budget.examples, _BATCHES) if private else np.array([float(self.surface.batch_size)])
