@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from fedlm.models.base import Decoder, Model, Params
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
-from fedlm.models.layers import dense, embed, rms_norm, rotary_positions, rotate, soft_cap
+from fedlm.models.layers import dense, dense_together, embed, for_few_rows, rms_norm, rotary_positions, rotate, soft_cap
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.models.transformer import check_layers, softmax_attention_weights
@@ -154,7 +154,11 @@ def gemma(name: str, config: GemmaConfig) -> Model:
     def head(params: Params) -> tuple[Params, None]:
         return params["embedding"], None
 
-    decoder = Decoder(begin, read, max_length=config.max_length)
+    def prepare(params: Params) -> Params:
+        together = ("query", "key", "value"), ("mlp_gate", "mlp_input")
+        return params | {"blocks": [for_few_rows(block, *together) for block in params["blocks"]]}
+
+    decoder = Decoder(begin, read, prepare, config.max_length)
     return linear_head_model(
         name, config.vocabulary_size, init, features, head, config.logit_cap, config.special_tokens, decoder
     )
@@ -216,7 +220,8 @@ def _apply_block(
         y = rms_norm(block["attention_post_norm"], y, config.epsilon)
     x = x + y
     y = rms_norm(block["mlp_norm"], x, config.epsilon)
-    y = dense(block["mlp_output"], jax.nn.gelu(dense(block["mlp_gate"], y)) * dense(block["mlp_input"], y))
+    gate, y = dense_together(block, {"mlp_gate": config.mlp, "mlp_input": config.mlp}, y)
+    y = dense(block["mlp_output"], jax.nn.gelu(gate) * y)
     if config.post_norms:
         y = rms_norm(block["mlp_post_norm"], y, config.epsilon)
     return x + y, cache
@@ -233,11 +238,9 @@ def _attention(
 ) -> tuple[jax.Array, KeyValueCache | None]:
     batch, time, _ = x.shape
 
-    def split_heads(name: str, heads: int) -> jax.Array:
-        return dense(block[name], x).reshape(batch, time, heads, config.head_size)
-
-    q, k = split_heads("query", config.heads), split_heads("key", config.key_value_heads)
-    v_btkd = split_heads("value", config.key_value_heads)
+    keys = config.key_value_heads * config.head_size
+    widths = {"query": config.heads * config.head_size, "key": keys, "value": keys}
+    q, k, v_btkd = (y.reshape(batch, time, -1, config.head_size) for y in dense_together(block, widths, x))
     if config.query_key_norms:
         q, k = rms_norm(block["query_norm"], q, config.epsilon), rms_norm(block["key_norm"], k, config.epsilon)
     q, k_btkd = rotate(q, *positions), rotate(k, *positions)

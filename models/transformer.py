@@ -15,7 +15,9 @@ from fedlm.models.errors import ConfigurationError
 from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
 from fedlm.models.layers import (
     dense,
+    dense_together,
     embed,
+    for_few_rows,
     init_dense,
     init_embedding,
     init_layer_norm,
@@ -30,6 +32,7 @@ from fedlm.models.special_tokens import OWN, SpecialTokens
 AttentionWeights = Callable[[jax.Array, jax.Array], jax.Array]
 """Maps (scores [..., queries, keys], mask) to attention weights of the same shape."""
 
+_READ_TOGETHER = ("query", "key", "value")
 
 MOST_LAYERS, LARGEST_SIZE = 1000, 2**31 - 1
 """Beyond these a configuration is taken for a damaged one, whose model no memory holds."""
@@ -136,6 +139,9 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
         x, read_cache = apply_blocks(params, tokens, places, cache.visible(places)[:, None], cache)
         return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
 
+    def prepare(params: Params) -> Params:
+        return params | {"blocks": [for_few_rows(block, _READ_TOGETHER) for block in params["blocks"]]}
+
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding"], params["output_bias"]
 
@@ -146,7 +152,7 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
         features,
         head,
         special_tokens=config.special_tokens,
-        decoder=Decoder(begin, read),
+        decoder=Decoder(begin, read, prepare),
     )
 
 
@@ -190,8 +196,8 @@ def queries_keys_values(block: Params, x: jax.Array, heads: int) -> tuple[jax.Ar
     def split_heads(y: jax.Array) -> jax.Array:
         return y.reshape(*batch_time, heads, width // heads)
 
-    q_btnd = split_heads(dense(block["query"], x)) * (width // heads) ** -0.5
-    return q_btnd, split_heads(dense(block["key"], x)), split_heads(dense(block["value"], x))
+    q_btnd, k_btnd, v_btnd = map(split_heads, dense_together(block, dict.fromkeys(_READ_TOGETHER, width), x))
+    return q_btnd * (width // heads) ** -0.5, k_btnd, v_btnd
 
 
 def attend(

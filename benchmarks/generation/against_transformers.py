@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
@@ -96,7 +97,19 @@ def measure_model(name: str, arguments: argparse.Namespace, say: Callable[[str],
                 batch: measure_batch(generator, peer, prompts[:batch], threads, arguments, say)
                 for batch in arguments.batches
             }
-            return {"peer": peer.ready, "batches": batches}
+            weights = 4 * sum(leaf.size for leaf in jax.tree_util.tree_leaves(stored.params))
+            limit = {"weight_bytes": weights, "read_bytes_per_second": read_rate()}
+            return {"peer": peer.ready, "batches": batches, "memory": limit}
+
+
+def read_rate() -> float:
+    """Measure how many bytes of memory, more than a cache holds, this machine sums a second: a step of one prompt has
+    to read all weights."""
+    many = jnp.ones(1 << 28, jnp.float32)
+    total = jax.jit(jnp.sum)
+    total(many).block_until_ready()
+    seconds = [timed(lambda: total(many).block_until_ready())[0] for _ in range(5)]
+    return many.nbytes / float(np.median(seconds))
 
 
 def write_run(folder: Path, name: str) -> None:
