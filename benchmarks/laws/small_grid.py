@@ -1,4 +1,4 @@
-"""The `small` grid of scaling laws, measured on the texts of four Stack Exchange sites: some seven hours of one core.
+"""The `small` grid of scaling laws, measured on the texts of four Stack Exchange sites: some four hours of one core.
 
     python -m benchmarks.laws.small_grid [DUMPS]
 

@@ -11,12 +11,12 @@ _SMALL: dict[str, Any] = {
     "learning_rates": [2.0**-8.5, 2.0**-7, 2.0**-5.5],
     "noise_batch_ratios": [0.0, *(2.0**-power for power in (14, 12, 10, 8, 6))],
     "batch_sizes": [32],
-    "steps": [1024],
+    "steps": [512],
     "seeds": [0, 1],
     "length": 32,
     "warmup_steps": 32,
     "block_steps": 32,
-    "microbatch_size": 8,
+    "microbatch_size": 32,
 }
 
 _MCKENNA: dict[str, Any] = {
