@@ -68,17 +68,20 @@ def padded_sequences(
     length: int,
     rows: NDArray[np.integer] | None = None,
     special_tokens: SpecialTokens = OWN,
+    last: bool = False,
 ) -> NDArray[np.int32]:
     """Return examples as `[BOS] w1 .. wk [EOS]`, cut or padded with PAD to `length + 1` tokens.
 
     EOS is cut off with the rest where `k + 2 > length + 1`. Of a prompt as much is left out first, from its beginning,
-    as its completion and EOS need.
+    as its completion and EOS need. With `last`, the last `length` tokens of any example are taken, and no EOS follows
+    them: what has gone on until now has not ended.
 
     Args:
       examples: the client's examples.
       length: tokens a model reads in one sequence, at least 1.
       rows: integer `[n]`, the examples to return, in this order; all of them by default.
       special_tokens: of the vocabulary.
+      last: see above.
 
     Returns:
       int32 `[n, length + 1]`; inputs are `[:, :-1]`, targets `[:, 1:]`.
@@ -90,8 +93,8 @@ def padded_sequences(
     if length < 1:
         raise ValueError(f"length is {length}, expected at least 1")
     starts, lengths = examples.offsets[:-1], examples.lengths
-    if examples.prompt_lengths is not None:
-        cut = cut_of_prompts(lengths, examples.prompt_lengths, length)
+    if last or examples.prompt_lengths is not None:
+        cut = _cut(examples, length, last)
         starts, lengths = starts + cut, lengths - cut
     if rows is not None:
         starts, lengths = starts[rows], lengths[rows]
@@ -101,6 +104,8 @@ def padded_sequences(
     padded = values.take(starts[:, None] + positions, mode="clip").astype(np.int32)
     padded *= positions < lengths[:, None]
     padded[:, 0] = special_tokens.bos
+    if last:
+        return padded
     ended = np.flatnonzero(lengths < length)
     padded[ended, lengths[ended] + 1] = special_tokens.eos
     return padded
@@ -120,15 +125,23 @@ def cut_of_prompts(
     return np.clip(lengths + 1 - length, 0, prompt_lengths)
 
 
+def _cut(examples: ClientExamples, length: int, last: bool) -> NDArray[np.integer]:
+    """Say how many tokens are left out at the beginning of each example, integer `[num_examples]`."""
+    if last:
+        return np.maximum(examples.lengths - length, 0)
+    assert examples.prompt_lengths is not None
+    return cut_of_prompts(examples.lengths, examples.prompt_lengths, length)
+
+
 def completion_starts(
-    examples: ClientExamples, length: int, rows: NDArray[np.integer] | None = None
+    examples: ClientExamples, length: int, rows: NDArray[np.integer] | None = None, last: bool = False
 ) -> NDArray[np.int32] | None:
     """Say where completions begin in the sequences that `padded_sequences` makes of the same: int32 `[n]`, at least 1;
     None where no example has a prompt."""
     if examples.prompt_lengths is None:
         return None
-    cut = cut_of_prompts(examples.lengths, examples.prompt_lengths, length)
-    starts = (1 + examples.prompt_lengths - cut).astype(np.int32)
+    cut = _cut(examples, length, last)
+    starts = np.maximum(1 + examples.prompt_lengths - cut, 1).astype(np.int32)
     return starts if rows is None else starts[rows]
 
 

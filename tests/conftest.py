@@ -96,12 +96,12 @@ def fedlm_here() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def run_fedlm_here(*words: object, cwd: Path | str = ".") -> subprocess.CompletedProcess[str]:
-    from fedlm.commands import evaluate, generate, memorization, processes
+    from fedlm.commands import evaluate, generate, memorization, processes, recommend
     from fedlm.commands.cli import main
 
     output, errors = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors), chdir(cwd):
-        for module in (evaluate, generate, memorization, processes):
+        for module in (evaluate, generate, memorization, processes, recommend):
             # The devices of this process are chosen already.
             patch.setattr(module, "set_up_devices", lambda devices, of_cpu=None: None)
         try:

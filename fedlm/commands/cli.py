@@ -32,7 +32,8 @@ COMMANDS = {
     "model": "take in the weights of published models, and write a run's for other programs",
     "release": "write what may be published of a run: model, settings and the statement of its privacy",
     "generate": "let the model of a run continue texts",
-    "evaluate": "score a run on each client of a split, and what training on does for it, or on known tasks",
+    "recommend": "let the model of a run recommend items after a user's history",
+    "evaluate": "score a run on each client of a split, by what it recommends, or on known tasks",
     "memorization": "measure what a model can be made to repeat of its training text, and the exposure of canaries",
 }
 

@@ -57,6 +57,7 @@ def _print_description(description: dict[str, Any]) -> None:
     console = Console()
     splits = description["splits"]
     what = ", prompts with completions" if description["completions"] else ""
+    what += ", one sequence of items a user, in heldout and test with the held-out one" * description["item_sequences"]
     title = f"{description['path']} ({description['source']}{what})"
     table = Table("", *(Column(name, justify="right") for name in splits), title=title)
     for row in ("clients", "examples", "tokens"):

@@ -1,6 +1,7 @@
 """`fedlm data import`: make a token store from a source of text."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,20 @@ from fedlm.commands.import_progress import ImportProgress
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
 from fedlm.simulations.data.importing import ImportSettings, ImportSummary, import_text
+from fedlm.simulations.data.recommendation.importing import (
+    RECOMMENDATION,
+    RecommendationSettings,
+    import_recommendation,
+)
+from fedlm.simulations.data.sources.interactions import Interactions
 from fedlm.simulations.data.sources.registry import SOURCES, describe_source
 
 
 def main(argv: list[str]) -> int:
     """Run `fedlm data import`."""
+    choices: dict[str, tuple[str, Callable[[list[str]], int]]]
     choices = {name: (describe_source(source), partial(_import_from, name)) for name, source in SOURCES.items()}
+    choices[RECOMMENDATION] = (describe_source(Interactions), _import_interactions)
     return run_choice(argv, "fedlm data import", "source", _PURPOSE, choices, _EXAMPLES)
 
 
@@ -43,6 +52,30 @@ def _import_from(name: str, argv: list[str]) -> int:
     with ImportProgress(Console(stderr=True)) as progress:
         summary = import_text(
             name, command.source, command.out, command.settings, command.overwrite, command.workers, progress.update
+        )
+    _print_summary(summary, command.out)
+    return 0
+
+
+def _import_interactions(argv: list[str]) -> int:
+    @dataclass(frozen=True)
+    class Command:
+        source: Interactions
+        """What is read."""
+        settings: RecommendationSettings
+        """What is made of it."""
+        out: Path
+        """Folder of the store to make."""
+        overwrite: bool = False
+        """Replace a token store that is already at --out."""
+        workers: int | None = None
+        """Processes that read; one for each CPU core where it is not given."""
+
+    Command.__doc__ = inspect.getdoc(Interactions)
+    command = read_options(Command, argv, f"fedlm data import {RECOMMENDATION}")
+    with ImportProgress(Console(stderr=True)) as progress:
+        summary = import_recommendation(
+            command.source, command.out, command.settings, command.overwrite, command.workers, progress.update
         )
     _print_summary(summary, command.out)
     return 0

@@ -56,11 +56,11 @@ def main(argv: list[str]) -> int:
 def _block(sample: ClientSample) -> str:
     count = f"{sample.num_examples:,} example{'s' if sample.num_examples != 1 else ''}"
     left = sample.num_examples - len(sample.examples)
-    lines = [f"client {_printable(sample.client_id)}: {count}"]
-    lines += [f"  {number}. {_printable(text)}" for number, text in enumerate(sample.examples, start=1)]
+    lines = [f"client {printable(sample.client_id)}: {count}"]
+    lines += [f"  {number}. {printable(text)}" for number, text in enumerate(sample.examples, start=1)]
     return "\n".join([*lines, f"  ... and {left:,} more"] if left else lines)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Replace what a terminal would take for a command."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

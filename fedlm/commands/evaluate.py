@@ -1,11 +1,11 @@
-"""`fedlm evaluate`: score a run's model on the clients of a split, and how much each gains by training on, or on tasks
-of lm-evaluation-harness."""
+"""`fedlm evaluate`: score a run's model on the clients of a split, and how much each gains by training on, by what it
+recommends to users, or on tasks of lm-evaluation-harness."""
 
 import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -18,7 +18,11 @@ from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.evaluation.client_scores import SPREAD
 from fedlm.simulations.evaluation.language_tasks.measuring import TaskSettings, measure_tasks
+from fedlm.simulations.evaluation.recommendation.measuring import RankingSettings, measure_ranking, write_ranking
 from fedlm.simulations.experiments.configuration import check_learning_rates
+
+if TYPE_CHECKING:
+    from fedlm.simulations.evaluation.trained_models import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,10 @@ class EvaluateCommand:
     With --tasks the model is scored on tasks of lm-evaluation-harness instead, a library that `pip install
     'fedlm[evaluation]'` brings: multiple choice by log-likelihood, and answers that are generated. The last checkpoint
     of any run is scored, of a private run only one that its ledger says was released.
+
+    A run of any kind on data of recommendation is scored by where its model ranks each user's held-out item: HIT@k,
+    NDCG@k, the share of the catalogue that is recommended, and these by the popularity of the items, with the scores of
+    recommending what is popular beside them.
     """
 
     run: tyro.conf.Positional[Path]
@@ -51,8 +59,9 @@ class EvaluateCommand:
     """How many devices to use: CPU cores where there is no accelerator. All where it is not given; for tasks one of a
     CPU, which has all cores."""
     task_settings: TaskSettings
+    ranking: RankingSettings
     json: bool = False
-    """Print what was found on tasks as one JSON object in place of a table."""
+    """Print what was found on tasks, or by ranking items, as one JSON object in place of a table."""
     out: Path | None = None
     """File to write that object into."""
 
@@ -75,12 +84,27 @@ class EvaluateCommand:
         tasks = self.task_settings
         if tasks.tasks is None:
             given = [name for name in of_tasks if getattr(tasks, name) is not None]
-            given += [name for name in ("json", "out") if getattr(self, name)]
             why = "does nothing without tasks"
         else:
             defaults = {field.name: field.default for field in dataclasses.fields(self)}
-            given = [name for name in of_clients if getattr(self, name) != defaults[name]]
+            given = [name for name in of_clients if getattr(self, name) != defaults[name]] + self._of_ranking()
             why = "is about clients, and does nothing with tasks"
+        if given:
+            raise ConfigurationError(f"{given[0]} {why}; leave it out")
+
+    def _of_ranking(self) -> list[str]:
+        """Name what is given of how items are ranked."""
+        given = dataclasses.asdict(self.ranking)
+        return [name for name, default in dataclasses.asdict(RankingSettings()).items() if given[name] != default]
+
+    def refuse_what_is_of_others(self, item_sequences: bool) -> None:
+        """Refuse, as a ConfigurationError, what does nothing for data of recommendation, or for all other data."""
+        if item_sequences:
+            given = [name for name in ("personalize", "client_learning_rate") if getattr(self, name)]
+            why = "does nothing for data of recommendation"
+        else:
+            given = self._of_ranking() + [name for name in ("json", "out") if getattr(self, name)]
+            why = "does nothing without tasks, or data of recommendation"
         if given:
             raise ConfigurationError(f"{given[0]} {why}; leave it out")
 
@@ -94,10 +118,14 @@ def main(argv: list[str]) -> int:
     from fedlm.fl_core.runs.initial_parameters import stated_privacy
     from fedlm.simulations.evaluation.client_evaluation import evaluate_split, write_evaluation
     from fedlm.simulations.evaluation.personalization import personalize
-    from fedlm.simulations.evaluation.trained_models import NOT_COVERED
-    from fedlm.simulations.experiments.trained_run import open_run
+    from fedlm.simulations.evaluation.trained_models import NOT_COVERED, open_model
+    from fedlm.simulations.experiments.trained_run import federated_run
 
-    run = open_run(command.run, command.data)
+    trained = open_model(command.run, command.data)
+    command.refuse_what_is_of_others(trained.store.item_sequences)
+    if trained.store.item_sequences:
+        return _evaluate_ranking(command, trained)
+    run = federated_run(command.run, trained)
     with EvaluationProgress(run.experiment.model, "clients" if command.personalize else "examples") as progress:
         if command.personalize:
             training, rate = run.experiment.training.local_training(), command.client_learning_rate
@@ -113,6 +141,53 @@ def main(argv: list[str]) -> int:
     console.print(NOT_COVERED, soft_wrap=True)
     console.print(f"everything is in {path} and {path.with_suffix('.parquet').name}", soft_wrap=True)
     return 0
+
+
+def _evaluate_ranking(command: EvaluateCommand, trained: "TrainedModel") -> int:
+    with EvaluationProgress(trained.settings["model"], "users") as progress:
+        found = measure_ranking(trained, command.split, command.ranking, command.max_clients, progress.update)
+    path, record = write_ranking(command.run, found)
+    console = Console()
+    if command.json:
+        print(json.dumps(record, indent=2), flush=True)
+    else:
+        console.print(ranking_table(record))
+        for line in ranking_notes(record):
+            console.print(escape(line), soft_wrap=True, highlight=False)
+        console.print(f"everything is in {path} and {path.with_suffix('.parquet').name}", soft_wrap=True)
+    if command.out is not None:
+        write_atomically(command.out, json.dumps(record, indent=2) + "\n")
+    return 0
+
+
+def ranking_table(found: dict[str, Any]) -> Table:
+    """Make the table of where held-out items stand: a row a metric, for all users and by the popularity of the item."""
+    title = f"{found['model']} after {found['steps']} steps, split {found['split']}, {found['users_scored']:,} users"
+    parts, popularity = found["by_popularity"], found["popularity_baseline"]["scores"]
+    names = (Column(name, justify="right") for name in ("all", "error", *(p["group"] for p in parts), "popularity"))
+    table = Table(Column("metric", no_wrap=True), *names, title=title)
+    for metric, score in found["scores"].items():
+        of_parts = (part["scores"].get(metric, {}).get("value") for part in parts)
+        cells = (score["value"], score["standard_error"], *of_parts, popularity[metric]["value"])
+        table.add_row(metric, *map(_text, cells))
+    return table
+
+
+def ranking_notes(found: dict[str, Any]) -> list[str]:
+    """Say in sentences what a reader of such a table must know."""
+    ranking = found["ranking"]
+    groups = "; ".join(
+        f"{part['group']} {part['items']:,} items with {part['fewest']:,} to {part['most']:,}, {part['users']:,} users"
+        for part in found["by_popularity"]
+        if part["items"]
+    )
+    return [
+        f"ranked: {ranking['candidates']}; {ranking['history']}; {ranking['ties']}",
+        f"coverage: {ranking['coverage']}; popularity: all users are recommended what occurs most in training",
+        f"items by their interactions in training, about a third of these in each group: {groups}",
+        f"privacy of the model: {found['privacy']}",
+        found["privacy_of_these_numbers"],
+    ]
 
 
 def _evaluate_on_tasks(command: EvaluateCommand) -> int:

@@ -212,11 +212,12 @@ def _people(command: FleetCommand) -> tuple[Callable[[int], Any], Any]:
 
 def _stored(path: Path) -> tuple[Callable[[int], Any], int, Any]:
     from fedlm.simulations.data.federated_data import refuse_completions
-    from fedlm.simulations.data.store.token_store import TokenStore
+    from fedlm.simulations.data.store.token_store import TokenStore, refuse_item_sequences
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
     store = TokenStore.open(path)
     refuse_completions(store, "a fleet")
+    refuse_item_sequences(store, "a fleet")
     split = store.split("train")
     if not split.num_clients:
         raise DataError(f"{path}: has no training client; give a data set that has some")

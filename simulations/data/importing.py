@@ -12,16 +12,13 @@ interruptions, unless its vocabulary is a private one, which is another each tim
 """
 
 import functools
-import hashlib
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +28,6 @@ from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.private_words import contribution
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
-from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import (
     NUM_GROUPS,
@@ -39,10 +35,17 @@ from fedlm.simulations.data.grouping import (
     RunSummary,
     client_digest,
     read_clients,
-    read_summary,
-    write_run,
 )
-from fedlm.simulations.data.sources.base import Part, Progress, ReadPart, Source
+from fedlm.simulations.data.import_stages import (
+    describe_source_files,
+    import_workspace,
+    jsonable,
+    read_source,
+    refuse_nothing,
+    runs_in,
+    skipped_in,
+)
+from fedlm.simulations.data.sources.base import Progress, Source
 from fedlm.simulations.data.splits import SPLITS, SplitRule
 from fedlm.simulations.data.store.format import TOKENIZER_FILE, StoreHeader, read_header, split_file
 from fedlm.simulations.data.store.writer import SplitWriter, StoreWriter
@@ -171,27 +174,12 @@ def import_text(
     private = plan_of(settings)
     origin = _vocabulary_origin(settings, given, private)
     plan = _plan(name, source, settings, given)
-    workspace = out.with_name(f".{out.name}.import")
-    with disk_errors(out):
-        workspace.mkdir(parents=True, exist_ok=True)
-        with run_lock(workspace):
-            try:
-                _keep_only_same_plan(workspace, plan)
-                if given is not None:
-                    given.save(workspace / TOKENIZER_FILE)
-                with WorkerPool(workers or len(cpu_cores())) as pool:
-                    task = _Import(name, source, settings, private, origin, workspace, pool, progress)
-                    header = _run_stages(task, out, overwrite)
-            except BaseException as error:
-                if not (_runs(workspace) or any(workspace.glob("decompressed-*"))):  # nothing to go on with
-                    shutil.rmtree(workspace, ignore_errors=True)
-                if isinstance(error, BrokenProcessPool):
-                    raise DataError(
-                        "a worker process of the import was killed, perhaps because memory ran out. The same command "
-                        "goes on where it was; give it fewer --workers."
-                    ) from error
-                raise
-            shutil.rmtree(workspace)
+    with import_workspace(out, plan) as workspace:
+        if given is not None:
+            given.save(workspace / TOKENIZER_FILE)
+        with WorkerPool(workers or len(cpu_cores())) as pool:
+            task = _Import(name, source, settings, private, origin, workspace, pool, progress)
+            header = _run_stages(task, out, overwrite)
     return ImportSummary(out, header)
 
 
@@ -204,19 +192,17 @@ def _vocabulary_origin(
 
 
 def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
-    summaries = _read_stage(task)
-    skipped = SkippedCounts()
-    for summary in summaries:
-        skipped.merge(summary.skipped, summary.first_skipped)
-    _refuse_nothing(task.source, summaries, skipped)
+    summaries = read_source(task.source, task.workspace, task.pool, task.progress)
+    skipped = skipped_in(summaries)
+    refuse_nothing(task.source, summaries, skipped)
     rule = SplitRule.of_source(
         {split for summary in summaries for split in summary.splits}, task.settings.resplit, task.settings.seed
     )
     completions = _has_completions(summaries)
-    text = _GroupedText(_runs(task.workspace), task.settings, rule, task.source.words_are_separated, completions)
+    text = _GroupedText(runs_in(task.workspace), task.settings, rule, task.source.words_are_separated, completions)
     tokenizer = _tokenizer_stage(task, summaries, text)
     encoded = _encode_stage(task, summaries, text, tokenizer)
-    parameters = {**_jsonable(task.settings), "splits": rule.description}
+    parameters = {**jsonable(task.settings), "splits": rule.description}
     origin = task.vocabulary_origin
     writer = StoreWriter(
         out,
@@ -238,18 +224,6 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
     return read_header(out)
 
 
-def _refuse_nothing(source: Source, summaries: Sequence[RunSummary], skipped: SkippedCounts) -> None:
-    """Raise DataError where nothing is left of a source."""
-    if any(summary.texts for summary in summaries):
-        return
-    places = skipped.first_places()
-    left_out = [f"{count:,} times {reason}, first {places.get(reason)}" for reason, count in skipped.as_dict().items()]
-    raise DataError(
-        f"{', '.join(map(str, source.files()[:3])) or 'the source'}: found no text to import. Left out: "
-        f"{'; '.join(left_out) or 'nothing'}. Mend the input, or name others of its fields."
-    )
-
-
 def _has_completions(summaries: Sequence[RunSummary]) -> bool:
     """Say whether a source's texts are prompts with completions. Raises DataError where only some are."""
     texts, found = (sum(getattr(one, name) for one in summaries) for name in ("texts", "with_completions"))
@@ -258,33 +232,6 @@ def _has_completions(summaries: Sequence[RunSummary]) -> bool:
             f"{found} of {texts} texts are prompts with completions, expected all or none. Import the others apart."
         )
     return found > 0
-
-
-def _read_stage(task: _Import) -> list[RunSummary]:
-    complete = task.workspace / "read-complete"
-    if not complete.exists():
-        reading = task.source.open(task.workspace, task.progress)
-        done = 0
-        numbered = ((task.workspace / f"run-{index:08d}.arrow", part) for index, part in enumerate(reading.parts))
-        # A part that has been read is passed on only for its size, without its content.
-        parts = ((part.size if run.exists() else part, run) for run, part in numbered)
-        for size in task.pool.map(functools.partial(_read_part, reading.read), parts):
-            done += size
-            task.progress("read", done, reading.total, reading.unit)
-        write_atomically(complete, "")
-    for decompressed in task.workspace.glob("decompressed-*"):  # everything in it has been read
-        decompressed.unlink()
-    return [read_summary(run) for run in _runs(task.workspace)]
-
-
-def _read_part(read: ReadPart, task: tuple[Part | int, Path]) -> int:
-    part, run = task
-    if isinstance(part, int):
-        return part
-    skipped = SkippedCounts()
-    with disk_errors(run):
-        write_run(run, read(part.content, skipped), skipped)
-    return part.size
 
 
 def _tokenizer_stage(task: _Import, summaries: Sequence[RunSummary], text: _GroupedText) -> Tokenizer:
@@ -443,34 +390,11 @@ def _chunks(clients: Iterable[GroupedClient]) -> Iterator[list[GroupedClient]]:
         yield chunk
 
 
-def _runs(workspace: Path) -> list[Path]:
-    return sorted(workspace.glob("run-*.arrow"))
-
-
 def _plan(name: str, source: Source, settings: ImportSettings, given: Tokenizer | None) -> str:
-    files = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files()]
     plan = {
         "layout": _LAYOUT,
-        "source": name,
-        "source_settings": _jsonable(source),
-        "settings": _jsonable(settings),
+        **describe_source_files(name, source),
+        "settings": jsonable(settings),
         "vocabulary": given.fingerprint if given else None,
-        "files": hashlib.sha256(json.dumps(files).encode()).hexdigest(),
     }
     return json.dumps(plan, sort_keys=True)
-
-
-def _jsonable(settings: Any) -> dict[str, Any]:
-    return json.loads(json.dumps(asdict(settings), default=str))
-
-
-def _keep_only_same_plan(workspace: Path, plan: str) -> None:
-    path = workspace / "plan.json"
-    if path.exists() and path.read_text(encoding="utf-8") == plan:
-        return
-    for left in workspace.iterdir():
-        if left.is_dir():
-            shutil.rmtree(left)
-        elif left.name != ".lock":
-            left.unlink()
-    write_atomically(path, plan)

@@ -23,6 +23,7 @@ from fedlm.simulations.data.federated_data import (
     refuse_completions,
     rows_per_device,
 )
+from fedlm.simulations.data.store.token_store import refuse_item_sequences
 from fedlm.simulations.evaluation.client_evaluation import (
     Evaluation,
     Observer,
@@ -62,6 +63,7 @@ def personalize(
             "round, which there is nothing of for a client alone"
         )
     refuse_completions(run.store, "personalization")
+    refuse_item_sequences(run.store, "personalization")
     rate = run.settings["client_learning_rate"] if client_learning_rate is None else client_learning_rate
     data = run.split(split)
     clients = choose_clients(data, split, _FEWEST_EXAMPLES, max_clients)

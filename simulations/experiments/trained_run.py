@@ -20,7 +20,11 @@ def open_run(directory: Path, data: Path | None = None) -> TrainedRun:
     """Open a run of federated rounds; see `open_model`. Raises CheckpointError where there is no checkpoint, or it
     cannot be read, or the run is not one of federated rounds. Raises DataError where the data set is missing, or
     another than that of the run. Raises ConfigurationError where a process is writing into the folder."""
-    trained = open_model(directory, data)
+    return federated_run(directory, open_model(directory, data))
+
+
+def federated_run(directory: Path, trained: TrainedModel) -> TrainedRun:
+    """Say of an opened run in a folder that it is one of federated rounds; raises CheckpointError where it is not."""
     if trained.command != "simulate":
         raise CheckpointError(
             f"{directory}: a run of `fedlm {trained.command}`, which has no clients; give one of `fedlm simulate`"

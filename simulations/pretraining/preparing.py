@@ -101,15 +101,15 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     model, adapters = with_precision(whole, precision), None
     if (lora := settings.lora_config()) is not None:
         adapters = Adapters(lora, with_precision(lora_model(whole, lora), precision))
-    if store.has_completions and model.objective != "causal":
+    apart = store.has_completions or store.item_sequences
+    if apart and model.objective != "causal":
+        what = "sequences of items" if store.item_sequences else "prompts and completions"
         raise ConfigurationError(
-            f"the model {settings.model} predicts masked words, but {store.path} has prompts and completions; give a "
-            "model that predicts the next token, or data that was imported as texts"
+            f"the model {settings.model} predicts masked words, but {store.path} has {what}; give a model that "
+            "predicts the next token, or data that was imported as texts"
         )
     # Recorded as if it had been given.
-    settings = dataclasses.replace(
-        settings, packing=settings.packing or ("none" if store.has_completions else "packed")
-    )
+    settings = dataclasses.replace(settings, packing=settings.packing or ("none" if apart else "packed"))
     assert settings.packing is not None
     units = open_units(
         store,

@@ -34,9 +34,9 @@ def open_units(
     Args:
       length: tokens that a model reads in one sequence, at least 1.
       unit: `example`, one sequence each, or `user`, all that a client has, up to `sequences_per_unit` sequences.
-      packing: `none` makes each stored example a sequence, cut or padded. `packed` lays examples end to end and cuts
-        them into sequences without padding: all clients' for the unit `example`, each client's for `user`. Prompts and
-        their completions cannot be packed.
+      packing: `none` makes each stored example a sequence, cut or padded; of one of items the last are kept. `packed`
+        lays examples end to end and cuts them into sequences without padding: all clients' for the unit `example`, each
+        client's for `user`. Prompts with their completions, and items, cannot be packed.
       sequences_per_unit: K; 1 for the unit `example`.
       seed: chooses, with a user's name, the sequences of users who have more than K; not negative, of any size.
       cache: a folder for the tokens; see `open_stream`.
@@ -63,6 +63,11 @@ def open_units(
             f"packing is packed, but {store.path} has prompts and completions, each pair a sequence of its own; leave "
             "packing out, or give none"
         )
+    if packing == "packed" and store.item_sequences:
+        raise ConfigurationError(
+            f"packing is packed, but {store.path} has sequences of items, each of which is one by itself; leave "
+            "packing out, or give none"
+        )
     stream = open_stream(store, split, cache)
     return Units(stream, split, length, unit, packing, sequences_per_unit, seed, store.without_users)
 
@@ -84,6 +89,8 @@ class Units:
     @property
     def noun(self) -> str:
         """What a unit is called in a privacy statement."""
+        if self.stream.item_sequences:
+            return "user"
         return "document" if self.kind == "user" and self.without_users else self.kind
 
     @property
@@ -101,6 +108,8 @@ class Units:
     @property
     def unit(self) -> str:
         """What a unit is, in the words of a privacy statement."""
+        if self.stream.item_sequences:
+            return f"all items of one user, of which the last {self.length} before those held out are trained on"
         if self.kind == "user":
             most = "1 sequence" if self.sequences_per_unit == 1 else f"{self.sequences_per_unit} sequences"
             each = " with a prompt and its completion" if self.has_completions else ""
@@ -114,6 +123,11 @@ class Units:
     @property
     def protects(self) -> str:
         """What a promise about units covers, and what it does not."""
+        if self.stream.item_sequences:
+            return (
+                "Everything of one user is in one unit. Which users and items there are is not covered, unless the "
+                "vocabulary of items is."
+            )
         if self.noun == "document":
             return (
                 "The data set was imported without users: somebody who wrote several documents is spread over as many "
@@ -182,9 +196,13 @@ class Units:
         else:
             present = np.ones((len(indices), 1), bool)
             starts, stops = self._bounds(None, indices[:, None])
-        if not self.has_completions:
+        if self.stream.item_sequences:
+            stops = np.maximum(stops - 1, starts)  # without EOS
+            cut = np.maximum(stops - starts - (self.length + 1), 0)
+        elif self.has_completions:
+            _, cut = self._prompts(starts)
+        else:
             return self._cut(starts, stops), present.astype(np.float32)
-        _, cut = self._prompts(starts)
         tokens = self._cut(starts + cut, stops)
         tokens[..., 0] = np.where(present, self.stream.tokens.take(starts, mode="clip"), PAD_ID)
         return tokens, present.astype(np.float32)

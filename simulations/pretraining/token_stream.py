@@ -34,6 +34,7 @@ class TokenStream:
       starts: int64 [examples + 1], where each example's BOS is, then the number of tokens; memory-mapped.
       prompt_lengths: int32 [examples], the tokens of each example's prompt, which follow BOS; memory-mapped. None where
         the store has no prompts.
+      item_sequences: whether each example is a sequence of items, of which the last are read and EOS is not.
     """
 
     def __init__(self, folder: Path, split: ClientSplit) -> None:
@@ -45,6 +46,7 @@ class TokenStream:
         self.prompt_lengths: NDArray[np.int32] | None = None
         if split.has_completions:
             self.prompt_lengths = np.asarray(_mapped(folder / "prompts.npy"))
+        self.item_sequences = split.item_sequences
         self.num_examples = split.header.examples
         self.num_clients = split.num_clients
         self._split = split

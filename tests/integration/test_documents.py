@@ -135,6 +135,16 @@ def test_the_page_on_tasks_works_as_it_is_written(workplace):
 
 
 @pytest.mark.long
+def test_the_recommendation_page_works_as_it_is_written(workplace):
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for script in blocks("docs/recommendation.md", "sh"):
+        type_script(script, workplace, environment)
+    found = json.loads((workplace / "runs/private_films/evaluation_test.json").read_text())
+    assert set(found["scores"]) == {f"{name}@{k}" for name in ("hit", "ndcg", "coverage") for k in (1, 3)}
+    assert "the vocabulary is public" in found["privacy"]
+
+
+@pytest.mark.long
 def test_the_pretraining_page_works_as_it_is_written(workplace, type_line):
     commands = [line for block in blocks("docs/pretraining.md", "sh") for line in block.splitlines()]
     for line in commands:

@@ -44,7 +44,8 @@ def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None)
     """Describe a store; reads all its tokens once, one record batch at a time, unless they are counted already.
 
     Returns a JSON-able dict: `path`, `source`, `completions` (whether examples are prompts with what completes them,
-    both in all that is counted), `vocabulary_size`, `fingerprint` (of the tokenizer), `vocabulary_origin`
+    both in all that is counted), `item_sequences` (whether they are the items of a user, those of heldout and test with
+    all items before the held-out one), `vocabulary_size`, `fingerprint` (of the tokenizer), `vocabulary_origin`
     (see `VocabularyOrigin.as_json`), `parameters`, `skipped` (count by reason), `first_skipped` (place of the first by
     reason) and `splits`, each with: `clients`, `examples`, `tokens` (without BOS and EOS), `examples_per_client` and
     `tokens_per_example` (each `min`, `median`, `mean`, `p90`, `max`; null where there is nothing), `truncation_length`
@@ -59,6 +60,7 @@ def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None)
         "path": str(store.path),
         "source": store.source,
         "completions": store.has_completions,
+        "item_sequences": store.item_sequences,
         "vocabulary_size": store.vocabulary_size,
         "fingerprint": store.fingerprint,
         "vocabulary_origin": store.header.vocabulary_origin.as_json(),

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.models.special_tokens import SpecialTokens
 from fedlm.simulations.data.store.token_store import TokenStore
 
 PIECE_EXAMPLES = 1 << 12
@@ -84,8 +83,9 @@ def example_texts(store: TokenStore, examples: ClientExamples) -> list[str]:
 
 
 def inputs_and_targets(
-    examples: ClientExamples, length: int, special_tokens: SpecialTokens
+    store: TokenStore, examples: ClientExamples, length: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return int32 `[n, length]` twice: what a model reads, `[BOS] w1 ..`, and predicts, `w1 .. [EOS]`."""
-    sequences = padded_sequences(examples, length, special_tokens=special_tokens)
+    """Return int32 `[n, length]` twice: what a model reads, `[BOS] w1 ..`, and predicts, `w1 .. [EOS]`; of items the
+    last, without EOS."""
+    sequences = padded_sequences(examples, length, None, store.special_tokens, store.item_sequences)
     return sequences[:, :-1], sequences[:, 1:]

@@ -52,5 +52,5 @@ def _file_name(store: TokenStore, split: str) -> str:
 def _packed(store: TokenStore, examples: ClientExamples, settings: ExportSettings) -> bytes:
     if settings.content == "text":
         return pack_client({"tokens": [text.encode() for text in example_texts(store, examples)]})
-    inputs, targets = inputs_and_targets(examples, settings.length, store.special_tokens)
+    inputs, targets = inputs_and_targets(store, examples, settings.length)
     return pack_client({"x": inputs, "y": targets})

@@ -62,5 +62,5 @@ class TffExport:
 def _serialized(store: TokenStore, examples: ClientExamples, settings: ExportSettings) -> list[bytes]:
     if settings.content == "text":
         return [make_example({"tokens": [text.encode()]}) for text in example_texts(store, examples)]
-    inputs, targets = inputs_and_targets(examples, settings.length, store.special_tokens)
+    inputs, targets = inputs_and_targets(store, examples, settings.length)
     return [make_example({"x": x, "y": y}) for x, y in zip(inputs.tolist(), targets.tolist(), strict=True)]

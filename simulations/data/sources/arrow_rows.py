@@ -27,9 +27,10 @@ def check_schema(schema: pa.Schema, settings: RowSettings, path: Path) -> None:
     """Raise DataError unless a table has the columns that are read, each once, of types that can be read."""
     check_columns(schema.names, settings, str(path))
     texts = (settings.prompt, settings.completion) if settings.has_completions else (settings.text,)
+    names = (_is_name, "strings or whole numbers")
     for name, fits, expected in (
-        (settings.user, _is_user, "strings or whole numbers"),
-        *((name, _is_string, "strings") for name in texts),
+        (settings.user, *names),
+        *((name, *(names if settings.texts_are_names else (_is_string, "strings"))) for name in texts),
         (settings.messages, pa.types.is_nested, "lists of messages"),
         (settings.split, _is_string, "strings"),
         (settings.order, _is_order, "whole numbers or times"),
@@ -88,9 +89,9 @@ def _is_string(type_: pa.DataType) -> bool:
     return pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
 
 
-def _is_user(type_: pa.DataType) -> bool:
+def _is_name(type_: pa.DataType) -> bool:
     return _is_string(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_)
 
 
 def _is_order(type_: pa.DataType) -> bool:
-    return _is_user(type_) or pa.types.is_timestamp(type_) or pa.types.is_date(type_)
+    return _is_name(type_) or pa.types.is_timestamp(type_) or pa.types.is_date(type_)

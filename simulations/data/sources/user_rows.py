@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
@@ -61,6 +61,8 @@ class RowSettings:
     with one of these, which may be what `fedlm model import` made."""
 
     words_are_separated = False
+    texts_are_names: ClassVar[bool] = False
+    """Whether a text is a name, a string or a whole number as a user is, and one example as it is."""
 
     def __post_init__(self) -> None:
         if (self.prompt is None) != (self.completion is None):
@@ -82,6 +84,12 @@ class RowSettings:
     def without_users(self) -> bool:
         """Whether nobody is named for the texts."""
         return self.user is None
+
+    @property
+    def naming(self) -> str:
+        """Say, as advice, how fields are named."""
+        texts = "--prompt and --completion, or --messages" if self.has_completions else "--text"
+        return f"Name the fields with --user, {texts}, --split and --order; where texts have no users, say --user None."
 
     @functools.cached_property
     def fields(self) -> list[str]:
@@ -144,10 +152,8 @@ def row_text(
         if _is_missing(user):
             skipped.add("row without user", place=place)
             return
-        client_id = _user_id(user)
-        if client_id is None:
-            raise DataError(f"{place}: {settings.user!r} is {_shown(user)}, expected a string or a whole number.")
-    read = _pair if settings.has_completions else _sentences
+        client_id = _name(user, settings.user, place)
+    read = _pair if settings.has_completions else _text_name if settings.texts_are_names else _sentences
     found = read(row, settings, place, skipped)
     if found is None:
         return
@@ -178,6 +184,15 @@ def _sentences(row: Mapping[str, Any], settings: RowSettings, place: str, skippe
         return None
     as_sentences = settings.examples == "sentences" or (settings.examples is None and settings.user is not None)
     return _Content(words, split_sentences(" ".join(words)) if as_sentences else [text])
+
+
+def _text_name(row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts) -> _Content | None:
+    """Return a row's text that is a name, or count why there is none."""
+    if _is_missing(row[settings.text]):
+        skipped.add(f"row without {settings.text}", place=place)
+        return None
+    name = _name(row[settings.text], settings.text, place)
+    return _Content([name], [name])
 
 
 def _string(row: Mapping[str, Any], field: str, place: str) -> str:
@@ -219,13 +234,11 @@ def _is_message(value: object) -> bool:
 
 
 def _check_fields(found: Collection[str], settings: RowSettings, place: str, advice: str = "") -> None:
-    texts = "--prompt and --completion, or --messages" if settings.has_completions else "--text"
     for name in settings.fields:
         if name not in found:
             raise DataError(
                 f"{place}: has no field {name!r}, only {', '.join(map(repr, found)) or 'none'}. "
-                f"Name the fields with --user, {texts}, --split and --order; where texts have no users, say --user "
-                f"None.{advice}"
+                f"{settings.naming}{advice}"
             )
 
 
@@ -234,13 +247,16 @@ def _is_missing(value: object) -> bool:
     return value is None or value == "" or (isinstance(value, float) and value != value)
 
 
-def _user_id(user: object) -> str | None:
-    if isinstance(user, str):
-        return user
+def _name(value: object, field: str, place: str) -> str:
+    """Return what names a user or an item; raises DataError where it is no name."""
+    if isinstance(value, str):
+        return value
     # Whole numbers become floating-point ones where a program had to make room for missing ones among them.
-    if isinstance(user, float) and user.is_integer() and abs(user) < _LARGEST_WHOLE_FLOAT:
-        return str(int(user))
-    return str(user) if isinstance(user, int) and not isinstance(user, bool) else None
+    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_WHOLE_FLOAT:
+        return str(int(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise DataError(f"{place}: {field!r} is {_shown(value)}, expected a string or a whole number.")
 
 
 def _split(split: object, field: str, place: str) -> str:

@@ -49,6 +49,13 @@ class StoreHeader:
     completions: bool = False  # whether each example is a prompt and what completes it
     # whether nobody is named for its texts, each of which is a client of its own; None in a store of an earlier version
     without_users: bool | None = None
+    # whether each client is a user with one example, the items that the user has met in the order of time, the last
+    # ones of which are held out: train has those before, heldout and test have one more each, after its history
+    item_sequences: bool = False
+
+    def has_prompts(self, split: str) -> bool:
+        """Whether each example of a split is a prompt, or a history, and what completes it."""
+        return self.completions or (self.item_sequences and split != "train")
 
 
 def split_file(name: str) -> str:
@@ -80,8 +87,9 @@ def write_header(directory: Path, header: StoreHeader) -> None:
     """Write `store.json`."""
     document = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(header)}
     del document[ORIGIN_FIELD]
-    if not header.completions:
-        del document["completions"]
+    for name in ("completions", "item_sequences"):
+        if not document[name]:
+            del document[name]
     if header.without_users is None:
         del document["without_users"]
     if header.vocabulary_origin.recorded:
@@ -150,5 +158,6 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         parameters=dict(document["parameters"]),
         vocabulary_origin=VocabularyOrigin.from_json(document.get(ORIGIN_FIELD)),
         completions=bool(document.get("completions", False)),
+        item_sequences=bool(document.get("item_sequences", False)),
         without_users=None if (recorded := document.get("without_users")) is None else bool(recorded),
     )

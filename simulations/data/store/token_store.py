@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, completion_starts, padded_sequences
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.splits import SPLITS
@@ -112,6 +112,11 @@ class TokenStore:
         return self.header.completions
 
     @property
+    def item_sequences(self) -> bool:
+        """Whether each client is a user with one sequence of items, as recommendation has it."""
+        return self.header.item_sequences
+
+    @property
     def without_users(self) -> bool | None:
         """Whether nobody is named for its texts, each of which is a client of its own; None where an earlier version
         has not recorded it."""
@@ -155,9 +160,19 @@ class TokenStore:
                 self.header.splits[name],
                 self.vocabulary_size,
                 self.special_tokens,
-                self.has_completions,
+                self.header.has_prompts(name),
+                self.item_sequences,
             )
         return self._splits[name]
+
+
+def refuse_item_sequences(store: TokenStore, doing: str) -> None:
+    """Refuse sequences of items, as a ConfigurationError, where they would be taken for texts."""
+    if store.item_sequences:
+        raise ConfigurationError(
+            f"{store.path}: has sequences of items, which {doing} would take for texts; give data that was imported as "
+            "texts"
+        )
 
 
 class _Columns(NamedTuple):
@@ -175,7 +190,8 @@ class ClientSplit:
 
     The path is that of an Arrow IPC file with the columns `client_id` and `examples`; the vocabulary's size sets the
     width of the values; `completions` says whether each example is a prompt and what completes it, with the column
-    `prompt_lengths`. Raises DataError where the file is not such an Arrow file.
+    `prompt_lengths`; `item_sequences` that sequences are the last of an example's tokens, and do not end. Raises
+    DataError where the file is not such an Arrow file.
     """
 
     def __init__(
@@ -185,11 +201,13 @@ class ClientSplit:
         vocabulary_size: int,
         special_tokens: SpecialTokens = OWN,
         completions: bool = False,
+        item_sequences: bool = False,
     ) -> None:
         self.path = path
         self.special_tokens = special_tokens
         self.header = header
         self.has_completions = completions
+        self.item_sequences = item_sequences
         self._first = np.concatenate([[0], np.cumsum(header.batch_clients, dtype=np.int64)]).tolist()
         self._reader = self._read(lambda: pa.ipc.open_file(pa.memory_map(str(path))))
         if self._reader.schema != schema(vocabulary_size, completions):
@@ -239,13 +257,13 @@ class ClientSplit:
 
     def sequences(self, index: int, length: int, rows: NDArray[np.integer] | None = None) -> NDArray[np.int32]:
         """Return a client's examples as `padded_sequences` makes them."""
-        return padded_sequences(self.client(index), length, rows, self.special_tokens)
+        return padded_sequences(self.client(index), length, rows, self.special_tokens, self.item_sequences)
 
     def completion_starts(
         self, index: int, length: int, rows: NDArray[np.integer] | None = None
     ) -> NDArray[np.int32] | None:
         """Say where completions begin in the same sequences; None where the store has no prompts."""
-        return completion_starts(self.client(index), length, rows)
+        return completion_starts(self.client(index), length, rows, self.item_sequences)
 
     def fingerprint(self) -> str:
         """Read everything, and make the fingerprint of all clients."""

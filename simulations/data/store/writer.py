@@ -46,7 +46,8 @@ class StoreWriter:
     block ends. When the block raises, the temporary directory is removed; when the process dies, the destination is as
     it was. Parameters, JSON-able, and where the vocabulary comes from are kept in the store's header. A record batch is
     closed when it has `batch_clients` clients or `batch_bytes` bytes of tokens. With `completions`, each example is a
-    prompt and what completes it.
+    prompt and what completes it. With `item_sequences`, each client is a user with one sequence of items, and in all
+    splits: those of heldout and test are a history, and the item after it.
 
     Raises DataError where there is something at `path` that may not be replaced, DiskError where the disk refuses.
     """
@@ -63,13 +64,22 @@ class StoreWriter:
         vocabulary_origin: VocabularyOrigin = UNKNOWN,
         completions: bool = False,
         without_users: bool = False,
+        item_sequences: bool = False,
     ) -> None:
         self.path = Path(os.path.abspath(path))
-        self._source = source
         self._tokenizer = tokenizer
-        self._parameters = dict(parameters or {})
-        self._vocabulary_origin = vocabulary_origin
-        self._completions, self._without_users = completions, without_users
+        # Completed when the store is; until then it says what splits have.
+        self._header = StoreHeader(
+            source,
+            tokenizer.vocabulary_size,
+            tokenizer.fingerprint,
+            {},
+            parameters=dict(parameters or {}),
+            vocabulary_origin=vocabulary_origin,
+            completions=completions,
+            without_users=without_users,
+            item_sequences=item_sequences,
+        )
         self._overwrite = overwrite
         self._bounds = (batch_clients, batch_bytes)
         self._skipped = SkippedCounts()
@@ -107,7 +117,7 @@ class StoreWriter:
                     self._directory / split_file(name),
                     self._tokenizer.vocabulary_size,
                     *self._bounds,
-                    completions=self._completions,
+                    completions=self._header.has_prompts(name),
                 )
                 for name in SPLITS
             }
@@ -124,8 +134,8 @@ class StoreWriter:
         store of completions, how many of each example's tokens are its prompt.
 
         A client is unique in its split, since it is the unit that privacy protects, and one in heldout is in no other
-        split. Raises DataError where the client is there already, DiskError where the disk refuses, ValueError where
-        the split does not exist or a token is outside the vocabulary.
+        split, unless of sequences of items. Raises DataError where the client is there already, DiskError where the
+        disk refuses, ValueError where the split does not exist or a token is outside the vocabulary.
         """
         if split not in self._splits:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")
@@ -136,7 +146,7 @@ class StoreWriter:
     def append(self, split: str, path: Path) -> None:
         """Append the clients of a file that a `SplitWriter` with the same tokenizer wrote; raises as `add` does."""
         with disk_errors(self.path), pa.memory_map(str(path)) as file:
-            for batch in _batches(path, file, self._tokenizer.vocabulary_size, self._completions):
+            for batch in _batches(path, file, self._tokenizer.vocabulary_size, self._header.has_prompts(split)):
                 for client_id in batch.column(0).to_pylist():
                     self._check_new(split, client_id)
                 self._splits[split].append(batch)
@@ -144,7 +154,7 @@ class StoreWriter:
     def _check_new(self, split: str, client_id: str) -> None:
         # A user's text may be divided by time into train and test, but nobody who is held out may be trained on.
         found = self._client_ids.setdefault(client_id, frozenset())
-        if split in found or (found and "heldout" in (split, *found)):
+        if split in found or (found and "heldout" in (split, *found) and not self._header.item_sequences):
             raise DataError(
                 f"client {client_id!r} occurs twice ({', '.join(sorted({*found, split}))}), expected one record for "
                 "each client. Join its records before the import."
@@ -173,22 +183,16 @@ class StoreWriter:
         vocabulary_size = self._tokenizer.vocabulary_size
         for name, header in headers.items():
             path = self._directory / split_file(name)
-            written = ClientSplit(path, header, vocabulary_size, completions=self._completions)
+            written = ClientSplit(path, header, vocabulary_size, completions=self._header.has_prompts(name))
             headers[name] = replace(header, sha256=written.fingerprint())
         self._tokenizer.save(self._directory / TOKENIZER_FILE)
         write_header(
             self._directory,
-            StoreHeader(
-                source=self._source,
-                vocabulary_size=vocabulary_size,
-                tokenizer_fingerprint=self._tokenizer.fingerprint,
+            replace(
+                self._header,
                 splits=headers,
                 skipped=self._skipped.as_dict(),
                 first_skipped=self._skipped.first_places(),
-                parameters=self._parameters,
-                vocabulary_origin=self._vocabulary_origin,
-                completions=self._completions,
-                without_users=self._without_users,
             ),
         )
         for file in sorted(self._directory.iterdir()):

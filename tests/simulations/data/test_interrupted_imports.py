@@ -11,7 +11,7 @@ import time
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.simulations.data import importing
+from fedlm.simulations.data import import_stages, importing
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources import jsonl
@@ -24,7 +24,7 @@ SETTINGS = ImportSettings(vocabulary_size=60)
 
 COMMAND = """
 import functools, sys
-from fedlm.simulations.data import importing
+from fedlm.simulations.data import import_stages, importing
 from fedlm.simulations.data.sources import jsonl
 from fedlm.commands.cli import main
 importing.ENCODE_BYTES = 4000
@@ -165,7 +165,7 @@ def test_a_killed_worker_is_named(messages, tmp_path):
 
 
 def test_one_import_at_a_time(messages, tmp_path, monkeypatch):
-    monkeypatch.setattr(importing, "run_lock", functools.partial(importing.run_lock, wait_seconds=0))
+    monkeypatch.setattr(import_stages, "run_lock", functools.partial(import_stages.run_lock, wait_seconds=0))
 
     def import_again(*step):
         with pytest.raises(ConfigurationError, match="another process is running there"):

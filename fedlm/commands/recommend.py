@@ -1,0 +1,67 @@
+"""`fedlm recommend`: items that the model of a run expects next."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from fedlm.commands.data_sample import printable
+from fedlm.commands.options import read_options, set_up_devices
+from fedlm.fl_core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendCommand:
+    """Let the model of a run recommend items to users, by their histories.
+
+    The run, federated or central, is one on data of `fedlm data import recommendation`. Of a private run the newest
+    released checkpoint is used, and what the run states of its privacy is said once. It says nothing of the histories
+    that are given here, which the model only reads.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    user_history: tuple[str, ...] | None = None
+    """Items that a user has met, in the order of time; none for a user of whom nothing is known."""
+    histories: Path | None = None
+    """File of histories, one a line, items with spaces between; where it ends in .jsonl, the list items of each
+    line."""
+    top: int = 10
+    """Items to recommend for each history."""
+    keep_history: bool = False
+    """Recommend items of the history, too."""
+    data: Path | None = None
+    """Folder of the run's data set, which has the names of the items, if it was moved."""
+    json: bool = False
+    """Print JSON Lines: one of the run and its privacy, then one of each history, with its items and their logits, the
+    model's scores, best first."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm recommend`."""
+    command = read_options(RecommendCommand, argv, "fedlm recommend")
+    from fedlm.simulations.evaluation.recommendation.recommending import read_histories, recommend
+
+    histories = [] if command.user_history is None else [list(command.user_history)]
+    histories += read_histories(command.histories) if command.histories else []
+    if not histories:
+        raise ConfigurationError("there is no history; give --user-history ITEM ... or --histories FILE")
+    set_up_devices(1)
+    from fedlm.fl_core.runs.initial_parameters import stated_privacy
+    from fedlm.simulations.evaluation.trained_models import open_model
+
+    trained = open_model(command.run, command.data)
+    found = recommend(trained, histories, command.top, command.keep_history)
+    privacy = stated_privacy(command.run)
+    if command.json:
+        print(json.dumps({"run": str(command.run), "privacy": privacy}))
+        for history, items in zip(histories, found, strict=True):
+            recommended = [{"item": item, "logit": logit} for item, logit in items]
+            print(json.dumps({"history": history, "recommended": recommended}))
+        return 0
+    print(f"privacy: {privacy}", file=sys.stderr, flush=True)
+    for items in found:
+        print(printable(" ".join(item for item, _ in items)))
+    return 0

@@ -1,0 +1,1 @@
+"""Scoring recommendations: where held-out items stand among the others."""

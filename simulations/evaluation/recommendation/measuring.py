@@ -1,0 +1,190 @@
+"""Measuring what a run's model recommends, on the held-out items of a store of item sequences."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.runs.initial_parameters import stated_privacy
+from fedlm.models.precision import precision_scope
+from fedlm.simulations.data.describing.description import count_split
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.evaluation.client_evaluation import Evaluation, Observer
+from fedlm.simulations.evaluation.client_scores import write_table
+from fedlm.simulations.evaluation.recommendation.metrics import TIES, describe_ranking
+from fedlm.simulations.evaluation.recommendation.ranking import (
+    FIRST_ITEM,
+    Ranked,
+    Scorer,
+    model_scorer,
+    popularity_scorer,
+    rank_users,
+)
+from fedlm.simulations.evaluation.trained_models import NOT_COVERED, TrainedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingSettings:
+    """How recommendations are scored, where a run's data is one of recommendation."""
+
+    top_k: tuple[int, ...] | None = None
+    """Each k of HIT@k, NDCG@k and coverage@k; 1, 5, 10 and 20 where it is not given."""
+    sampled_negatives: int | None = None
+    """Rank a user's held-out item among so many others, drawn uniformly without replacement from those that the user
+    has not met; among all items of the catalogue where it is not given. Scores of the two kinds cannot be compared."""
+    keep_history: bool = False
+    """Rank items that the user has met before as well, which are left out otherwise."""
+    negatives_seed: int = 0
+    """Seed of the draw."""
+
+    def __post_init__(self) -> None:
+        check_value_types(self)
+        for name, values in (("top_k", self.top_k or ()), ("sampled_negatives", (self.sampled_negatives,))):
+            for value in values:
+                if value is not None and value < 1:
+                    raise ConfigurationError(f"{name} is {value}, but must be at least 1")
+        if self.top_k == ():
+            raise ConfigurationError("top_k is empty; leave it out, or give numbers")
+        if self.negatives_seed < 0:
+            raise ConfigurationError(f"negatives_seed is {self.negatives_seed}, but must not be negative")
+
+    @property
+    def cut_offs(self) -> tuple[int, ...]:
+        """Each k, ascending."""
+        return tuple(sorted(set(self.top_k or (1, 5, 10, 20))))
+
+    def describe(self) -> dict[str, Any]:
+        """Say in words how items are ranked; JSON-able."""
+        others = f"{self.sampled_negatives} others, drawn uniformly without replacement (seed {self.negatives_seed})"
+        return {
+            "candidates": "all items" if self.sampled_negatives is None else f"the held-out item and {others}",
+            "history": "items of the user's history are candidates"
+            if self.keep_history
+            else "items of the user's history are left out, but for the held-out one",
+            "ties": TIES,
+            "coverage": "of the catalogue, by the k best of all items for each user",
+            "sampled_negatives": self.sampled_negatives,
+            "keep_history": self.keep_history,
+        }
+
+
+def measure_ranking(
+    run: TrainedModel,
+    split: str,
+    settings: RankingSettings,
+    max_users: int | None = None,
+    observe: Observer = lambda done, total: None,
+) -> Evaluation:
+    """Score what a run's model recommends to users of heldout or test after their histories.
+
+    Args:
+      split: heldout or test.
+      max_users: users to score at most, chosen at random but always the same; all where None.
+
+    Returns:
+      A JSON-able summary and a table with a row a user. Raises DataError where the split has no user.
+    """
+    users = choose_users(run.store, split, max_users)
+    with precision_scope(run.precision):
+        scorer = model_scorer(run.model, run.params)
+        found, columns = score_ranking(scorer, run.store, split, users, run.settings["length"], settings, observe)
+    about = {"model": run.settings["model"], "steps": run.steps, "experiment": run.settings}
+    return Evaluation(about | found, columns)
+
+
+def score_ranking(
+    scorer: Scorer,
+    store: TokenStore,
+    split: str,
+    users: NDArray[np.integer],
+    length: int,
+    settings: RankingSettings,
+    observe: Observer = lambda done, total: None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Score anything that scores items, and popularity beside it.
+
+    Args:
+      scorer: see `fedlm.simulations.evaluation.recommendation.ranking`.
+      store: of item sequences.
+      split: heldout or test.
+      users: integer [users], numbers of the split's.
+      length: tokens that are read of each user.
+
+    Returns:
+      A JSON-able summary, and the columns of a table with a row a user.
+    """
+    interactions = count_split(store.split("train"), store.vocabulary_size).tokens
+    clients, top_k = store.split(split), settings.cut_offs
+    found, columns = {}, {}
+    for name, those, watch in (
+        ("model", scorer, observe),
+        ("popularity", popularity_scorer(interactions), lambda done, total: None),
+    ):
+        ranked = rank_users(
+            those,
+            clients,
+            users,
+            length,
+            store.vocabulary_size,
+            top_k[-1],
+            settings.sampled_negatives,
+            settings.keep_history,
+            settings.negatives_seed,
+            watch,
+        )
+        found[name] = _describe(ranked, interactions, top_k)
+        if name == "model":
+            columns = {
+                "client_id": [clients.client_id(user) for user in users.tolist()],
+                "item": [store.tokenizer.decode([item]) for item in ranked.targets.tolist()],
+                "interactions": interactions[ranked.targets],
+                **ranked.places._asdict(),
+            }
+    summary = {
+        "split": split,
+        "users_scored": len(users),
+        "users_in_split": clients.num_clients,
+        "items": store.vocabulary_size - FIRST_ITEM,
+        "items_in_training": int(np.count_nonzero(interactions[FIRST_ITEM:])),
+        "ranking": settings.describe(),
+        **found["model"],
+        "popularity_baseline": found["popularity"],
+    }
+    return summary, columns
+
+
+def choose_users(store: TokenStore, split: str, max_users: int | None) -> NDArray[np.int64]:
+    """Choose users of a split, or at most so many, at random but always the same: int64 [users], ascending. Raises
+    DataError where there is none."""
+    if split == "train":
+        raise ConfigurationError(f"split is train, but {store.path} has no held-out items there; give heldout or test")
+    number = store.split(split).num_clients
+    if not number:
+        raise DataError(f"{store.path}: split {split} has no user; choose another split")
+    return np.sort(np.random.default_rng(0).permutation(number)[:max_users])
+
+
+def write_ranking(directory: Path, found: Evaluation) -> tuple[Path, dict[str, Any]]:
+    """Write `evaluation_SPLIT.json` and, with a row a user, `evaluation_SPLIT.parquet` into a run's folder; returns the
+    first's path and content, which says what the run states of its privacy, too."""
+    path = directory / f"evaluation_{found.summary['split']}.json"
+    record = found.summary | {"privacy": stated_privacy(directory), "privacy_of_these_numbers": NOT_COVERED}
+    write_table(path.with_suffix(".parquet"), found.columns)
+    write_atomically(path, json.dumps(record, indent=2) + "\n")
+    return path, record
+
+
+def _describe(ranked: Ranked, interactions: NDArray[np.int64], top_k: Sequence[int]) -> dict[str, Any]:
+    described = describe_ranking(ranked.places, ranked.targets - FIRST_ITEM, interactions[FIRST_ITEM:], top_k)
+    for k in top_k:
+        shown = np.unique(ranked.top[:, :k])
+        share = int((shown >= FIRST_ITEM).sum()) / (len(interactions) - FIRST_ITEM)
+        described["scores"][f"coverage@{k}"] = {"value": share, "standard_error": None}
+    return described

@@ -1,0 +1,137 @@
+"""Recommendation from a file of interactions to a score, as it is typed."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fedlm.models.special_tokens import BOS_ID, OOV_ID, PAD_ID
+from fedlm.simulations.evaluation.trained_models import open_model
+from tests.simulations.data.recommendation.item_stores import made_up_sequences, write_pairs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, fedlm_here):
+    folder = tmp_path_factory.mktemp("recommendation")
+    write_pairs(folder / "pairs.txt", made_up_sequences(60, 15))
+    done = fedlm_here(
+        *("data", "import", "recommendation", "pairs.txt", "--format", "pairs", "--min-interactions", 2),
+        *("--workers", 1, "--out", "items"),
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def simulated(folder, fedlm_here):
+    done = fedlm_here(
+        *("simulate", "--model", "transformer_tiny", "--data", "items", "--rounds", 1, "--cohort-size", 20),
+        *("--length", 8, "--out", "federated"),
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "federated"
+
+
+@pytest.fixture(scope="module")
+def pretrained(folder, fedlm_here):
+    done = fedlm_here(
+        *("pretrain", "--model", "cifg_tiny", "--data", "items", "--steps", 2, "--batch-size", 8, "--length", 8),
+        *("--noise-multiplier", 1.0, "--microbatch-size", 8, "--out", "central"),
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "central"
+
+
+def test_a_federated_run_is_scored_by_ranking(folder, simulated, fedlm_here):
+    done = fedlm_here("evaluate", simulated, "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found == json.loads((simulated / "evaluation_test.json").read_text())
+    table = pq.read_table(simulated / "evaluation_test.parquet").to_pydict()
+    assert len(table["client_id"]) == found["users_scored"] == found["users_in_split"]
+    assert set(found["scores"]) == {f"{name}@{k}" for name in ("hit", "ndcg", "coverage") for k in (1, 5, 10, 20)}
+    assert 0 < found["scores"]["hit@10"]["value"] <= 1
+    assert found["ranking"]["candidates"] == "all items"
+    assert found["privacy"].startswith("NOT PRIVATE")
+    assert (
+        found["popularity_baseline"]["scores"]["hit@10"]["value"]
+        > found["popularity_baseline"]["scores"]["hit@1"]["value"]
+    )
+
+
+def test_a_private_central_run_is_scored_by_ranking(folder, pretrained, fedlm_here):
+    done = fedlm_here(
+        *("evaluate", pretrained, "--split", "heldout", "--top-k", 3, "--sampled-negatives", 4, "--out", "scores.json"),
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "4 others, drawn uniformly without replacement (seed 0)" in done.stdout
+    assert "hit@3" in done.stdout
+    found = json.loads((folder / "scores.json").read_text())
+    assert set(found["scores"]) == {"hit@3", "ndcg@3", "coverage@3"}
+    # The catalogue was made of the interactions, and the statement says what that means.
+    assert "VOCABULARY NOT COVERED" in found["privacy"]
+    assert "all items of one user" in found["privacy"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--split", "train"), "split is train, but"),
+        (("--personalize",), "personalize does nothing for data of recommendation"),
+        (("--top-k", 0), "top_k is 0, but must be at least 1"),
+        (("--tasks", "arc_easy", "--keep-history"), "keep_history is about clients"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(folder, simulated, fedlm_here, options, message):
+    done = fedlm_here("evaluate", simulated, *options, cwd=folder)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_items_are_described_and_sampled(folder, fedlm_here):
+    described = fedlm_here("data", "describe", "items", cwd=folder)
+    assert "one sequence of items a user" in described.stdout
+    sampled = fedlm_here("data", "sample", "items", "--split", "test", cwd=folder)
+    assert "item" in sampled.stdout
+
+
+def test_a_run_recommends_what_its_ranking_ranks_first(folder, simulated, fedlm_here):
+    (folder / "histories.txt").write_text(
+        "item1 item2\n\nitem3 item1 item2 item4 item1 item2 item4 item1 item2 item5\n"
+    )
+    done = fedlm_here("recommend", simulated, "--histories", "histories.txt", "--top", 4, "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    about, *found = map(json.loads, done.stdout.splitlines())
+    assert about["privacy"].startswith("NOT PRIVATE")
+    assert [record["history"] for record in found][:2] == [["item1", "item2"], []]
+    run = open_model(simulated, folder / "items")
+    known = [[int(run.store.tokenizer.encode_batch([item])[0][0]) for item in record["history"]] for record in found]
+    tokens = np.array([([BOS_ID, *ids[-7:]] + [PAD_ID] * 7)[:8] for ids in known])
+    all_logits = np.array(run.model.apply(run.params, jnp.array(tokens)))
+    for record, ids, of_tokens in zip(found, known, all_logits, strict=True):
+        logits = of_tokens[min(len(ids), 7)]
+        logits[: OOV_ID + 1] = logits[ids] = -np.inf
+        best = np.argsort(-logits)[:4]
+        assert [pair["item"] for pair in record["recommended"]] == [run.store.tokenizer.decode([id_]) for id_ in best]
+        assert np.allclose([pair["logit"] for pair in record["recommended"]], logits[best], atol=1e-4)
+
+
+def test_a_history_on_the_line_and_one_of_unknown_items(folder, pretrained, fedlm_here):
+    done = fedlm_here("recommend", pretrained, "--user-history", "item1", "item2", "--top", 99, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    items = done.stdout.split()
+    assert len(items) == len(set(items)) == 13, "all but those of the history"
+    assert "epsilon" in done.stderr
+    everything = fedlm_here("recommend", pretrained, "--user-history", "--top", 99, cwd=folder)
+    assert len(everything.stdout.split()) == 15
+    unknown = fedlm_here("recommend", pretrained, "--user-history", "item1", "soap", cwd=folder)
+    assert unknown.returncode == 2
+    assert "has no item 'soap'" in unknown.stderr
+    nothing = fedlm_here("recommend", pretrained, cwd=folder)
+    assert "there is no history" in nothing.stderr

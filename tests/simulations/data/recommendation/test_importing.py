@@ -1,0 +1,334 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.models.special_tokens import BOS_ID, OOV_ID, PAD_ID
+from fedlm.simulations.data.describing.description import describe
+from fedlm.simulations.data.exports.exporting import export_store
+from fedlm.simulations.data.federated_data import StoredData, evaluation_batches
+from fedlm.simulations.data.grouping import client_digest
+from fedlm.simulations.data.recommendation.importing import RecommendationSettings, import_recommendation
+from fedlm.simulations.data.sources.interactions import Interactions
+from fedlm.simulations.data.splits import SPLITS, split_of
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.pretraining.privacy_units import open_units
+from tests.simulations.data.recommendation.item_stores import (
+    import_sequences,
+    made_up_sequences,
+    read_sequences,
+    write_pairs,
+)
+
+VIDEO = Path(__file__).parents[5] / "shared/data/recommendation/Video.txt"
+SEQUENCES = made_up_sequences()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return import_sequences(tmp_path_factory.mktemp("items"), SEQUENCES)
+
+
+def test_the_last_two_items_are_held_out(store):
+    long = {user: items for user, items in SEQUENCES.items() if len(items) >= 3}
+    short = {user: items for user, items in SEQUENCES.items() if len(items) < 3}
+    assert long
+    assert short
+    assert read_sequences(store, "train") == short | {user: items[:-2] for user, items in long.items()}
+    assert read_sequences(store, "heldout") == {user: items[:-1] for user, items in long.items()}
+    assert read_sequences(store, "test") == long
+    for split in ("heldout", "test"):
+        clients = store.split(split)
+        for user in range(clients.num_clients):
+            examples = clients.client(user)
+            assert examples.prompt_lengths.tolist() == [examples.num_tokens - 1]
+    for split in SPLITS:
+        ids = store.split(split).client_ids
+        assert ids == sorted(ids, key=client_digest)
+
+
+def test_without_a_validation_item_one_item_is_held_out(tmp_path):
+    store = import_sequences(tmp_path, SEQUENCES, validation_item=False, seed=3)
+    long = {user: items for user, items in SEQUENCES.items() if len(items) >= 2}
+    assert read_sequences(store, "train") == {
+        user: items[:-1] if user in long else items for user, items in SEQUENCES.items()
+    }
+    heldout = {user for user in long if split_of(user, 3) == "heldout"}
+    assert heldout
+    assert read_sequences(store, "heldout") == {user: long[user] for user in heldout}
+    assert read_sequences(store, "test") == {user: items for user, items in long.items() if user not in heldout}
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 30])
+def test_federated_and_central_training_read_the_last_items_and_no_held_out_one(store, tmp_path, length):
+    split = store.split("train")
+    clients = StoredData(split, length)
+    units = open_units(store, "train", length, "example", "none", 1, 0, tmp_path)
+    users = open_units(store, "train", length, "user", "none", 1, 0, tmp_path)
+    everyone = np.arange(split.num_clients)
+    central, weight = units.sequences(everyone)
+    assert weight.tolist() == [[1.0]] * len(everyone)
+    assert np.array_equal(users.sequences(everyone)[0], central)
+    for user, name in enumerate(split.client_ids):
+        items = SEQUENCES[name]
+        items = items[:-2] if len(items) >= 3 else items
+        expected = [BOS_ID, *(token(store, item) for item in items[-length:])]
+        expected += [PAD_ID] * (length + 1 - len(expected))
+        assert clients.sequences(user).tolist() == [expected]
+        assert central[user].tolist() == [expected]
+    assert not clients.has_completions
+    assert "all items of one user" in units.unit
+    assert units.noun == users.noun == "user"
+
+
+@pytest.mark.parametrize("length", [1, 3, 30])
+def test_only_the_held_out_item_is_scored(store, length):
+    names = store.split("test").client_ids
+    for batch in evaluation_batches(StoredData(store.split("test"), length), length, 7):
+        for row, targets in zip(batch.tokens, np.asarray(batch.targets), strict=True):
+            if row[0] == PAD_ID:
+                continue
+            # Which user it is the items say.
+            found = [store.tokenizer.decode([item]) for item in row[1:] if item != PAD_ID]
+            assert any(SEQUENCES[name][-length:] == found for name in names)
+            assert [target for target in targets if target != PAD_ID] == [row[len(found)]]
+
+
+def token(store, item):
+    return int(store.tokenizer.encode_batch([item])[0][0])
+
+
+def test_items_are_the_words_of_the_vocabulary(store):
+    items = {item for sequence in SEQUENCES.values() for item in sequence}
+    assert store.vocabulary_size == len(items) + OOV_ID + 1
+    assert sorted(token(store, item) for item in items) == list(range(OOV_ID + 1, store.vocabulary_size))
+    assert token(store, "no item") == OOV_ID
+    assert token(store, "[PAD]") == OOV_ID
+    assert token(store, "item1 item2") == OOV_ID
+    assert not store.vocabulary_origin.covered
+    assert store.header.source == "recommendation"
+
+
+def in_all_forms(folder, names):
+    """Write the same interactions in every form; returns the sources."""
+    sequences = made_up_sequences(12)
+    sequences = {
+        str(1 + int(user[4:])): [str(100 + int(item[4:])) for item in items] for user, items in sequences.items()
+    }
+    rows = [(user, item, 5 * place) for user, items in sequences.items() for place, item in enumerate(items)]
+    rng = np.random.default_rng(1)
+    mixed = [rows[index] for index in rng.permutation(len(rows))]
+    write_pairs(folder / "pairs.txt", sequences)
+    (folder / "ratings.dat").write_text("".join(f"{user}::{item}::3::{time}\n" for user, item, time in mixed))
+    (folder / "u.data").write_text("".join(f"{user}\t{item}\t3\t{time}\n" for user, item, time in mixed))
+    lines = [f"{user},{item},3.5,{time}\n" for user, item, time in mixed]
+    (folder / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + "".join(lines))
+    (folder / "table.tsv").write_text("who\twhat\twhen\n" + "".join(f"{u}\t{i}\t{t}\n" for u, i, t in mixed))
+    records = [{"reviewerID": user, "asin": item, "unixReviewTime": time} for user, item, time in mixed]
+    (folder / "reviews.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    columns = {name: pa.array([int(row[place]) for row in mixed]) for place, name in enumerate(names)}
+    pq.write_table(pa.table(columns), folder / "table.parquet")
+    named = dict(zip(("user", "item", "time"), names, strict=True))
+    return sequences, {
+        "pairs.txt": {"format": "pairs"},
+        "ratings.dat": {"format": "movielens"},
+        "u.data": {"format": "movielens"},
+        "ratings.csv": {"format": "movielens"},
+        "table.tsv": {"format": "csv", "delimiter": "\\t", **named},
+        "reviews.jsonl": {"format": "jsonl", "user": "reviewerID", "item": "asin", "time": "unixReviewTime"},
+        "table.parquet": {"format": "parquet", **named},
+    }
+
+
+def test_all_forms_give_the_same_store(tmp_path):
+    sequences, forms = in_all_forms(tmp_path, ("who", "what", "when"))
+    stores = {}
+    for file, options in forms.items():
+        out = tmp_path / f"{file}-store"
+        settings = RecommendationSettings(min_interactions=2)
+        import_recommendation(Interactions((tmp_path / file,), **options), out, settings, workers=1)
+        stores[file] = TokenStore.open(out)
+    expected = stores["pairs.txt"]
+    assert set(read_sequences(expected, "train")) <= set(sequences)
+    for store in stores.values():
+        assert store.contents == expected.contents
+        for split in SPLITS:
+            assert store.split(split).fingerprint() == expected.split(split).fingerprint()
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    sequences = {"a": ["x", "y", "z"], "b": ["x", "y", "x"], "c": ["y"], "d": ["y", "w"]}
+    once = import_sequences(tmp_path / "once", sequences, min_interactions=2, filter="once")
+    # One item of d is left, and one of a's is not; d is trained on all the same.
+    assert read_sequences(once, "train") == {"a": ["x", "y"], "b": ["x"], "d": ["y"]}
+    assert once.header.skipped == {"item with fewer than 2 interactions": 2, "user with fewer than 2 interactions": 1}
+    assert once.header.first_skipped["user with fewer than 2 interactions"] == "user 'c'"
+    core = import_sequences(tmp_path / "core", sequences, min_interactions=2)
+    assert read_sequences(core, "train") == {"a": ["x", "y"], "b": ["x"]}
+    assert core.header.skipped == {
+        "item with fewer than 2 interactions": 2,
+        "user with fewer than 2 interactions": 1,
+        "user with fewer than 2 interactions after others were left out": 1,
+    }
+    users = import_sequences(tmp_path / "users", sequences, min_interactions=2, filter="users")
+    assert read_sequences(users, "test") == {"a": ["x", "y", "z"], "b": ["x", "y", "x"]}
+    assert read_sequences(users, "train") == {"a": ["x"], "b": ["x"], "d": ["y", "w"]}
+
+
+def test_a_given_catalogue_says_which_items_there_are(tmp_path):
+    sequences = {"a": ["x", "y", "z"], "b": ["x", "q", "y", "x"], "c": ["q", "x"]}
+    (tmp_path / "items.txt").write_text("unseen\nx\ny\nz\n")
+    store = import_sequences(
+        tmp_path / "given", sequences, catalogue=tmp_path / "items.txt", vocabulary_origin="public", min_interactions=2
+    )
+    assert [store.tokenizer.decode([id_]) for id_ in range(OOV_ID + 1, store.vocabulary_size)] == [
+        "unseen",
+        "x",
+        "y",
+        "z",
+    ]
+    assert store.vocabulary_origin.kind == "public"
+    assert store.vocabulary_origin.covered
+    assert read_sequences(store, "test") == {"a": ["x", "y", "z"], "b": ["x", "y", "x"]}
+    assert set(read_sequences(store, "train")) == {"a", "b"}
+    assert store.header.skipped["interaction with an item that the catalogue has not"] == 2
+    again = import_sequences(tmp_path / "again", sequences, catalogue=store.path / "tokenizer.json")
+    assert again.fingerprint == store.fingerprint
+    assert again.vocabulary_origin.kind == "public"
+
+
+def test_a_user_s_sequence_depends_on_no_other_user_where_a_catalogue_is_given(tmp_path):
+    (tmp_path / "items.txt").write_text("".join(f"item{number}\n" for number in range(12)))
+    settings = {"catalogue": tmp_path / "items.txt", "min_interactions": 4}
+    everyone = import_sequences(tmp_path / "everyone", SEQUENCES, **settings)
+    longest = max(SEQUENCES, key=lambda user: len(SEQUENCES[user]))
+    others = {user: items for user, items in SEQUENCES.items() if user != longest}
+    without = import_sequences(tmp_path / "without", others, **settings)
+    for split in SPLITS:
+        found = read_sequences(everyone, split)
+        assert found.pop(longest)
+        assert read_sequences(without, split) == found
+
+
+def test_a_private_catalogue_is_covered(tmp_path):
+    sequences = {f"user{user}": ["x", "y", f"own{user}", "x"] for user in range(400)}
+    store = import_sequences(
+        tmp_path, sequences, vocabulary_epsilon=20.0, vocabulary_delta=1e-3, vocabulary_words_per_client=3
+    )
+    # That a user's own item is chosen has a probability of 1e-3 at most, of the 400 together 0.4 at the very most; the
+    # noise here is far below that.
+    found = {store.tokenizer.decode([id_]) for id_ in range(OOV_ID + 1, store.vocabulary_size)}
+    assert {"x", "y"} <= found
+    assert store.vocabulary_origin.kind == "private"
+    assert store.vocabulary_origin.private.epsilon <= 20.0
+
+
+def test_interrupted_imports_go_on(tmp_path, monkeypatch):
+    from fedlm.simulations.data.recommendation import importing
+
+    source = Interactions((write_pairs(tmp_path / "pairs.txt", SEQUENCES),), format="pairs")
+    settings = RecommendationSettings(min_interactions=1)
+
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importing, "_write", stop)
+        with pytest.raises(KeyboardInterrupt):
+            import_recommendation(source, tmp_path / "store", settings, workers=1)
+    assert not (tmp_path / "store").exists()
+    phases = []
+    import_recommendation(
+        source, tmp_path / "store", settings, workers=1, progress=lambda phase, *_: phases.append(phase)
+    )
+    assert set(phases) == {"write"}, "what was read is not read again"
+    assert not list(tmp_path.glob(".store*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_interactions": 0}, "min_interactions is 0, but must be at least 1"),
+        ({"vocabulary_origin": "public"}, "but no catalogue is given"),
+        ({"vocabulary_epsilon": 1.0}, "vocabulary_delta is not given"),
+        ({"catalogue": Path("items.txt"), "filter": "once"}, "leave filter out"),
+        (
+            {"catalogue": Path("items.txt"), "vocabulary_epsilon": 1.0, "vocabulary_delta": 1e-5},
+            "catalogue gives one",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ConfigurationError, match=message):
+        RecommendationSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("a x\nb y z\n", {"format": "pairs"}, "line 2: found 3 fields, expected two"),
+        ("1::2::3::4\n1::2::3\n", {"format": "movielens"}, "line 2: found '1::2::3', expected user::item"),
+        ("1::2::3::noon\n", {"format": "movielens"}, "line 1: found '1::2::3::noon'"),
+        ("who,item\n1,2\n", {"format": "csv"}, "has no field 'user'.*--user, --item and --time"),
+        ("user,item\n1,\n", {"format": "csv"}, "found no interaction to import. Left out: 1 times row without item"),
+        ('{"user": 1, "item": [2]}\n', {"format": "jsonl"}, "'item' is .2., expected a string or a whole number"),
+        ("a x\na y\n", {"format": "pairs"}, "no user and no item has 5 interactions"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, content, options, message):
+    (tmp_path / "file").write_text(content)
+    with pytest.raises(DataError, match=message):
+        import_recommendation(Interactions((tmp_path / "file",), **options), tmp_path / "store", workers=1)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x\n\ny\n", "line 2: found '', expected the name"),
+        ("x\ny\nx\n", "line 3: found 'x' a second time, first in line 1"),
+        ("[EOS]\n", "line 1: found '.EOS.'"),
+        ("", "line 1: found ''"),
+    ],
+)
+def test_bad_catalogues_are_refused(tmp_path, content, message):
+    (tmp_path / "items.txt").write_text(content)
+    with pytest.raises(DataError, match=message):
+        import_sequences(tmp_path / "store", SEQUENCES, catalogue=tmp_path / "items.txt")
+
+
+def test_options_that_do_nothing_are_refused():
+    with pytest.raises(ConfigurationError, match="time names the field of a table"):
+        Interactions((Path("file"),), format="pairs", time="when")
+    with pytest.raises(ConfigurationError, match="delimiter does nothing"):
+        Interactions((Path("file"),), format="jsonl", delimiter=";")
+
+
+def test_stores_of_items_are_described_and_exported(store, tmp_path):
+    description = describe(store)
+    assert description["item_sequences"]
+    assert description["splits"]["train"]["examples_per_client"]["max"] == 1
+    export_store(store, "parquet", tmp_path / "items.parquet")
+    rows = pq.read_table(tmp_path / "items.parquet").to_pylist()
+    found = {row["client_id"]: row["text"].split(" ") for row in rows if row["split"] == "test"}
+    assert found == read_sequences(store, "test")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not VIDEO.exists(), reason="needs ../shared/data/recommendation/Video.txt")
+def test_amazon_games_have_their_published_size(tmp_path):
+    source = Interactions((VIDEO,), format="pairs")
+    summary = import_recommendation(source, tmp_path / "games", RecommendationSettings(min_interactions=1))
+    store = TokenStore.open(tmp_path / "games")
+    assert store.vocabulary_size - OOV_ID - 1 == 23_715
+    assert summary.header.splits["train"].clients == 31_013
+    lines = [line.split() for line in VIDEO.read_text().splitlines()]
+    sequences: dict[str, list[str]] = {}
+    for user, item in lines:
+        sequences.setdefault(user, []).append(item)
+    expected = {user: items for user, items in sequences.items() if len(items) >= 3}
+    assert read_sequences(store, "test") == expected

@@ -1,0 +1,160 @@
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.simulation.peers.recommendation_metrics import ITEMS, TOP_K, draw
+from fedlm.models.base import language_model
+from fedlm.models.registry import create_model
+from fedlm.models.special_tokens import BOS_ID
+from fedlm.simulations.evaluation.recommendation import ranking
+from fedlm.simulations.evaluation.recommendation.metrics import Places, describe_ranking, gains, hits
+from fedlm.simulations.evaluation.recommendation.ranking import (
+    FIRST_ITEM,
+    model_scorer,
+    popularity_scorer,
+    rank_users,
+)
+from tests.simulations.data.recommendation.item_stores import import_sequences, made_up_sequences
+
+LENGTH = 6
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return import_sequences(tmp_path_factory.mktemp("items"), made_up_sequences(60, 30))
+
+
+def bigram_scorer(store, seed=0, levels=5):
+    """Scores by the last item alone; of few levels, so that there are ties."""
+    size = store.vocabulary_size
+    table = np.random.default_rng(seed).integers(0, levels, (size, size)).astype(np.float32)
+    model = language_model("bigrams", size, lambda key: jnp.asarray(table), lambda params, tokens: params[tokens])
+    return table, model_scorer(model, jnp.asarray(table))
+
+
+def by_hand(store, split, table, keep_history, negatives=None):
+    """Yield (better, equal, candidates) of each user."""
+    clients = store.split(split)
+    for user in range(clients.num_clients):
+        *history, target = clients.client(user).example(0).tolist()
+        scores = table[history[-1] if LENGTH > 1 else BOS_ID]
+        others = set(range(FIRST_ITEM, store.vocabulary_size)) - {target}
+        if not keep_history:
+            others -= set(history)
+        better = sum(scores[item] > scores[target] for item in others)
+        equal = sum(scores[item] == scores[target] for item in others)
+        yield better, equal, len(others) + 1
+
+
+@pytest.mark.parametrize("split", ["heldout", "test"])
+@pytest.mark.parametrize("keep_history", [True, False])
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_places_are_those_of_a_loop(store, split, keep_history, rows, monkeypatch):
+    monkeypatch.setattr(ranking, "rows_per_device", lambda: rows)
+    table, scorer = bigram_scorer(store)
+    users = np.arange(store.split(split).num_clients)
+    found = rank_users(scorer, store.split(split), users, LENGTH, store.vocabulary_size, 5, None, keep_history)
+    expected = list(by_hand(store, split, table, keep_history))
+    assert list(zip(*found.places, strict=True)) == expected
+    targets = [store.split(split).client(user).example(0)[-1] for user in users]
+    assert found.targets.tolist() == targets
+
+
+def test_the_best_are_never_special_nor_of_the_history(store):
+    table, scorer = bigram_scorer(store, levels=10**6)
+    clients = store.split("test")
+    users = np.arange(clients.num_clients)
+    found = rank_users(scorer, clients, users, LENGTH, store.vocabulary_size, 5)
+    for user in users:
+        history = clients.client(user).example(0)[:-1]
+        scores = table[history[-1]].copy()
+        scores[:FIRST_ITEM] = scores[history] = -1
+        assert found.top[user].tolist() == np.argsort(-scores)[:5].tolist()
+
+
+def test_sampled_negatives_are_items_that_the_user_has_not_met(store):
+    known = np.array([5, 6, 9])
+    size = 14  # items 4 to 13
+    drawn = [ranking._negatives(known, size, 4, 0, user) for user in range(400)]
+    left = {4, 7, 8, 10, 11, 12, 13}
+    assert all(len(set(one.tolist())) == 4 and set(one.tolist()) <= left for one in drawn)
+    counts = np.bincount(np.concatenate(drawn), minlength=size)[sorted(left)]
+    # Each of 7 items is drawn with probability 4 / 7 for each of 400 users: 229 +- 9.9. A false alarm, beyond 5
+    # standard deviations of one of seven items, has a probability below 1e-5; the seed is fixed.
+    assert np.abs(counts - 400 * 4 / 7).max() < 5 * (400 * 4 / 7 * 3 / 7) ** 0.5
+    assert sorted(ranking._negatives(known, size, 100, 0, 0).tolist()) == sorted(left)
+
+
+@pytest.mark.parametrize("keep_history", [True, False])
+def test_all_negatives_are_the_full_ranking(store, keep_history):
+    _, scorer = bigram_scorer(store)
+    clients = store.split("test")
+    users = np.arange(clients.num_clients)
+    options = (LENGTH, store.vocabulary_size, 5)
+    full = rank_users(scorer, clients, users, *options, None, keep_history)
+    sampled = rank_users(scorer, clients, users, *options, 1000, keep_history)
+    assert list(zip(*full.places, strict=True)) == list(zip(*sampled.places, strict=True))
+    few = rank_users(scorer, clients, users, *options, 3, keep_history)
+    assert few.places.candidates.tolist() == [4] * len(users)
+    assert (few.places.better <= full.places.better).all()
+    again = rank_users(scorer, clients, users[5:], *options, 3, keep_history)
+    assert again.places.better.tolist() == few.places.better[5:].tolist(), "a user's negatives are its own"
+
+
+def test_scores_that_are_not_finite_stand_last(store):
+    clients = store.split("test")
+    users = np.arange(clients.num_clients)
+    model = language_model(
+        "broken",
+        store.vocabulary_size,
+        lambda key: jnp.zeros(()),
+        lambda params, tokens: jnp.full((*tokens.shape, store.vocabulary_size), jnp.nan) + params,
+    )
+    found = rank_users(model_scorer(model, jnp.zeros(())), clients, users, LENGTH, store.vocabulary_size, 5)
+    assert hits(found.places, 1).max() == 0.0
+    assert (found.places.better == found.places.candidates - 1).all()
+    assert not found.top.any()
+
+
+def test_a_constant_model_is_a_uniform_guess(store):
+    clients = store.split("test")
+    users = np.arange(clients.num_clients)
+    found = rank_users(
+        popularity_scorer(np.zeros(store.vocabulary_size)), clients, users, LENGTH, store.vocabulary_size, 5
+    )
+    assert np.allclose(hits(found.places, 5), np.minimum(5 / found.places.candidates, 1))
+    assert (gains(found.places, 5) < hits(found.places, 5)).all()
+
+
+@pytest.mark.parametrize("name", ["cifg_tiny", "transformer_tiny"])
+def test_a_model_ranks_by_its_logits_after_the_last_item(store, name):
+    model = create_model(name, store.vocabulary_size)
+    params = model.init(jax.random.key(1))
+    clients = store.split("test")
+    users = np.arange(12)
+    found = rank_users(model_scorer(model, params), clients, users, LENGTH, store.vocabulary_size, 5, None, True)
+    for user in users:
+        *history, target = clients.client(user).example(0).tolist()
+        tokens = [BOS_ID, *history[-(LENGTH - 1) :]]
+        scores = np.asarray(model.apply(params, jnp.array([tokens])))[0, -1, FIRST_ITEM:]
+        assert found.places.better[user] == (scores > scores[target - FIRST_ITEM]).sum()
+
+
+@pytest.mark.parametrize("candidates", ["all", "unknown"])
+def test_scores_are_those_of_recbole(candidates):
+    golden = json.loads((Path(__file__).parent / "recbole_scores.json").read_text())[candidates]
+    scores, known, targets = draw()
+    scores = np.pad(scores, ((0, 0), (FIRST_ITEM, 0)), constant_values=9e9)  # of special tokens
+    hidden = ranking.padded_rows([FIRST_ITEM + np.flatnonzero(row & (candidates == "unknown")) for row in known])
+    found = ranking._find_places(scores, FIRST_ITEM + targets[:, None], hidden, top_k=max(TOP_K))
+    *places, top = map(np.asarray, found)
+    described = describe_ranking(Places(*places), targets, np.ones(ITEMS, int), TOP_K)["scores"]
+    ours = {}
+    for k in TOP_K:
+        ours[f"hit@{k}"], ours[f"ndcg@{k}"] = (described[f"{name}@{k}"]["value"] for name in ("hit", "ndcg"))
+        ours[f"itemcoverage@{k}"] = len(np.unique(top[:, :k])) / ITEMS
+    assert ours == pytest.approx(golden, abs=1e-9)
