@@ -23,7 +23,7 @@ class LoraSettings:
     """Share of what comes into adapters that is dropped in training; of `fedlm pretrain` alone."""
     lora_matrices: tuple[str, ...] = ()
     """Dense layers that have adapters, by name: query, key, value, attention_output, mlp_input, mlp_output, in Gemma
-    mlp_gate too; in CIFG input, recurrent, projection. All where it is not given."""
+    mlp_gate too; in recurrent models input, recurrent, projection. All where it is not given."""
 
     def lora_config(self) -> LoraConfig | None:
         """Say which adapters are trained; None where the whole model is."""

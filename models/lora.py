@@ -81,7 +81,8 @@ def lora_model(base: Model, config: LoraConfig) -> Model:
 
     Raises:
       ConfigurationError: the model has no such matrix, or one that is too narrow for the rank, or that it uses in
-        another way than by `fedlm.models.layers.dense` or `fedlm.models.recurrent.cifg_layer`.
+        another way than by `fedlm.models.layers.dense` or the layers of `fedlm.models.recurrent` and
+        `fedlm.models.gated_recurrence`.
     """
     shapes = jax.eval_shape(base.init, jax.random.key(0))
     layout = _layout(base.name, shapes, config)

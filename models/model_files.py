@@ -17,6 +17,8 @@ from fedlm.models.bert import BertConfig, bert
 from fedlm.models.cifg import CifgConfig, cifg, si_cifg
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import GemmaConfig, gemma
+from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
+from fedlm.models.sasrec import SasRecConfig, sasrec
 from fedlm.models.transformer import LARGEST_SIZE, TransformerConfig, si_transformer, transformer
 
 
@@ -34,6 +36,9 @@ ARCHITECTURES = {
     "si_transformer": Architecture(si_transformer, TransformerConfig),
     "bert": Architecture(bert, BertConfig),
     "gemma": Architecture(gemma, GemmaConfig),
+    "gru4rec": Architecture(gru4rec, RecurrentRecommenderConfig),
+    "lstm4rec": Architecture(lstm4rec, RecurrentRecommenderConfig),
+    "sasrec": Architecture(sasrec, SasRecConfig),
 }
 """By name."""
 

@@ -99,12 +99,13 @@ def _recorded_recurrence(
     z_txbx3h, h_tap = jnp.swapaxes(with_tap(z_bxtx3h, z_tap), 0, 1), jnp.swapaxes(h_tap, 0, 1)
     h_txbxe, m_txbxh = _shifted(gate, cell, unroll, z_txbx3h, h_tap, recurrent_ex3h.value, projection_hxe.value)
     h_bxtxe = jnp.swapaxes(h_txbxe, 0, 1)
-    recording.finish(of_recurrent, _one_later(h_bxtxe))
+    recording.finish(of_recurrent, one_later(h_bxtxe))
     recording.finish(of_projection, jnp.swapaxes(m_txbxh, 0, 1))
     return h_bxtxe
 
 
-def _one_later(h_bxtxe: jax.Array) -> jax.Array:
+def one_later(h_bxtxe: jax.Array) -> jax.Array:
+    """Shift float [batch, time, width] by a time step; zeros come first."""
     return jnp.pad(h_bxtxe[:, :-1], ((0, 0), (1, 0), (0, 0)))
 
 
@@ -114,8 +115,8 @@ def _adapted_recurrence(
     """Run the recurrence with matrices that are constant, and an adapter at one of them or at both."""
     (batch, time, _), hidden = z_bxtx3h.shape, projection["kernel"].shape[0]
     width = projection["kernel"].shape[1]
-    at_z = _LoopedAdapter(recurrent.get(ADAPTER), (batch, time, width), z_bxtx3h.dtype)
-    at_h = _LoopedAdapter(projection.get(ADAPTER), (batch, time, hidden), z_bxtx3h.dtype)
+    at_z = LoopedAdapter(recurrent.get(ADAPTER), (batch, time, width), z_bxtx3h.dtype)
+    at_h = LoopedAdapter(projection.get(ADAPTER), (batch, time, hidden), z_bxtx3h.dtype)
     recur, project = constant_product(recurrent["kernel"]), constant_product(projection["kernel"])
 
     def recurred(h_bxe: jax.Array, given: tuple[_Steps, _Steps]) -> tuple[jax.Array, jax.Array | None]:
@@ -131,12 +132,12 @@ def _adapted_recurrence(
     start = _zero_state(batch, projection["kernel"])
     h_txbxe, m_txbxh, *narrow = _unroll(gate, cell, unroll, z_txbx3h, given, recurred, projected, start)
     h_bxtxe, m_bxtxh = jnp.swapaxes(h_txbxe, 0, 1), jnp.swapaxes(m_txbxh, 0, 1)
-    at_z.finish(_one_later(h_bxtxe), narrow[0])
+    at_z.finish(one_later(h_bxtxe), narrow[0])
     at_h.finish(m_bxtxh, narrow[1])
     return h_bxtxe
 
 
-class _LoopedAdapter:
+class LoopedAdapter:
     """An adapter that is applied at every time step of a loop, and recorded as one use of A and of B for all steps.
 
     Attributes:

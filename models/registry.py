@@ -14,6 +14,8 @@ from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import gemma, vault_gemma
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 from fedlm.models.model_files import read_model_file
+from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
+from fedlm.models.sasrec import SasRecConfig, sasrec
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
 
@@ -27,6 +29,10 @@ _TRANSFORMER_21M = TransformerConfig(layers=6, heads=8, embedding=512, mlp=2048)
 _TRANSFORMER_11M = TransformerConfig(layers=3, heads=8, embedding=512, mlp=2048)
 _TRANSFORMER_1M = TransformerConfig(layers=3, heads=4, embedding=128, mlp=512)
 _TRANSFORMER_TINY = TransformerConfig(layers=2, heads=4, embedding=64, mlp=256)
+_RECURRENT_TINY = RecurrentRecommenderConfig(embedding=16, hidden=32)
+_RECURRENT = RecurrentRecommenderConfig()
+_RECURRENT_UNTIED = RecurrentRecommenderConfig(tied=False)
+_SASREC_TINY = SasRecConfig(layers=1, embedding=16, mlp=64)
 
 
 _SHAPE = re.compile(r"transformer_([1-9]\d{0,3})x([1-9]\d{0,5})")
@@ -95,6 +101,18 @@ MODELS: dict[str, ModelEntry] = {
     "vaultgemma_1b": ModelEntry(
         gemma, vault_gemma(256_000, layers=26, heads=4, head_size=256, embedding=1152, mlp=6912)
     ),
+    "gru4rec_tiny": ModelEntry(gru4rec, _RECURRENT_TINY),
+    "gru4rec": ModelEntry(gru4rec, _RECURRENT),
+    "gru4rec_untied": ModelEntry(gru4rec, _RECURRENT_UNTIED),
+    "lstm4rec_tiny": ModelEntry(lstm4rec, _RECURRENT_TINY),
+    "lstm4rec": ModelEntry(lstm4rec, _RECURRENT),
+    "lstm4rec_untied": ModelEntry(lstm4rec, _RECURRENT_UNTIED),
+    "sasrec_tiny": ModelEntry(sasrec, _SASREC_TINY),
+    "sasrec": ModelEntry(sasrec, SasRecConfig()),
+    "sasrec_untied": ModelEntry(sasrec, SasRecConfig(tied=False)),
+    # As long as it was published for MovieLens.
+    "sasrec_200": ModelEntry(sasrec, SasRecConfig(max_length=200)),
+    "sasrec_200_untied": ModelEntry(sasrec, SasRecConfig(max_length=200, tied=False)),
 }
 """The named models: how to build each, and of which size.
 

@@ -209,10 +209,17 @@ def attend(
     attention_weights: AttentionWeights,
 ) -> jax.Array:
     """Let queries see keys as the mask says, see `attention`; there may be more keys than queries."""
+    return dense(block["attention_output"], attended(q_btnd, k_btnd, v_btnd, mask, attention_weights))
+
+
+def attended(
+    q_btnd: jax.Array, k_btnd: jax.Array, v_btnd: jax.Array, mask: jax.Array, attention_weights: AttentionWeights
+) -> jax.Array:
+    """Mix the values that queries see, float [batch, queries, width]: what `attend` does, but for the last layer."""
     scores_bnqk = jnp.einsum("bqnd,bknd->bnqk", q_btnd, k_btnd)
     weights_bnqk = attention_weights(scores_bnqk, mask)
     y_btnd = jnp.einsum("bnqk,bknd->bqnd", weights_bnqk, v_btnd)
-    return dense(block["attention_output"], y_btnd.reshape(*y_btnd.shape[:2], -1))
+    return y_btnd.reshape(*y_btnd.shape[:2], -1)
 
 
 def _mlp(block: Params, x: jax.Array) -> jax.Array:

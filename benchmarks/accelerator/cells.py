@@ -21,8 +21,13 @@ LARGER_MODELS = (
     *("cifg_19m", "si_cifg_19m", "transformer_11m", "si_transformer_11m", "transformer_21m", "si_transformer_21m"),
     *("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large", "bert_mega"),
     *("vaultgemma_10m", "vaultgemma_20m", "vaultgemma_100m", "vaultgemma_1b"),
+    *("gru4rec", "gru4rec_untied", "lstm4rec", "lstm4rec_untied"),
+    *("sasrec", "sasrec_untied", "sasrec_200", "sasrec_200_untied"),
 )
-SMALLEST_MODELS = ("cifg_tiny", "transformer_tiny", "bert_tiny", "si_cifg_tiny", "si_transformer_tiny", "vaultgemma_1m")
+SMALLEST_MODELS = (
+    *("cifg_tiny", "transformer_tiny", "bert_tiny", "si_cifg_tiny", "si_transformer_tiny", "vaultgemma_1m"),
+    *("gru4rec_tiny", "lstm4rec_tiny", "sasrec_tiny"),
+)
 
 
 class Cell(NamedTuple):

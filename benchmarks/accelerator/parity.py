@@ -37,6 +37,9 @@ BFLOAT16_BOUNDS = {
     "bert": 0.05,
     "vaultgemma": 0.05,
     "cifg": 0.05,
+    "gru4rec": 0.05,
+    "lstm4rec": 0.05,
+    "sasrec": 0.05,
 }
 """Relative differences in bfloat16, by how the name of a model begins."""
 PART_OF_BFLOAT16 = {"float32": 0.004, "tf32": 0.1, "bfloat16": 1.0}

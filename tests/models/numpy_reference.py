@@ -1,4 +1,4 @@
-"""The four architectures in float64 NumPy, one example, position and head at a time, as the papers write them."""
+"""The architectures in float64 NumPy, one example, position and head at a time, as the papers write them."""
 
 import numpy as np
 
@@ -89,4 +89,68 @@ def transformer_logits(params, tokens, heads, weights_of=softmax):
                 x[t] = x[t] + inner @ block["mlp_output"]["kernel"]
         for t in range(len(example)):
             logits[row, t] = table @ layer_norm(params["final_norm"], x[t]) + params["output_bias"]
+    return logits
+
+
+def gru(layer, xs):
+    """As the documentation of torch.nn.GRU writes it, with the second vector of biases zero."""
+    hidden = layer["recurrent"]["kernel"].shape[0]
+    n, r, z = (slice(k * hidden, (k + 1) * hidden) for k in range(3))
+    w, b, u = layer["input"]["kernel"], layer["input"]["bias"], layer["recurrent"]["kernel"]
+    # Ours are the gates in another order: candidate, reset, update of inputs; reset, update, candidate of h.
+    u_r, u_z, u_n = u[:, n], u[:, r], u[:, z]
+    h, found = np.zeros(hidden), []
+    for x in xs:
+        reset = sigmoid(w[:, r].T @ x + b[r] + u_r.T @ h)
+        update = sigmoid(w[:, z].T @ x + b[z] + u_z.T @ h)
+        candidate = np.tanh(w[:, n].T @ x + b[n] + reset * (u_n.T @ h))
+        h = (1 - update) * candidate + update * h
+        found.append(h)
+    return found
+
+
+def lstm(layer, xs):
+    """As the documentation of torch.nn.LSTM writes it; the second bias of the forget gate is 1, others are 0."""
+    hidden = layer["recurrent"]["kernel"].shape[0]
+    w, b, u = layer["input"]["kernel"], layer["input"]["bias"], layer["recurrent"]["kernel"]
+    h, c, found = np.zeros(hidden), np.zeros(hidden), []
+    for x in xs:
+        i, f, g, o = np.split(w.T @ x + b + u.T @ h, 4)
+        c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        found.append(h)
+    return found
+
+
+def recurrent_recommender_logits(params, tokens, layer):
+    table = params["embedding"]["table"]
+    output = params["output"]["table"] if "output" in params else table
+    logits = np.zeros((*tokens.shape, len(table)))
+    for row, example in enumerate(tokens):
+        xs = [np.sqrt(table.shape[1]) * table[token] for token in example]
+        for parameters in params["recurrent"]:
+            xs = layer(parameters, xs)
+        for t, x in enumerate(xs):
+            logits[row, t] = output @ (params["projection"]["kernel"].T @ x + params["projection"]["bias"])
+    return logits
+
+
+def sasrec_logits(params, tokens, heads):
+    table, positions = params["embedding"]["table"], params["positions"]["table"]
+    output = params["output"]["table"] if "output" in params else table
+    width = table.shape[1]
+    logits = np.zeros((*tokens.shape, len(table)))
+    for row, example in enumerate(tokens):
+        x = np.array([np.sqrt(width) * (table[token] + positions[t]) for t, token in enumerate(example)])
+        for block in params["blocks"]:
+            without_output = block | {"attention_output": {"kernel": np.eye(width)}}
+            normalised = np.array([layer_norm(block["attention_norm"], y) for y in x])
+            x = x + attention(without_output, normalised, heads, softmax)
+            for t in range(len(example)):
+                inner = (
+                    block["mlp_input"]["kernel"].T @ layer_norm(block["mlp_norm"], x[t]) + block["mlp_input"]["bias"]
+                )
+                x[t] = x[t] + block["mlp_output"]["kernel"].T @ np.maximum(inner, 0) + block["mlp_output"]["bias"]
+        for t in range(len(example)):
+            logits[row, t] = output @ layer_norm(params["final_norm"], x[t])
     return logits

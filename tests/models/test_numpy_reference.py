@@ -6,10 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.rnn import lstm_ref
 
 from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.gated_recurrence import GRU, LSTM, init_recurrent_layer, recurrent_layer
 from fedlm.models.layers import sinusoidal_positions
 from fedlm.models.recurrent import cifg_layer, init_cifg_layer
+from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
+from fedlm.models.sasrec import SasRecConfig, sasrec
 from fedlm.models.scale_invariant import si_sigmoid, si_tanh
 from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
 from tests.models import numpy_reference as reference
@@ -19,6 +23,10 @@ SIZES = CifgConfig(vocabulary_size=29, embedding=10, hidden=14)
 UNTIED = CifgConfig(vocabulary_size=29, embedding=10, hidden=14, tied=False)
 BLOCKS = TransformerConfig(vocabulary_size=29, layers=2, heads=3, embedding=12, mlp=20)
 SI_CIFG = {"gate": reference.si_sigmoid, "cell": reference.si_tanh, "final": reference.unit_rms}
+STACKED = RecurrentRecommenderConfig(vocabulary_size=29, layers=2, embedding=10, hidden=7)
+UNTIED_RECURRENT = RecurrentRecommenderConfig(vocabulary_size=29, embedding=10, hidden=14, tied=False)
+SASREC = SasRecConfig(vocabulary_size=29, embedding=12, mlp=20, max_length=9)
+UNTIED_SASREC = SasRecConfig(vocabulary_size=29, heads=3, embedding=12, mlp=12, max_length=6, tied=False)
 ARCHITECTURES = {
     "cifg": (cifg, SIZES, reference.cifg_logits),
     "untied cifg": (cifg, UNTIED, reference.cifg_logits),
@@ -29,6 +37,23 @@ ARCHITECTURES = {
         BLOCKS,
         functools.partial(reference.transformer_logits, heads=3, weights_of=reference.normalised_relu),
     ),
+    "gru4rec": (
+        gru4rec,
+        UNTIED_RECURRENT,
+        functools.partial(reference.recurrent_recommender_logits, layer=reference.gru),
+    ),
+    "stacked gru4rec": (
+        gru4rec,
+        STACKED,
+        functools.partial(reference.recurrent_recommender_logits, layer=reference.gru),
+    ),
+    "lstm4rec": (
+        lstm4rec,
+        STACKED,
+        functools.partial(reference.recurrent_recommender_logits, layer=reference.lstm),
+    ),
+    "sasrec": (sasrec, SASREC, functools.partial(reference.sasrec_logits, heads=1)),
+    "untied sasrec": (sasrec, UNTIED_SASREC, functools.partial(reference.sasrec_logits, heads=3)),
 }
 by_architecture = pytest.mark.parametrize(
     ("build", "config", "expected"), ARCHITECTURES.values(), ids=ARCHITECTURES.keys()
@@ -103,3 +128,71 @@ def test_gradients_of_the_recurrence(gate, cell, length, unroll):
         layers = functools.partial(cifg_layer, unroll=unroll), unrolled_cifg
         found, expected = (gradients(layer)(params, x) for layer in layers)
         jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected)
+
+
+def unrolled(advance):
+    """A layer's outputs one after another, differentiated through the whole."""
+
+    def run(params, x_bxtxi):
+        kernel = params["recurrent"]["kernel"]
+        h = c = jnp.zeros((len(x_bxtxi), kernel.shape[0]), x_bxtxi.dtype)
+        outputs = []
+        for t in range(x_bxtxi.shape[1]):
+            z = x_bxtxi[:, t] @ params["input"]["kernel"] + params["input"]["bias"]
+            h, c = advance(z, h @ kernel, h, c)
+            outputs.append(h)
+        return jnp.stack(outputs, axis=1)
+
+    return run
+
+
+def gru_step(z, u, h, c):
+    (n, r, z), (u_r, u_z, u_n) = jnp.split(z, 3, axis=-1), jnp.split(u, 3, axis=-1)
+    kept = jax.nn.sigmoid(z + u_z)
+    return (1 - kept) * jnp.tanh(n + jax.nn.sigmoid(r + u_r) * u_n) + kept * h, c
+
+
+def lstm_step(z, u, h, c):
+    i, f, g, o = jnp.split(z + u, 4, axis=-1)
+    c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+@pytest.mark.parametrize(("cell", "advance"), [(GRU, gru_step), (LSTM, lstm_step)], ids=["gru", "lstm"])
+@pytest.mark.parametrize(("length", "unroll"), [(1, 1), (4, 3)])
+def test_gradients_of_gated_recurrences(cell, advance, length, unroll):
+    rng = np.random.default_rng(0)
+    params = in_float64(perturbed(init_recurrent_layer(cell, jax.random.key(0), 5, 7)))
+    x, weights = rng.normal(size=(3, length, 5)), rng.normal(size=(3, length, 7))
+    with jax.enable_x64(True):
+
+        def gradients(layer):
+            return jax.jit(jax.grad(lambda p, x: jnp.sum(layer(p, x) * weights), argnums=(0, 1)))
+
+        layers = functools.partial(recurrent_layer, cell, unroll=unroll), unrolled(advance)
+        found, expected = (gradients(layer)(params, x) for layer in layers)
+        jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected)
+
+
+def test_the_lstm_is_that_of_jax():
+    """Whose weights are those of torch.nn.LSTM and cuDNN."""
+    rng, hidden = np.random.default_rng(1), 6
+    params = perturbed(init_recurrent_layer(LSTM, jax.random.key(0), 5, hidden))
+    x, zeros = rng.normal(size=(3, 4, 5)).astype(np.float32), jnp.zeros((1, 3, hidden))
+    forget = np.repeat([0.0, 1.0, 0.0, 0.0], hidden)
+    expected, *_ = lstm_ref(
+        x,
+        zeros,
+        zeros,
+        {0: params["input"]["kernel"].T},
+        {0: params["recurrent"]["kernel"].T},
+        {0: params["input"]["bias"]},
+        {0: forget},
+        seq_lengths=jnp.full(3, 4),
+        input_size=5,
+        hidden_size=hidden,
+        num_layers=1,
+        dropout=0.0,
+        bidirectional=False,
+    )
+    np.testing.assert_allclose(recurrent_layer(LSTM, params, x), expected, rtol=1e-5, atol=1e-6)

@@ -69,6 +69,23 @@ def test_sizes_that_do_not_fit_each_other_are_refused(change, message):
         dataclasses.replace(MODELS["vaultgemma_1m"].config, **change)
 
 
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        # One GRU or LSTM layer of 64 to 128 has 3 or 4 matrices of 128 by 64 + 128 with biases; then back to 64.
+        ("gru4rec", 3 * 128 * (64 + 128 + 1) + 128 * 64 + 64),
+        ("lstm4rec", 4 * 128 * (64 + 128 + 1) + 128 * 64 + 64),
+        # Two blocks of five matrices of 64 by 64, two of them with biases, and norms; positions.
+        ("sasrec", 2 * (5 * 64 * 64 + 2 * 64 + 4 * 64) + 2 * 64 + 50 * 64),
+        ("sasrec_200", 2 * (5 * 64 * 64 + 2 * 64 + 4 * 64) + 2 * 64 + 200 * 64),
+    ],
+)
+def test_recommenders_have_one_table_of_items_or_two(name, count):
+    items = 3416
+    assert parameter_count(create_model(name, items)) == count + 64 * items
+    assert parameter_count(create_model(f"{name}_untied", items)) == count + 2 * 64 * items
+
+
 def test_the_count_follows_the_vocabulary():
     assert parameter_count(create_model("cifg_19m", 5096)) == 18_884_608 + 1000 * (1024 + 1)
 

@@ -1,0 +1,118 @@
+"""SASRec: a causal Transformer over the items that a user has chosen, which predicts the next one.
+
+Kang and McAuley 2018, "Self-attentive sequential recommendation": learned positions, blocks `x + g(LayerNorm(x))` of
+attention without output projection and of feed-forward layers with ReLU and biases, a last layer norm, and scores of
+items by their embeddings without bias. It is trained on the cross-entropy of the next item among all, not on
+that of one sampled negative. Positions count from a sequence's beginning, since it is padded at its end.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from fedlm.models.base import Decoder, Model, Params
+from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
+from fedlm.models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm
+from fedlm.models.linear_head import linear_head_model
+from fedlm.models.transformer import TransformerConfig, attended, queries_keys_values, softmax_attention_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class SasRecConfig(TransformerConfig):
+    """Sizes of a SASRec.
+
+    Attributes:
+      vocabulary_size: number of token ids: items and special tokens.
+      max_length: most tokens of an input, which have a position each.
+      tied: whether items are scored by their embeddings; else by a table of their own.
+    """
+
+    layers: int = 2
+    heads: int = 1
+    embedding: int = 64
+    mlp: int = 64
+    max_length: int = 50
+    tied: bool = True
+
+
+def sasrec(name: str, config: SasRecConfig) -> Model:
+    """Make a SASRec; its `apply` raises ValueError for inputs longer than `config.max_length`."""
+
+    def init(rng: jax.Array) -> Params:
+        rng_embedding, rng_positions, rng_blocks, rng_output = jax.random.split(rng, 4)
+        params = {
+            "embedding": init_embedding(rng_embedding, config.vocabulary_size, config.embedding),
+            "positions": init_embedding(rng_positions, config.max_length, config.embedding),
+            "blocks": [_init_block(rng_block, config) for rng_block in jax.random.split(rng_blocks, config.layers)],
+            "final_norm": init_layer_norm(config.embedding),
+        }
+        if not config.tied:
+            params["output"] = init_embedding(rng_output, config.vocabulary_size, config.embedding)
+        return params
+
+    def features(params: Params, tokens: jax.Array) -> jax.Array:
+        length = tokens.shape[1]
+        if length > config.max_length:
+            # A position outside of the table would silently be another one.
+            raise ValueError(
+                f"inputs have {length} tokens, and this model has positions for {config.max_length}; cut them"
+            )
+        causal = jnp.tril(jnp.ones((length, length), dtype=bool))
+        places = jnp.broadcast_to(jnp.arange(length), tokens.shape)
+        x, _ = apply_blocks(params, tokens, places, causal, None)
+        return layer_norm(params["final_norm"], x)
+
+    def apply_blocks(
+        params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, cache: KeyValueCache | None
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        # Rows of unit norm times sqrt(e) have entries of unit size.
+        x = (embed(params["embedding"], tokens) + embed(params["positions"], places)) * config.embedding**0.5
+        for layer, block in enumerate(params["blocks"]):
+            y = layer_norm(block["attention_norm"], x)
+            q_btnd, k_btnd, v_btnd = queries_keys_values(block, y, config.heads)
+            if cache is not None:
+                cache, k_btnd, v_btnd = cache.add(layer, k_btnd, v_btnd)
+            x = x + attended(q_btnd, k_btnd, v_btnd, mask, softmax_attention_weights)
+            y = layer_norm(block["mlp_norm"], x)
+            x = x + dense(block["mlp_output"], jax.nn.relu(dense(block["mlp_input"], y)))
+        return x, cache
+
+    def begin(params: Params, rows: int, length: int) -> KeyValueCache:
+        dtype, head_size = params["embedding"]["table"].dtype, config.embedding // config.heads
+        return empty_cache(config.layers, rows, length, config.heads, head_size, dtype)
+
+    def read(
+        params: Params, cache: KeyValueCache, tokens: jax.Array, counts: jax.Array
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        cache, places = cache.reading(tokens.shape[1], counts)
+        # Padding may have places beyond the table.
+        positions = jnp.minimum(places, config.max_length - 1)
+        x, read_cache = apply_blocks(params, tokens, positions, cache.visible(places)[:, None], cache)
+        return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
+
+    def head(params: Params) -> tuple[Params, None]:
+        return params["embedding" if config.tied else "output"], None
+
+    return linear_head_model(
+        name,
+        config.vocabulary_size,
+        init,
+        features,
+        head,
+        special_tokens=config.special_tokens,
+        decoder=Decoder(begin, read, max_length=config.max_length),
+    )
+
+
+def _init_block(rng: jax.Array, config: SasRecConfig) -> Params:
+    e, rngs = config.embedding, jax.random.split(rng, 5)
+    return {
+        "attention_norm": init_layer_norm(e),
+        "query": init_dense(rngs[0], e, e),
+        "key": init_dense(rngs[1], e, e),
+        "value": init_dense(rngs[2], e, e),
+        "mlp_norm": init_layer_norm(e),
+        "mlp_input": init_dense(rngs[3], e, config.mlp, bias=True),
+        "mlp_output": init_dense(rngs[4], config.mlp, e, bias=True),
+    }
