@@ -54,8 +54,17 @@ def train_locally(
     """
     if len(sequences) == 0:
         return None
-    training, rng = program.training, plan.shuffling(client)
-    local, sums = train_client(program.model, server, sequences, training, rng, plan.learning_rate, before_step)
+    training = program.training
+    streams = {"rng": plan.shuffling(client), "dropout_rng": plan.dropout(client)}
+    local, sums = train_client(
+        program.model,
+        server,
+        sequences,
+        training,
+        learning_rate=plan.learning_rate,
+        before_step=before_step,
+        **streams,
+    )
     delta = training.algorithm.finish(server, local)
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree_util.tree_leaves(delta)):
         return None

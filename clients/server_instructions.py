@@ -16,6 +16,7 @@ from fedlm.fl_core.deployment.protocol.training_program import algorithm_name, r
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.models.base import Model
+from fedlm.models.dropout import check_dropout, with_dropout
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import create_model
 
@@ -42,7 +43,8 @@ def program_of(message: messages.TrainingProgram, limits: ClientLimits) -> Clien
         raise ConfigurationError(f"the server asks for the client algorithm {name!r}, which this client does not allow")
     training = read_local_training(message)
     training = dataclasses.replace(training, max_batches=min(training.max_batches, limits.max_batches))
-    model = _model(message.model, message.vocabulary_size, message.precision)
+    check_dropout(message.dropout)
+    model = _model(message.model, message.vocabulary_size, message.precision, message.dropout)
     return ClientProgram(model, training, read_compressor(message, model, training.algorithm))
 
 
@@ -65,6 +67,7 @@ def encode(texts: Sequence[str], how: Encode, length: int) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=8)
-def _model(name: str, vocabulary_size: int, precision: Precision) -> Model:
+def _model(name: str, vocabulary_size: int, precision: Precision, dropout: float) -> Model:
     # The same object for the same model lets all rounds, and all clients of a process, share compiled programs.
-    return with_precision(create_model(name, vocabulary_size), resolve_precision(precision, jax.default_backend()))
+    model = with_dropout(create_model(name, vocabulary_size), dropout)
+    return with_precision(model, resolve_precision(precision, jax.default_backend()))

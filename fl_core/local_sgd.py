@@ -44,6 +44,7 @@ class LocalTraining:
       batches_across_epochs: cut the epochs, laid end to end, into batches, so that only the last batch may be partly
         filled; else each epoch ends with a batch of its own that may be.
       algorithm: what a client does with its gradients.
+      draws_dropout: whether each example of each step has a key, by which the model drops what it drops in training.
     """
 
     batch_size: int = 10
@@ -54,6 +55,7 @@ class LocalTraining:
     cap_order: CapOrder = "shuffle_then_cap"
     batches_across_epochs: bool = False
     algorithm: ClientAlgorithm = PLAIN_SGD
+    draws_dropout: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "max_batches", "max_examples"):
@@ -134,6 +136,19 @@ def batch_rows(num_examples: int, training: LocalTraining, rng: np.random.Genera
     return filled[:wanted].reshape(steps, training.batch_size)
 
 
+def dropout_keys(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw a key for the dropout of each example of some local steps.
+
+    Args:
+      rows: int [steps, batch_size] of `batch_rows`.
+      rng: the client's stream of dropout in this round.
+
+    Returns:
+      uint32 [steps, batch_size, 2]; the first steps' do not depend on how many follow.
+    """
+    return rng.integers(1 << 32, size=(*rows.shape, 2), dtype=np.uint32)
+
+
 def local_gradient(
     model: Model, params: Params, batch: Batch, gradient_clip: float | None
 ) -> tuple[LocalGradient, TrainingSums]:
@@ -203,6 +218,7 @@ def train_client(
     rng: np.random.Generator,
     learning_rate: float,
     before_step: Callable[[], None] | None = None,
+    dropout_rng: np.random.Generator | None = None,
 ) -> tuple[LocalState, TrainingSums]:
     """Train on one client's examples, int32 [examples, length + 1], step by step.
 
@@ -214,15 +230,23 @@ def train_client(
       rng: the stream that shuffles.
       learning_rate: of the steps.
       before_step: called before each step; training ends with what it raises.
+      dropout_rng: the stream of the keys of dropout; only needed where the training draws them.
 
     Returns:
       The client's state after the last step, and the sums over all steps.
     """
     local, sums = training.algorithm.init(server), TrainingSums.zero()
-    for rows in batch_rows(len(sequences), training, rng):
+    steps = batch_rows(len(sequences), training, rng)
+    keys = None
+    if training.draws_dropout:
+        assert dropout_rng is not None
+        keys = dropout_keys(steps, dropout_rng)
+    for number, rows in enumerate(steps):
         if before_step is not None:
             before_step()
         batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))
+        if keys is not None:
+            batch = batch._replace(dropout=jnp.asarray(keys[number]))
         local, sums = _step(
             model, training.algorithm, server, local, sums, batch, learning_rate, training.gradient_clip
         )

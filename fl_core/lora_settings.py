@@ -20,7 +20,7 @@ class LoraSettings:
     lora_alpha: float | None = None
     """What adapters give is multiplied by this over the rank; by 1 where it is not given."""
     lora_dropout: float = 0.0
-    """Share of what comes into adapters that is dropped in training; of `fedlm pretrain` alone."""
+    """Share of what comes into adapters that is dropped in training."""
     lora_matrices: tuple[str, ...] = ()
     """Dense layers that have adapters, by name: query, key, value, attention_output, mlp_input, mlp_output, in Gemma
     mlp_gate too; in recurrent models input, recurrent, projection. All where it is not given."""

@@ -30,7 +30,7 @@ class RoundPlan:
     round_number: int  # counted from 0
     # int64 [cohort], distinct client indices; empty in a deployment, where whoever checks in may take part
     clients: np.ndarray
-    seed: int  # the experiment's root seed; clients derive shuffling and rounding streams from it
+    seed: int  # the experiment's root seed; clients derive shuffling, dropout and rounding from it
     learning_rate: float
     # that they derive them from in its place; never in a deployment
     secret: bytes | None = field(default=None, repr=False)
@@ -38,6 +38,10 @@ class RoundPlan:
     def shuffling(self, client: int) -> np.random.Generator:
         """Make the stream with which a client shuffles its examples in this round."""
         return host_rng(self._root, "shuffle", self.round_number, client)
+
+    def dropout(self, client: int) -> np.random.Generator:
+        """Make the stream of the keys by which a client drops activations in this round."""
+        return host_rng(self._root, "dropout", self.round_number, client)
 
     def upload_key(self) -> jax.Array:
         """Make the key whose `fold_in` by a client's index rounds that client's upload."""

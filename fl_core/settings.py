@@ -18,6 +18,7 @@ from fedlm.fl_core.server_optimizers import (
     ServerOptimizerName,
     check_server_rate,
 )
+from fedlm.models.dropout import check_dropout
 from fedlm.models.precision import Precision
 
 
@@ -45,6 +46,9 @@ class TrainingSettings:
     client_batches_across_epochs: bool = False
     """Cut a client's epochs, laid end to end, into batches, so that only the very last may be partly filled (as
     google-research/federated; FedJAX fills that one up too). Else each epoch ends with its own partly filled batch."""
+
+    dropout: float = 0.0
+    """Share of activations that clients drop in training, of models that have dropout: sasrec, gru4rec, lstm4rec."""
 
     algorithm: ClientAlgorithmSettings = field(default_factory=ClientAlgorithmSettings)
 
@@ -88,6 +92,7 @@ class TrainingSettings:
         check_value_types(self)
         if self.length < 1:
             raise ConfigurationError(f"length is {self.length}, but must be at least 1")
+        check_dropout(self.dropout)
         if self.server_warmup_rounds < 0:
             raise ConfigurationError(f"server_warmup_rounds is {self.server_warmup_rounds}, but must be at least 0")
         if self.compression is None and self.upload_bits is None:
@@ -126,6 +131,7 @@ class TrainingSettings:
             cap_order=self.client_cap_order,
             batches_across_epochs=self.client_batches_across_epochs,
             algorithm=self.algorithm.make(),
+            draws_dropout=self.dropout > 0,
         )
 
     def aggregation_rules(self, private: bool) -> AggregationRules:

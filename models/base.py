@@ -103,6 +103,8 @@ class Model:
       given: of a model that has parameters which are not trained, and so are none of its parameters (adapters are):
         maps these, float arrays, to the model that has them. Without them it has no logits and no loss; see
         `given_frozen`. None for all other models.
+      dropping: maps a share, above 0 and below 1, to the model whose loss drops so much of its activations where the
+        batch has keys for it, see `fedlm.models.dropout.with_dropout`; None for a model without dropout.
 
     Example:
       >>> import fedlm
@@ -121,6 +123,7 @@ class Model:
     special_tokens: SpecialTokens = OWN
     decoder: Decoder | None = None
     given: "Callable[[Params], Model] | None" = None
+    dropping: "Callable[[float], Model] | None" = None
 
 
 def language_model(

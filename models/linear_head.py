@@ -5,6 +5,8 @@ probabilities out of every elementwise operation: exponentials are computed once
 multiply them by is applied to the narrow side of each matrix product.
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 
 from fedlm.models.base import Batch, Decoder, Model, Params
 from fedlm.models.blocked_head import blocked_cross_entropy, needs_blocks
+from fedlm.models.dropout import Drop, dropping
 from fedlm.models.layers import ROWS, dense, logits_from_table, soft_cap
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums, sums_over_targets, target_logits
 from fedlm.models.matrix_products import sum_of_outer_products
@@ -29,6 +32,7 @@ def linear_head_model(
     cap: float | None = None,
     special_tokens: SpecialTokens = OWN,
     decoder: Decoder | None = None,
+    dropped_features: Callable[[Params, jax.Array, Drop], jax.Array] | None = None,
 ) -> Model:
     """Make a `Model` that scores tokens by a table, trained on the cross-entropy of the next token.
 
@@ -41,14 +45,18 @@ def linear_head_model(
       cap: of the logits, see `soft_cap`.
       special_tokens: see `Model`.
       decoder: how features are computed bit by bit: a `Decoder` that gives them, float [rows, width], for logits.
+      dropped_features: computes `features`, dropping of activations; None for a model without dropout.
     """
 
     def apply(params: Params, tokens: jax.Array) -> jax.Array:
         return soft_cap(logits_from_table(*head(params), features(params, tokens)), cap)
 
-    def loss(params: Params, batch: Batch) -> ExampleSums:
-        targets = batch.targets
-        x, (table, bias) = features(params, batch.tokens[:, :-1]), head(params)
+    def loss(params: Params, batch: Batch, rate: float = 0.0) -> ExampleSums:
+        targets, inputs, (table, bias) = batch.targets, batch.tokens[:, :-1], head(params)
+        if rate and batch.dropout is not None and dropped_features is not None:
+            x = dropped_features(params, inputs, dropping(rate, batch.dropout))
+        else:
+            x = features(params, inputs)
         if needs_blocks(targets.size, vocabulary_size):
             losses, correct = blocked_cross_entropy(x, table["table"], bias, targets, cap)
             return sums_over_targets(losses, correct, targets, special_tokens)
@@ -62,7 +70,12 @@ def linear_head_model(
         return next_token_sums(losses, logits, targets, special_tokens)
 
     decoder = decoder and _with_logits(decoder, head, cap)
-    return Model(name, vocabulary_size, init, apply, loss, special_tokens=special_tokens, decoder=decoder)
+    model = Model(name, vocabulary_size, init, apply, loss, special_tokens=special_tokens, decoder=decoder)
+    if dropped_features is None:
+        return model
+    return dataclasses.replace(
+        model, dropping=lambda rate: dataclasses.replace(model, loss=functools.partial(loss, rate=rate))
+    )
 
 
 class _Prepared(NamedTuple):

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Model, Params
+from fedlm.models.dropout import kept
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.parameter_uses import Parameter, UnrecordedUseError, multiply, uses_of
 
@@ -94,8 +95,8 @@ def lora_model(base: Model, config: LoraConfig) -> Model:
     def given(frozen: Params) -> Model:
         def joined(adapters: Params, keys: jax.Array | None = None) -> Params:
             def adapted(layer: Params, a: Parameter, b: Parameter, place: int) -> Params:
-                kept = None if keys is None or not config.dropout else _kept(config.dropout, keys, place)
-                return {**layer, ADAPTER: Adapter(a, b, config.scale, kept)}
+                masks = None if keys is None or not config.dropout else kept(config.dropout, keys, place)
+                return {**layer, ADAPTER: Adapter(a, b, config.scale, masks)}
 
             return _joined(frozen, adapters, adapted)
 
@@ -103,11 +104,14 @@ def lora_model(base: Model, config: LoraConfig) -> Model:
             base,
             init=init,
             decoder=None,
+            dropping=None,
             apply=lambda adapters, tokens: base.apply(joined(adapters), tokens),
             loss=lambda adapters, batch: base.loss(joined(adapters, batch.dropout), batch),
         )
 
-    model = dataclasses.replace(base, init=init, apply=_not_given, loss=_not_given, decoder=None, given=given)
+    model = dataclasses.replace(
+        base, init=init, apply=_not_given, loss=_not_given, decoder=None, dropping=None, given=given
+    )
     _check_used(model, shapes)
     return model
 
@@ -212,20 +216,6 @@ def _joined(frozen: Params, adapters: Params, change: Callable[[Params, Any, Any
         return type(node)([within(child, adapter) for child, adapter in zip(node, own, strict=True)])
 
     return within(frozen, adapters)
-
-
-def _kept(rate: float, keys: jax.Array, place: int) -> Callable[[tuple[int, ...], Any], jax.Array]:
-    """Make `Adapter.kept` of each row's key, uint32 [batch, 2], so that what is dropped of a row does not depend on the
-    others."""
-
-    def factors(shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        def of_row(key: jax.Array) -> jax.Array:
-            stream = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), place)
-            return jax.random.bernoulli(stream, 1 - rate, shape[1:])
-
-        return jnp.where(jax.vmap(of_row)(keys), 1 / (1 - rate), 0).astype(dtype)
-
-    return factors
 
 
 def _check_used(model: Model, shapes: Params) -> None:

@@ -48,13 +48,14 @@ def with_precision(model: Model, policy: Precision) -> Model:
     def low(params: Params) -> Params:
         return jax.tree_util.tree_map(lambda leaf: leaf.astype(jnp.bfloat16), params)
 
-    given = model.given
+    given, dropping = model.given, model.dropping
     return dataclasses.replace(
         model,
         apply=lambda params, tokens: model.apply(low(params), tokens).astype(jnp.float32),
         loss=lambda params, batch: model.loss(low(params), batch),
         decoder=model.decoder and _with_low(model.decoder, low),
         given=None if given is None else lambda frozen: with_precision(given(low(frozen)), policy),
+        dropping=None if dropping is None else lambda rate: with_precision(dropping(rate), policy),
     )
 
 

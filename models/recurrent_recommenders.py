@@ -3,7 +3,8 @@
 Items are the tokens. As RecBole has GRU4Rec: item embeddings, GRU layers, a dense layer back to the embeddings' size,
 and scores of items by their embeddings; trained on the cross-entropy of the next item. Hidasi et al. 2016,
 "Session-based recommendations with recurrent neural networks", had a ranking loss, and a table of its own to score by
-(`tied=False`).
+(`tied=False`). Dropout is of each layer's inputs and of the last one's outputs, not within the recurrence (Zaremba et
+al. 2014, "Recurrent neural network regularization").
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import jax
 
 from fedlm.models.base import Decoder, Model, Params
+from fedlm.models.dropout import Drop, drop_nothing
 from fedlm.models.gated_recurrence import (
     GRU,
     LSTM,
@@ -84,10 +86,10 @@ def _recommender(name: str, config: RecurrentRecommenderConfig, cell: Cell) -> M
         # Rows of unit norm times sqrt(e) have entries of unit size: small inputs would drown in the recurrence.
         return embed(params["embedding"], tokens) * config.embedding**0.5
 
-    def features(params: Params, tokens: jax.Array) -> jax.Array:
-        x = inputs(params, tokens)
-        for layer in params["recurrent"]:
-            x = recurrent_layer(cell, layer, x, config.unroll)
+    def features(params: Params, tokens: jax.Array, drop: Drop = drop_nothing) -> jax.Array:
+        x = drop(inputs(params, tokens), 0)
+        for number, layer in enumerate(params["recurrent"]):
+            x = drop(recurrent_layer(cell, layer, x, config.unroll), 1 + number)
         return dense(params["projection"], x)
 
     def begin(params: Params, rows: int, length: int) -> tuple[State, ...]:
@@ -113,4 +115,5 @@ def _recommender(name: str, config: RecurrentRecommenderConfig, cell: Cell) -> M
         head,
         special_tokens=config.special_tokens,
         decoder=Decoder(begin, read),
+        dropped_features=features,
     )

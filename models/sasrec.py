@@ -3,19 +3,28 @@
 Kang and McAuley 2018, "Self-attentive sequential recommendation": learned positions, blocks `x + g(LayerNorm(x))` of
 attention without output projection and of feed-forward layers with ReLU and biases, a last layer norm, and scores of
 items by their embeddings without bias. It is trained on the cross-entropy of the next item among all, not on
-that of one sampled negative. Positions count from a sequence's beginning, since it is padded at its end.
+that of one sampled negative. Positions count from a sequence's beginning, since it is padded at its end. Dropout, all
+of one rate, is of embeddings, attention weights and what each g gives.
 """
 
+import functools
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Decoder, Model, Params
+from fedlm.models.dropout import Drop, drop_nothing
 from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
-from fedlm.models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm
+from fedlm.models.layers import dense, embed, for_few_rows, init_dense, init_embedding, init_layer_norm, layer_norm
 from fedlm.models.linear_head import linear_head_model
-from fedlm.models.transformer import TransformerConfig, attended, queries_keys_values, softmax_attention_weights
+from fedlm.models.transformer import (
+    READ_TOGETHER,
+    TransformerConfig,
+    attended,
+    queries_keys_values,
+    softmax_attention_weights,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +60,7 @@ def sasrec(name: str, config: SasRecConfig) -> Model:
             params["output"] = init_embedding(rng_output, config.vocabulary_size, config.embedding)
         return params
 
-    def features(params: Params, tokens: jax.Array) -> jax.Array:
+    def features(params: Params, tokens: jax.Array, drop: Drop = drop_nothing) -> jax.Array:
         length = tokens.shape[1]
         if length > config.max_length:
             # A position outside of the table would silently be another one.
@@ -60,22 +69,30 @@ def sasrec(name: str, config: SasRecConfig) -> Model:
             )
         causal = jnp.tril(jnp.ones((length, length), dtype=bool))
         places = jnp.broadcast_to(jnp.arange(length), tokens.shape)
-        x, _ = apply_blocks(params, tokens, places, causal, None)
+        x, _ = apply_blocks(params, tokens, places, causal, None, drop)
         return layer_norm(params["final_norm"], x)
 
     def apply_blocks(
-        params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, cache: KeyValueCache | None
+        params: Params,
+        tokens: jax.Array,
+        places: jax.Array,
+        mask: jax.Array,
+        cache: KeyValueCache | None,
+        drop: Drop = drop_nothing,
     ) -> tuple[jax.Array, KeyValueCache | None]:
         # Rows of unit norm times sqrt(e) have entries of unit size.
         x = (embed(params["embedding"], tokens) + embed(params["positions"], places)) * config.embedding**0.5
+        x = drop(x, 0)
         for layer, block in enumerate(params["blocks"]):
             y = layer_norm(block["attention_norm"], x)
             q_btnd, k_btnd, v_btnd = queries_keys_values(block, y, config.heads)
             if cache is not None:
                 cache, k_btnd, v_btnd = cache.add(layer, k_btnd, v_btnd)
-            x = x + attended(q_btnd, k_btnd, v_btnd, mask, softmax_attention_weights)
+            weights = functools.partial(_dropped_weights, drop, 3 * layer + 1)
+            x = x + drop(attended(q_btnd, k_btnd, v_btnd, mask, weights), 3 * layer + 2)
             y = layer_norm(block["mlp_norm"], x)
-            x = x + dense(block["mlp_output"], jax.nn.relu(dense(block["mlp_input"], y)))
+            y = dense(block["mlp_output"], jax.nn.relu(dense(block["mlp_input"], y)))
+            x = x + drop(y, 3 * layer + 3)
         return x, cache
 
     def begin(params: Params, rows: int, length: int) -> KeyValueCache:
@@ -91,6 +108,9 @@ def sasrec(name: str, config: SasRecConfig) -> Model:
         x, read_cache = apply_blocks(params, tokens, positions, cache.visible(places)[:, None], cache)
         return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
 
+    def prepare(params: Params) -> Params:
+        return params | {"blocks": [for_few_rows(block, READ_TOGETHER) for block in params["blocks"]]}
+
     def head(params: Params) -> tuple[Params, None]:
         return params["embedding" if config.tied else "output"], None
 
@@ -101,8 +121,13 @@ def sasrec(name: str, config: SasRecConfig) -> Model:
         features,
         head,
         special_tokens=config.special_tokens,
-        decoder=Decoder(begin, read, max_length=config.max_length),
+        decoder=Decoder(begin, read, prepare, config.max_length),
+        dropped_features=features,
     )
+
+
+def _dropped_weights(drop: Drop, place: int, scores: jax.Array, mask: jax.Array) -> jax.Array:
+    return drop(softmax_attention_weights(scores, mask), place)
 
 
 def _init_block(rng: jax.Array, config: SasRecConfig) -> Params:

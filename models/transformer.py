@@ -32,7 +32,8 @@ from fedlm.models.special_tokens import OWN, SpecialTokens
 AttentionWeights = Callable[[jax.Array, jax.Array], jax.Array]
 """Maps (scores [..., queries, keys], mask) to attention weights of the same shape."""
 
-_READ_TOGETHER = ("query", "key", "value")
+READ_TOGETHER = ("query", "key", "value")
+"""Layers of a block that read the same, see `fedlm.models.layers.for_few_rows`."""
 
 MOST_LAYERS, LARGEST_SIZE = 1000, 2**31 - 1
 """Beyond these a configuration is taken for a damaged one, whose model no memory holds."""
@@ -140,7 +141,7 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
         return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
 
     def prepare(params: Params) -> Params:
-        return params | {"blocks": [for_few_rows(block, _READ_TOGETHER) for block in params["blocks"]]}
+        return params | {"blocks": [for_few_rows(block, READ_TOGETHER) for block in params["blocks"]]}
 
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding"], params["output_bias"]
@@ -196,7 +197,7 @@ def queries_keys_values(block: Params, x: jax.Array, heads: int) -> tuple[jax.Ar
     def split_heads(y: jax.Array) -> jax.Array:
         return y.reshape(*batch_time, heads, width // heads)
 
-    q_btnd, k_btnd, v_btnd = map(split_heads, dense_together(block, dict.fromkeys(_READ_TOGETHER, width), x))
+    q_btnd, k_btnd, v_btnd = map(split_heads, dense_together(block, dict.fromkeys(READ_TOGETHER, width), x))
     return q_btnd * (width // heads) ** -0.5, k_btnd, v_btnd
 
 

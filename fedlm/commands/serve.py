@@ -181,6 +181,7 @@ def _task(command: ServeCommand) -> Any:
     import jax
 
     from fedlm.fl_core.deployment.server.client_service import Task
+    from fedlm.models.dropout import with_dropout
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.registry import create_model
     from fedlm.models.special_tokens import OWN
@@ -196,7 +197,8 @@ def _task(command: ServeCommand) -> Any:
             f"{', '.join(OWN.names)}; give a tokenizer that fedlm made"
         )
     precision = resolve_precision(command.deployment.training.precision, jax.default_backend())
-    model = with_precision(create_model(command.deployment.model, tokenizer.vocabulary_size), precision)
+    model = create_model(command.deployment.model, tokenizer.vocabulary_size)
+    model = with_precision(with_dropout(model, command.deployment.training.dropout), precision)
     return Task(
         deployment=command.deployment,
         model=model,

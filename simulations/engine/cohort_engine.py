@@ -210,7 +210,8 @@ def _run_device_chunk(
     def train(lane: _LaneState, inputs: LaneChunk) -> _LaneState:
         fresh = _LaneState(algorithm.init(server), TrainingSums.zero())
         lane = jax.lax.cond(inputs.first, lambda: fresh, lambda: lane)
-        batch = Batch(jnp.asarray(inputs.tokens), jnp.asarray(inputs.weight))
+        keys = None if inputs.dropout is None else jnp.asarray(inputs.dropout)
+        batch = Batch(jnp.asarray(inputs.tokens), jnp.asarray(inputs.weight), dropout=keys)
         clip = work.training.gradient_clip
         stepped, sums = algorithm_step(model, algorithm, server, lane.local, batch, setting.learning_rate, clip)
         return _LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.sums, sums))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedlm.fl_core.local_sgd import LocalTraining, batch_rows
+from fedlm.fl_core.local_sgd import LocalTraining, batch_rows, dropout_keys
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.data.federated_data import FederatedData
@@ -37,6 +37,7 @@ class LaneChunk(NamedTuple):
     client: np.ndarray  # int32 [D, S, L], the client's index
     num_examples: np.ndarray  # float32 [D, S, L], how many examples the client trains on
     num_steps: np.ndarray  # int32 [D], how many of the S steps hold work on any of the device's lanes
+    dropout: np.ndarray | None  # uint32 [D, S, L, batch, 2], the examples' keys; None where nothing is dropped
 
 
 def balance_lanes(steps: np.ndarray, num_lanes: int) -> list[list[int]]:
@@ -79,7 +80,7 @@ def lane_chunks(
         for device in own_devices
     ]
     for _ in range(-(-longest // shape.steps)):
-        chunk = _empty_chunk(len(lanes), shape, training.batch_size)
+        chunk = _empty_chunk(len(lanes), shape, training)
         for device, of_device in enumerate(lanes):
             chunk.num_steps[device] = max(lane.fill(chunk, device, row) for row, lane in enumerate(of_device))
         yield chunk
@@ -94,6 +95,7 @@ class _Lane:
         self._client = -1
         self._tokens = np.empty((0, training.batch_size, 0), np.int32)
         self._weight = np.empty((0, training.batch_size), np.float32)
+        self._dropout = np.empty((0, training.batch_size, 2), np.uint32)
         self._next_step = 0
 
     @property
@@ -111,6 +113,8 @@ class _Lane:
             here = (device, slice(step, step + taken), lane)
             those = slice(self._next_step, self._next_step + taken)
             chunk.tokens[here], chunk.weight[here] = self._tokens[those], self._weight[those]
+            if chunk.dropout is not None:
+                chunk.dropout[here] = self._dropout[those]
             chunk.client[here] = self._client
             chunk.num_examples[here] = self._training.count_examples(self._data.num_examples[self._client])
             chunk.first[device, step, lane] = self._next_step == 0
@@ -128,11 +132,13 @@ class _Lane:
         self._tokens = wanted.reshape(*rows.shape, -1)
         self._tokens[~real] = PAD_ID
         self._weight = real.astype(np.float32)
+        if self._training.draws_dropout:
+            self._dropout = dropout_keys(rows, self._plan.dropout(self._client))
         self._next_step = 0
 
 
-def _empty_chunk(devices: int, shape: LaneShape, batch_size: int) -> LaneChunk:
-    grid = (devices, shape.steps, shape.lanes)
+def _empty_chunk(devices: int, shape: LaneShape, training: LocalTraining) -> LaneChunk:
+    grid, batch_size = (devices, shape.steps, shape.lanes), training.batch_size
     return LaneChunk(
         tokens=np.zeros((*grid, batch_size, shape.length + 1), np.int32),
         weight=np.zeros((*grid, batch_size), np.float32),
@@ -141,4 +147,5 @@ def _empty_chunk(devices: int, shape: LaneShape, batch_size: int) -> LaneChunk:
         client=np.zeros(grid, np.int32),
         num_examples=np.zeros(grid, np.float32),
         num_steps=np.zeros(devices, np.int32),
+        dropout=np.zeros((*grid, batch_size, 2), np.uint32) if training.draws_dropout else None,
     )

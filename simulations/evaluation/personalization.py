@@ -14,7 +14,8 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import LocalTraining, train_client
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.scores import ClientSums, example_sums, scores_from_totals, scores_of_each
-from fedlm.models.base import Params
+from fedlm.models.base import Model, Params
+from fedlm.models.dropout import with_dropout
 from fedlm.models.losses import ExampleSums
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.data.federated_data import (
@@ -68,10 +69,11 @@ def personalize(
     data = run.split(split)
     clients = choose_clients(data, split, _FEWEST_EXAMPLES, max_clients)
     gains = []
+    trained = with_dropout(run.model, run.settings.get("dropout", 0.0))
     with precision_scope(run.precision):
         params = jax.device_put(run.params)
         for client in map(int, clients):
-            gains.append(_gain(run, training, params, data.sequences(client), client, rate))
+            gains.append(_gain(run, trained, training, params, data.sequences(client), client, rate))
             observe(len(gains), len(clients))
     before, after = (_client_sums(clients, gains, side) for side in ("before", "after"))
     summary = (
@@ -95,11 +97,17 @@ def share_better(before: ClientSums, after: ClientSums) -> float | None:
 
 
 def _gain(
-    run: TrainedModel, training: LocalTraining, params: Params, sequences: np.ndarray, client: int, rate: float
+    run: TrainedModel,
+    model: Model,
+    training: LocalTraining,
+    params: Params,
+    sequences: np.ndarray,
+    client: int,
+    rate: float,
 ) -> _Gain:
     first, second = np.split(sequences, [len(sequences) // 2])
-    rng = host_rng(run.settings["seed"], "personalize", client)
-    trained, _ = train_client(run.model, Broadcast(params), first, training, rng, rate)
+    rng, dropout_rng = (host_rng(run.settings["seed"], what, client) for what in ("personalize", "personal dropout"))
+    trained, _ = train_client(model, Broadcast(params), first, training, rng, rate, dropout_rng=dropout_rng)
     before, after = (_total(run, these, second) for these in (params, trained.params))
     return _Gain(before, after, len(first), len(second))
 

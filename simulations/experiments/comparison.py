@@ -18,6 +18,7 @@ from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.runs.initial_parameters import restated
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
+from fedlm.models.dropout import with_dropout
 from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.cell_execution import CellExecutor, LocalProcesses, Observer, Row, run_cells
@@ -130,7 +131,7 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
       UserError: settings or data do not fit, or the runs in it have other settings.
     """
     for name in comparison.models:
-        create_federated_model(name)
+        with_dropout(create_federated_model(name), comparison.training.dropout)
     TokenStore.open(comparison.data)
     file = comparison.cohorts.availability_trace or comparison.cohorts.cohort_weights
     cohort_file = fingerprint(file) if file else None

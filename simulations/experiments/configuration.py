@@ -90,10 +90,6 @@ class RunSettings:
         _check_positive(self, "rounds", "checkpoint_every", "lanes_per_device")
         check_initial_data(self.init_from, self.initial_data)
         self.lora.check_lora(self.init_from)
-        if self.lora.lora_dropout:
-            raise ConfigurationError(
-                f"lora_dropout is {self.lora.lora_dropout}, but clients of federated rounds train without; leave it out"
-            )
         for privacy in self.compared_privacy():
             privacy.check_privacy(
                 self.cohorts.cohort_sampler,
@@ -125,8 +121,8 @@ class Experiment(RunSettings):
     server_learning_rate: float = DEFAULT_SERVER_RATE
     """Learning rate of the server optimizer."""
     seed: int = 0
-    """Root seed of initialisation, cohorts, shuffling and rounding. The last three follow from a secret where privacy
-    relies on Poisson cohorts."""
+    """Root seed of initialisation, cohorts, shuffling, dropout and rounding. All but the first follow from a secret
+    where privacy relies on Poisson cohorts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

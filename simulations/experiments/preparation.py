@@ -21,6 +21,7 @@ from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parame
 from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, find_lost_score
 from fedlm.fl_core.server_optimizers import ServerState
 from fedlm.models.base import Model, Params
+from fedlm.models.dropout import with_dropout
 from fedlm.models.lora import LoraConfig, lora_model, merge
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import ModelEntry
@@ -177,8 +178,10 @@ def prepare(
     )
     built = _built(own.model or experiment.model, store.vocabulary_size, store.special_tokens)
     lora = experiment.lora.lora_config()
-    model, trained = _trained(built, precision, None), _trained(built, precision, lora)
+    model, trained = _trained(built, precision, None), _trained(built, precision, lora, settings.dropout)
     local = settings.local_training()
+    if lora is not None and lora.dropout:
+        local = dataclasses.replace(local, draws_dropout=True)
     if own.client_algorithm is not None:
         local = dataclasses.replace(local, algorithm=own.client_algorithm)
         optimization = dataclasses.replace(optimization, algorithm=own.client_algorithm)
@@ -339,7 +342,8 @@ def _same_model(model: str | ModelEntry | Model, vocabulary_size: int, special_t
 
 
 @functools.lru_cache(maxsize=32)
-def _trained(model: Model, precision: Precision, lora: LoraConfig | None) -> Model:
+def _trained(model: Model, precision: Precision, lora: LoraConfig | None, dropout: float = 0.0) -> Model:
+    model = with_dropout(model, dropout)
     return with_precision(model if lora is None else lora_model(model, lora), precision)
 
 

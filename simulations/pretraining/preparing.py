@@ -19,6 +19,7 @@ from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.fl_core.runs.private_releases import plan_in
 from fedlm.models.base import Batch, Model, Params
+from fedlm.models.dropout import with_dropout
 from fedlm.models.lora import LoraConfig, lora_model
 from fedlm.models.masked_language import MaskedBatch
 from fedlm.models.precision import Precision, resolve_precision, with_precision
@@ -70,6 +71,11 @@ class PreparedPretraining(NamedTuple):
         """The model whose parameters are trained, in the policy's precision."""
         return self.model if self.adapters is None else self.adapters.model
 
+    @property
+    def drops(self) -> bool:
+        """Whether training drops anything, for which batches need keys."""
+        return bool(self.settings.dropout or (self.adapters is not None and self.adapters.config.dropout))
+
     def frozen_shapes(self) -> Params:
         """Give the shapes of the parameters that adapters are trained beside."""
         return jax.eval_shape(self.model.init, jax.random.key(0))
@@ -98,6 +104,8 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     precision = resolve_precision(settings.precision, jax.default_backend())
     store = TokenStore.open(settings.data)
     whole = create_model(settings.model, store.vocabulary_size, store.special_tokens)
+    # Where batches have no keys, as in evaluation, nothing is dropped.
+    whole = with_dropout(whole, settings.dropout)
     model, adapters = with_precision(whole, precision), None
     if (lora := settings.lora_config()) is not None:
         adapters = Adapters(lora, with_precision(lora_model(whole, lora), precision))
@@ -185,6 +193,7 @@ def trainer_of(prepared: PreparedPretraining, devices: Sequence[jax.Device] | No
         noise_multiplier=prepared.plan.noise_multiplier if prepared.plan else 0.0,
         batch_size=settings.batch_size,
         microbatch_size=settings.microbatch_size or default_microbatch_size(),
+        drops=prepared.drops,
     )
     frozen = () if prepared.adapters is None else prepared.frozen_shapes()
     return Trainer(prepared.trained, optimizer, rules, settings.sharding, devices, frozen)
@@ -222,7 +231,7 @@ def _clipping(settings: Pretraining, model: Model, adapters: Adapters | None) ->
     trained, frozen = model, ()
     if adapters is not None:
         trained, frozen, params = adapters.model, params, jax.eval_shape(adapters.model.init, jax.random.key(0))
-        if adapters.config.dropout:
-            batch = batch._replace(dropout=jax.ShapeDtypeStruct((2, 2), np.uint32))
+    if settings.dropout or (adapters is not None and adapters.config.dropout):
+        batch = batch._replace(dropout=jax.ShapeDtypeStruct((2, 2), np.uint32))
     method, notice = method_for(settings.clipping, trained, params, batch, frozen)
     return Clipping(method, settings.clip_norm, settings.clip_function), notice

@@ -181,7 +181,7 @@ class _Training:
         transform: Transform | None = None
         if prepared.model.objective == "masked":
             transform = MaskedWords(prepared.vocabulary_size, self._draw_seed)
-        if prepared.adapters is not None and prepared.adapters.config.dropout:
+        if prepared.drops:
             transform = DropoutKeys(self._draw_seed, transform)
         data = logical_batches(
             prepared.units,

@@ -16,6 +16,7 @@ from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.plan import Adjacency
 from fedlm.fl_core.settings import check_learning_rates, check_seeds
+from fedlm.models.dropout import check_dropout
 from fedlm.models.precision import Precision
 from fedlm.simulations.pretraining.optimizers import OptimizerName, ScheduleName, learning_rates
 from fedlm.simulations.pretraining.privacy_units import Packing, Unit
@@ -129,6 +130,8 @@ class _Optimization:
     """Added to the root of the second moment of adam and adamw."""
     weight_decay: float = 0.01
     """Of adamw."""
+    dropout: float = 0.0
+    """Share of activations that is dropped in training, of models that have dropout: sasrec, gru4rec, lstm4rec."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +189,7 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, _Privacy
             raise ConfigurationError(f"canaries is {self.canaries}, but must not be negative")
         check_initial_data(self.init_from, self.initial_data)
         self.check_lora(self.init_from)
+        check_dropout(self.dropout)
         self._check_optimizer()
         self._check_privacy()
 

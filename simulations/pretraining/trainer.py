@@ -95,6 +95,7 @@ class StepRules:
     noise_multiplier: float  # standard deviation of the noise on the sum, in clip norms; 0 without privacy
     batch_size: int  # what sums are divided by, whoever was drawn
     microbatch_size: int  # units that a device takes at once
+    drops: bool = False  # whether chunks have keys of dropout
 
 
 class Trainer:
@@ -253,10 +254,12 @@ class Trainer:
 
     def _chunk_shapes(self, sequences_per_unit: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         units = (self.chunk_units, sequences_per_unit)
-        weight = {"weight": _shape(units, np.float32)}
+        others = {"weight": _shape(units, np.float32)}
+        if self._rules.drops:
+            others["dropout"] = _shape((*units, 2), np.uint32)
         if self._model.objective == "causal":
-            return {"tokens": _shape((*units, length + 1), np.int32)} | weight
-        return {name: _shape((*units, length), np.int32) for name in ("inputs", "targets")} | weight
+            return {"tokens": _shape((*units, length + 1), np.int32)} | others
+        return {name: _shape((*units, length), np.int32) for name in ("inputs", "targets")} | others
 
     def _spec(self, leaf: jax.ShapeDtypeStruct | np.ndarray) -> PartitionSpec:
         """Spread the longest axis that the devices divide, where the state is spread at all."""

@@ -1,5 +1,7 @@
 """The architectures in float64 NumPy, one example, position and head at a time, as the papers write them."""
 
+import functools
+
 import numpy as np
 
 
@@ -63,16 +65,21 @@ def cifg_logits(params, tokens, gate=sigmoid, cell=np.tanh, final=lambda h: h):
     return logits
 
 
-def attention(block, x, heads, weights_of):
+def attention(block, x, heads, weights_of, drop=lambda weights: weights):
     length, width = x.shape
     size = width // heads
     q, k, v = (x @ block[name]["kernel"] for name in ("query", "key", "value"))
-    mixed = np.zeros((length, width))
+    weights = np.zeros((heads, length, length))
     for head in range(heads):
         columns = slice(head * size, (head + 1) * size)
         for t in range(length):
             scores = np.array([q[t, columns] @ k[s, columns] / np.sqrt(size) for s in range(t + 1)])
-            mixed[t, columns] = sum(a * v[s, columns] for s, a in enumerate(weights_of(scores)))
+            weights[head, t, : t + 1] = weights_of(scores)
+    weights = drop(weights)
+    mixed = np.zeros((length, width))
+    for head in range(heads):
+        columns = slice(head * size, (head + 1) * size)
+        mixed[:, columns] = weights[head] @ v[:, columns]
     return mixed @ block["attention_output"]["kernel"]
 
 
@@ -122,35 +129,38 @@ def lstm(layer, xs):
     return found
 
 
-def recurrent_recommender_logits(params, tokens, layer):
+def recurrent_recommender_logits(params, tokens, layer, drop=lambda x, row, place: x):
     table = params["embedding"]["table"]
     output = params["output"]["table"] if "output" in params else table
     logits = np.zeros((*tokens.shape, len(table)))
     for row, example in enumerate(tokens):
         xs = [np.sqrt(table.shape[1]) * table[token] for token in example]
-        for parameters in params["recurrent"]:
-            xs = layer(parameters, xs)
+        xs = drop(np.array(xs), row, 0)
+        for number, parameters in enumerate(params["recurrent"]):
+            xs = drop(np.array(layer(parameters, xs)), row, 1 + number)
         for t, x in enumerate(xs):
             logits[row, t] = output @ (params["projection"]["kernel"].T @ x + params["projection"]["bias"])
     return logits
 
 
-def sasrec_logits(params, tokens, heads):
+def sasrec_logits(params, tokens, heads, drop=lambda x, row, place: x):
     table, positions = params["embedding"]["table"], params["positions"]["table"]
     output = params["output"]["table"] if "output" in params else table
     width = table.shape[1]
     logits = np.zeros((*tokens.shape, len(table)))
     for row, example in enumerate(tokens):
         x = np.array([np.sqrt(width) * (table[token] + positions[t]) for t, token in enumerate(example)])
-        for block in params["blocks"]:
+        x = drop(x, row, 0)
+        for layer, block in enumerate(params["blocks"]):
             without_output = block | {"attention_output": {"kernel": np.eye(width)}}
             normalised = np.array([layer_norm(block["attention_norm"], y) for y in x])
-            x = x + attention(without_output, normalised, heads, softmax)
+            weights = functools.partial(drop, row=row, place=3 * layer + 1)
+            x = x + drop(attention(without_output, normalised, heads, softmax, weights), row, 3 * layer + 2)
+            mlp, into, out_of = np.zeros_like(x), block["mlp_input"], block["mlp_output"]
             for t in range(len(example)):
-                inner = (
-                    block["mlp_input"]["kernel"].T @ layer_norm(block["mlp_norm"], x[t]) + block["mlp_input"]["bias"]
-                )
-                x[t] = x[t] + block["mlp_output"]["kernel"].T @ np.maximum(inner, 0) + block["mlp_output"]["bias"]
+                inner = into["kernel"].T @ layer_norm(block["mlp_norm"], x[t]) + into["bias"]
+                mlp[t] = out_of["kernel"].T @ np.maximum(inner, 0) + out_of["bias"]
+            x = x + drop(mlp, row, 3 * layer + 3)
         for t in range(len(example)):
             logits[row, t] = output @ layer_norm(params["final_norm"], x[t])
     return logits

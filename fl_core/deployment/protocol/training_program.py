@@ -17,7 +17,7 @@ from fedlm.fl_core.settings import TrainingSettings
 from fedlm.models.base import Model
 
 _FIELDS = messages.TrainingProgram.DESCRIPTOR.fields_by_name
-_PLAIN = [field.name for field in dataclasses.fields(LocalTraining) if field.name != "algorithm"]
+_PLAIN = [field.name for field in dataclasses.fields(LocalTraining) if field.name not in ("algorithm", "draws_dropout")]
 """The fields of local training that the message has as they are."""
 
 
@@ -30,6 +30,7 @@ def write_training_program(name: str, model: Model, settings: TrainingSettings) 
         precision=settings.precision,
         upload=_write_upload_plan(settings.compressor(), model, settings.algorithm.make()),
         algorithm=_write_algorithm(settings.algorithm),
+        dropout=settings.dropout,
         **{name: getattr(settings.local_training(), name) for name in _PLAIN},
     )
 
@@ -50,7 +51,8 @@ def read_local_training(program: messages.TrainingProgram) -> LocalTraining:
     """
     absent = {name for name in _PLAIN if _FIELDS[name].has_presence and not program.HasField(name)}
     given: dict[str, Any] = {name: getattr(program, name) for name in _PLAIN if name not in absent}
-    return LocalTraining(**given, algorithm=make_algorithm(algorithm_name(program), program.algorithm.constants))
+    algorithm = make_algorithm(algorithm_name(program), program.algorithm.constants)
+    return LocalTraining(**given, algorithm=algorithm, draws_dropout=program.dropout > 0)
 
 
 def algorithm_name(program: messages.TrainingProgram) -> str:

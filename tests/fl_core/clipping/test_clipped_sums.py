@@ -12,6 +12,7 @@ from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum, metho
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models import blocked_head
 from fedlm.models.base import Batch, given_frozen, language_model
+from fedlm.models.dropout import with_dropout
 from fedlm.models.layers import embed, init_embedding, logits_from_table
 from fedlm.models.lora import LoraConfig, lora_model
 from fedlm.models.precision import precision_scope, with_precision
@@ -98,6 +99,17 @@ def test_equals_vmap_for_adapters_of_every_model(name, dropout):
     }
     assert np.all(found["vmap"].factors < 1)
     assert_same(found["bookkeeping"], found["vmap"])
+
+
+@pytest.mark.parametrize("name", ["gru4rec_tiny", "lstm4rec_tiny", "sasrec_tiny"])
+def test_equals_vmap_under_dropout(name):
+    small, batch = EVERY_MODEL[name], random_batch()._replace(dropout=jnp.arange(8, dtype=jnp.uint32).reshape(4, 2))
+    model = with_dropout(small.model, 0.4)
+    assert method_for("bookkeeping", model, small.params, batch) == ("bookkeeping", None)
+    reference = compiled(Clipping("vmap", 0.5), model, small.params, batch, 2)
+    assert_same(compiled(Clipping("bookkeeping", 0.5), model, small.params, batch, 2), reference)
+    whole = compiled(Clipping("vmap", 0.5), small.model, small.params, batch, 2)
+    assert np.all(np.abs(reference.norms / whole.norms - 1) > 1e-3)
 
 
 @pytest.mark.parametrize("method", METHODS)

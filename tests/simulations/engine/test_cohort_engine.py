@@ -15,6 +15,7 @@ from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.models.base import Model
 from fedlm.models.cifg import CifgConfig, cifg
+from fedlm.models.dropout import with_dropout
 from fedlm.models.registry import MODELS
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
@@ -136,6 +137,16 @@ def test_every_setting_matches_the_plain_loop(changes):
     if cap := changes["training"].max_examples:
         # A client counts for the examples that its cap leaves.
         assert float(engine.aggregate.examples) == float(engine.aggregate.weight) == sum(min(n, cap) for n in SIZES)
+
+
+@pytest.mark.parametrize(("devices", "lanes"), [(1, 1), (2, 2)])
+def test_what_clients_drop_is_the_same_as_in_the_plain_loop(devices, lanes):
+    model = with_dropout(small("gru4rec_tiny"), 0.4)
+    training = dataclasses.replace(TRAINING, draws_dropout=True)
+    engine, loop = run_both(model, training=training, devices=devices, lanes=lanes)
+    assert_same(engine, loop, tolerance=2e-4)
+    without = run_both(model, training=TRAINING, devices=devices, lanes=lanes)[0]
+    assert float(without.aggregate.training.loss) != pytest.approx(float(engine.aggregate.training.loss), rel=1e-4)
 
 
 def test_uploads_of_factors_match_those_of_the_plain_loop():

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlm.fl_core.local_sgd import LocalTraining, batch_rows
+from fedlm.fl_core.local_sgd import LocalTraining, batch_rows, dropout_keys
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.lanes import LaneShape, balance_lanes, lane_chunks
@@ -35,6 +35,7 @@ def test_the_longest_clients_are_placed_first():
             {},
             {"max_examples": 6, "cap_order": "cap_then_shuffle"},
             {"max_examples": 6, "epochs": 2, "batches_across_epochs": True},
+            {"draws_dropout": True},
         ]
     ),
 )
@@ -62,7 +63,8 @@ def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps
                         seen[current] = []
                     assert chunk.client[here] == current
                     assert chunk.num_examples[here] == min(sizes[current], more.get("max_examples", 1000))
-                    seen[current].append((chunk.tokens[here], chunk.weight[here]))
+                    keys = None if chunk.dropout is None else chunk.dropout[here]
+                    seen[current].append((chunk.tokens[here], chunk.weight[here], keys))
                     if chunk.last[here]:
                         current = None
                 assert not chunk.weight[device, chunk.num_steps[device] :].any()
@@ -71,7 +73,9 @@ def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps
     for client, batches in seen.items():
         rows = batch_rows(sizes[client], training, plan.shuffling(client))
         assert len(batches) == len(rows)
-        for (tokens, weight), expected in zip(batches, rows, strict=True):
+        drawn = dropout_keys(rows, plan.dropout(client)) if training.draws_dropout else [None] * len(rows)
+        for (tokens, weight, keys), expected, own in zip(batches, rows, drawn, strict=True):
+            np.testing.assert_array_equal(keys, own)
             np.testing.assert_array_equal(weight, expected >= 0)
             np.testing.assert_array_equal(tokens[expected >= 0, 0], 100 * client + expected[expected >= 0])
 
@@ -92,7 +96,7 @@ def test_the_chunks_of_some_devices_are_slices_of_those_of_all(sizes, devices_of
             return super().sequences(client, rows)
 
     data = Recorded([np.full((n, LENGTH + 1), 0) + np.arange(n)[:, None] + 100 * c for c, n in enumerate(sizes)])
-    training = LocalTraining(batch_size=3)
+    training = LocalTraining(batch_size=3, draws_dropout=True)
     plan = RoundPlan(2, np.arange(len(sizes))[::-1], seed=9, learning_rate=0.1)
     shape = LaneShape(sum(devices_of_processes), lanes, steps, LENGTH)
     fetched: list[int] = []

@@ -3,9 +3,12 @@
 from dataclasses import fields
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from fedlm.clients.server_instructions import program_of
+from fedlm.clients.settings import ClientLimits
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
 from fedlm.fl_core.compression.compressors import Scheme, shapes_of
@@ -19,6 +22,8 @@ from fedlm.fl_core.deployment.protocol.training_program import (
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, plan_digest
 from fedlm.fl_core.deployment.roles import agreement
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.base import Batch
+from fedlm.models.registry import create_model
 from tests.deployment import small_deployment as small
 
 MODEL = small.task(small.deployment()).model
@@ -48,12 +53,33 @@ def test_local_training_is_read_as_it_was_written():
         "client_max_examples": 9,
         "client_cap_order": "cap_then_shuffle",
         "client_batches_across_epochs": True,
+        "dropout": 0.25,
     }
     for changes in ({}, every):
         settings, program = written(**changes)
         assert read_local_training(program) == settings.training.local_training()
     without_defaults = {field.name for field, _ in written(**every)[1].ListFields()}
     assert without_defaults == set(messages.TrainingProgram.DESCRIPTOR.fields_by_name) - {"algorithm"}
+
+
+def test_a_client_drops_what_the_server_asks_it_to_or_refuses():
+    settings = small.deployment(model="gru4rec_tiny", dropout=0.5)
+    model = create_model("gru4rec_tiny", 40)
+    program = write_training_program("gru4rec_tiny", model, settings.training)
+    read = program_of(program, ClientLimits())
+    assert read.training.draws_dropout
+    assert program_of(program, ClientLimits()).model is read.model
+    params, batch = model.init(jax.random.key(0)), Batch(jnp.array([[1, 5, 6, 2]]), jnp.ones(1))
+    keyed = batch._replace(dropout=jnp.ones((1, 2), jnp.uint32))
+    drops, whole = (jax.jit(each.loss) for each in (read.model, model))
+    np.testing.assert_allclose(drops(params, batch).loss, whole(params, keyed).loss, rtol=1e-6)
+    assert abs(float(drops(params, keyed).loss[0] - whole(params, keyed).loss[0])) > 1e-3
+    program.dropout = 1.0
+    with pytest.raises(ConfigurationError, match=r"dropout is 1\.0, but must be at least 0 and below 1"):
+        program_of(program, ClientLimits())
+    program.dropout, program.model = 0.5, "cifg_tiny"
+    with pytest.raises(ConfigurationError, match="'cifg_tiny' has none"):
+        program_of(program, ClientLimits())
 
 
 @pytest.mark.parametrize("name", CLIENT_ALGORITHMS)
