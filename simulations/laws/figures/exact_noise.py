@@ -5,8 +5,6 @@ import functools
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlm.fl_core.privacy.accounting import least_noise as accountants_least_noise
-from fedlm.fl_core.privacy.composition import GaussianEvent, epsilon_above
 from fedlm.simulations.laws.noise_search import Training, least_noise
 
 
@@ -31,8 +29,4 @@ def noise_multipliers(
 
 @functools.lru_cache(maxsize=1 << 14)
 def _noise_multiplier(probability: float, steps: float, epsilon: float, delta: float) -> float:
-    try:
-        return least_noise(Training(probability, round(steps), epsilon, delta))
-    except ArithmeticError:  # a few rare draws decide, and the quick search's window is without end
-        event = functools.partial(GaussianEvent, count=round(steps), sampling_probability=probability)
-        return accountants_least_noise(lambda noise: epsilon_above([event(noise)], delta), epsilon)
+    return least_noise(Training(probability, round(steps), epsilon, delta))

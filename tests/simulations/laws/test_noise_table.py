@@ -35,6 +35,23 @@ def test_a_search_finds_the_noise_of_the_accountant(epsilon, delta):
         assert not noise_is_least(noise * 1.01, probability, steps, epsilon, delta, 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("passes", "steps", "epsilon", "delta"),
+    [
+        (1.52e-3, 840, 0.385, 1e-6),
+        (0.152, 810, 0.323, 3e-6),
+        (0.03, 230, 0.336, 1e-9),
+        (1.98, 630, 0.245, 2e-7),
+        pytest.param(0.0122, 13_000, 0.15, 4e-7, marks=pytest.mark.long),
+        pytest.param(0.184, 48_000, 0.109, 4e-10, marks=pytest.mark.long),
+        pytest.param(7.63, 129_836, 0.2, 2.9e-7, marks=pytest.mark.long),
+    ],
+)
+def test_a_search_holds_where_an_example_is_hardly_ever_drawn_and_epsilon_is_small(passes, steps, epsilon, delta):
+    noise = least_noise(Training(passes / steps, steps, epsilon, delta))
+    assert noise_is_least(noise, passes / steps, steps, epsilon, delta, 2e-4)
+
+
 @pytest.mark.parametrize(("epsilon", "delta"), [(4.0, 1e-8), (1.0, 1e-6)])
 def test_the_table_states_its_error(epsilon, delta):
     table = make_noise_table(epsilon, delta, (300, 1e5), (1.0, 400))
