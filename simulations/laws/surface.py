@@ -1,5 +1,6 @@
 """The loss of private training by model size, steps and noise: a grid of fitted values, interpolated between them."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,8 +20,8 @@ _DENSER = 8  # points of a monotone cubic for each of the grid
 class LossSurface:
     """Loss by parameters, steps and noise-batch ratio, as fitted to the trainings of a grid.
 
-    Between the grid's points the loss (with the method "code" its logarithm) is linear in the logarithms of the three,
-    as published, or follows monotone cubics along parameters and ratios.
+    Between the grid's points the loss (with the method "code" its logarithm) follows monotone cubics along the
+    logarithms of parameters and ratios and is linear in that of the steps, or is linear in all three, as published.
     Source: McKenna et al. 2025, "Scaling Laws for Differentially Private Language Models", section 3.3.
 
     Attributes:
@@ -59,7 +60,7 @@ class LossSurface:
     method: Method
     draws: Floats
     noiseless_draws: Floats
-    interpolation: Interpolation = "linear"
+    interpolation: Interpolation = "monotone-cubic"
     notes: tuple[str, ...] = ()
 
     def predict(
@@ -131,6 +132,15 @@ class LossSurface:
     def _axes(self) -> tuple[Floats, Floats, Floats]:
         return self.parameters, self.steps, self.noise_batch_ratios
 
+    @functools.cached_property
+    def _dense(self) -> tuple[Floats, Floats, tuple[Floats, Floats, Floats]]:
+        """Losses with and without noise on a grid with points of the monotone cubics in between, and its axes."""
+        sizes, times, ratios = self._axes
+        losses, dense_ratios = _denser(self.loss, 2, ratios)
+        losses, dense_sizes = _denser(losses, 0, sizes)
+        noiseless, _ = _denser(self.noiseless, 0, sizes)
+        return losses, noiseless, (dense_sizes, times, dense_ratios)
+
     def _predicted(
         self,
         interpolation: Interpolation,
@@ -141,11 +151,7 @@ class LossSurface:
     ) -> Floats:
         losses, noiseless, axes = self.loss, self.noiseless, self._axes
         if interpolation == "monotone-cubic":
-            sizes, times, ratios = axes
-            losses, dense_ratios = _denser(losses, 2, ratios)
-            losses, dense_sizes = _denser(losses, 0, sizes)
-            noiseless, _ = _denser(noiseless, 0, sizes)
-            axes = dense_sizes, times, dense_ratios
+            losses, noiseless, axes = self._dense
         point = _point(parameters, steps, noise_batch_ratio)
         return self._at(losses[..., None], noiseless[..., None], axes, point, extrapolate)[..., 0]
 

@@ -35,7 +35,7 @@ def fit_surface(measurements: Measurements, settings: SurfaceSettings | None = N
 
     Args:
       measurements: of one length in tokens.
-      settings: how; the published ones where none are given.
+      settings: how; the defaults where none are given, which are the published ones but for the interpolation.
 
     Raises:
       DataError: they are too few, or differ in what a grid has no axis for.

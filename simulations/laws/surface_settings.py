@@ -13,15 +13,16 @@ class SurfaceSettings:
     """How losses are smoothed, extrapolated and drawn anew.
 
     Thresholds are shares of the longest training where they are below 1, else steps. The defaults are the published
-    ones as shares, so that trainings of any length are treated alike.
+    ones as shares, so that trainings of any length are treated alike; the interpolation alone is another one.
     """
 
     method: Method = "paper"
     """paper: as McKenna et al. 2025 word it. code: as their public code does it. two-stage: as the VaultGemma report
     has it, by the final losses of trainings of several lengths."""
-    interpolation: Interpolation = "linear"
-    """How predictions lie between the grid's points: linearly, as published, or on monotone cubics, which come closer
-    where points are far apart."""
+    interpolation: Interpolation = "monotone-cubic"
+    """How predictions lie between the grid's sizes and ratios, in the logarithms. monotone-cubic: on cubics that rise
+    and fall with the points. linear: as published, for the paper's table and figures; farther off where points are far
+    apart."""
     smoothing: Smoothing = "isotonic"
     """How losses are smoothed along the steps. A cumulative minimum is too low where losses are noisy."""
     rolling: float = 10 / 1280

@@ -250,6 +250,17 @@ def test_the_best_rate_is_that_of_the_last_block_over_all_seeds():
     assert kept.sum() == 4
 
 
+def test_a_spike_in_the_last_block_does_not_choose_the_rate():
+    runs = grid(sizes=SIZES[:1], steps=(1600,), blocks=16, learning_rates=(0.1, 0.2))
+    losses = np.where(runs.learning_rate == 0.1, 2.0, 2.5)
+    losses[(runs.learning_rate == 0.1) & (runs.step == 1600)] = 9.0
+    shuffled = dataclasses.replace(runs, loss=losses).where(np.random.default_rng(0).permutation(len(runs)))
+    assert set(shuffled.learning_rate[rows.best_rate(shuffled)]) == {0.1}
+    ends = rows.end_loss(shuffled)
+    assert set(ends[shuffled.learning_rate == 0.1]) == {2.0}
+    assert set(ends[shuffled.learning_rate == 0.2]) == {2.5}
+
+
 def test_the_lowest_loss_so_far_has_no_cheaper_one_below_it():
     cost, loss = np.array([1.0, 4, 2, 3, 2]), np.array([5.0, 3, 4, 4.5, 3.9])
     assert rows.lowest_so_far(cost, loss, np.ones(5, bool)).tolist() == [True, True, False, False, True]

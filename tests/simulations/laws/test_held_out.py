@@ -93,7 +93,7 @@ class TestSurfaces:
     def test_held_out_cells_of_a_grid_as_fine_as_the_published_are_predicted_within_one_percent(self, method):
         # With 102,400 examples a block, noise is far below the limit for whatever root.
         grid = dataclasses.replace(PUBLISHED, block=1000, seeds=2, seed_spread=0.001, glitches=0.001)
-        settings = SurfaceSettings(method=method, interpolation="monotone-cubic", draws=0)
+        settings = SurfaceSettings(method=method, draws=0)
         found = surface_held_out(grid.measure(Truth()), settings)
         assert found["cells"]["points"] == 3 * 25
         assert found["cells"]["max_relative_error"] < 0.01

@@ -6,7 +6,15 @@ import pytest
 from fedlm.simulations.laws.surface import LossSurface
 
 
-def surface_of(loss, noiseless=None, draws=0, parameters=(1e5, 1e6, 1e7), steps=(100.0, 1000.0), ratios=(1e-4, 1e-2)):
+def surface_of(
+    loss,
+    noiseless=None,
+    draws=0,
+    parameters=(1e5, 1e6, 1e7),
+    steps=(100.0, 1000.0),
+    ratios=(1e-4, 1e-2),
+    interpolation="monotone-cubic",
+):
     """Make a surface of a function of logarithms: loss(log10 parameters, log10 steps, log10 ratio)."""
     parameters, steps, ratios = (np.array(axis) for axis in (parameters, steps, ratios))
     at = np.meshgrid(np.log10(parameters), np.log10(steps), np.log10(ratios), indexing="ij")
@@ -28,6 +36,7 @@ def surface_of(loss, noiseless=None, draws=0, parameters=(1e5, 1e6, 1e7), steps=
         method="paper",
         draws=values * np.linspace(0.9, 1.1, draws)[:, None, None, None],
         noiseless_draws=quiet * np.linspace(0.9, 1.1, draws)[:, None, None],
+        interpolation=interpolation,
     )
 
 
@@ -36,8 +45,9 @@ def multilinear(size, steps, ratio):
 
 
 class TestPrediction:
-    def test_exact_at_points_and_linear_in_the_logarithms_between(self):
-        surface = surface_of(multilinear)
+    @pytest.mark.parametrize("interpolation", ["linear", "monotone-cubic"])
+    def test_exact_at_points_and_where_the_loss_is_linear_in_the_logarithms(self, interpolation):
+        surface = surface_of(multilinear, interpolation=interpolation)
         assert np.allclose(surface.predict(1e6, 1000, 1e-4), multilinear(6, 3, -4), rtol=1e-14)
         assert surface.predict(1e6, 1000, 1e-4).shape == surface.learning_rate(1e6, 1000, 1e-4).shape == ()
         sizes, steps = np.array([[1e5], [10**5.5], [1e7]]), np.array([100, 10**2.3])
@@ -105,8 +115,8 @@ class TestBands:
     def test_between_points_they_hold_both_ways_of_interpolating(self):
         surface = surface_of(lambda size, steps, ratio: 3 + np.exp(ratio), draws=9, ratios=10.0 ** np.arange(-4, 0))
         low, high = surface.band(1e6, 500, 10**-1.5, level=0.1)
-        cubic = dataclasses.replace(surface, interpolation="monotone-cubic").predict(1e6, 500, 10**-1.5)
-        linear = surface.predict(1e6, 500, 10**-1.5)
+        cubic = surface.predict(1e6, 500, 10**-1.5)
+        linear = dataclasses.replace(surface, interpolation="linear").predict(1e6, 500, 10**-1.5)
         assert abs(cubic - (3 + np.exp(-1.5))) < abs(linear - (3 + np.exp(-1.5))) / 3
         assert low < cubic < linear < high
 

@@ -62,7 +62,7 @@ class TestTwoStages:
         assert np.allclose(np.log2(surface.learning_rate(29e6, 50_000, ratios) / TRUTH.best_rate(ratios)), 0, atol=0.05)
 
     def test_held_out_trainings_are_predicted_within_one_percent(self, whole):
-        settings = SurfaceSettings(method="two-stage", draws=0, interpolation="monotone-cubic")
+        settings = SurfaceSettings(method="two-stage", draws=0)
         found = surface_held_out(whole, settings)
         assert found["cells"]["points"] == 5 * 9
         assert found["cells"]["max_relative_error"] < 0.01
@@ -78,7 +78,7 @@ class TestTwoStages:
 
     def test_a_missing_cell_is_filled_in_and_said(self, whole):
         gone = (whole.model == "model1") & (whole.noise_batch_ratio == 2.0**-12) & (whole.steps > 16_000)
-        surface = fitted(whole.where(~gone), interpolation="monotone-cubic")
+        surface = fitted(whole.where(~gone))
         assert np.isclose(surface.predict(29e6, 64_000, 2.0**-12), TRUTH.loss(29e6, 64_000, 2.0**-12), rtol=0.005)
         assert any(note.startswith("Fewer than 3 lengths are known of model1 at 0.000244141") for note in surface.notes)
 
