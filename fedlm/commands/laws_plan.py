@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from rich.table import Table
 from fedlm.commands.options import read_options
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.delta import check_delta
+from fedlm.fl_core.privacy.delta import check_delta, default_delta
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedlm.fl_core.privacy.accounting import Guarantee
     from fedlm.simulations.laws.architectures import Architecture
     from fedlm.simulations.laws.chosen_training import ChosenTraining
+    from fedlm.simulations.laws.federated_plan import FederatedTraining
     from fedlm.simulations.laws.laws_file import Laws
     from fedlm.simulations.laws.plan import Plan
 
@@ -48,8 +49,9 @@ class LawsPlanCommand:
     or removal with Poisson cohorts, else by zero-out; `fedlm account` gives the same epsilon.
     """
 
-    laws: Path
-    """The laws, a file that `fedlm laws fit` wrote."""
+    laws: Path | None = None
+    """The laws, a file that `fedlm laws fit` wrote; those that come with fedlm where it is not given, of small models
+    on one text, which the answer says."""
     examples: float | None = None
     """N, examples to draw from, of which each is hidden; those of --data where it is not given."""
     epsilon: float
@@ -67,9 +69,9 @@ class LawsPlanCommand:
     json: bool = False
     """Print one JSON object."""
     write_config: Path | None = None
-    """Write a file of options, .toml, with which `fedlm pretrain --config FILE --out RUN` trains what was planned; a
-    model that has no name is described in a file beside it. Without --data it needs `--data` too. The run finds the
-    noise for as many examples as its data has."""
+    """Write a file of options, .toml, with which `fedlm pretrain --config FILE --out RUN` trains what was planned, or
+    `fedlm simulate` with --federated; a model that has no name is described in a file beside it. Without --data it
+    needs `--data` too. The run finds the noise for as many examples, or clients, as its data has."""
     federated: bool = False
     """Plan a federated training."""
     of_federated: FederatedSettings
@@ -77,7 +79,15 @@ class LawsPlanCommand:
     def __post_init__(self) -> None:
         if not 0 < self.near < math.inf:
             raise ConfigurationError(f"near is {self.near}, but must be positive and finite")
+        if self.delta is not None:
+            check_delta(self.delta)
+        if self.write_config is not None and self.write_config.suffix != ".toml":
+            raise ConfigurationError(f"write_config is {str(self.write_config)!r}, but must end in .toml")
         if self.federated:
+            if self.laws is None:
+                raise ConfigurationError(
+                    "give --laws with --federated: those that come with fedlm are of central training"
+                )
             self._check_unused("with federated; give people and client_trainings", self, _CENTRAL)
             return
         self._check_unused("without federated", self.of_federated, [one.name for one in fields(FederatedSettings)])
@@ -87,12 +97,8 @@ class LawsPlanCommand:
             raise ConfigurationError("give --examples, or --data to count them")
         if self.examples is not None and not 1 <= self.examples < math.inf:
             raise ConfigurationError(f"examples is {self.examples}, but must be at least 1, and finite")
-        if self.delta is not None:
-            check_delta(self.delta)
         if self.length is not None and self.length < 1:
             raise ConfigurationError(f"length is {self.length}, but must be at least 1")
-        if self.write_config is not None and self.write_config.suffix != ".toml":
-            raise ConfigurationError(f"write_config is {str(self.write_config)!r}, but must end in .toml")
 
     def _check_unused(self, when: str, settings: Any, names: Sequence[str]) -> None:
         for name in names:
@@ -100,26 +106,28 @@ class LawsPlanCommand:
                 raise ConfigurationError(f"{name} is {getattr(settings, name)}, which does nothing {when}")
 
 
-_CENTRAL = ("examples", "compute", "length", "data", "write_config")
+_CENTRAL = ("examples", "compute", "length", "data")
 
 
 def main(argv: list[str]) -> int:
     """Run `fedlm laws plan`."""
     command = read_options(LawsPlanCommand, argv, "fedlm laws plan")
-    from fedlm.simulations.laws.chosen_training import choose_training
+    from fedlm.simulations.laws.chosen_training import choose_training, settings_of
     from fedlm.simulations.laws.importing_runs import FEDERATED
     from fedlm.simulations.laws.laws_file import read_laws
     from fedlm.simulations.laws.plan import Budget, Planner, as_json, make_plan
+    from fedlm.simulations.laws.shipped import ABOUT, SHIPPED_FILE, shipped_laws
 
-    laws = read_laws(command.laws)
+    laws = shipped_laws() if command.laws is None else read_laws(command.laws)
+    file = command.laws or SHIPPED_FILE
     if laws.surface is None:
         raise ConfigurationError(
-            f"{command.laws}: has no surface of losses to plan by; fit it to measurements of several models and ratios"
+            f"{file}: has no surface of losses to plan by; fit it to measurements of several models and ratios"
         )
     if command.federated:
         return _plan_federated(command, laws)
     if laws.task.get("command") == FEDERATED:
-        raise ConfigurationError(f"{command.laws}: is of federated runs; give --federated")
+        raise ConfigurationError(f"{file}: is of federated runs; give --federated")
     assert command.compute is not None
     length = command.length or laws.surface.length
     counted, vocabulary_size = (None, None) if command.data is None else _counted(command.data, length, laws)
@@ -128,30 +136,50 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError(
             f"examples is {command.examples:g}, but {command.data} has {counted:,} of {length} tokens; leave one out"
         )
-    delta = min(examples**-1.1, 0.5) if command.delta is None else command.delta
-    plan = make_plan(
-        Planner(laws.surface, delta, length), Budget(examples, command.epsilon, command.compute), command.near
-    )
+    delta = default_delta(examples) if command.delta is None else command.delta
+    budget = Budget(examples, command.epsilon, delta, command.compute)
+    plan = make_plan(Planner(laws.surface, length), budget, command.near)
     chosen = choose_training(laws, plan, vocabulary_size)
     if command.json:
         print(
-            json.dumps(as_json({"training": chosen.as_json(), "plan": vars(plan) | {"budget": plan.budget._asdict()}}))
+            json.dumps(
+                as_json(
+                    {
+                        "training": chosen.as_json(),
+                        "plan": vars(plan) | {"budget": plan.budget._asdict()},
+                        "laws": dict(laws.source),
+                    }
+                )
+            )
         )
     else:
         _print(chosen, plan, command.near)
+        if command.laws is None:
+            print(f"by the laws that come with fedlm, of {laws.source.get(ABOUT, 'a grid that they do not name')}")
     if command.write_config is not None:
-        _write_config(command, chosen, laws)
+        what = f"{chosen.examples} examples, epsilon {command.epsilon:g}, compute {command.compute:g}"
+        _write_config(command, laws, chosen, settings_of, what)
     return 0
 
 
 def _plan_federated(command: LawsPlanCommand, laws: "Laws") -> int:
-    from fedlm.simulations.laws.federated_plan import plan_federated
+    from fedlm.simulations.laws.federated_plan import plan_federated, settings_of
     from fedlm.simulations.laws.plan import as_json
 
     found = plan_federated(laws, command.of_federated, command.epsilon, command.delta, command.near)
     if command.json:
-        print(json.dumps(as_json({"training": found.as_json()})))
-        return 0
+        print(json.dumps(as_json({"training": found.as_json(), "laws": dict(laws.source)})))
+    else:
+        _print_federated(found, command.near)
+    if command.write_config is not None:
+        trainings = f"{command.of_federated.client_trainings:g} client trainings"
+        _write_config(
+            command, laws, found, settings_of, f"{found.people} people, epsilon {command.epsilon:g}, {trainings}"
+        )
+    return 0
+
+
+def _print_federated(found: "FederatedTraining", near: float) -> None:
     values = {
         "parameters": f"{found.parameters:,}{_name(found.model)}",
         "cohort_size": f"{found.cohort_size:,}",
@@ -170,8 +198,7 @@ def _plan_federated(command: LawsPlanCommand, laws: "Laws") -> int:
         *found.notes,
         _promise(found.guarantee),
     ]
-    _print_table(values, found.near, command.near, lines)
-    return 0
+    _print_table(values, found.near, near, lines)
 
 
 _DRAWN = ("mechanism", "cohort_sampler", "min_separation", "max_participations")
@@ -251,29 +278,30 @@ def _shape(description: dict[str, Any]) -> str:
     return f"{description['architecture']}, {config['layers']} layers of width {config['embedding']}"
 
 
-def _write_config(command: LawsPlanCommand, chosen: "ChosenTraining", laws: "Laws") -> None:
-    from fedlm.simulations.laws.chosen_training import settings_of
-
+def _write_config(
+    command: LawsPlanCommand,
+    laws: "Laws",
+    chosen: "ChosenTraining | FederatedTraining",
+    settings_of: "Callable[[Any, Laws, str], dict[str, Any]]",
+    budget: str,
+) -> None:
+    """Write the options of a run that trains what was chosen, and the budget above them."""
     assert command.write_config is not None
     if chosen.model is None:
         raise ConfigurationError(
             f"the models of the laws, {', '.join(laws.surface.models if laws.surface else ())}, are none that can be "
-            "built here, so that there is no config; measure named models with `fedlm laws run`"
+            "built here, so that there is no config; measure named models"
         )
-    name = chosen.model.name
-    if name is None:
-        described = command.write_config.with_suffix(".model.json")
+    described = command.write_config.with_suffix(".model.json")
+    settings = settings_of(chosen, laws, chosen.model.name or str(described))
+    if chosen.model.name is None:
         write_atomically(described, json.dumps(chosen.model.description, indent=1) + "\n")
-        name = str(described)
-    settings = settings_of(chosen, laws, name)
     if command.data is not None:
         settings["data"] = str(command.data)
-    head = (
-        f"# fedlm laws plan: {chosen.examples} examples, epsilon {command.epsilon:g}, compute {command.compute:g}; "
-        f"predicted loss {chosen.loss:.4f}\n"
-    )
     # Strings and numbers of JSON are TOML's too.
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-    write_atomically(command.write_config, head + lines)
+    write_atomically(command.write_config, f"# fedlm laws plan: {budget}; predicted loss {chosen.loss:.4f}\n{lines}")
     if not command.json:
-        print(f"`fedlm pretrain --config {command.write_config} --out RUN` trains it")
+        run = "simulate" if command.federated else "pretrain"
+        data = "" if "data" in settings else " --data DATA"
+        print(f"`fedlm {run} --config {command.write_config}{data} --out RUN` trains it")

@@ -6,6 +6,12 @@ LEAST_DELTA = 1e-15
 """That anything is stated at: far above how far drawn noise is from Gaussian noise."""
 
 
+def default_delta(units: float) -> float:
+    """Return the delta at which epsilon is stated where none is given: the number of units to the power -1.1, which is
+    below one in as many as there are."""
+    return units**-1.1
+
+
 def check_delta(delta: float, name: str = "delta") -> None:
     """Refuse a delta that noise and accountants are not made for.
 

@@ -148,9 +148,9 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
         may_grow = set()
     text = json.dumps(settings, indent=2) + "\n"
     if path.exists():
+        before = path.read_text(encoding="utf-8")
         try:
-            recorded = json.loads(path.read_text(encoding="utf-8"))
-            what = changed_settings(recorded, settings, may_grow)
+            what = changed_settings(json.loads(before), settings, may_grow)
         except (json.JSONDecodeError, TypeError) as error:
             raise CheckpointError(f"{path}: not the settings of a comparison ({error}); give another --out") from error
         if what:
@@ -159,7 +159,7 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
                 f"{'(models, mechanisms, epsilons, learning rates and seeds may be added)' * bool(may_grow)}, or "
                 "another --out"
             )
-        if path.read_text(encoding="utf-8") == text:
+        if before == text:
             # Tasks of a job array come at the same time, and one would write into another's file.
             return
     write_atomically(path, text)

@@ -11,6 +11,7 @@ import jax
 from fedlm.fl_core.client_algorithms.interface import check_private, check_usable
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD, Phase
+from fedlm.fl_core.privacy.delta import default_delta
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
@@ -189,7 +190,7 @@ def prepare(
     if private:
         check_private(local.algorithm, like)
     check_usable(local.algorithm, like)
-    delta = experiment.privacy.delta or len(train.num_examples) ** -1.1
+    delta = experiment.privacy.delta or default_delta(len(train.num_examples))
     training_data = store.training_data(check=private)
     if (store.path / BUDGET_FILE).exists():
         # The libraries of privacy take a while to load.

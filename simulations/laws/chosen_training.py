@@ -79,7 +79,7 @@ def choose_training(laws: Laws, plan: Plan, vocabulary_size: int | None = None) 
     parameters = round(plan.best["parameters"]) if model is None else model.parameters
     batch_size = max(1, min(round(plan.best["batch_size"]), math.floor(budget.examples)))
     steps = max(1, round(budget.compute / (FLOPS * parameters * batch_size * plan.length)))
-    guarantee = _accounted(budget, plan.delta, batch_size, steps)
+    guarantee = _accounted(budget, batch_size, steps)
     noise = 0.0 if guarantee is None else guarantee.noise_multiplier
     at = parameters, steps, noise / batch_size
     loss, rate = surface.predict(*at).item(), surface.learning_rate(*at).item()
@@ -108,15 +108,17 @@ def choose_training(laws: Laws, plan: Plan, vocabulary_size: int | None = None) 
     )
 
 
-def _accounted(budget: Budget, delta: float, batch_size: int, steps: int) -> Guarantee | None:
+def _accounted(budget: Budget, batch_size: int, steps: int) -> Guarantee | None:
     """Find the least noise by the accountant itself, and state what it gives."""
     if math.isinf(budget.epsilon):
         return None
     units = math.floor(budget.examples)
     plan = calibrate(
-        lambda noise: central_plan(units, batch_size, steps, noise, unit=EXAMPLE), delta, epsilon=budget.epsilon
+        lambda noise: central_plan(units, batch_size, steps, noise, unit=EXAMPLE),
+        budget.delta,
+        epsilon=budget.epsilon,
     )
-    return account(plan, delta)
+    return account(plan, budget.delta)
 
 
 def settings_of(chosen: ChosenTraining, laws: Laws, model: str) -> dict[str, Any]:

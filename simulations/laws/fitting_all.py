@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import DataError, UserError
+from fedlm.fl_core.runs.run_folder import GRID_FILE
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.forms.fitting import fit_form
 from fedlm.simulations.laws.forms.form import Form
@@ -19,12 +20,11 @@ from fedlm.simulations.laws.forms.rows import final
 from fedlm.simulations.laws.held_out import Predict, held_out_errors
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.measured_grid import of_batch_size
-from fedlm.simulations.laws.measurements import Measurements, read_task
+from fedlm.simulations.laws.measurements import MEASUREMENTS_FILE, Measurements, read_task
 from fedlm.simulations.laws.surface import LossSurface
 from fedlm.simulations.laws.surface_fit import fit_surface
 from fedlm.simulations.laws.surface_settings import SurfaceSettings
 
-GRID_FILE, MEASUREMENTS_FILE = "grid.json", "measurements.parquet"
 _OF_A_MACHINE = ("data", "cache", "privacy")
 _HELD_OUT_STARTS = 8
 

@@ -149,6 +149,8 @@ def _common_task(runs: Sequence[_Run]) -> dict[str, Any]:
     kept = {
         name: value for name, value in first.settings.items() if name not in {*_OF_A_RUN, *OF_MECHANISMS, *MAY_MOVE}
     }
+    if (start := first.settings.get("init_from")) is not None:
+        kept["init_from"] = start
     same = {other: first.settings[other] for other in RATES if other != rate}
     return {"command": FEDERATED, "privacy": "none"} | kept | noise | same | {"learning_rate": rate}
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
 
+MEASUREMENTS_FILE = "measurements.parquet"
+"""In the folder of a grid's results."""
 _FINITE_OR_NAN = ("loss_error", "gradient_noise_scale", "heldout_loss")
 UNKNOWN: dict[str, Any] = {"training_examples": 0, "heldout_loss": math.nan}
 """What stands in columns that a table need not have."""

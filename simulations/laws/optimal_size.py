@@ -6,6 +6,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from fedlm.simulations.laws.forms.mckenna_l2 import FORM, saturating_noise
+from fedlm.simulations.laws.plan import FLOPS
 
 SIZES = (1e3, 1e15)
 """Between which numbers of parameters the best one is searched."""
@@ -39,7 +40,7 @@ def optimal_parameters(
 
     def loss(log_parameters: float) -> float:
         parameters = np.exp(log_parameters)
-        examples = compute / (6 * parameters * length)
+        examples = compute / (FLOPS * parameters * length)
         data = {"parameters": parameters, "training_examples": examples, "saturating_noise": noise}
         return float(FORM.predict(values, data))
 

@@ -10,65 +10,33 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.laws.configurations import INSIDE, NEAR, Configurations, doubled, sizes_between
 from fedlm.simulations.laws.noise_table import Batches, NoiseTable, make_noise_table
 from fedlm.simulations.laws.surface import LossSurface
 
 FLOPS = 6.0
 """For each parameter and token (Kaplan et al. 2020); what clipping and noise take is left out."""
-NEAR, LEVEL = 0.01, 0.9
-_SIZES, _BATCHES, _BUDGETS = 100, 101, 61
-_INSIDE = 0.01  # of the sizes' ends, as the paper's code has it
+LEVEL = 0.9
+"""Of the bands of predicted losses."""
+_BATCHES, _BUDGETS = 101, 61
 
 
 class Budget(NamedTuple):
     """What a training may use.
 
     Attributes:
-      examples: N, to draw from.
-      epsilon: at the planner's delta; infinite for a training without privacy.
+      examples: N, to draw from, of which each is one person's.
+      epsilon: that may be spent, for an example that is added or removed; infinite for a training without privacy.
+      delta: at which.
       compute: C, in floating-point operations.
     """
 
     examples: float
     epsilon: float
+    delta: float
     compute: float
-
-
-@dataclass(frozen=True, eq=False)
-class Configurations:
-    """Trainings: float64 arrays of one length.
-
-    Attributes:
-      parameters: M, all of the model's.
-      batch_size: B, examples of a step on average.
-      steps: T.
-      noise_batch_ratio: noise multiplier over batch size; 0 without privacy.
-      loss: that is predicted; NaN outside the measured grid.
-    """
-
-    parameters: NDArray[np.float64]
-    batch_size: NDArray[np.float64]
-    steps: NDArray[np.float64]
-    noise_batch_ratio: NDArray[np.float64]
-    loss: NDArray[np.float64]
-
-    def at(self, number: int) -> dict[str, float]:
-        """Return one of them, by names."""
-        return {name: float(values[number]) for name, values in vars(self).items()}
-
-    def ranges(self, chosen: NDArray[np.bool_]) -> dict[str, tuple[float, float]]:
-        """Return between which values some of them lie, by names."""
-        return {name: (float(values[chosen].min()), float(values[chosen].max())) for name, values in vars(self).items()}
-
-
-def sizes_between(surface: LossSurface) -> NDArray[np.float64]:
-    """List model sizes to try: those that were measured, and some between them."""
-    sizes = surface.parameters
-    first, last = sizes[0] * (1 + _INSIDE), sizes[-1] * (1 - _INSIDE)
-    return np.unique([*np.geomspace(first, last, _SIZES), *sizes]) if first < last else sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,26 +45,25 @@ class Planner:
 
     Attributes:
       surface: the measured loss.
-      delta: at which epsilon is stated.
       length: tokens of an example.
       batches: how they are drawn, where noise is looked up.
     """
 
     surface: LossSurface
-    delta: float
     length: int
     batches: Batches = "poisson"
 
     @functools.cached_property
-    def _tables(self) -> dict[float, NoiseTable]:
+    def _tables(self) -> dict[tuple[float, float], NoiseTable]:
         return {}
 
-    def table(self, epsilon: float) -> NoiseTable:
-        """Return the noise multipliers of an epsilon, made once."""
-        if epsilon not in self._tables:
+    def table(self, epsilon: float, delta: float) -> NoiseTable:
+        """Return the noise multipliers of an epsilon and delta, made once."""
+        if (epsilon, delta) not in self._tables:
             steps = float(self.surface.steps[0]), float(self.surface.steps[-1])
-            self._tables[epsilon] = make_noise_table(epsilon, self.delta, steps, (1.0, steps[1]), self.batches)
-        return self._tables[epsilon]
+            made = make_noise_table(epsilon, delta, steps, (1.0, steps[1]), self.batches)
+            self._tables[epsilon, delta] = made
+        return self._tables[epsilon, delta]
 
     def configurations(self, budget: Budget) -> Configurations:
         """List trainings that spend the compute budget, some ten thousand, and predict their losses.
@@ -115,18 +82,13 @@ class Planner:
         parameters, batch_size, times = parameters[fits], batch_size[fits], times[fits]
         ratio = np.zeros(len(times))
         if private and len(times):
-            ratio = self.table(budget.epsilon).noise_multiplier(budget.examples, batch_size, times) / batch_size
+            table = self.table(budget.epsilon, budget.delta)
+            ratio = table.noise_multiplier(budget.examples, batch_size, times) / batch_size
         return Configurations(parameters, batch_size, times, ratio, self.surface.predict(parameters, times, ratio))
 
     def least_loss(self, budget: Budget) -> float:
         """Predict the loss of the best training; NaN where none is within the measured grid."""
-        losses = self.configurations(budget).loss
-        return float(np.nanmin(losses)) if np.isfinite(losses).any() else math.nan
-
-    def doubled(self, budget: Budget) -> dict[str, float]:
-        """Predict what doubling each part of the budget would give: the best loss, by name; NaN outside the grid."""
-        doubles = {name: 2 * value for name, value in budget._asdict().items() if math.isfinite(value)}
-        return {name: self.least_loss(budget._replace(**{name: value})) for name, value in doubles.items()}
+        return self.configurations(budget).least_loss()
 
     def saturating_compute(self, budget: Budget, near: float = NEAR) -> float:
         """Find the least compute whose best loss is within `near` of the best of any compute; NaN outside the grid.
@@ -149,7 +111,6 @@ class Plan:
 
     Attributes:
       budget: what it may use.
-      delta: at which epsilon is stated.
       length: tokens of an example.
       best: the best of the configurations, by names; its noise is read off a table.
       near: between which values the configurations lie whose loss is near the best, by names.
@@ -159,7 +120,6 @@ class Plan:
     """
 
     budget: Budget
-    delta: float
     length: int
     best: dict[str, float]
     near: dict[str, tuple[float, float]]
@@ -178,19 +138,16 @@ def make_plan(planner: Planner, budget: Budget, near: float = NEAR) -> Plan:
         if not value > 0 or (name != "epsilon" and not math.isfinite(value)):
             raise ConfigurationError(f"{name} is {value:g}, but must be positive and finite")
     found = planner.configurations(budget)
-    known = np.isfinite(found.loss)
-    if not known.any():
+    best = found.best()
+    if best is None:
         raise ConfigurationError(_outside(planner, budget, found))
-    best = int(np.nanargmin(found.loss))
-    chosen = known & (found.loss <= (1 + near) * found.loss[best])
     return Plan(
         budget=budget,
-        delta=planner.delta,
         length=planner.length,
         best=found.at(best),
-        near=found.ranges(chosen),
-        considered=int(known.sum()),
-        doubled=planner.doubled(budget),
+        near=found.ranges(found.near_best(near)),
+        considered=int(found.known.sum()),
+        doubled=doubled(planner.configurations, budget),
         saturating_compute=planner.saturating_compute(budget, near),
     )
 
@@ -231,7 +188,7 @@ def notes_of(surface: LossSurface, parameters: float, batch_size: float, steps: 
         notes.append(
             f"extrapolated: examples have {length} tokens, and {surface.length} in the trainings that were measured"
         )
-    if not surface.parameters[0] * (1 + _INSIDE) < parameters < surface.parameters[-1] * (1 - 2 * _INSIDE):
+    if not surface.parameters[0] * (1 + INSIDE) < parameters < surface.parameters[-1] * (1 - 2 * INSIDE):
         notes.append("the best size lies at the end of those that were measured: a smaller or larger one may be better")
     return notes
 

@@ -22,10 +22,16 @@ from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.cell_execution import CellExecutor, run_cells
 from fedlm.simulations.laws.cell import GridCell, open_grid_units
 from fedlm.simulations.laws.grid import AXES, Grid
-from fedlm.simulations.laws.measurements import Measurements, read_measurements, write_measurements
+from fedlm.simulations.laws.measurements import (
+    MEASUREMENTS_FILE,
+    Measurements,
+    read_measurements,
+    write_measurements,
+)
+from fedlm.simulations.pretraining.flops import training_flops_per_token
 from fedlm.simulations.pretraining.preparing import shapes_of_training
 
-MEASUREMENTS_FILE, CELLS_FOLDER = "measurements.parquet", "cells"
+CELLS_FOLDER = "cells"
 NOT_PRIVATE = (
     "NOT PRIVATE: the noise follows from the seed and batches are no Poisson samples; these are experiments about "
     "private training"
@@ -180,8 +186,9 @@ class _Follower:
     def __init__(
         self, cells: list[GridCell], vocabulary_size: int, out: Path | None, observe: Callable[[GridProgress], None]
     ) -> None:
-        parameters = {cell.model: parameter_count(create_model(cell.model, vocabulary_size)) for cell in cells}
-        self._of_step = {cell: 6.0 * parameters[cell.model] * cell.batch_size * cell.grid.length for cell in cells}
+        models = {cell.model for cell in cells}
+        flops = {name: training_flops_per_token(create_model(name, vocabulary_size)) for name in models}
+        self._of_step = {cell: flops[cell.model] * cell.batch_size * cell.grid.length for cell in cells}
         self._done = {cell: cell.steps if cell.is_finished() else 0 for cell in cells}
         self._out, self._observe, self._collected = out, observe, time.monotonic()
 

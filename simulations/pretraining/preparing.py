@@ -12,7 +12,7 @@ from fedlm.fl_core.clipping.methods import Clipping, method_for
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.ancestry import Phase
-from fedlm.fl_core.privacy.delta import check_delta
+from fedlm.fl_core.privacy.delta import check_delta, default_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.runs.data_budget import budget_of
@@ -133,7 +133,7 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
         units = with_canaries(units, canaries)
     if settings.batch_size > units.count:
         raise ConfigurationError(f"batch_size is {settings.batch_size}, but there are only {units.count} units")
-    delta = units.count**-1.1 if settings.delta is None else settings.delta
+    delta = default_delta(units.count) if settings.delta is None else settings.delta
     private = settings.privacy != "none"
     if private:
         check_delta(delta)

@@ -13,6 +13,7 @@ from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.simulations.laws.figures.axes import head, label_axes, legend_below, line_style, short_number, size_words
 from fedlm.simulations.laws.figures.exact_noise import noise_multipliers
 from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress, table_of
+from fedlm.simulations.laws.plan import FLOPS
 from fedlm.simulations.laws.surface import LossSurface
 from fedlm.simulations.plot_style import new_figure
 
@@ -36,7 +37,7 @@ class Training(NamedTuple):
 
     def steps(self, batch_size: int) -> int:
         """Say how many steps the compute is enough for (McKenna et al. 2025, section 2.1: C = 6 M B S T)."""
-        return round(self.compute / (6 * self.parameters * batch_size * self.length))
+        return round(self.compute / (FLOPS * self.parameters * batch_size * self.length))
 
 
 PUBLISHED = (Training(6e17, 4e6, 512), Training(6.3e19, 2e8, 512), Training(2.5e20, 2e8, 512))

@@ -18,11 +18,11 @@ from fedlm.simulations.laws.figures.axes import (
 )
 from fedlm.simulations.laws.figures.searching import (
     DELTA,
-    Budgets,
     TrainingSearch,
     shown_computes,
 )
 from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress, table_of
+from fedlm.simulations.laws.plan import FLOPS, Budget
 from fedlm.simulations.laws.surface import LossSurface
 from fedlm.simulations.plot_style import new_figure
 
@@ -65,7 +65,7 @@ def baseline_table(search: TrainingSearch, progress: Progress = no_progress) -> 
     surface = search.surface
     compute = shown_computes(surface)[1]
     epsilons = [2.0**exponent for exponent in range(14)]
-    best = [Budgets(EXAMPLES, epsilon, DELTA, part * compute) for part in (1.0, 0.2) for epsilon in epsilons]
+    best = [Budget(EXAMPLES, epsilon, DELTA, part * compute) for part in (1.0, 0.2) for epsilon in epsilons]
     rows = [
         {"training": f"best for each epsilon, C = {short_number(row['compute'])} FLOPs", "fixed": 0.0}
         | {name: row[name] for name in _COLUMNS}
@@ -75,12 +75,12 @@ def baseline_table(search: TrainingSearch, progress: Progress = no_progress) -> 
         batch_size = fixed_batch_size(compute, one.parameters, one.steps, surface.length)
         words = f"{one.name}, T = {one.steps:,}, B = {batch_size:,}"
         for epsilon in epsilons:
-            budgets = Budgets(EXAMPLES, epsilon, DELTA, compute)
-            ratio = search.noise_batch_ratio(budgets, batch_size, one.steps)
+            budget = Budget(EXAMPLES, epsilon, DELTA, compute)
+            ratio = search.noise_batch_ratio(budget, batch_size, one.steps)
             point = one.parameters, one.steps, ratio
             low, high = surface.band(*point)
             rows.append(
-                {"training": words, "fixed": 1.0, **budgets._asdict(), "parameters": one.parameters}
+                {"training": words, "fixed": 1.0, **budget._asdict(), "parameters": one.parameters}
                 | {"batch_size": batch_size, "steps": one.steps, "noise_batch_ratio": ratio}
                 | {"loss": surface.predict(*point).item(), "loss_low": low.item(), "loss_high": high.item()}
             )
@@ -88,7 +88,7 @@ def baseline_table(search: TrainingSearch, progress: Progress = no_progress) -> 
 
 
 _COLUMNS = (
-    *Budgets._fields,
+    *Budget._fields,
     *("parameters", "batch_size", "steps", "noise_batch_ratio", "loss", "loss_low", "loss_high"),
 )
 
@@ -117,4 +117,4 @@ def draw_baselines(table: Table) -> Figure:
 
 def fixed_batch_size(compute: float, parameters: float, steps: float, length: int) -> int:
     """Say what batch uses up the compute: B = C / (6 M T S) (McKenna et al. 2025, section 4.4), at least 1."""
-    return max(1, int(np.floor(compute / (6 * parameters * steps * length))))
+    return max(1, int(np.floor(compute / (FLOPS * parameters * steps * length))))

@@ -17,9 +17,11 @@ from fedlm.simulations.laws.figures.axes import (
     logarithmic,
     ratio_words,
 )
+from fedlm.simulations.laws.figures.saturation import CHINCHILLA
 from fedlm.simulations.laws.figures.tables import Table, table_of
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.optimal_size import optimal_parameters
+from fedlm.simulations.laws.plan import FLOPS
 from fedlm.simulations.plot_style import new_figure
 
 
@@ -39,7 +41,7 @@ def optimum_table(
         parameters, loss = optimal_parameters(fitted.coefficients, compute, ratio, length)
         rows.append(
             {"noise_batch_ratio": float(ratio), "compute": float(compute), "length": length}
-            | {"parameters": parameters, "loss": loss, "tokens_per_parameter": compute / (6 * parameters**2)}
+            | {"parameters": parameters, "loss": loss, "tokens_per_parameter": compute / (FLOPS * parameters**2)}
         )
     return table_of(rows)
 
@@ -56,7 +58,7 @@ def draw_optima(table: Table) -> Figure:
         words = "no noise" if ratio == 0 else f"noise-batch ratio {ratio_words(ratio)}"
         handles.append(Line2D([], [], label=words, **style))
     compute = np.array(table.values("compute"))
-    axes.plot(compute, np.sqrt(compute / (6 * 20)), **REFERENCE)
+    axes.plot(compute, np.sqrt(compute / (FLOPS * CHINCHILLA)), **REFERENCE)
     handles.append(Line2D([], [], label="20 tokens a parameter", **REFERENCE))
     logarithmic(axes.xaxis)
     logarithmic(axes.yaxis)

@@ -10,11 +10,11 @@ from fedlm.simulations.laws.figures.searching import (
     DELTA,
     EPSILONS,
     EXAMPLES,
-    Budgets,
     TrainingSearch,
     shown_computes,
 )
 from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress, table_of
+from fedlm.simulations.laws.plan import Budget
 from fedlm.simulations.plot_style import INK, new_figure
 
 CHOICES = ("steps", "parameters", "batch_size")
@@ -28,12 +28,12 @@ def one_choice_table(search: TrainingSearch, progress: Progress = no_progress) -
     """
     surface = search.surface
     computes = shown_computes(surface)
-    middle = Budgets(1e7, 4.0, DELTA, computes[1])
+    middle = Budget(1e7, 4.0, DELTA, computes[1])
     varied = {"epsilon": EPSILONS, "examples": EXAMPLES, "compute": computes}
     lines = [(name, middle._replace(**{name: amount})) for name, amounts in varied.items() for amount in amounts]
     rows = []
-    for done, (name, budgets) in enumerate(lines, 1):
-        found = search.candidates(budgets)
+    for done, (name, budget) in enumerate(lines, 1):
+        found = search.candidates(budget)
         for choice in CHOICES:
             values = getattr(found, choice)
             values = 2 ** (np.round(4 * np.log2(values)) / 4) if choice == "steps" else values
@@ -41,7 +41,7 @@ def one_choice_table(search: TrainingSearch, progress: Progress = no_progress) -
             for value in np.unique(values):
                 least = loss[values == value].min()
                 if np.isfinite(least):
-                    rows.append({"varied": name, "choice": choice, **budgets._asdict(), "value": value, "loss": least})
+                    rows.append({"varied": name, "choice": choice, **budget._asdict(), "value": value, "loss": least})
         progress(done, len(lines))
     return table_of(rows)
 

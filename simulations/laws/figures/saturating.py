@@ -13,6 +13,7 @@ from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.simulations.laws.figures.saturation import mark_saturation
 from fedlm.simulations.laws.figures.searching import DELTA, EPSILONS, TrainingSearch, grid_of
 from fedlm.simulations.laws.figures.tables import Progress, Table, in_words, no_progress, table_of
+from fedlm.simulations.laws.plan import FLOPS
 
 EXAMPLES = (1e5, 1e6, 1e7, 1e8, 1e9)
 
@@ -152,7 +153,7 @@ def published_table(
         tokens = row.batch_size * row.steps * 512
         rows.append(
             {**row._asdict(), "delta": DELTA, "noise_multiplier": noise, "noise_batch_ratio": noise / row.batch_size}
-            | {"compute_of_choices": 6 * row.parameters * tokens}
+            | {"compute_of_choices": FLOPS * row.parameters * tokens}
             | {"tokens_per_parameter_of_choices": tokens / row.parameters}
         )
         progress(done, len(chosen))

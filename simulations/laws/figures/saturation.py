@@ -5,6 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fedlm.simulations.laws.configurations import NEAR
 from fedlm.simulations.laws.figures.allocation import COMPUTE, QUANTITIES, draw_faint_at_limits
 from fedlm.simulations.laws.figures.axes import (
     REFERENCE,
@@ -17,7 +18,7 @@ from fedlm.simulations.laws.figures.axes import (
     size_words,
     titled,
 )
-from fedlm.simulations.laws.figures.searching import EXAMPLES, WITHIN, Budgets, TrainingSearch, grid_of
+from fedlm.simulations.laws.figures.searching import EXAMPLES, TrainingSearch, grid_of
 from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress
 from fedlm.simulations.plot_style import INK, new_figure
 
@@ -29,9 +30,9 @@ def saturation_table(search: TrainingSearch, progress: Progress = no_progress) -
     """Tabulate the best trainings by compute for what the panels show, see `draw_saturation`."""
     computes = search.computes
     panels = {"a": (EXAMPLES, (1.0,)), "b": (EXAMPLES, (8.0,)), "c": ((1e7,), (1.0, 10.0, 100.0, 1000.0))}
-    budgets = [(panel, *one) for panel, (n, e) in panels.items() for one in grid_of(computes, n, e)]
-    table = search.table([Budgets(*one) for _, *one in budgets], progress)
-    panel = np.array([panel for panel, *_ in budgets], object)
+    points = [(panel, budget) for panel, (n, e) in panels.items() for budget in grid_of(computes, n, e)]
+    table = search.table([budget for _, budget in points], progress)
+    panel = np.array([panel for panel, _ in points], object)
     marks = np.zeros(len(table))
     for start in range(0, len(table), len(computes)):
         line = slice(start, start + len(computes))
@@ -108,14 +109,14 @@ def _draw_keys(axes: Axes, examples: list[float], epsilons: list[float]) -> None
         axes.add_artist(legend)
 
 
-def mark_saturation(loss: np.ndarray, within: float = WITHIN) -> np.ndarray:
-    """Mark with 1 the first loss within a factor of the lowest of all, the others with 0.
+def mark_saturation(loss: np.ndarray, near: float = NEAR) -> np.ndarray:
+    """Mark with 1 the first loss that is as good as the lowest of all, the others with 0.
 
     Args:
       loss: float64 [rows], by ascending compute; NaN where none is known.
-      within: the factor (McKenna et al. 2025, table 2: 1 %).
+      near: relative loss above the lowest that is as good (McKenna et al. 2025, table 2: 1 %).
     """
     marks = np.zeros(len(loss))
     if np.isfinite(loss).any():
-        marks[int(np.argmax(loss <= within * np.nanmin(loss)))] = 1.0
+        marks[int(np.argmax(loss <= (1 + near) * np.nanmin(loss)))] = 1.0
     return marks

@@ -2,36 +2,19 @@
 
 from collections.abc import Iterable
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlm.simulations.laws.configurations import Configurations
 from fedlm.simulations.laws.figures.tables import Progress, Table, table_of
-from fedlm.simulations.laws.plan import Budget, Configurations, Planner
+from fedlm.simulations.laws.plan import FLOPS, Budget, Planner
 from fedlm.simulations.laws.surface import LossSurface
 
 Floats = NDArray[np.float64]
 EXAMPLES, EPSILONS, DELTA = (1e6, 1e7, 1e8, 1e9), (1.0, 4.0, 16.0, 64.0), 1e-8
 PUBLISHED_COMPUTES = (1e17, 1e19, 1e21, 1e23)
-WITHIN = 1.01
-"""Times the least loss: what is as good (McKenna et al. 2025, figure 1)."""
-
-
-class Budgets(NamedTuple):
-    """What may be spent.
-
-    Attributes:
-      examples: N, of which each is one person's.
-      epsilon: at `delta`, add-or-remove of an example.
-      delta: of the guarantee.
-      compute: C, in FLOPs.
-    """
-
-    examples: float
-    epsilon: float
-    delta: float
-    compute: float
 
 
 class TrainingSearch:
@@ -45,55 +28,48 @@ class TrainingSearch:
     def __init__(self, surface: LossSurface, computes: int = 60):
         self.surface = surface
         self._computes = computes
-        self._planners: dict[float, Planner] = {}
-        self._found: dict[Budgets, dict[str, Any]] = {}
+        self._planner = Planner(surface, surface.length)
+        self._found: dict[Budget, dict[str, Any]] = {}
 
     @property
     def computes(self) -> Floats:
         """The computes of a line, float64, ascending."""
         return computes_of(self.surface, self._computes)
 
-    def candidates(self, budgets: Budgets) -> Configurations:
+    def candidates(self, budget: Budget) -> Configurations:
         """List trainings of a compute, some ten thousand; see `Planner.configurations`."""
-        budget = Budget(budgets.examples, budgets.epsilon, budgets.compute)
-        return self._planner(budgets.delta).configurations(budget)
+        return self._planner.configurations(budget)
 
-    def noise_batch_ratio(self, budgets: Budgets, batch_size: float, steps: float) -> float:
+    def noise_batch_ratio(self, budget: Budget, batch_size: float, steps: float) -> float:
         """Look the noise-batch ratio of an epsilon up; see `noise_table.TABLE_ERROR`."""
-        table = self._planner(budgets.delta).table(budgets.epsilon)
-        return table.noise_multiplier(budgets.examples, batch_size, steps).item() / batch_size
+        table = self._planner.table(budget.epsilon, budget.delta)
+        return table.noise_multiplier(budget.examples, batch_size, steps).item() / batch_size
 
-    def _planner(self, delta: float) -> Planner:
-        if delta not in self._planners:
-            self._planners[delta] = Planner(self.surface, delta, self.surface.length)
-        return self._planners[delta]
-
-    def best(self, budgets: Budgets) -> dict[str, Any]:
+    def best(self, budget: Budget) -> dict[str, Any]:
         """Describe the best training: its choices, loss and band, and from where to where each choice is as good.
 
         `limits` says at which ends of the grid it lies, where a larger grid might have a better one. Numbers are NaN
-        where the surface has no loss for any training of these budgets.
+        where the surface has no loss for any training of this budget.
         """
-        if budgets not in self._found:
-            self._found[budgets] = budgets._asdict() | _best(self.surface, self.candidates(budgets))
-        return self._found[budgets]
+        if budget not in self._found:
+            self._found[budget] = budget._asdict() | _best(self.surface, self.candidates(budget))
+        return self._found[budget]
 
-    def table(self, several: Iterable[Budgets], progress: Progress) -> Table:
+    def table(self, several: Iterable[Budget], progress: Progress) -> Table:
         """Tabulate the best training of each of several budgets."""
         several = list(several)
         rows = []
-        for done, budgets in enumerate(several, 1):
-            rows.append(self.best(budgets))
+        for done, budget in enumerate(several, 1):
+            rows.append(self.best(budget))
             progress(done, len(several))
         return table_of(rows)
 
 
 def _best(surface: LossSurface, found: Configurations) -> dict[str, Any]:
-    known = np.isfinite(found.loss)
-    if not known.any():
+    best = found.best()
+    if best is None:
         return dict.fromkeys(_NUMBERS, np.nan) | {"limits": "outside the grid"}
-    best = int(np.nanargmin(found.loss))
-    good = known & (found.loss <= WITHIN * found.loss[best])
+    good = found.near_best()
     low, high = surface.band(*(values[best] for values in (found.parameters, found.steps, found.noise_batch_ratio)))
     row: dict[str, Any] = {}
     for name in ("parameters", "batch_size", "steps"):
@@ -134,7 +110,7 @@ _NUMBERS = (
 def computes_of(surface: LossSurface, count: int) -> Floats:
     """Choose computes in reach, from the smallest model in few steps of 1,024 examples to the largest in all measured
     steps of 2^20 (McKenna et al.'s code), float64 [count]."""
-    unit = 6.0 * surface.length
+    unit = FLOPS * surface.length
     least = unit * surface.parameters[0] * surface.steps[0] * 1024
     return np.geomspace(least, unit * surface.parameters[-1] * surface.measured_steps * 2**20, count)
 
@@ -149,6 +125,6 @@ def shown_computes(surface: LossSurface) -> tuple[float, ...]:
 
 def grid_of(
     computes: Iterable[float], examples: Iterable[float] = EXAMPLES, epsilons: Iterable[float] = EPSILONS
-) -> list[Budgets]:
+) -> list[Budget]:
     """List all combinations of budgets at `DELTA`, those of compute next to each other."""
-    return [Budgets(*both, DELTA, float(c)) for both, c in product(product(examples, epsilons), computes)]
+    return [Budget(*both, DELTA, float(c)) for both, c in product(product(examples, epsilons), computes)]

@@ -3,19 +3,18 @@
 import numpy as np
 
 from fedlm.simulations.laws.figures.saturating import saturating_table
+from fedlm.simulations.laws.figures.saturation import CHINCHILLA
 from fedlm.simulations.laws.figures.searching import (
     DELTA,
     EPSILONS,
     EXAMPLES,
-    Budgets,
     TrainingSearch,
     grid_of,
     shown_computes,
 )
 from fedlm.simulations.laws.figures.tables import Table, in_words, no_progress
 from fedlm.simulations.laws.findings.finding import FEW, MOST, Finding, judged
-
-_CHINCHILLA = 20
+from fedlm.simulations.laws.plan import FLOPS, Budget
 
 
 def inside(search: TrainingSearch, examples: float, epsilon: float) -> Table:
@@ -33,10 +32,10 @@ def smaller_models(search: TrainingSearch) -> Finding:
     for epsilon in EPSILONS:
         table = inside(search, 1e8, epsilon)
         if len(table):
-            without = np.sqrt(table["compute"] / (6 * _CHINCHILLA))
+            without = np.sqrt(table["compute"] / (FLOPS * CHINCHILLA))
             ratio = without / table["parameters"]
             ratios.append(float(np.median(ratio)))
-            words = f"times smaller than with {_CHINCHILLA} tokens a parameter, median at epsilon {epsilon:g}"
+            words = f"times smaller than with {CHINCHILLA:g} tokens a parameter, median at epsilon {epsilon:g}"
             numbers += [
                 (words, in_words(ratios[-1])),
                 (
@@ -108,7 +107,7 @@ def typical(search: TrainingSearch) -> Finding:
     steps, batches = (np.concatenate([table[name] for table in tables]) for name in ("steps", "batch_size"))
     if len(steps) < FEW:
         return Finding(7, claim, "not reached", "fewer than three budgets have best trainings inside of the grid")
-    costs = _costs(search, Budgets(1e7, 4.0, DELTA, shown_computes(search.surface)[1]))
+    costs = _costs(search, Budget(1e7, 4.0, DELTA, shown_computes(search.surface)[1]))
     numbers = (
         ("median best steps", in_words(float(np.median(steps)))),
         ("median best batch", in_words(float(np.median(batches)))),
@@ -123,9 +122,9 @@ def typical(search: TrainingSearch) -> Finding:
     return Finding(7, claim, judged(bool(holds)), why, numbers)
 
 
-def _costs(search: TrainingSearch, budgets: Budgets) -> dict[str, float]:
+def _costs(search: TrainingSearch, budget: Budget) -> dict[str, float]:
     """Say what a choice that is 4 times off costs, the others being best for it: the worse of both ways, relative."""
-    found = search.candidates(budgets)
+    found = search.candidates(budget)
     loss = np.where(np.isfinite(found.loss), found.loss, np.inf)
     best = int(np.argmin(loss))
     costs = {}

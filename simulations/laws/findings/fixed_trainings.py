@@ -3,9 +3,10 @@
 import numpy as np
 
 from fedlm.simulations.laws.figures.baselines import EXAMPLES, baseline_table
-from fedlm.simulations.laws.figures.searching import DELTA, Budgets, TrainingSearch, shown_computes
+from fedlm.simulations.laws.figures.searching import DELTA, TrainingSearch, shown_computes
 from fedlm.simulations.laws.figures.tables import in_words
 from fedlm.simulations.laws.findings.finding import Finding, judged
+from fedlm.simulations.laws.plan import Budget
 
 
 def baselines(search: TrainingSearch) -> Finding:
@@ -25,7 +26,7 @@ def baselines(search: TrainingSearch) -> Finding:
         enough = [
             one
             for one in np.geomspace(compute / 1e3, compute, 61)
-            if search.best(Budgets(EXAMPLES, 4.0, DELTA, float(one)))["loss"] <= np.nanmin(best)
+            if search.best(Budget(EXAMPLES, 4.0, DELTA, float(one)))["loss"] <= np.nanmin(best)
         ]
         least = min(enough, default=np.inf)
     saved = compute / least

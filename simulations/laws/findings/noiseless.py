@@ -5,6 +5,7 @@ import numpy as np
 from fedlm.simulations.laws.figures.searching import computes_of
 from fedlm.simulations.laws.figures.tables import in_words
 from fedlm.simulations.laws.findings.finding import FEW, Finding, judged
+from fedlm.simulations.laws.plan import FLOPS
 from fedlm.simulations.laws.surface import LossSurface
 
 
@@ -17,7 +18,7 @@ def noiseless_optima(surface: LossSurface) -> Finding:
     sizes = np.geomspace(surface.parameters[0], surface.parameters[-1], 200)
     found = []
     for compute in computes_of(surface, 400) / 2.0**15:
-        steps = compute / (6 * sizes * surface.batch_size * surface.length)
+        steps = compute / (FLOPS * sizes * surface.batch_size * surface.length)
         loss = surface.predict(sizes, steps, 0.0)
         known = np.flatnonzero(np.isfinite(loss))
         if len(known) and known[0] < (best := int(np.nanargmin(loss))) < known[-1]:
@@ -27,7 +28,7 @@ def noiseless_optima(surface: LossSurface) -> Finding:
         return Finding(9, claim, "not reached", why)
     compute, parameters = np.array(found).T
     slope = float(np.polyfit(np.log(compute), np.log(parameters), 1)[0])
-    tokens = compute / (6 * parameters**2)
+    tokens = compute / (FLOPS * parameters**2)
     numbers = (
         ("exponent of compute in the best parameters (one half is equal proportion)", in_words(slope)),
         ("tokens a parameter", f"{in_words(tokens.min())} to {in_words(tokens.max())}"),

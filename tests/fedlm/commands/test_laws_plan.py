@@ -1,14 +1,17 @@
 """`fedlm laws plan`, as it is typed, and the training that it writes out."""
 
+import dataclasses
 import json
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from fedlm.commands.cli import main
-from fedlm.simulations.laws.laws_file import Laws, write_laws
+from fedlm.simulations.laws import shipped
+from fedlm.simulations.laws.laws_file import Laws, read_laws, write_laws
 from tests.simulations.laws.synthetic_laws import surface_of
 
 TASK = {"clip_norm": 1.0, "schedule": "exponential", "final_rate": 0.1, "warmup_steps": 32, "packing": "packed"}
@@ -62,6 +65,22 @@ def test_without_privacy_it_says_so(laws, capsys):
     status, out = planned(laws, *("--examples", "5000", "--epsilon", "inf", "--compute", "1e8"), capsys=capsys)
     assert status == 0, out.err
     assert "NOT PRIVATE" in out.out
+
+
+def test_without_laws_those_that_come_with_the_package_count_and_are_named(laws, tmp_path, capsys, monkeypatch):
+    words = ["laws", "plan", "--examples", "5000", "--epsilon", "8", "--compute", "1e9"]
+    monkeypatch.setattr(shipped, "SHIPPED_FILE", tmp_path / "none.json")
+    assert main(words) == 2
+    assert "this version comes with no laws" in capsys.readouterr().err
+    read = read_laws(Path(laws))
+    write_laws(dataclasses.replace(read, source={shipped.ABOUT: "some trainings on some text"}), tmp_path / "laws.json")
+    monkeypatch.setattr(shipped, "SHIPPED_FILE", tmp_path / "laws.json")
+    assert main(words) == 0
+    assert "by the laws that come with fedlm, of some trainings on some text" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["laws"]["about"] == "some trainings on some text"
+    assert main(["laws", "plan", "--federated", "--epsilon", "8", "--people", "10", "--client-trainings", "10"]) == 2
+    assert "give --laws with --federated" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

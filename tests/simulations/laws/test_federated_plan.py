@@ -3,15 +3,19 @@
 import dataclasses
 import json
 import math
+import tomllib
 
 import numpy as np
 import pytest
 
 from fedlm.commands.cli import main
+from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import calibrate
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.simulations.laws.federated_plan import FederatedBudget, FederatedPlanner, plan_federated
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.laws.federated_plan import plan_federated
+from fedlm.simulations.laws.federated_planner import FederatedBudget, FederatedPlanner
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 from fedlm.simulations.laws.laws_file import Laws, write_laws
 from fedlm.simulations.laws.noise_table import TABLE_ERROR
@@ -20,7 +24,7 @@ from tests.simulations.laws.synthetic_laws import surface_of
 
 MODELS = {"transformer_2x64": 130_000, "transformer_3x128": 660_000}
 SURFACE = surface_of(MODELS, steps=2.0 ** np.arange(5, 11), batch_size=32, length=16, measured_steps=512.0)
-BUDGET = FederatedBudget(people=1_000_000, epsilon=4.0, client_trainings=200_000)
+BUDGET = FederatedBudget(people=1_000_000, epsilon=4.0, delta=1e-7, client_trainings=200_000)
 
 
 def laws_of(mechanism, **task):
@@ -34,7 +38,7 @@ def planned(mechanism="gaussian", epsilon=4.0, **settings):
 
 
 def planner_of(mechanism, sampler, **settings):
-    return FederatedPlanner(SURFACE, mechanism, None, sampler, 1e-7, FederatedSettings(**settings))
+    return FederatedPlanner(SURFACE, mechanism, None, sampler, FederatedSettings(**settings))
 
 
 def accounted(capsys, *words):
@@ -186,3 +190,32 @@ def test_from_runs_to_a_plan(tmp_path, capsys):
     assert found["guarantee"]["epsilon"] <= 8
     truth = 3 + 2e3 / found["parameters"] + 2 / found["rounds"] ** 0.5 + found["noise_batch_ratio"]
     assert found["loss"] == pytest.approx(truth, rel=0.05)
+
+
+def test_a_plan_is_written_out_as_options_of_fedlm_simulate(tmp_path, capsys):
+    path, file = tmp_path / "laws.json", tmp_path / "planned.toml"
+    write_laws(laws_of("tree", tree_restart_every=64, server_optimizer="fedyogi", cohort_weights=None), path)
+    words = ["laws", "plan", "--laws", str(path), "--epsilon", "4", "--federated", "--people", "1e6", "--delta", "1e-7"]
+    asked = [*words, "--client-trainings", "2e5", "--write-config", str(file), "--json"]
+    assert main(asked) == 0, capsys.readouterr().err
+    found = json.loads(capsys.readouterr().out)["training"]
+    settings = tomllib.loads(file.read_text())
+    experiment = compose(Experiment, **settings, data=tmp_path)
+    assert (experiment.rounds, experiment.cohorts.cohort_size) == (found["rounds"], found["cohort_size"])
+    assert experiment.cohorts.min_separation == found["min_separation"]
+    assert (experiment.client_learning_rate, experiment.server_learning_rate) == (0.5, 2**-8)
+    assert (experiment.privacy.target_epsilon, experiment.privacy.delta) == (4.0, 1e-7)
+    assert experiment.training.server_optimizer == "fedyogi"
+    assert experiment.training.update_clip_norm == 0.5
+    assert experiment.privacy.tree_restart_every == 64
+    assert "noise_multiplier" not in settings
+
+
+def test_no_options_are_written_for_models_that_are_not_known_here(tmp_path, capsys):
+    path, file = tmp_path / "laws.json", tmp_path / "planned.toml"
+    surface = dataclasses.replace(SURFACE, models=("elsewhere", "larger"))
+    write_laws(dataclasses.replace(laws_of("tree"), surface=surface), path)
+    words = ["laws", "plan", "--laws", str(path), "--epsilon", "4", "--federated", "--people", "1e6"]
+    assert main([*words, "--client-trainings", "2e5", "--write-config", str(file)]) == 2
+    assert "none that can be built here" in capsys.readouterr().err
+    assert not file.exists()

@@ -17,13 +17,13 @@ from fedlm.simulations.laws.noise_table import TABLE_ERROR
 from fedlm.simulations.laws.plan import Budget, Planner, make_plan
 from tests.simulations.laws.synthetic_laws import surface_of, true_loss
 
-BUDGET = Budget(examples=1e8, epsilon=4.0, compute=1e21)
+BUDGET = Budget(examples=1e8, epsilon=4.0, delta=1e-8, compute=1e21)
 DECODERS = {"transformer_2x64": 130_000, "transformer_3x128": 660_000, "transformer_4x256": 3_280_000}
 
 
 @pytest.fixture(scope="module")
 def planner():
-    return Planner(surface_of(), 1e-8, 512)
+    return Planner(surface_of(), 512)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedlm.simulations.laws import plan
+from fedlm.simulations.laws import configurations, plan
 from fedlm.simulations.laws.figures import advantage_by_batch, saturating
 from fedlm.simulations.laws.figures.figure import Evidence
 from fedlm.simulations.laws.figures.searching import TrainingSearch
@@ -28,7 +28,7 @@ def evidence():
     """Laws of six published sizes and measurements of a small grid; noise and advantage are closed forms."""
     patch = pytest.MonkeyPatch()
     patch.setattr(plan, "make_noise_table", lambda epsilon, delta, *ranges: QuickTable(epsilon))
-    patch.setattr(plan, "_SIZES", 24)
+    patch.setattr(configurations, "_SIZES", 24)
     patch.setattr(plan, "_BATCHES", 26)
     patch.setattr(advantage_by_batch, "noise_multipliers", quick_noise)
     patch.setattr(advantage_by_batch, "membership_advantage", lambda examples, batch, steps, noise: batch**0.2 / 50)

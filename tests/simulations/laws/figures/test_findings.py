@@ -72,9 +72,9 @@ def test_a_saturating_row_is_the_first_compute_within_a_percent_of_the_best(evid
 
 
 def search_budgets(row, compute):
-    from fedlm.simulations.laws.figures.searching import Budgets
+    from fedlm.simulations.laws.plan import Budget
 
-    return Budgets(row["examples"], row["epsilon"], row["delta"], compute)
+    return Budget(row["examples"], row["epsilon"], row["delta"], compute)
 
 
 def test_the_published_rows_mean_the_compute_and_tokens_that_they_state():

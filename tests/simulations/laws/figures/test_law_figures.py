@@ -12,9 +12,9 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.laws.figures.figure import Evidence
 from fedlm.simulations.laws.figures.registry import FIGURES
 from fedlm.simulations.laws.figures.saturation import mark_saturation
-from fedlm.simulations.laws.figures.searching import Budgets
 from fedlm.simulations.laws.figures.tables import table_of
 from fedlm.simulations.laws.figures.writing import write_law_figure
+from fedlm.simulations.laws.plan import Budget
 from tests.simulations.laws.synthetic_laws import COEFFICIENTS, fitted_form, true_loss
 
 
@@ -35,7 +35,7 @@ def test_each_figure_is_drawn_without_warnings_and_its_numbers_lie_beside_it(nam
 
 
 def test_the_best_training_is_the_least_of_all_that_cost_as_much(evidence):
-    budgets = Budgets(1e8, 4.0, 1e-8, 1e21)
+    budgets = Budget(1e8, 4.0, 1e-8, 1e21)
     best = evidence.search.best(budgets)
     assert best["limits"] == ""
     assert 6 * best["parameters"] * best["batch_size"] * best["steps"] * 512 == pytest.approx(1e21)
@@ -50,8 +50,8 @@ def test_the_best_training_is_the_least_of_all_that_cost_as_much(evidence):
 
 
 def test_a_best_training_at_an_end_of_the_grid_says_so(evidence):
-    assert "smallest model" in evidence.search.best(Budgets(1e8, 4.0, 1e-8, 1e17))["limits"]
-    nothing = evidence.search.best(Budgets(1e8, 4.0, 1e-8, 1e30))
+    assert "smallest model" in evidence.search.best(Budget(1e8, 4.0, 1e-8, 1e17))["limits"]
+    nothing = evidence.search.best(Budget(1e8, 4.0, 1e-8, 1e30))
     assert nothing["limits"] == "outside the grid"
     assert np.isnan(nothing["loss"])
 

@@ -1,0 +1,74 @@
+"""Make the laws that `fedlm laws plan` plans by where none are given, from `results`' measurements of the `small` grid.
+
+python -m benchmarks.laws.ship [--partial] [--out FILE]
+"""
+
+import dataclasses
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from benchmarks.laws.small_grid import RESULTS
+from fedlm.fl_core.runs.run_folder import GRID_FILE
+from fedlm.simulations.laws.fitting_all import fit_laws, measurements_file, source_of, task_of
+from fedlm.simulations.laws.forms.registry import WHOLE_GRID
+from fedlm.simulations.laws.forms.rows import RUN, numbered
+from fedlm.simulations.laws.grid import AXES
+from fedlm.simulations.laws.laws_file import Laws, write_laws
+from fedlm.simulations.laws.measurements import read_measurements
+from fedlm.simulations.laws.shipped import ABOUT, SHIPPED_FILE
+from fedlm.simulations.laws.surface_settings import SurfaceSettings
+
+SETTINGS = SurfaceSettings(kept_steps=24, doublings=4, draws=40)
+"""Fewer steps and draws than by default, so that the file is small."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Make the laws that come with the package."""
+
+    partial: bool = False
+    """Make them of a grid that is not finished; the laws say so."""
+    out: Path = SHIPPED_FILE
+    """The file to write."""
+
+
+def main() -> int:
+    """Fit the measurements, and write the file."""
+    options = tyro.cli(Options)
+    path = measurements_file(RESULTS)
+    measurements = read_measurements(path)
+    grid = json.loads((RESULTS / GRID_FILE).read_text(encoding="utf-8"))
+    trainings, cells = int(numbered(measurements, RUN).max()) + 1, math.prod(len(grid[axis]) for axis in AXES)
+    if trainings < cells and not options.partial:
+        print(f"{path} has {trainings} of {cells} trainings; finish the grid, or give --partial", file=sys.stderr)
+        return 1
+    laws, left_out = fit_laws(measurements, SETTINGS, WHOLE_GRID)
+    for name, why in left_out.items():
+        print(f"left out, {name}: {why}", file=sys.stderr)
+    about = describe(laws, trainings, cells)
+    source = source_of(path, measurements, SETTINGS) | {ABOUT: about}
+    write_laws(dataclasses.replace(laws, source=source, task=task_of(path)), options.out)
+    print(f"{about}\n{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
+    return 0
+
+
+def describe(laws: Laws, trainings: int, cells: int) -> str:
+    """Say in a sentence what the laws are of."""
+    surface = laws.surface
+    assert surface is not None
+    of_grid = f"{trainings} trainings" if trainings == cells else f"{trainings} of {cells} trainings"
+    return (
+        f"the grid `small`: {of_grid} of decoders of {surface.parameters[0]:,.0f} to {surface.parameters[-1]:,.0f} "
+        f"parameters, {surface.measured_steps:,.0f} steps of {surface.batch_size} examples of {surface.length} tokens, "
+        "posts of four Stack Exchange sites in a vocabulary of 512, on two CPU cores. For another text, vocabulary or "
+        "length, and for larger models, they are an illustration: measure a grid of your own"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

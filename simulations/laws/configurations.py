@@ -1,0 +1,82 @@
+"""Trainings that a plan chooses among: what they are, what each costs in loss, and which of them are best."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlm.simulations.laws.surface import LossSurface
+
+NEAR = 0.01
+"""Relative loss above the best that is as good (McKenna et al. 2025, figure 1)."""
+INSIDE = 0.01
+"""Part of the sizes' ends that sizes in between stay away from them, as the paper's code has it."""
+_SIZES = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Configurations:
+    """Trainings: float64 arrays of one length.
+
+    Attributes:
+      parameters: M, all of the model's.
+      batch_size: B, examples of a step on average; of a federated training, clients of a round.
+      steps: T; rounds.
+      noise_batch_ratio: noise multiplier over batch size; 0 without privacy.
+      loss: that is predicted; NaN outside the measured grid.
+    """
+
+    parameters: NDArray[np.float64]
+    batch_size: NDArray[np.float64]
+    steps: NDArray[np.float64]
+    noise_batch_ratio: NDArray[np.float64]
+    loss: NDArray[np.float64]
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Which are within the measured grid, bool."""
+        return np.isfinite(self.loss)
+
+    def best(self) -> int | None:
+        """Return the number of the one of the least loss; None where all are outside the grid."""
+        return int(np.nanargmin(self.loss)) if self.known.any() else None
+
+    def least_loss(self) -> float:
+        """Return the least loss; NaN where all are outside the grid."""
+        return float(np.nanmin(self.loss)) if self.known.any() else math.nan
+
+    def near_best(self, near: float = NEAR) -> NDArray[np.bool_]:
+        """Tell those whose loss is above the least by no more than this part of it, bool."""
+        return self.known & (self.loss <= (1 + near) * self.least_loss())
+
+    def at(self, number: int) -> dict[str, float]:
+        """Return one of them, by names."""
+        return {name: float(values[number]) for name, values in vars(self).items()}
+
+    def ranges(self, chosen: NDArray[np.bool_]) -> dict[str, tuple[float, float]]:
+        """Return between which values some of them lie, by names."""
+        return {name: (float(values[chosen].min()), float(values[chosen].max())) for name, values in vars(self).items()}
+
+
+def doubled(configurations: Callable[[Any], Configurations], budget: Any) -> dict[str, float]:
+    """Predict what doubling each part of a budget would give, all but delta and what is without end.
+
+    Args:
+      configurations: lists the trainings of a budget.
+      budget: a named tuple of numbers.
+
+    Returns:
+      The best loss by the name of the part; NaN outside the grid.
+    """
+    parts = {name: value for name, value in budget._asdict().items() if name != "delta" and math.isfinite(value)}
+    return {name: configurations(budget._replace(**{name: 2 * value})).least_loss() for name, value in parts.items()}
+
+
+def sizes_between(surface: LossSurface) -> NDArray[np.float64]:
+    """List model sizes to try: those that were measured, and some between them."""
+    sizes = surface.parameters
+    first, last = sizes[0] * (1 + INSIDE), sizes[-1] * (1 - INSIDE)
+    return np.unique([*np.geomspace(first, last, _SIZES), *sizes]) if first < last else sizes
