@@ -1,0 +1,249 @@
+"""How the noise in a model's parameters spreads through its layers: means and variances of Gaussians, layer by layer.
+
+Private training adds the same noise to every parameter, but not every parameter is in every example's gradient: what a
+step tells of a rare token's embedding is little, and the noise is what it always is. DPFormer (arXiv 2305.17633,
+section 5; "Delving into Differentially Private Transformer", arXiv 2405.18194) takes this error for the variance of a
+Gaussian around each parameter, and follows it through the layers, each of which it replaces by the Gaussian that has
+the layer's mean and variance (equation 5.4).
+
+Where a formula is the paper's its equation is named; the paper says nothing of layer norms, residual sums, attention's
+weighted sums and positions, and what is done there is ours:
+
+- A row's noise is isotropic: one variance for all coordinates, the mean of theirs.
+- A number that was computed of noisy parameters stands for its own mean.
+- Errors in different places are taken to be independent, although the same parameters are behind many.
+- Attention weights are taken for exact when values are summed by them.
+
+Every function is held to a million random draws by the tests. All are exact for independent Gaussians but
+`layer_norm_variance`, whose error is of the order of one over the width.
+"""
+
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+GeluMoments = Literal["exact", "relu"]
+"""How moments of GELU are computed: `exact`, or by the formulas of ReLU as in the paper (section 5.3, table 3), which
+are close where the variance is large, and a fourth too much where the input is small."""
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+
+
+def effective_error(noise_batch_ratio: float, relevance: jax.Array) -> jax.Array:
+    """Compute the effective error of parameters, a standard deviation (DPFormer, equation C.1, claims 5.3 and 5.4).
+
+    The clip norm is 1; learning rate and number of steps do not enter.
+
+    Args:
+      noise_batch_ratio: noise multiplier divided by batch size, which is the error of the mean of a batch.
+      relevance: float [...], positive: the probability that a unit's gradient has anything to do with the parameter;
+        1 for those of blocks, for a token's embedding the probability that the token occurs in a unit.
+
+    Returns:
+      float [...].
+    """
+    return noise_batch_ratio / relevance
+
+
+def linear_moments(
+    mean: jax.Array, variance: jax.Array, weights: jax.Array, weight_variance: jax.typing.ArrayLike
+) -> tuple[jax.Array, jax.Array]:
+    """Compute the moments of `x @ W` of independent Gaussians (DPFormer, equation 5.5 and appendix D.1).
+
+    Args:
+      mean: of x, float [..., inputs].
+      variance: of x, float [..., inputs].
+      weights: mean of W, float [inputs, outputs].
+      weight_variance: of every entry of W.
+
+    Returns:
+      Mean and variance, float [..., outputs].
+    """
+    noise = jnp.sum(variance + jnp.square(mean), axis=-1, keepdims=True) * weight_variance
+    return mean @ weights, noise + variance @ jnp.square(weights)
+
+
+def linear_variance(
+    mean: jax.Array, variance: jax.Array, weights: jax.Array, weight_variance: jax.typing.ArrayLike
+) -> jax.Array:
+    """Compute what `linear_moments` does for a variance that is the same in all inputs, on average over the outputs.
+
+    Args:
+      mean: float [..., inputs].
+      variance: of each input, float [...].
+      weights: float [inputs, outputs].
+      weight_variance: of every entry of W.
+
+    Returns:
+      float [...].
+    """
+    inputs, outputs = weights.shape
+    squares = jnp.sum(jnp.square(mean), axis=-1)
+    return (inputs * variance + squares) * weight_variance + variance * jnp.sum(jnp.square(weights)) / outputs
+
+
+def maximum_moments(
+    mean: jax.Array, variance: jax.Array, other_mean: jax.Array, other_variance: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Compute mean and variance of the larger of two independent Gaussians (Clark 1961; DPFormer, equation 5.6).
+
+    All are float [...], and one of the variances at least is positive.
+    """
+    spread = jnp.sqrt(variance + other_variance)
+    ratio = (mean - other_mean) / spread
+    first, second, density = _cumulative(ratio), _cumulative(-ratio), _density(ratio)
+    larger = mean * first + other_mean * second + spread * density
+    # Around the larger mean, so that large means do not cancel.
+    centre = jnp.maximum(mean, other_mean)
+    one, other = mean - centre, other_mean - centre
+    centred = one * first + other * second + spread * density
+    square = (
+        (variance + jnp.square(one)) * first
+        + (other_variance + jnp.square(other)) * second
+        + (one + other) * spread * density
+    )
+    return larger, jnp.maximum(square - jnp.square(centred), 0.0)
+
+
+def relu_moments(mean: jax.Array, variance: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Compute mean and variance of `max(x, 0)` of a Gaussian (DPFormer, equation 5.6 and appendix D.2), float [...].
+
+    With t the mean in standard deviations s, the mean is `s (t Phi(t) + phi(t))`. The variance is the paper's
+    `(t^2 + 1) Phi + t phi - (t Phi + phi)^2` in units of s^2, multiplied out so that nothing large cancels.
+    """
+    certain, deviation = _deviation(variance)
+    ratio = mean / deviation
+    above, below, density = _cumulative(ratio), _cumulative(-ratio), _density(ratio)
+    expected = mean * above + deviation * density
+    share = above + jnp.square(ratio) * above * below + ratio * density * (below - above) - jnp.square(density)
+    return (
+        jnp.where(certain, jnp.maximum(mean, 0.0), expected),
+        jnp.where(certain, 0.0, variance * jnp.clip(share, 0.0, 1.0)),
+    )
+
+
+def gelu_moments(mean: jax.Array, variance: jax.Array, by: GeluMoments = "exact") -> tuple[jax.Array, jax.Array]:
+    """Compute mean and variance of `x Phi(x)` of a Gaussian (GELU, Hendrycks and Gimpel 2016), float [...].
+
+    Ours, where it is exact: by Stein's lemma all moments follow from those of Phi and its derivatives, with
+    `E Phi(x) = Phi(m / sqrt(1 + v))`, and `E Phi(x)^2` by Owen's T function (Owen 1956), whose integral is computed
+    by Gauss-Legendre quadrature.
+
+    Args:
+      mean: m, float [...].
+      variance: v, float [...].
+      by: see `GeluMoments`.
+    """
+    if by == "relu":
+        return relu_moments(mean, variance)
+    m, v = mean, variance
+    root, wide = jnp.sqrt(1 + v), 1 + 2 * v
+    ratio = m / root
+    of_phi, of_density = _cumulative(ratio), _density(ratio) / root
+    expected = m * of_phi + v * of_density
+    phi_variance = _variance_of_phi(ratio, v)
+    both = m / (root * jnp.sqrt(wide))
+    # E[phi Phi], E[x phi Phi] and E[phi^2].
+    first = of_density * _cumulative(both)
+    second = of_density * (m / (1 + v) * _cumulative(both) + v / (root * jnp.sqrt(wide)) * _density(both))
+    squared = jnp.exp(-jnp.square(m) / wide) / (2 * math.pi * jnp.sqrt(wide))
+    # Var = E[(m^2 + v) h + 2 m v h' + ...] less the mean's square, for h = Phi^2, in orders of v: nothing cancels.
+    found = (
+        jnp.square(m) * phi_variance
+        + v * (jnp.square(of_phi) + phi_variance + 2 * m * (2 * first - of_phi * of_density))
+        + jnp.square(v) * (2 * squared - 2 * second - jnp.square(of_density))
+    )
+    return expected, jnp.maximum(found, 0.0)
+
+
+def _variance_of_phi(ratio: jax.Array, variance: jax.Array) -> jax.Array:
+    """Compute the variance of Phi(x), with ratio `m / sqrt(1 + v)`: `2 T(ratio, 1) - 2 T(ratio, 1 / sqrt(1 + 2 v))`."""
+    root = jnp.sqrt(1 + 2 * variance)
+    half = variance / (root * (1 + root))  # half the length of the interval from 1 / root to 1
+    total = jnp.zeros(jnp.broadcast_shapes(jnp.shape(ratio), jnp.shape(variance)))
+    for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
+        square = 1 + jnp.square(1 - half * (1 - node))
+        total = total + weight * jnp.exp(-0.5 * jnp.square(ratio) * square) / square
+    return half * total / math.pi
+
+
+def layer_norm_variance(
+    x: jax.Array, variance: jax.Array, scale: jax.Array, weight_variance: jax.typing.ArrayLike
+) -> jax.Array:
+    """Compute the variance of a layer norm's output, on average over the coordinates. Ours.
+
+    A normalised row has mean square 1, noise or not, so that the noise in it is its share of the row: with n
+    coordinates, s^2 their variance in the row and `u = v (1 - 1/n)` what centring leaves of the noise, `u / (s^2 + u)`.
+    The errors of scale and shift add one variance each.
+
+    Args:
+      x: what comes in, float [..., width].
+      variance: of each coordinate of it, float [...].
+      scale: of the layer norm, float [width].
+      weight_variance: of every entry of scale and shift.
+
+    Returns:
+      float [...].
+    """
+    noise = variance * (1 - 1 / x.shape[-1])
+    signal = jnp.var(x, axis=-1)
+    share = jnp.where(noise > 0, noise / jnp.where(noise > 0, signal + noise, 1.0), 0.0)
+    return jnp.mean(jnp.square(scale)) * share + 2 * weight_variance
+
+
+def weighted_sum_variance(weights: jax.Array, variance: jax.Array) -> jax.Array:
+    """Compute the variance of sums of independent values by exact weights: `sum_j S_ij^2 v_j`. Ours.
+
+    Args:
+      weights: float [..., queries, keys].
+      variance: of the values of each key, float [..., keys].
+
+    Returns:
+      float [..., queries].
+    """
+    return jnp.einsum("...qk,...k->...q", jnp.square(weights), variance)
+
+
+def exponential_inflation(score_variance: jax.Array) -> jax.Array:
+    """Compute the logarithm of how much noise in a score makes its exponential larger on average, `v / 2`, float [...]
+    (DPFormer, equation 5.2: `E exp(x) = exp(E x + Var x / 2)`)."""
+    return score_variance / 2
+
+
+def without_relu_inflation(score: jax.Array, score_variance: jax.Array) -> jax.Array:
+    """Divide `relu(score)` by how much noise in the score makes it larger on average. Ours: what equation 5.2 is to
+    softmax attention, for attention that is proportional to `relu(score)`.
+
+    With `E relu(x)` of `relu_moments` it is `relu(score)^2 / E relu(x)`. It is homogeneous: scores a > 0 times as
+    large, with their standard deviations, give a times as much, so that scale-invariant attention stays that.
+
+    Args:
+      score: float [...].
+      score_variance: float [...].
+
+    Returns:
+      float [...], between 0 and relu(score).
+    """
+    certain, deviation = _deviation(score_variance)
+    positive = jax.nn.relu(score)
+    ratio = positive / deviation
+    expected = ratio * _cumulative(ratio) + _density(ratio)
+    return jnp.where(certain, positive, positive * ratio / expected)
+
+
+def _deviation(variance: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Say where there is no noise; the standard deviation, 1 there."""
+    certain = variance <= 0
+    return certain, jnp.sqrt(jnp.where(certain, 1.0, variance))
+
+
+def _cumulative(x: jax.Array) -> jax.Array:
+    # By erfc, which keeps its digits where it is small.
+    return 0.5 * jax.lax.erfc(-x / math.sqrt(2))
+
+
+def _density(x: jax.Array) -> jax.Array:
+    return jnp.exp(-0.5 * jnp.square(x)) / math.sqrt(2 * math.pi)

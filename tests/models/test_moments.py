@@ -1,0 +1,222 @@
+"""Each formula against a million draws. A mean or a variance may be off by 5 standard errors: with a few hundred of
+them compared, on seeds that are fixed, that would happen by chance in one of 5,000 choices of seeds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from fedlm.models import moments
+from fedlm.models.layers import init_layer_norm, layer_norm
+
+DRAWS = 1_000_000
+ERRORS = 5
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def assert_moments(draws, mean, variance, relative=0.0):
+    """Compare with draws [draws, ...], to so many standard errors and a relative error."""
+    centred = draws - draws.mean(axis=0)
+    square = np.square(centred)
+    found = square.mean(axis=0)
+    root = len(draws) ** 0.5
+    assert np.all(np.abs(draws.mean(axis=0) - mean) <= ERRORS * np.sqrt(found) / root + 1e-5 * np.abs(mean) + 1e-9)
+    assert np.all(np.abs(found - variance) <= ERRORS * square.std(axis=0) / root + (1e-5 + relative) * found + 1e-12)
+
+
+# Means, and standard deviations, among which those of the paper's table 3.
+CASES = np.array([(0, 0.01), (0, 0.1), (0, 1), (0.5, 0.3), (-0.5, 0.3), (2, 1), (-2, 1), (1, 6), (-3, 5), (40, 2)]).T
+
+
+@pytest.mark.parametrize(
+    ("formula", "function"),
+    [
+        (moments.relu_moments, lambda x: np.maximum(x, 0)),
+        (moments.gelu_moments, lambda x: x * stats.norm.cdf(x)),
+    ],
+    ids=["relu", "gelu"],
+)
+def test_activations(formula, function):
+    mean, deviation = CASES
+    draws = np.concatenate([part for part in _in_parts(lambda z: function(mean + deviation * z), 1)])
+    assert_moments(draws, *map(np.asarray, formula(jnp.float32(mean), jnp.float32(deviation**2))))
+
+
+def _in_parts(function, width):
+    for part in range(10):
+        yield function(normal(part, DRAWS // 10, width))
+
+
+def test_gelu_is_exact():
+    """Against adaptive quadrature, in float64, over means and deviations far beyond those of a network."""
+    grid = [(m, s) for m in (-30, -1, 0, 2, 100) for s in (1e-3, 0.3, 4, 50)]
+    with jax.enable_x64(True):
+        found = np.array([moments.gelu_moments(jnp.float64(m), jnp.float64(s**2)) for m, s in grid]).tolist()
+    for (m, s), (mean, variance) in zip(grid, found, strict=True):
+        expected = expectation(lambda x: x * stats.norm.cdf(x), m, s)
+        square = expectation(lambda x, c=expected: (x * stats.norm.cdf(x) - c) ** 2, m, s)
+        np.testing.assert_allclose(mean, expected, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(variance, square, rtol=1e-6, atol=1e-10 * s**2)
+
+
+def expectation(function, mean, deviation):
+    edges = (-mean / deviation, (-mean - 4) / deviation, (-mean + 4) / deviation)
+    points = sorted({float(np.clip(edge, -12, 12)) for edge in edges})
+    return integrate.quad(
+        lambda z: function(mean + deviation * z) * stats.norm.pdf(z), -12, 12, points=points, limit=500, epsabs=1e-15
+    )[0]
+
+
+def test_single_precision_keeps_the_variance_of_small_errors():
+    """A variance that is the difference of two large moments would have no digit left."""
+    for formula in (moments.relu_moments, moments.gelu_moments):
+        _, variance = formula(jnp.float32(20), jnp.float32(1e-8))
+        np.testing.assert_allclose(variance, 1e-8, rtol=1e-4)
+    _, variance = moments.maximum_moments(*map(jnp.float32, (1000, 1e-4, 1000, 1e-4)))
+    np.testing.assert_allclose(variance, 1e-4 * (1 - 1 / np.pi), rtol=1e-4)
+
+
+def test_gelu_by_the_formulas_of_relu_is_a_fourth_too_much_for_small_inputs():
+    small, unit = (jnp.float32(s**2) for s in (0.01, 1.0))
+    exact, by_relu = (moments.gelu_moments(jnp.float32(0), small, by)[1] / small for by in moments.GeluMoments.__args__)
+    np.testing.assert_allclose([exact, by_relu], [0.25, 0.5 - 0.5 / np.pi], rtol=1e-3)
+    # Table 3: 0.3408 for ReLU, 0.3467 sampled for GELU.
+    np.testing.assert_allclose(moments.relu_moments(jnp.float32(0), unit)[1], 0.3408, atol=1e-4)
+    np.testing.assert_allclose(moments.gelu_moments(jnp.float32(0), unit)[1], 0.3467, atol=2e-3)
+
+
+def test_activations_without_noise():
+    x = jnp.array([-2.0, 0.0, 3.0])
+    for formula, function in ((moments.relu_moments, jax.nn.relu), (moments.gelu_moments, _gelu)):
+        mean, variance = formula(x, jnp.zeros(3))
+        np.testing.assert_allclose(mean, function(x), rtol=1e-6)
+        assert not np.any(variance)
+
+
+def _gelu(x):
+    return jax.nn.gelu(x, approximate=False)
+
+
+def test_the_larger_of_two():
+    cases = np.array([(0, 1, 0, 1), (1, 0.5, -1, 2), (0.2, 0.3, 0.1, 0.1), (3, 1, 0, 0), (50, 1, 50.5, 2)]).T
+    first, s1, second, s2 = cases
+    draws = np.maximum(first + s1 * normal(1, DRAWS, 1), second + s2 * normal(2, DRAWS, 1))
+    found = moments.maximum_moments(*(jnp.float32(x) for x in (first, s1**2, second, s2**2)))
+    assert_moments(draws, *map(np.asarray, found))
+    # ReLU is the larger of a Gaussian and nothing.
+    as_maximum = moments.maximum_moments(jnp.float32(0.4), jnp.float32(0.25), jnp.float32(0), jnp.float32(0))
+    np.testing.assert_allclose(as_maximum, moments.relu_moments(jnp.float32(0.4), jnp.float32(0.25)), rtol=1e-5)
+
+
+INPUTS, OUTPUTS = 3, 4
+
+
+def test_linear_maps():
+    mean, weights = normal(0, INPUTS), normal(1, INPUTS, OUTPUTS)
+    variance, of_weights = np.array([0.5, 0.0, 2.0]), 0.3
+    x = mean + np.sqrt(variance) * normal(2, DRAWS, INPUTS)
+    noisy = weights + np.sqrt(of_weights) * normal(3, DRAWS, INPUTS, OUTPUTS)
+    draws = np.einsum("di,dio->do", x, noisy)
+    found = moments.linear_moments(*(jnp.float32(a) for a in (mean, variance, weights, of_weights)))
+    assert_moments(draws, *map(np.asarray, found))
+
+
+def test_the_same_variance_in_all_inputs_of_a_linear_map():
+    mean, weights = jnp.float32(normal(0, 2, INPUTS)), jnp.float32(normal(1, INPUTS, OUTPUTS))
+    variance = jnp.array([0.4, 1.5])
+    each = moments.linear_moments(mean, jnp.repeat(variance[:, None], INPUTS, axis=1), weights, 0.3)[1]
+    found = moments.linear_variance(mean, variance, weights, 0.3)
+    np.testing.assert_allclose(found, each.mean(axis=-1), rtol=1e-5)
+
+
+WIDTH = 16
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.3, 1.0, 3.0, 30.0])
+def test_layer_norms(deviation):
+    """Off by less than the width's inverse of what it is; and by less where there is little noise, or little else."""
+    x, scale = normal(0, WIDTH), 1 + 0.2 * normal(1, WIDTH)
+    rng = np.random.default_rng(2)
+    total, square, count = np.zeros(WIDTH), np.zeros(WIDTH), 0
+    for _ in range(10):
+        noisy = x + deviation * rng.standard_normal((DRAWS // 10, WIDTH), dtype=np.float32)
+        centred = noisy - noisy.mean(axis=1, keepdims=True)
+        y = scale * centred / np.sqrt(np.square(centred).mean(axis=1, keepdims=True))
+        total, square, count = total + y.sum(axis=0), square + np.square(y).sum(axis=0), count + len(y)
+    variance = np.mean(square / count - np.square(total / count))
+    found = moments.layer_norm_variance(jnp.float32(x), jnp.float32(deviation**2), jnp.float32(scale), 0.0)
+    np.testing.assert_allclose(found, variance, rtol=2 / WIDTH)
+
+
+def test_layer_norms_whose_parameters_are_noisy():
+    x, error = normal(0, 4), 0.3
+    centred = x - x.mean()
+    normalised = centred / centred.std()
+    draws = (1 + error * normal(1, DRAWS, 4)) * normalised + error * normal(2, DRAWS, 4)
+    found = moments.layer_norm_variance(jnp.float32(x), jnp.float32(0), jnp.ones(4), error**2)
+    per_draw = np.square(draws - normalised).mean(axis=1)
+    assert abs(per_draw.mean() - found) <= ERRORS * per_draw.std() / DRAWS**0.5
+
+
+def test_a_row_without_signal_is_all_noise():
+    assert moments.layer_norm_variance(jnp.ones(8), jnp.float32(0.5), jnp.ones(8), 0.0) == 1
+    assert moments.layer_norm_variance(jnp.ones(8), jnp.float32(0), jnp.ones(8), 0.0) == 0
+    np.testing.assert_allclose(layer_norm(init_layer_norm(8), jnp.ones(8)), 0)
+
+
+def test_weighted_sums_of_values():
+    weights = np.array([[0.7, 0.3, 0.0], [0.2, 0.2, 0.6]])
+    variance = np.array([0.5, 2.0, 0.1])
+    draws = (np.sqrt(variance) * normal(0, DRAWS, 3)) @ weights.T
+    found = moments.weighted_sum_variance(jnp.float32(weights), jnp.float32(variance))
+    assert_moments(draws, np.zeros(2), np.asarray(found))
+
+
+def test_sums_of_residuals_and_positions():
+    """Independent errors add; a position that is not learned has none."""
+    one, other = 0.4, 0.3
+    draws = 1.5 + one * normal(0, DRAWS, 1) + other * normal(1, DRAWS, 1)
+    assert_moments(draws, 1.5, one**2 + other**2)
+
+
+@pytest.mark.parametrize("relevance", [1.0, 0.02])
+def test_effective_errors_of_embeddings(relevance):
+    """Noise on the sum of a batch, divided by how many of it the parameter is relevant to."""
+    noise_multiplier, batch = 1.3, 50
+    draws = noise_multiplier * normal(0, DRAWS, 1) / (batch * relevance)
+    found = moments.effective_error(noise_multiplier / batch, jnp.float32(relevance))
+    assert_moments(draws, 0.0, np.square(np.asarray(found)))
+
+
+def test_inflation_of_exponential_scores():
+    """E exp<q, K> over exp<q, k> with isotropic noise in K; |q| s below 1, where a million draws tell the mean."""
+    q, k, s = normal(0, 6) / 2.5, normal(1, 6) / 2, 0.7
+    draws = np.exp((k + s * normal(2, DRAWS, 6)) @ q)
+    expected = np.exp(q @ k + moments.exponential_inflation(q @ q * s**2))
+    assert abs(draws.mean() - expected) <= ERRORS * draws.std() / DRAWS**0.5
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 5.0])
+def test_inflation_of_scores_of_relu(size):
+    q, k, s = size * normal(0, 6), normal(1, 6) + 0.5, 0.7
+    score = q @ k
+    sign = np.sign(score)
+    draws = np.maximum(sign * ((k + s * normal(2, DRAWS, 6)) @ q), 0)
+    found = moments.without_relu_inflation(jnp.float32(abs(score)), jnp.float32(q @ q * s**2))
+    inflation = draws.mean() / abs(score)
+    np.testing.assert_allclose(abs(score) / found, inflation, rtol=ERRORS * draws.std() / draws.mean() / DRAWS**0.5)
+
+
+def test_corrected_relu_scores_are_homogeneous():
+    score, variance = jnp.array([-1.0, 0.0, 0.3, 2.0]), jnp.array([0.5, 1.0, 2.0, 0.0])
+    one = moments.without_relu_inflation(score, variance)
+    np.testing.assert_array_equal(moments.without_relu_inflation(4 * score, 16 * variance), 4 * one)
+    assert one[0] == one[1] == 0
+    assert one[3] == 2
+    assert 0 < one[2] < 0.3
+    gradient = jax.grad(lambda s, v: jnp.sum(moments.without_relu_inflation(s, v)), argnums=(0, 1))(score, variance)
+    assert all(np.all(np.isfinite(leaf)) for leaf in gradient)
