@@ -1,7 +1,7 @@
 """A model's architecture and sizes as JSON, for models whose sizes no named model has.
 
 `{"architecture": "gemma", "config": {...}}`, where `config` has the fields of the architecture's configuration but for
-the special tokens, which are the vocabulary's.
+the special tokens, which are the vocabulary's, and the errors of parameters, which follow from a run's plan.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from fedlm.models.bert import BertConfig, bert
 from fedlm.models.cifg import CifgConfig, cifg, si_cifg
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import GemmaConfig, gemma
+from fedlm.models.reattention import ReattentionConfig, reattention_transformer, si_reattention_transformer
 from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.sasrec import SasRecConfig, sasrec
 from fedlm.models.transformer import LARGEST_SIZE, TransformerConfig, si_transformer, transformer
@@ -34,6 +35,8 @@ ARCHITECTURES = {
     "si_cifg": Architecture(si_cifg, CifgConfig),
     "transformer": Architecture(transformer, TransformerConfig),
     "si_transformer": Architecture(si_transformer, TransformerConfig),
+    "reattention_transformer": Architecture(reattention_transformer, ReattentionConfig),
+    "si_reattention_transformer": Architecture(si_reattention_transformer, ReattentionConfig),
     "bert": Architecture(bert, BertConfig),
     "gemma": Architecture(gemma, GemmaConfig),
     "gru4rec": Architecture(gru4rec, RecurrentRecommenderConfig),
@@ -42,7 +45,7 @@ ARCHITECTURES = {
 }
 """By name."""
 
-_OF_VOCABULARY = "special_tokens"
+_OF_DATA = ("special_tokens", "parameter_errors")
 
 
 def describe_model(build: Callable[[str, Any], Model], config: Any) -> dict[str, Any]:
@@ -50,8 +53,7 @@ def describe_model(build: Callable[[str, Any], Model], config: Any) -> dict[str,
     for name, architecture in ARCHITECTURES.items():
         if architecture.build is build:
             fields = dataclasses.asdict(config)
-            del fields[_OF_VOCABULARY]
-            return {"architecture": name, "config": fields}
+            return {"architecture": name, "config": {key: fields[key] for key in fields if key not in _OF_DATA}}
     raise ConfigurationError(f"the model's architecture is one of its own, none of {', '.join(ARCHITECTURES)}")
 
 
@@ -66,7 +68,7 @@ def read_description(document: Any) -> tuple[Callable[[str, Any], Model], Any]:
         raise ConfigurationError(f"the architecture is {found!r}, expected one of {', '.join(ARCHITECTURES)}")
     build, kind = ARCHITECTURES[str(document["architecture"])]
     given = document.get("config")
-    types = {name: hint for name, hint in typing.get_type_hints(kind).items() if name != _OF_VOCABULARY}
+    types = {name: hint for name, hint in typing.get_type_hints(kind).items() if name not in _OF_DATA}
     if not isinstance(given, Mapping) or set(given) != set(types):
         odd = sorted(set(given) ^ set(types)) if isinstance(given, Mapping) else given
         raise ConfigurationError(f"config has not the fields of a {document['architecture']} (they differ in {odd})")

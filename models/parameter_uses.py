@@ -3,7 +3,8 @@
 Whoever needs the gradient of each example, but not as arrays of every parameter's size, needs for each use of a
 parameter the layer's input and the gradient at its output: the gradient is a sum over positions of their outer
 products. In a model whose parameters are used by these functions alone, `record_uses` finds both with one
-differentiation, for tied parameters too. The first axis of every `x` and `tokens` must be that of the examples.
+differentiation, for tied parameters too. What only reads a parameter, and lets no gradient pass, does so by `constant`.
+The first axis of every `x` and `tokens` must be that of the examples.
 """
 
 from collections.abc import Callable, Sequence
@@ -113,6 +114,11 @@ class Recorded:
 
 
 Parameter = jax.Array | Recorded
+
+
+def constant(parameter: Parameter) -> jax.Array:
+    """Read a parameter as a number through which no gradient passes; this is no use of it."""
+    return jax.lax.stop_gradient(parameter.value if isinstance(parameter, Recorded) else parameter)
 
 
 def multiply(x: jax.Array, kernel: Parameter) -> jax.Array:

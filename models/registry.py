@@ -14,6 +14,12 @@ from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import gemma, vault_gemma
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 from fedlm.models.model_files import read_model_file
+from fedlm.models.reattention import (
+    ParameterErrors,
+    ReattentionConfig,
+    reattention_transformer,
+    si_reattention_transformer,
+)
 from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.sasrec import SasRecConfig, sasrec
 from fedlm.models.special_tokens import OWN, SpecialTokens
@@ -33,6 +39,10 @@ _RECURRENT_TINY = RecurrentRecommenderConfig(embedding=16, hidden=32)
 _RECURRENT = RecurrentRecommenderConfig()
 _RECURRENT_UNTIED = RecurrentRecommenderConfig(tied=False)
 _SASREC_TINY = SasRecConfig(layers=1, embedding=16, mlp=64)
+
+
+def _reattention(sizes: TransformerConfig) -> ReattentionConfig:
+    return ReattentionConfig(**{field.name: getattr(sizes, field.name) for field in dataclasses.fields(sizes)})
 
 
 _SHAPE = re.compile(r"transformer_([1-9]\d{0,3})x([1-9]\d{0,5})")
@@ -70,10 +80,14 @@ MODELS: dict[str, ModelEntry] = {
     "si_cifg_tiny": ModelEntry(si_cifg, _CIFG_TINY),
     "transformer_tiny": ModelEntry(transformer, _TRANSFORMER_TINY),
     "si_transformer_tiny": ModelEntry(si_transformer, _TRANSFORMER_TINY),
+    "reattention_transformer_tiny": ModelEntry(reattention_transformer, _reattention(_TRANSFORMER_TINY)),
+    "si_reattention_transformer_tiny": ModelEntry(si_reattention_transformer, _reattention(_TRANSFORMER_TINY)),
     "cifg_1m": ModelEntry(cifg, _CIFG_1M),
     "si_cifg_1m": ModelEntry(si_cifg, _CIFG_1M),
     "transformer_1m": ModelEntry(transformer, _TRANSFORMER_1M),
     "si_transformer_1m": ModelEntry(si_transformer, _TRANSFORMER_1M),
+    "reattention_transformer_1m": ModelEntry(reattention_transformer, _reattention(_TRANSFORMER_1M)),
+    "si_reattention_transformer_1m": ModelEntry(si_reattention_transformer, _reattention(_TRANSFORMER_1M)),
     "cifg_6m": ModelEntry(cifg, _CIFG_6M),
     "si_cifg_6m": ModelEntry(si_cifg, _CIFG_6M),
     "cifg_9m": ModelEntry(cifg, _CIFG_9M),
@@ -82,8 +96,12 @@ MODELS: dict[str, ModelEntry] = {
     "si_cifg_19m": ModelEntry(si_cifg, _CIFG_19M),
     "transformer_11m": ModelEntry(transformer, _TRANSFORMER_11M),
     "si_transformer_11m": ModelEntry(si_transformer, _TRANSFORMER_11M),
+    "reattention_transformer_11m": ModelEntry(reattention_transformer, _reattention(_TRANSFORMER_11M)),
+    "si_reattention_transformer_11m": ModelEntry(si_reattention_transformer, _reattention(_TRANSFORMER_11M)),
     "transformer_21m": ModelEntry(transformer, _TRANSFORMER_21M),
     "si_transformer_21m": ModelEntry(si_transformer, _TRANSFORMER_21M),
+    "reattention_transformer_21m": ModelEntry(reattention_transformer, _reattention(_TRANSFORMER_21M)),
+    "si_reattention_transformer_21m": ModelEntry(si_reattention_transformer, _reattention(_TRANSFORMER_21M)),
     "bert_tiny": ModelEntry(bert, _bert(layers=2, embedding=128)),
     "bert_mini": ModelEntry(bert, _bert(layers=4, embedding=256)),
     "bert_small": ModelEntry(bert, _bert(layers=4, embedding=512)),
@@ -126,7 +144,12 @@ class UnknownModelError(UnknownNameError):
     """No model has the name that was asked for."""
 
 
-def create_model(name: str, vocabulary_size: int | None = None, special_tokens: SpecialTokens | None = None) -> Model:
+def create_model(
+    name: str,
+    vocabulary_size: int | None = None,
+    special_tokens: SpecialTokens | None = None,
+    parameter_errors: ParameterErrors | None = None,
+) -> Model:
     """Build a model by name.
 
     Args:
@@ -135,10 +158,12 @@ def create_model(name: str, vocabulary_size: int | None = None, special_tokens: 
         `.json`, or `module:entry` for a `ModelEntry` of your own in a module that Python finds.
       vocabulary_size: number of token ids of the data; the configuration's own where None.
       special_tokens: those of the data's vocabulary; the configuration's own where None.
+      parameter_errors: the noise that a model with re-attention corrects for; none where None.
 
     Raises:
       UnknownModelError: there is no such model; the message names the closest ones.
-      ConfigurationError: the description cannot be read, or a model of your own does not know these special tokens.
+      ConfigurationError: the description cannot be read, or a model of your own does not know these special tokens, or
+        the model has no re-attention, or another vocabulary than the errors.
 
     Example:
       >>> create_model("transformer_tiny", vocabulary_size=100).vocabulary_size
@@ -148,10 +173,25 @@ def create_model(name: str, vocabulary_size: int | None = None, special_tokens: 
       fedlm.models.registry.UnknownModelError: unknown model 'transformer_tinny'; did you mean transformer_tiny...
     """
     entry = find_entry(name)
+    changed: dict[str, Any] = {}
     config = entry.config
     if vocabulary_size is not None:
-        config = dataclasses.replace(config, vocabulary_size=vocabulary_size)
+        changed["vocabulary_size"] = vocabulary_size
+    if parameter_errors is not None:
+        if not has_reattention(name):
+            raise ConfigurationError(f"model {name!r} has no re-attention, and takes no errors of parameters")
+        changed[_ERRORS] = parameter_errors
+    if changed:
+        config = dataclasses.replace(config, **changed)
     return entry.build(name, with_special_tokens(name, config, special_tokens))
+
+
+_ERRORS = "parameter_errors"
+
+
+def has_reattention(name: str) -> bool:
+    """Say whether a model corrects its attention for the noise that is in its parameters; see `create_model`."""
+    return hasattr(find_entry(name).config, _ERRORS)
 
 
 def with_special_tokens(name: str, config: Any, special_tokens: SpecialTokens | None) -> Any:

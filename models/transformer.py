@@ -100,6 +100,39 @@ def softmax_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
 def transformer_with(name: str, config: TransformerConfig, attention_weights: AttentionWeights) -> Model:
     """Make a Transformer decoder with any attention in place of the masked softmax."""
 
+    def apply_blocks(
+        params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, cache: KeyValueCache | None
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        x = embedded_tokens(params, tokens, places)
+        for layer, block in enumerate(params["blocks"]):
+            y = layer_norm(block["attention_norm"], x)
+            q_btnd, k_btnd, v_btnd = queries_keys_values(block, y, config.heads)
+            if cache is not None:
+                cache, k_btnd, v_btnd = cache.add(layer, k_btnd, v_btnd)
+            x = x + attend(block, q_btnd, k_btnd, v_btnd, mask, attention_weights)
+            x = x + _mlp(block, layer_norm(block["mlp_norm"], x))
+        return x, cache
+
+    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads)
+
+
+ApplyBlocks = Callable[
+    [Params, jax.Array, jax.Array, jax.Array, KeyValueCache | None], tuple[jax.Array, KeyValueCache | None]
+]
+"""Maps (params, int32 tokens [batch, time], their places, mask of what they see, cache) to float [batch, time, width],
+what the last block gives, and the cache with what was read; without a cache the tokens see each other alone."""
+
+
+def decoder_of_blocks(name: str, config: TransformerConfig, apply_blocks: ApplyBlocks, cached_size: int) -> Model:
+    """Make a Transformer decoder of what its blocks compute.
+
+    Args:
+      name: of the model.
+      config: its sizes.
+      apply_blocks: see `ApplyBlocks`.
+      cached_size: numbers that the cache keeps of each key, and of each value, of a head.
+    """
+
     def init(rng: jax.Array) -> Params:
         rng_embedding, rng_blocks = jax.random.split(rng)
         return {
@@ -114,24 +147,9 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
         x, _ = apply_blocks(params, tokens, jnp.arange(tokens.shape[1]), causal, None)
         return layer_norm(params["final_norm"], x)
 
-    def apply_blocks(
-        params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, cache: KeyValueCache | None
-    ) -> tuple[jax.Array, KeyValueCache | None]:
-        # Rows of unit norm times sqrt(e) have entries of the positions' size.
-        x = embed(params["embedding"], tokens) * config.embedding**0.5
-        x = x + sinusoidal_positions(places, config.embedding).astype(x.dtype)
-        for layer, block in enumerate(params["blocks"]):
-            y = layer_norm(block["attention_norm"], x)
-            q_btnd, k_btnd, v_btnd = queries_keys_values(block, y, config.heads)
-            if cache is not None:
-                cache, k_btnd, v_btnd = cache.add(layer, k_btnd, v_btnd)
-            x = x + attend(block, q_btnd, k_btnd, v_btnd, mask, attention_weights)
-            x = x + _mlp(block, layer_norm(block["mlp_norm"], x))
-        return x, cache
-
     def begin(params: Params, rows: int, length: int) -> KeyValueCache:
-        dtype, head_size = params["embedding"]["table"].dtype, config.embedding // config.heads
-        return empty_cache(config.layers, rows, length, config.heads, head_size, dtype)
+        dtype = params["embedding"]["table"].dtype
+        return empty_cache(config.layers, rows, length, config.heads, cached_size, dtype)
 
     def read(
         params: Params, cache: KeyValueCache, tokens: jax.Array, counts: jax.Array
@@ -155,6 +173,14 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
         special_tokens=config.special_tokens,
         decoder=Decoder(begin, read, prepare),
     )
+
+
+def embedded_tokens(params: Params, tokens: jax.Array, places: jax.Array) -> jax.Array:
+    """Look tokens up and add the encodings of their places: what comes into the first block, [batch, time, width]."""
+    width = params["embedding"]["table"].shape[1]
+    # Rows of unit norm times sqrt(e) have entries of the positions' size.
+    x = embed(params["embedding"], tokens) * width**0.5
+    return x + sinusoidal_positions(places, width).astype(x.dtype)
 
 
 def _init_block(rng: jax.Array, config: TransformerConfig) -> Params:

@@ -10,6 +10,7 @@ import numpy as np
 from fedlm.models.base import Batch, batch_loss
 from fedlm.models.gemma import GemmaConfig, gemma
 from fedlm.models.masked_language import MaskedBatch
+from fedlm.models.reattention import ParameterErrors
 from fedlm.models.registry import MODELS
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
 
@@ -43,11 +44,19 @@ EVERY_PART = GemmaConfig(
 )
 
 
+def made_up_errors(vocabulary, noise_batch_ratio=0.05):
+    """Errors of parameters that differ much among tokens."""
+    relevance = np.random.default_rng(5).uniform(0.05, 1.0, vocabulary)
+    return ParameterErrors(noise_batch_ratio, tuple(relevance.tolist()))
+
+
 def shrink(build, config):
     """Cap the sizes that a config has and that we know; where the model cannot have those, only the vocabulary."""
     # A masked model has one id more than its data.
     data_vocabulary = VOCABULARY - (build("own", config).vocabulary_size - config.vocabulary_size)
     sizes = {"vocabulary_size": data_vocabulary}
+    if hasattr(config, "parameter_errors"):
+        sizes["parameter_errors"] = made_up_errors(data_vocabulary)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in _LARGEST and type(value) is int:
@@ -58,7 +67,8 @@ def shrink(build, config):
         params = jax.eval_shape(model.init, jax.random.key(0))
         jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct((2, 3), jnp.int32))
     except Exception:
-        return dataclasses.replace(config, vocabulary_size=data_vocabulary)
+        kept = {name: sizes[name] for name in ("vocabulary_size", "parameter_errors") if name in sizes}
+        return dataclasses.replace(config, **kept)
     return small
 
 

@@ -294,6 +294,8 @@ def test_the_gradient_at_freshly_drawn_parameters_is_finite(small):
 
 
 def test_gradients_agree_with_finite_differences(small):
+    if "reattention" in small.name:
+        pytest.skip("by design no gradient passes through the errors of parameters; see test_reattention.py")
     run = scores_and_jacobian(small)
     params, elsewhere = (jax.tree_util.tree_map(np.float64, perturbed(small.params, seed)) for seed in (1, 2))
     # So small a step hardly ever crosses a kink of a rectifier or a maximum.
