@@ -45,8 +45,7 @@ class CompareCommand:
 _ESSENTIALS = (
     *("out", "workers", "models", "data", "rounds", "seeds", "client_learning_rates", "server_learning_rates"),
     *("mechanisms", "epsilons", "private_selection", "cohort_size", "cohort_sampler", "length"),
-    *("server_optimizer", "update_clip_norm", "privacy", "noise_multiplier", "target_epsilon"),
-    "delta",
+    *("server_optimizer", "update_clip_norm", "privacy", "target_epsilon"),
 )
 
 

@@ -1,6 +1,6 @@
-"""`fedlm data`: import text into a token store, describe a store, and export it."""
+"""`fedlm data`: import text into a token store, describe a store, count its tokens, and export it."""
 
-from fedlm.commands import data_describe, data_export, data_import, data_sample
+from fedlm.commands import data_describe, data_export, data_import, data_relevance, data_sample
 from fedlm.commands.sub_commands import run_choice
 
 
@@ -10,6 +10,7 @@ def main(argv: list[str]) -> int:
         "import": ("make a token store from a source of text", data_import.main),
         "describe": ("show what is in a token store", data_describe.main),
         "sample": ("show some clients' examples as text", data_sample.main),
+        "relevance": ("count how often each token occurs, for models with re-attention", data_relevance.main),
         "export": ("write a token store in the form of another program", data_export.main),
     }
     purpose = "Text of many users, as token stores that training reads."

@@ -181,6 +181,7 @@ def _task(command: ServeCommand) -> Any:
     import jax
 
     from fedlm.fl_core.deployment.server.client_service import Task
+    from fedlm.fl_core.reattention import refuse_reattention
     from fedlm.models.dropout import with_dropout
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.registry import create_model
@@ -189,6 +190,7 @@ def _task(command: ServeCommand) -> Any:
     from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
+    refuse_reattention(command.deployment.model)
     path = command.vocabulary / TOKENIZER_FILE if command.vocabulary.is_dir() else command.vocabulary
     tokenizer = Tokenizer.load(path)
     if tokenizer.special_tokens != OWN:

@@ -49,6 +49,8 @@ class Phase(NamedTuple):
     tuning: dict[str, Any] | None = None  # what it was compared with, see `TUNING_FIELD`
     # of imported parameters: what their publisher claims, see `PublisherClaim`; None where that is not known
     claim: dict[str, Any] | None = None
+    # where the relevances come from that its attention was corrected by, see `RelevanceOrigin`; None without
+    relevance: dict[str, Any] | None = None
 
     @property
     def words(self) -> str:
@@ -132,6 +134,7 @@ def why_not_private(about: dict[str, Any]) -> str:
 def as_records(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:
     """Make JSON-able records, which `recorded_ancestry` reads."""
     records = [phase._asdict() for phase in ancestry]
+    later = ("claim", "relevance")  # fields that records of earlier versions have not got
     return [
-        {name: value for name, value in record.items() if name != "claim" or value is not None} for record in records
+        {name: value for name, value in record.items() if name not in later or value is not None} for record in records
     ]

@@ -8,6 +8,7 @@ from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.plan import CLIENT, PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
+from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.privacy.spending import calibrate_total
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
@@ -26,6 +27,7 @@ def plan_aggregation(
     vocabulary: VocabularyOrigin = UNKNOWN,
     law: TrialsLaw | None = None,
     unit: str = CLIENT,
+    relevance: RelevanceOrigin | None = None,
 ) -> PrivateAggregation:
     """Work out what a private run does, of settings that were checked.
 
@@ -42,6 +44,8 @@ def plan_aggregation(
       vocabulary: where it comes from; what it has spent a target includes too.
       law: of the number of trials that the run is to be chosen from, which a target includes too; None for no choice.
       unit: whose presence is hidden; that of `known` where there is one.
+      relevance: where the relevances come from that attention is corrected by, whose spending a target includes too;
+        None without re-attention.
 
     Raises:
       ConfigurationError: the settings do not fit.
@@ -53,7 +57,7 @@ def plan_aggregation(
         plan = with_noise(settings.noise_multiplier)
     else:
         target = settings.target_epsilon, settings.target_rho
-        plan = calibrate_total(with_noise, delta, *target, training_data, ancestry, known, vocabulary, law)
+        plan = calibrate_total(with_noise, delta, *target, training_data, ancestry, known, vocabulary, law, relevance)
     goal = cohort_size if settings.report_goal is None else settings.report_goal
     adaptive = None
     if settings.clip_quantile is not None:

@@ -1,5 +1,5 @@
-"""What trainings on the same people spend together, with what their vocabulary has spent, and the noise that keeps it
-within a target."""
+"""What trainings on the same people spend together, with what their vocabulary and the relevances of its tokens have
+spent, and the noise that keeps it within a target."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,8 @@ from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.plan import ONE_DOCUMENT, Adjacency, PrivacyPlan
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.private_selection import AnyEvent, SelectionEvent, composed_above
+from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
+from fedlm.fl_core.privacy.relevance_spending import relevance_events
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import vocabulary_events
 
@@ -85,9 +87,17 @@ def _same_units(one: str, other: str, data: str | None, other_data: str | None) 
     return alike and data is not None and data == other_data
 
 
-def composed_epsilon(spent: Sequence[Spending], delta: float, vocabulary: Sequence[Event] = ()) -> float:
-    """Compute epsilon at delta of all releases of several plans about the same people, and of their vocabulary."""
-    return composed_above([*events_together(spent), *vocabulary], delta)
+def composed_epsilon(spent: Sequence[Spending], delta: float, counts: Sequence[Event] = ()) -> float:
+    """Compute epsilon at delta of all releases of several plans about the same people, and of counts in their text:
+    their vocabulary, and the relevances of its tokens."""
+    return composed_above([*events_together(spent), *counts], delta)
+
+
+def relevances_of(ancestry: Sequence[Phase], own: RelevanceOrigin | None = None) -> tuple[RelevanceOrigin, ...]:
+    """List where the relevances come from that a run, and what its first parameters went through, learned of its
+    people, each once."""
+    behind = [RelevanceOrigin.from_json(phase.relevance) for phase in ancestry if phase.people == "same"]
+    return tuple({one.sha256: one for one in [own, *behind] if one is not None}.values())
 
 
 def events_together(spent: Sequence[Spending]) -> list[AnyEvent]:
@@ -127,9 +137,10 @@ def calibrate_total(
     known: PrivacyPlan | None = None,
     vocabulary: VocabularyOrigin = UNKNOWN,
     law: TrialsLaw | None = None,
+    relevance: RelevanceOrigin | None = None,
 ) -> PrivacyPlan:
-    """Find the least noise with which a run, all that its first parameters went through, and its vocabulary reach a
-    target together.
+    """Find the least noise with which a run, all that its first parameters went through, its vocabulary, and the
+    relevances that its attention is corrected by reach a target together.
 
     Where nothing can be promised of the first parameters the target is the run's own. `known` is the plan of the run
     that goes on, whose noise stays as it is, however accounting has changed since. `law` is that of the number of
@@ -143,7 +154,8 @@ def calibrate_total(
     # Which unit is hidden does not depend on the noise.
     loudest = with_noise(1.0)
     before, reasons = spent_before(loudest, training_data, ancestry)
-    found = vocabulary_events(vocabulary, loudest.unit)
+    counted = relevance_events(relevances_of(ancestry, relevance), loudest.unit)
+    found = [*vocabulary_events(vocabulary, loudest.unit), *counted]
     if reasons or not (before or found or law):
         return calibrate(with_noise, delta, epsilon, rho)
     if leaves_nothing(found, delta):
@@ -153,8 +165,8 @@ def calibrate_total(
             raise ConfigurationError("target_rho: rho does not express a private selection; give target_epsilon")
         if found:
             raise ConfigurationError(
-                "target_rho: the vocabulary was made with (epsilon, delta)-differential privacy, which rho does not "
-                "express; give target_epsilon"
+                "target_rho: the vocabulary, or the relevances of its tokens, were made with (epsilon, delta)-"
+                "differential privacy, which rho does not express; give target_epsilon"
             )
         spent = rho_together(before)
         if spent is None:
@@ -177,8 +189,9 @@ def calibrate_total(
 def _check_left(what: str, spent: float, target: float) -> None:
     if not spent < target:
         raise ConfigurationError(
-            f"the target {what} is {target:g} in all, but what the run begins with, its vocabulary and its first "
-            f"parameters, has spent {rounded_up(spent)} already; ask for more, or begin with others"
+            f"the target {what} is {target:g} in all, but what the run begins with, any relevances of tokens, its "
+            f"vocabulary and its first parameters, has spent {rounded_up(spent)} already; ask for more, or begin with "
+            "others"
         )
 
 

@@ -2,7 +2,8 @@
 
 A run's releases are made from its first parameters too. So what it spends of the people whose text these were made from
 is composed with what it spends itself, and where that is unknown, or not private, nothing is promised. The vocabulary
-goes out with every model: what a private one has spent is composed too, and one that is not covered is named.
+goes out with every model: what a private one has spent is composed too, and one that is not covered is named. So do the
+relevances of tokens that a model's attention is corrected by, and of those without privacy nothing is promised at all.
 """
 
 import dataclasses
@@ -28,6 +29,9 @@ from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_selection import composed_bounds
 from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims, quoted_claims
+from fedlm.fl_core.privacy.relevance_origin import ASSUMPTIONS as OF_RELEVANCES
+from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
+from fedlm.fl_core.privacy.relevance_spending import relevance_events
 from fedlm.fl_core.privacy.spending import (
     Spending,
     common_adjacency,
@@ -35,6 +39,7 @@ from fedlm.fl_core.privacy.spending import (
     is_unchosen,
     law_of,
     leaves_nothing,
+    relevances_of,
     rho_together,
     spent_before,
     too_much_delta,
@@ -64,12 +69,14 @@ class Statement(NamedTuple):
     ancestry: tuple[Phase, ...]
     vocabulary: VocabularyOrigin
     tuning: Mapping[str, Any] | None = None  # what the run was compared with
+    relevance: RelevanceOrigin | None = None  # that its attention is corrected by
 
     def sentence(self) -> str:
         """Say it in one sentence."""
         if self.total is None:
             said = not_private_with_claims(f"{NOT_PRIVATE}: {'; '.join(self.not_private)}", self.ancestry)
-            alone = self.not_private == (REPEATABLE,) and not self.ancestry and self.vocabulary.private is None
+            counted = self.vocabulary.private is not None or self.relevance is not None
+            alone = self.not_private == (REPEATABLE,) and not self.ancestry and not counted
             would_be = f"{self.own.sentence()}; {self.vocabulary.sentence()}"
             return f"{said}. With secret noise it would be {would_be}" if alone else said
         composed = [_spending_words(phase) for phase in self.ancestry if phase.people == "same"]
@@ -77,12 +84,13 @@ class Statement(NamedTuple):
         words = [self.total.sentence(), *chosen, *(f"composed with {one}" for one in composed)]
         words += [f"assumed: {one}" for one in _assumed(self.ancestry, self.tuning)]
         claims = [one.sentence(private=True) for one in quoted_claims(self.ancestry)]
-        return "; ".join([*words, self.vocabulary.sentence(), *claims])
+        relevance = [] if self.relevance is None else [self.relevance.sentence()]
+        return "; ".join([*words, self.vocabulary.sentence(), *relevance, *claims])
 
     def as_terms(self) -> dict[str, Any]:
         """Make what `fedlm account` shows of it: the fields of the guarantee, without an epsilon and with `not_private`
-        where nothing is promised, `vocabulary_origin`, `ancestry` and `publisher_claims`."""
-        said: dict[str, Any] = {ORIGIN_FIELD: self.vocabulary.as_json()}
+        where nothing is promised, `vocabulary_origin`, `relevance_origin`, `ancestry` and `publisher_claims`."""
+        said: dict[str, Any] = {ORIGIN_FIELD: self.vocabulary.as_json(), **self._relevance_as_json()}
         if self.ancestry:
             said["ancestry"] = as_records(self.ancestry)
         said |= claims_as_json(self.ancestry, self.total is not None)
@@ -95,7 +103,8 @@ class Statement(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Make what a summary says of it: `privacy`, one sentence; `privacy_guarantee`, all of it, None where there is
         none; `not_private_because`, why; `ancestry`, what the first parameters went through;
-        `tuning`, what it was compared with; `vocabulary_origin`; and of imported weights `publisher_claims`."""
+        `tuning`, what it was compared with; `vocabulary_origin`; with re-attention `relevance_origin`; and of imported
+        weights `publisher_claims`."""
         return {
             "privacy": self.sentence(),
             "privacy_guarantee": None if self.total is None else self.total.as_json(),
@@ -103,8 +112,12 @@ class Statement(NamedTuple):
             "ancestry": as_records(self.ancestry),
             TUNING_FIELD: self.tuning,
             ORIGIN_FIELD: self.vocabulary.as_json(),
+            **self._relevance_as_json(),
             **claims_as_json(self.ancestry, self.total is not None),
         }
+
+    def _relevance_as_json(self) -> dict[str, Any]:
+        return {} if self.relevance is None else {RELEVANCE_FIELD: self.relevance.as_json()}
 
 
 def state(ledger: PrivacyLedger, delta: float | None = None, secret: bool = True) -> Statement:
@@ -127,7 +140,10 @@ def state_plan(
     """
     own, ancestry, tuning = account(plan, delta, generations), recorded_ancestry(about), about.get(TUNING_FIELD)
     vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
-    found = vocabulary_events(vocabulary, plan.unit)
+    relevance = RelevanceOrigin.from_json(about.get(RELEVANCE_FIELD))
+    of_words = vocabulary_events(vocabulary, plan.unit)
+    of_tokens = relevance_events(relevances_of(ancestry, relevance), plan.unit)
+    found = [*of_words, *of_tokens]
     secret &= settings_in(about).get("noise_seed") != "experiment"
     reasons = [] if secret else [REPEATABLE]
     before, lost = spent_before(plan, about.get("training_data_sha256"), ancestry)
@@ -137,12 +153,14 @@ def state_plan(
         reasons.append(UNCHOSEN)
     if leaves_nothing(found, delta):
         reasons.append(too_much_delta(vocabulary, delta))
+    if relevance is not None and relevance.not_private is not None:
+        reasons.append(relevance.not_private)
     if reasons:
-        return Statement(own, None, tuple(reasons), ancestry, vocabulary, tuning)
-    said = [*_assumed(ancestry, tuning), *(ASSUMPTIONS if found else ())]
+        return Statement(own, None, tuple(reasons), ancestry, vocabulary, tuning, relevance)
+    said = [*_assumed(ancestry, tuning), *(ASSUMPTIONS if of_words else ()), *(OF_RELEVANCES if of_tokens else ())]
     if not before and not found and law is None:
         total = dataclasses.replace(own, assumptions=(*own.assumptions, *said))
-        return Statement(own, total, (), ancestry, vocabulary, tuning)
+        return Statement(own, total, (), ancestry, vocabulary, tuning, relevance)
     spent = [*before, Spending(plan, [(0, plan.rounds)] if generations is None else generations, law)]
     adjacency = common_adjacency([one.plan for one in spent])
     as_stated = dataclasses.replace(plan, adjacency=adjacency)
@@ -158,7 +176,7 @@ def state_plan(
         adjacency=account(as_stated, delta, []).adjacency,
         assumptions=tuple(dict.fromkeys([*own.assumptions, *theirs, *([_ONE_UNIT] if before else []), *said])),
     )
-    return Statement(own, total, (), ancestry, vocabulary, tuning)
+    return Statement(own, total, (), ancestry, vocabulary, tuning, relevance)
 
 
 class Joint(NamedTuple):
@@ -196,6 +214,10 @@ def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
     repeatable = settings_in(ledger.about).get("noise_seed") == "experiment"
     tuning = ledger.about.get(TUNING_FIELD)
     unchosen = tuning is not None and is_unchosen(tuning)
+    relevance = RelevanceOrigin.from_json(ledger.about.get(RELEVANCE_FIELD))
+    not_private = "its noise follows from its seed" if repeatable else UNCHOSEN if unchosen else None
+    if not_private is None and relevance is not None:
+        not_private = relevance.not_private
     return Phase(
         command=command_of(ledger.about),
         folder=folder,
@@ -203,12 +225,13 @@ def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
         parameters_sha256=next((one.parameters for one in reversed(ledger.releases) if one.parameters), ""),
         training_data_sha256=ledger.about.get("training_data_sha256"),
         people="same",
-        not_private="its noise follows from its seed" if repeatable else UNCHOSEN if unchosen else None,
+        not_private=not_private,
         plan=ledger.plan.as_json(),
         generations=[list(part) for part in ledger.generations],
         ledger={"first": ledger.hashes[0], "last": ledger.hashes[-1], "records": len(ledger.records)}
         | {"secret": ledger.records[0]["secret"]},
         tuning=tuning,
+        relevance=ledger.about.get(RELEVANCE_FIELD),
     )
 
 
@@ -253,13 +276,15 @@ def compose_trainings(
     first = next(PrivacyPlan.from_json(phase.plan) for phase in trainings if phase.plan is not None)
     data = next(phase.training_data_sha256 for phase in trainings if phase.plan is not None)
     spent, lost = spent_before(first, data, trainings)
-    events = [event for origin in vocabularies for event in vocabulary_events(origin, first.unit)]
+    of_words = [event for origin in vocabularies for event in vocabulary_events(origin, first.unit)]
+    of_tokens = relevance_events(relevances_of(trainings), first.unit)
+    events = [*of_words, *of_tokens]
     reasons = (*reasons, *lost, *([_NO_DELTA_LEFT] if leaves_nothing(events, delta) else []))
     adjacency = common_adjacency([one.plan for one in spent]) if spent else first.adjacency
     stated = account(dataclasses.replace(first, adjacency=adjacency), delta, [])
     lines = [line for one in spent for line in account(one.plan, delta, one.rounds).assumptions]
     promised, bounds = not reasons, composed_bounds([*events_together(spent), *events], delta)
-    said = [*_assumed(trainings), *(ASSUMPTIONS if events else ())]
+    said = [*_assumed(trainings), *(ASSUMPTIONS if of_words else ()), *(OF_RELEVANCES if of_tokens else ())]
     return Joint(
         tuple(trainings),
         delta,

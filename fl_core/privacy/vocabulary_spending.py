@@ -40,9 +40,7 @@ def plan_vocabulary(epsilon: float, delta: float, words_per_client: int) -> Priv
     if words_per_client < 1:
         raise ConfigurationError(f"vocabulary_words_per_client is {words_per_client}, but must be at least 1")
     half = delta / 2
-    deviation = math.ceil(float(dp_accounting.get_sigma_gaussian(epsilon, half)) * COUNT_NORM)
-    while gaussian_epsilon(deviation / COUNT_NORM, 1 + _SLACK, half) > epsilon:
-        deviation += 1 + deviation // 1_000_000
+    deviation = least_deviation(epsilon, half)
     return PrivateVocabulary(
         epsilon=epsilon,
         delta=delta,
@@ -51,6 +49,14 @@ def plan_vocabulary(epsilon: float, delta: float, words_per_client: int) -> Priv
         threshold_delta=half,
         words_per_client=words_per_client,
     )
+
+
+def least_deviation(epsilon: float, delta: float) -> int:
+    """Find the least standard deviation of noise, in whole numbers, for counts that a client adds `COUNT_NORM` to."""
+    deviation = math.ceil(float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * COUNT_NORM)
+    while gaussian_epsilon(deviation / COUNT_NORM, 1 + _SLACK, delta) > epsilon:
+        deviation += 1 + deviation // 1_000_000
+    return deviation
 
 
 def least_threshold(deviation: int, delta: float, words_per_client: int) -> int:
@@ -77,6 +83,11 @@ def vocabulary_events(origin: VocabularyOrigin, unit: str) -> tuple[Event, ...]:
     private = origin.private
     if private is None:
         return ()
-    if unit.split(":")[0] in _WHOLE_CLIENTS:
+    if is_whole_client(unit):
         return GaussianEvent(private.noise_multiplier), StatedEvent(0.0, private.threshold_delta)
     return GaussianEvent(private.noise_multiplier / math.sqrt(2)), StatedEvent(0.0, private.threshold_delta, 2)
+
+
+def is_whole_client(unit: str) -> bool:
+    """Say whether a unit of privacy is all text of a client of the data set."""
+    return unit.split(":")[0] in _WHOLE_CLIENTS

@@ -10,8 +10,10 @@ import jax
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ancestry import Phase, as_records, recorded_ancestry
+from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.processes import gather
+from fedlm.fl_core.reattention import Reattention
 from fedlm.fl_core.runs.initial_parameters import restated
 
 SUMMARY_FILE = "summary.json"
@@ -29,6 +31,13 @@ class Fact(NamedTuple):
     since_ever: bool = True  # whether runs that earlier versions began have it too
 
 
+def errors_fact(reattention: Reattention | None) -> Fact:
+    """Make the fact that is the fingerprint of the constants of a model with re-attention."""
+    found = None if reattention is None else reattention.errors.fingerprint()
+    what = "amount of noise, or relevance of tokens, that attention is corrected by"
+    return Fact(found, what, ("parameter_errors", "sha256"))
+
+
 @dataclass(frozen=True)
 class RunIdentity:
     """What a run is. A folder that holds another one is refused, and so are processes that differ."""
@@ -44,19 +53,24 @@ class RunIdentity:
     # records of what its first parameters went through; None in a run that an earlier version began
     ancestry: tuple[Phase, ...] | None = ()
     vocabulary: VocabularyOrigin = UNKNOWN
+    relevance: RelevanceOrigin | None = None  # that its attention is corrected by; None without re-attention
 
     def about(self) -> dict[str, Any]:
         """Make what every checkpoint, and the ledger, says of the run."""
         ancestry = {} if self.ancestry is None else {"ancestry": as_records(self.ancestry)}
         facts = {name: fact.value for name, fact in self.facts.items()}
         vocabulary = {ORIGIN_FIELD: self.vocabulary.as_json()}
-        return {self.kind: self.settings, **facts, **ancestry, **vocabulary, **self.unchecked}
+        relevance = {} if self.relevance is None else {RELEVANCE_FIELD: self.relevance.as_json()}
+        return {self.kind: self.settings, **facts, **ancestry, **vocabulary, **relevance, **self.unchecked}
 
     def going_on(self, found: dict[str, Any]) -> "RunIdentity":
-        """Take over what the run in the folder has written down of its first parameters and its vocabulary, given its
-        `about`: it was true when they were read, whatever has become of the runs that they come from."""
+        """Take over what the run in the folder has written down of its first parameters, its vocabulary and the
+        relevances of its tokens, given its `about`: it was true when they were read, whatever has become of the runs
+        and files that they come from."""
         ancestry = recorded_ancestry(found) if "ancestry" in found else None
-        return replace(self, ancestry=ancestry, vocabulary=VocabularyOrigin.from_json(found.get(ORIGIN_FIELD)))
+        vocabulary = VocabularyOrigin.from_json(found.get(ORIGIN_FIELD))
+        relevance = RelevanceOrigin.from_json(found.get(RELEVANCE_FIELD))
+        return replace(self, ancestry=ancestry, vocabulary=vocabulary, relevance=relevance)
 
     def unknown_data(self, found: dict[str, Any]) -> bool:
         """Say whether the run in the folder has not written down which training data it was begun with, given its

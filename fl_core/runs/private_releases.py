@@ -10,6 +10,7 @@ from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.participation_record import ParticipationRecord
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.releases import Releases, Resumed
+from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import state, state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
@@ -110,17 +111,28 @@ class BegunRun(NamedTuple):
     plan: PrivacyPlan
     ancestry: tuple[Phase, ...]  # what its first parameters went through
     vocabulary: VocabularyOrigin
+    relevance: RelevanceOrigin | None = None  # that its attention is corrected by
 
 
 def begun_run(folder: RunFolder) -> BegunRun | None:
     """Read what a run that was begun before has promised; all processes call it, and get that of the first. Returns
     None where no private run was begun there."""
-    found = gather(together(lambda: _begun_in(folder.directory) if is_first() else None))[0]
+    return _begun(gather(together(lambda: _begun_in(folder.directory) if is_first() else None))[0])
+
+
+def begun_in(directory: Path) -> BegunRun | None:
+    """Read what the private run that was begun in a folder has promised, as this process finds it; None where none
+    was."""
+    return _begun(_begun_in(directory))
+
+
+def _begun(found: tuple[dict[str, Any], dict[str, Any]] | None) -> BegunRun | None:
     if found is None:
         return None
     plan, about = found
     vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
-    return BegunRun(PrivacyPlan.from_json(plan), recorded_ancestry(about), vocabulary)
+    relevance = RelevanceOrigin.from_json(about.get(RELEVANCE_FIELD))
+    return BegunRun(PrivacyPlan.from_json(plan), recorded_ancestry(about), vocabulary, relevance)
 
 
 def plan_in(directory: Path) -> PrivacyPlan | None:

@@ -30,6 +30,7 @@ from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_w
 from fedlm.fl_core.privacy.spending import law_of
 from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, stored_parameters
@@ -64,7 +65,7 @@ PLANNED = (
     "epsilon is that of all planned rounds, at least what was spent, since how many ran may depend on the text",
     "what was fixed beforehand is public: the settings, and with them the order of magnitude of how many take part",
 )
-_PATHS = ("data", "cache", "init_from", "availability_trace", "cohort_weights")
+_PATHS = ("data", "cache", "init_from", "availability_trace", "cohort_weights", "relevance")
 
 
 class Published(NamedTuple):
@@ -104,6 +105,8 @@ def publish(
         about, params, _ = released(run)
         params = whole_parameters(run, about, params)
         stated = _stated(run, about)
+    corrected = about.get(ERRORS_FACT)
+    errors = None if corrected is None else read_errors(run, corrected)
     found, origin = _tokenizer(about, tokenizer, fingerprint_of)
     why_tokenizer = _about_tokenizer(found, origin, uncovered_tokenizer)
     with_tokenizer = found is not None and (origin.covered or uncovered_tokenizer)
@@ -123,6 +126,8 @@ def publish(
         made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         try:
             _write(made, record, params, about)
+            if errors is not None:
+                (made / ERRORS_FILE).write_text(errors_as_text(errors), encoding="utf-8")
             if with_tokenizer and found is not None:
                 shutil.copyfile(found, made / TOKENIZER_FILE)
             files = tuple(sorted(path.name for path in made.iterdir()))

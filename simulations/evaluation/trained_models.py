@@ -7,6 +7,7 @@ import jax
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.privacy.ancestry import IMPORTED
+from fedlm.fl_core.reattention import ERRORS_FACT, read_errors
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters
 from fedlm.fl_core.runs.publishing import released
@@ -83,7 +84,10 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
                 f"... --vocabulary {home}/tokenizer.json --out FOLDER"
             )
         precision = resolve_precision(settings["precision"], jax.default_backend())
-        model = with_precision(create_model(settings["model"], store.vocabulary_size, store.special_tokens), precision)
+        corrected = about.get(ERRORS_FACT)
+        errors = None if corrected is None else read_errors(directory, corrected)
+        model = create_model(settings["model"], store.vocabulary_size, store.special_tokens, errors)
+        model = with_precision(model, precision)
         like = jax.eval_shape(model.init, jax.random.key(0))
         params = fit_parameters(whole_parameters(directory, about, trained), like, directory)
     return TrainedModel(command, settings, model, precision, params, steps, store)

@@ -11,8 +11,10 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
+from fedlm.fl_core.reattention import ReattentionSettings
 from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
+from fedlm.models.registry import has_reattention
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 
 if TYPE_CHECKING:
@@ -84,12 +86,14 @@ class RunSettings:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
+    reattention: ReattentionSettings = field(default_factory=ReattentionSettings)
 
     def __post_init__(self) -> None:
         check_value_types(self)
         _check_positive(self, "rounds", "checkpoint_every", "lanes_per_device")
         check_initial_data(self.init_from, self.initial_data)
         self.lora.check_lora(self.init_from)
+        self.reattention.check_reattention()
         for privacy in self.compared_privacy():
             privacy.check_privacy(
                 self.cohorts.cohort_sampler,
@@ -256,12 +260,15 @@ class Comparison(RunSettings):
         noiseless = PrivacySettings(delta=self.privacy.delta if self.audit.audit_canaries else None)
         return grid + [noiseless] * (math.inf in self.epsilons)
 
-    def _of_runs(self, privacy: PrivacySettings) -> dict[str, Any]:
-        """Collect what all runs of one privacy have in common."""
+    def _of_runs(self, model: str, privacy: PrivacySettings) -> dict[str, Any]:
+        """Collect what all runs of one model and privacy have in common."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunSettings)}
         if self.epsilons and not privacy.is_private and self.training.weighting == "auto":
             shared["training"] = dataclasses.replace(self.training, weighting="uniform")
-        return shared | {"privacy": privacy}
+        if self.reattention.relevance is not None and not (privacy.is_private and has_reattention(model)):
+            # Relevances are of those alone that need them.
+            shared["reattention"] = ReattentionSettings()
+        return shared | {"privacy": privacy, "model": model}
 
     def experiments(self) -> list[Experiment]:
         """List the experiments, those of one model together.
@@ -271,8 +278,7 @@ class Comparison(RunSettings):
         """
         return [
             Experiment(
-                **self._of_runs(privacy),
-                model=model,
+                **self._of_runs(model, privacy),
                 client_learning_rate=client_rate,
                 server_learning_rate=server_rate,
                 seed=seed,
@@ -285,7 +291,7 @@ class Comparison(RunSettings):
         ]
 
 
-MAY_MOVE = ("data", "availability_trace", "cohort_weights", "init_from")
+MAY_MOVE = ("data", "availability_trace", "cohort_weights", "init_from", "relevance")
 """Paths whose files may lie elsewhere when a run goes on; their content is compared instead."""
 
 

@@ -17,6 +17,7 @@ from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
+from fedlm.fl_core.reattention import keep_errors
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
@@ -173,6 +174,8 @@ def run_prepared(
         state = FederatedTraining(run, training.optimization, prepared.fresh_state(), aggregation, bounded, bounded)
         if prepared.initial is not None and prepared.lora is not None:
             prepared.initial.keep(out)
+        if prepared.reattention is not None and is_first():
+            keep_errors(out, prepared.reattention.errors)
         whole = functools.partial(prepared.whole, frozen)
         heldout = list(device_batches(scoring.heldout, training.length, scoring.heldout_examples))
         secret = _secret_of_cohorts(training.cohorts.sampler, run.standing.draw_seed)
@@ -343,6 +346,7 @@ def _finish(
             **{name: sum(row[name] for row in rows) for name in ("clients_dropped", "bytes_down", "bytes_up")},
             "audit": audited,
             "initial_parameters": prepared.initial.about() if prepared.initial else None,
+            **({} if prepared.reattention is None else {"parameter_errors": prepared.reattention.about()}),
             "experiment": identity.settings,
             "vocabulary_sha256": identity.facts["vocabulary"].value,
             "training_data_sha256": identity.facts["training_data_sha256"].value,

@@ -10,14 +10,17 @@ import jax
 
 from fedlm.fl_core.client_algorithms.interface import check_private, check_usable
 from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD, Phase
 from fedlm.fl_core.privacy.delta import default_delta
 from fedlm.fl_core.privacy.participation import Participation
+from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.randomness import device_key
+from fedlm.fl_core.reattention import ERRORS_FACT, Reattention, reattention_of, relevance_of_run
 from fedlm.fl_core.round_loop import FederatedOptimization
-from fedlm.fl_core.runs.identity import Fact, RunIdentity
+from fedlm.fl_core.runs.identity import Fact, RunIdentity, errors_fact
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, find_lost_score
 from fedlm.fl_core.server_optimizers import ServerState
@@ -25,6 +28,7 @@ from fedlm.models.base import Model, Params
 from fedlm.models.dropout import with_dropout
 from fedlm.models.lora import LoraConfig, lora_model, merge
 from fedlm.models.precision import Precision, resolve_precision, with_precision
+from fedlm.models.reattention import ParameterErrors
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import SpecialTokens
 from fedlm.simulations.data.federated_data import DataSet, StoredData, open_splits, refuse_completions
@@ -82,6 +86,7 @@ class Privacy(NamedTuple):
     vocabulary: VocabularyOrigin
     law: "TrialsLaw | None" = None  # of the number of trials that the run is to be chosen from
     without_users: bool | None = False  # whether clients are documents; None where the data set does not say
+    relevance: RelevanceOrigin | None = None  # that attention is corrected by; None without re-attention
 
     def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
         """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
@@ -102,6 +107,7 @@ class Privacy(NamedTuple):
             self.vocabulary if begun is None else begun.vocabulary,
             self.law,
             unit,
+            self.relevance if begun is None else begun.relevance,
         )
 
 
@@ -123,6 +129,7 @@ class PreparedExperiment(NamedTuple):
     evaluation: Evaluation | None  # a program's own scores of parameters, beside those on the held-out clients
     # decides from the rows so far whether the run has diverged
     find_divergence: Callable[[list[dict[str, Any]]], Divergence | None] = find_divergence
+    reattention: Reattention | None = None  # the constants of its model; None without re-attention, or without noise
 
     def fresh_state(self) -> ServerState:
         """Make the server's state before the first round."""
@@ -208,10 +215,23 @@ def prepare(
             # An audit asks what the run has changed of its first parameters.
             None if experiment.audit.audit_canaries else out,
         )
+    privacy = _privacy(experiment, cohorts, delta, training_data, initial, store, tuning) if private else None
+    reattention = None
+    if own.model is None:
+        privacy, reattention = _reattention(experiment, store, training_data, privacy, out)
+    elif experiment.reattention.relevance is not None or hasattr(
+        getattr(own.model, "config", None), "parameter_errors"
+    ):
+        raise ConfigurationError(
+            "a model with re-attention, which needs relevance, must be given by its name, or as a file, so that the "
+            "constants of the run are set; an object's are its own"
+        )
+    if reattention is not None:
+        built = _same_model(experiment.model, store.vocabulary_size, store.special_tokens, reattention.errors)
+        model, trained = _trained(built, precision, None), _trained(built, precision, lora, settings.dropout)
+    settings_of_run = settings_as_json(experiment) | dict(own.labels)
     return PreparedExperiment(
-        identity=_identity(
-            settings_as_json(experiment) | dict(own.labels), store, training_data, cohorts, initial, tuning
-        ),
+        identity=_identity(settings_of_run, store, training_data, cohorts, initial, tuning, reattention),
         rounds=experiment.rounds,
         save_every=experiment.checkpoint_every,
         precision=precision,
@@ -237,7 +257,7 @@ def prepare(
             experiment.evaluation.test_examples,
             canaries,
         ),
-        privacy=_privacy(experiment, cohorts, delta, training_data, initial, store, tuning) if private else None,
+        privacy=privacy,
         delta=delta,
         initial=initial,
         lora=lora,
@@ -246,7 +266,34 @@ def prepare(
         evaluation=own.evaluation,
         # What a private selection chooses by must follow from what was released alone, not from what clients sent.
         find_divergence=find_divergence if tuning is None or "selection" not in tuning else find_lost_score,
+        reattention=reattention,
     )
+
+
+def _reattention(
+    experiment: Experiment, store: DataSet, training_data: str | None, privacy: Privacy | None, out: Path | None
+) -> tuple[Privacy | None, Reattention | None]:
+    """Work out the constants of a model with re-attention, of the noise that is planned; with it the run's privacy,
+    which the relevances of tokens are part of."""
+    relevance = relevance_of_run(
+        experiment.reattention,
+        experiment.model,
+        privacy is not None,
+        store.path,
+        store.fingerprint,
+        training_data,
+        ("client", experiment.training.length, "none"),
+        experiment.lora.lora_rank is not None,
+    )
+    if privacy is None or relevance is None:
+        return privacy, None
+    # The libraries of privacy take a while to load.
+    from fedlm.fl_core.runs.private_releases import begun_in
+
+    privacy = privacy._replace(relevance=relevance.origin)
+    aggregation = privacy.plan(None if out is None else begun_in(out))
+    ratio = aggregation.plan.noise_multiplier / aggregation.report_goal
+    return privacy, reattention_of(relevance, experiment.reattention, ratio, experiment.seed)
 
 
 def _canaries(experiment: Experiment, store: DataSet) -> Canaries | None:
@@ -299,6 +346,7 @@ def _identity(
     cohorts: Cohorts,
     initial: InitialParameters | None,
     tuning: Mapping[str, Any] | None,
+    reattention: Reattention | None,
 ) -> RunIdentity:
     drawn_by = "content of the file that cohorts are drawn by"
     first = "set of first parameters"
@@ -317,12 +365,14 @@ def _identity(
             "initial_parameters_sha256": Fact(
                 initial.sha256 if initial else None, first, ("initial_parameters", "parameters_sha256")
             ),
+            ERRORS_FACT: errors_fact(reattention),
         },
         paths=MAY_MOVE,
         may_change=("rounds",),
         complete=with_defaults,
         ancestry=initial.ancestry if initial else (),
         vocabulary=store.vocabulary_origin,
+        relevance=reattention.origin if reattention else None,
         unchecked={} if tuning is None else {TUNING_FIELD: dict(tuning)},
     )
 
@@ -336,9 +386,14 @@ def _built(model: str | OwnModel, vocabulary_size: int, special_tokens: SpecialT
 
 # The same object for the same model lets the next experiment of a comparison reuse compiled programs.
 @functools.lru_cache(maxsize=32)
-def _same_model(model: str | ModelEntry | Model, vocabulary_size: int, special_tokens: SpecialTokens) -> Model:
+def _same_model(
+    model: str | ModelEntry | Model,
+    vocabulary_size: int,
+    special_tokens: SpecialTokens,
+    errors: ParameterErrors | None = None,
+) -> Model:
     if isinstance(model, str):
-        return create_federated_model(model, vocabulary_size, special_tokens)
+        return create_federated_model(model, vocabulary_size, special_tokens, errors)
     return build_model(model, vocabulary_size, special_tokens)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.reattention import refuse_reattention
 from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.run_folder import GRID, GRID_FILE, refuse_other_contents
 from fedlm.fl_core.runs.run_lock import run_lock
@@ -135,6 +136,7 @@ def _prepare(grid: Grid, out: Path) -> TokenStore:
     if store.has_completions:
         raise ConfigurationError(f"{store.path} has prompts and completions; give data that was imported as texts")
     for name in grid.models:
+        refuse_reattention(name)
         model = create_model(name, store.vocabulary_size, store.special_tokens)
         shapes_of_training(name, model, grid.length)
     units = open_grid_units(grid, store)

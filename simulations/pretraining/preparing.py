@@ -14,7 +14,9 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.delta import check_delta, default_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.relevance_origin import Relevance, RelevanceOrigin
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.reattention import Reattention, reattention_of, relevance_of_run
 from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.fl_core.runs.private_releases import plan_in
@@ -65,6 +67,7 @@ class PreparedPretraining(NamedTuple):
     delta: float
     clipping: Clipping | None  # of gradients; None without privacy
     notice: str | None  # what a user should know before it begins
+    reattention: Reattention | None = None  # the constants of its model; None without re-attention, or without noise
 
     @property
     def trained(self) -> Model:
@@ -81,10 +84,16 @@ class PreparedPretraining(NamedTuple):
         return jax.eval_shape(self.model.init, jax.random.key(0))
 
     def going_on(
-        self, known: PrivacyPlan, ancestry: Sequence[Phase], vocabulary: VocabularyOrigin
+        self,
+        known: PrivacyPlan,
+        ancestry: Sequence[Phase],
+        vocabulary: VocabularyOrigin,
+        relevance: RelevanceOrigin | None,
     ) -> "PreparedPretraining":
         """Plan a private run again that goes on, by what it has written down when it was begun."""
-        plan = plan_privacy(self.settings, self.units, self.delta, self.training_data, ancestry, known, vocabulary)
+        plan = plan_privacy(
+            self.settings, self.units, self.delta, self.training_data, ancestry, known, vocabulary, relevance
+        )
         return self._replace(plan=plan)
 
 
@@ -146,12 +155,21 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
         initial = read_parameters(
             settings.init_from, store.fingerprint, settings.model, settings.initial_data, training_data, out
         )
-    plan = None
+    relevance = _relevance(settings, store, private, training_data)
+    plan, reattention = None, None
     if private:
         # The bands of a run that goes on are not searched for again; what else it has promised is `going_on`'s.
         known = None if out is None else plan_in(out)
         ancestry, vocabulary = initial.ancestry if initial else (), store.vocabulary_origin
-        plan = plan_privacy(settings, units, delta, training_data, ancestry, known, vocabulary)
+        origin = None if relevance is None else relevance.origin
+        plan = plan_privacy(settings, units, delta, training_data, ancestry, known, vocabulary, origin)
+        # The noise that attention is corrected for is known from here on.
+        ratio = plan.noise_multiplier / settings.batch_size
+        reattention = reattention_of(relevance, settings, ratio, settings.seed)
+    if reattention is not None:
+        corrected = create_model(settings.model, store.vocabulary_size, store.special_tokens, reattention.errors)
+        model = with_precision(with_dropout(corrected, settings.dropout), precision)
+        clipping, _ = _clipping(settings, model, adapters)
     return PreparedPretraining(
         settings=settings,
         model=model,
@@ -169,6 +187,20 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
         delta=delta,
         clipping=clipping,
         notice=notice,
+        reattention=reattention,
+    )
+
+
+def _relevance(settings: Pretraining, store: TokenStore, private: bool, training_data: str | None) -> Relevance | None:
+    return relevance_of_run(
+        settings,
+        settings.model,
+        private,
+        store.path,
+        store.fingerprint,
+        training_data,
+        ("client" if settings.unit == "user" else "example", settings.length, str(settings.packing)),
+        settings.lora_rank is not None,
     )
 
 

@@ -8,6 +8,7 @@ from fedlm.fl_core.privacy.band_choice import best_bands
 from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches, most_bands
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.spending import calibrate_total
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.simulations.pretraining.cyclic_sampling import CyclicPoissonBatches
@@ -24,10 +25,11 @@ def plan_privacy(
     ancestry: Sequence[Phase] = (),
     known: PrivacyPlan | None = None,
     vocabulary: VocabularyOrigin = UNKNOWN,
+    relevance: RelevanceOrigin | None = None,
 ) -> PrivacyPlan:
-    """Work out the noise of a private run, with which it reaches its target together with what its first parameters
-    and its vocabulary have spent; `known` is the plan of the run that goes on. Raises ConfigurationError where the
-    settings do not fit the units, or the target cannot be reached."""
+    """Work out the noise of a private run, with which it reaches its target together with what its first parameters,
+    its vocabulary and the relevances of its tokens have spent; `known` is the plan of the run that goes on. Raises
+    ConfigurationError where the settings do not fit the units, or the target cannot be reached."""
     truncated = settings.truncated_batch_size
     if settings.sampling == "truncated_poisson" and truncated is None:
         truncated = enough_for_most_batches(settings.batch_size, units.count)
@@ -49,7 +51,8 @@ def plan_privacy(
         if settings.given_noise_multiplier is not None:
             return with_noise(settings.given_noise_multiplier, bands)
         noise = functools.partial(with_noise, bands=bands)
-        return calibrate_total(noise, delta, settings.epsilon, None, training_data, ancestry, known, vocabulary)
+        target = settings.epsilon, None
+        return calibrate_total(noise, delta, *target, training_data, ancestry, known, vocabulary, relevance=relevance)
 
     if settings.mechanism == "gaussian" or settings.bands is not None:
         return planned(settings.bands)

@@ -14,9 +14,10 @@ from fedlm.fl_core.composed_settings import default_settings, settings_as_json
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
+from fedlm.fl_core.reattention import ERRORS_FACT, keep_errors
 from fedlm.fl_core.runs.data_budget import reservation_of
 from fedlm.fl_core.runs.driver import Run, Step
-from fedlm.fl_core.runs.identity import Fact, RunIdentity
+from fedlm.fl_core.runs.identity import Fact, RunIdentity, errors_fact
 from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 from fedlm.fl_core.runs.round_rows import Divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
@@ -109,7 +110,7 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
 
 
 def _identity(prepared: PreparedPretraining) -> RunIdentity:
-    initial = prepared.initial
+    initial, reattention = prepared.initial, prepared.reattention
     return RunIdentity(
         kind="pretraining",
         settings=settings_as_json(prepared.settings),
@@ -127,12 +128,14 @@ def _identity(prepared: PreparedPretraining) -> RunIdentity:
                 "set of first parameters",
                 ("initial_parameters", "parameters_sha256"),
             ),
+            ERRORS_FACT: errors_fact(reattention),
         },
-        paths=("data", "cache", "init_from"),
+        paths=("data", "cache", "init_from", "relevance"),
         may_change=("microbatch_size", "sharding", "clipping"),
         complete=lambda record: default_settings(Pretraining) | record,
         ancestry=initial.ancestry if initial else (),
         vocabulary=prepared.vocabulary_origin,
+        relevance=reattention.origin if reattention else None,
     )
 
 
@@ -165,6 +168,8 @@ class _Training:
         state = from_first(run.resume(fresh))
         if prepared.initial is not None and prepared.adapters is not None:
             prepared.initial.keep(run.folder.directory)
+        if prepared.reattention is not None and is_first():
+            keep_errors(run.folder.directory, prepared.reattention.errors)
         if prepared.plan is not None:
             # Where noise begins anew, that of the checkpoint is over.
             begun, end = run.standing.noise_from, run.standing.end
@@ -296,6 +301,7 @@ class _Training:
                 "clipping_method": prepared.clipping.method if prepared.clipping else None,
                 "units": prepared.units.describe(),
                 "initial_parameters": prepared.initial.about() if prepared.initial else None,
+                **({} if prepared.reattention is None else {"parameter_errors": prepared.reattention.about()}),
                 "pretraining": settings_as_json(settings),
                 "vocabulary_sha256": prepared.vocabulary,
                 "training_data_sha256": prepared.training_data,

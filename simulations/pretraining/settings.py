@@ -15,6 +15,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.plan import Adjacency
+from fedlm.fl_core.reattention import ReattentionSettings
 from fedlm.fl_core.settings import check_learning_rates, check_seeds
 from fedlm.models.dropout import check_dropout
 from fedlm.models.precision import Precision
@@ -161,7 +162,7 @@ class _Canaries:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, _Privacy, _Model):
+class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, ReattentionSettings, _Privacy, _Model):
     """Central training of one model: its seed, scores and checkpoints."""
 
     seed: int = 0
@@ -190,6 +191,7 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, _Privacy
         check_initial_data(self.init_from, self.initial_data)
         self.check_lora(self.init_from)
         check_dropout(self.dropout)
+        self.check_reattention()
         self._check_optimizer()
         self._check_privacy()
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.lora_settings import recorded_lora
 from fedlm.fl_core.privacy.ancestry import IMPORTED, recorded_ancestry, settings_in
+from fedlm.fl_core.reattention import ERRORS_FACT
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, stated_privacy
 from fedlm.fl_core.runs.publishing import released
@@ -89,6 +90,11 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
         about, trained, _ = released(run)
         arrays = whole_parameters(run, about, trained)
         privacy = stated_privacy(run)
+    if about.get(ERRORS_FACT) is not None:
+        raise ConfigurationError(
+            f"{run}: its model has re-attention, whose constants no other program's form has a place for; "
+            "`fedlm release` writes the model with them"
+        )
     tokenizer = _tokenizer(run, about, vocabulary)
     name = str(settings_in(about).get("model"))
     if IMPORTED in about and (run / MODEL_FILE).is_file():

@@ -1,0 +1,75 @@
+"""`fedlm data relevance`: count how often each token occurs in what training clips as a whole."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from fedlm.commands.options import read_options
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.data.relevance import Packing, count_relevance
+from fedlm.simulations.data.store.token_store import TokenStore
+
+
+@dataclass(frozen=True)
+class RelevanceCommand:
+    """Count how often each token occurs in the units that training clips, for models with re-attention.
+
+    What was counted tells of the people whose text it is, as every model does that is trained with it. So there are
+    three kinds, and `fedlm pretrain` and `fedlm simulate` state which was used: counts with noise (--epsilon, --delta),
+    whose spending is composed with that of the run; counts in public text (--origin public); and counts without noise,
+    with which a run is NOT PRIVATE. The noise of private counts is fresh each time, and a second count spends as much
+    again: use one file in all runs.
+    """
+
+    directory: tyro.conf.Positional[Path]
+    """Directory of the token store; its train split is counted."""
+    out: Path
+    """The file to write."""
+    unit: Literal["example", "client"] = "example"
+    """What is clipped as a whole. example: one sequence, as in `fedlm pretrain`. client: all text of a client, as in
+    `fedlm simulate`, and in `fedlm pretrain --unit user`."""
+    length: int = 128
+    """Tokens that a model reads in a sequence."""
+    packing: Packing = "packed"
+    """packed: a client's texts are laid end to end and cut into sequences. none: each stored example is a sequence."""
+    epsilon: float | None = None
+    """Count with (this, delta)-differential privacy for each client."""
+    delta: float | None = None
+    """The delta of epsilon: far below one over the number of clients."""
+    tokens_per_unit: int = 100
+    """Of a private count: distinct tokens of a unit that count fully; where there are more, all count for less. The
+    noise grows with its root."""
+    origin: Literal["public"] | None = None
+    """Say that the text is public: of nobody whom a guarantee is to protect. What is promised of every model repeats
+    it."""
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) != (self.delta is None):
+            missing = "epsilon" if self.epsilon is None else "delta"
+            raise ConfigurationError(f"{missing} is not given: a private count needs both an epsilon and a delta")
+        if self.epsilon is not None and self.origin is not None:
+            raise ConfigurationError("epsilon is given for text that is said to be public; leave one of them out")
+        if self.epsilon is None and self.tokens_per_unit != type(self).tokens_per_unit:
+            raise ConfigurationError("tokens_per_unit does nothing without epsilon; leave it out")
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm data relevance`."""
+    command = read_options(RelevanceCommand, argv, "fedlm data relevance")
+    if command.out.exists():
+        raise ConfigurationError(
+            f"{command.out}: is there already, and may be what runs were trained with; give another --out"
+        )
+    private = None
+    if command.epsilon is not None and command.delta is not None:
+        # Which imports dp-accounting, for a second or two.
+        from fedlm.fl_core.privacy.relevance_spending import plan_relevance
+
+        private = plan_relevance(command.epsilon, command.delta, command.tokens_per_unit)
+    store = TokenStore.open(command.directory)
+    found = count_relevance(store, command.unit, command.length, command.packing, private, command.origin == "public")
+    found.write(command.out)
+    print(f"relevances of {len(found.values):,} tokens are in {command.out}: {found.origin.sentence()}")
+    return 0

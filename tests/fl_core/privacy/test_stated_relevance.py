@@ -1,0 +1,119 @@
+"""What is said of a run whose attention is corrected by counts in the text of the people that it is trained on."""
+
+import dataclasses
+import math
+
+import pytest
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import account, gaussian_epsilon
+from fedlm.fl_core.privacy.ancestry import Phase, as_records
+from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
+from fedlm.fl_core.privacy.relevance_spending import plan_relevance
+from fedlm.fl_core.privacy.spending import calibrate_total
+from fedlm.fl_core.privacy.statement import state_plan, state_together, training_in
+
+DELTA = 1e-5
+PLAN = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))
+PRIVATE = RelevanceOrigin("private", "count", plan_relevance(1.0, 1e-6, 100))
+COUNTED = RelevanceOrigin("training text", "count")
+
+
+def stated(origin, **about):
+    return state_plan(PLAN, DELTA, about | {RELEVANCE_FIELD: origin.as_json()})
+
+
+def epsilon_of(rho):
+    return gaussian_epsilon(1.0, math.sqrt(2 * rho), DELTA)
+
+
+def rho_of(runs, counts):
+    return runs * account(PLAN, DELTA).rho + counts / (2 * PRIVATE.private.noise_multiplier**2)
+
+
+def test_a_private_count_is_composed_with_all_rounds():
+    found = stated(PRIVATE)
+    assert found.total.epsilon == pytest.approx(epsilon_of(rho_of(1, 1)), rel=1e-4)
+    assert found.total.epsilon > max(1.0, account(PLAN, DELTA).epsilon)
+    assert "the relevances of tokens are covered" in found.sentence()
+    assert found.as_json()[RELEVANCE_FIELD]["kind"] == "private"
+    assert any("one count" in line for line in found.total.assumptions)
+    assert not any("import" in line for line in found.total.assumptions), "there is no private vocabulary"
+
+
+def test_counts_without_privacy_promise_nothing():
+    found = stated(COUNTED)
+    assert found.total is None
+    assert found.sentence().startswith("NOT PRIVATE: ")
+    assert "counted in text without privacy" in found.sentence()
+
+
+def test_public_ones_spend_nothing_and_are_named():
+    found = stated(RelevanceOrigin("public", "count"))
+    assert found.total == account(PLAN, DELTA)
+    assert "the relevances of tokens are public, as their user has said" in found.sentence()
+
+
+def test_without_reattention_nothing_is_said_of_it():
+    found = state_plan(PLAN, DELTA, {})
+    assert RELEVANCE_FIELD not in found.as_json()
+    assert "relevance" not in found.sentence()
+
+
+def test_a_target_includes_them():
+    def with_noise(noise):
+        return dataclasses.replace(PLAN, noise_multiplier=noise)
+
+    plan = calibrate_total(with_noise, DELTA, 3.0, None, relevance=PRIVATE)
+    spent = state_plan(plan, DELTA, {RELEVANCE_FIELD: PRIVATE.as_json()}).total.epsilon
+    assert 3.0 * (1 - 1e-3) < spent <= 3.0
+    with pytest.raises(ConfigurationError, match="has spent"):
+        calibrate_total(with_noise, DELTA, 0.5, None, relevance=PRIVATE)
+    with pytest.raises(ConfigurationError, match="which rho does not express"):
+        calibrate_total(with_noise, DELTA, None, 3.0, relevance=PRIVATE)
+
+
+def ledger_of(path, origin):
+    ledger = PrivacyLedger(path)
+    about = {RELEVANCE_FIELD: origin.as_json(), "training_data_sha256": "text", "vocabulary": "one"}
+    ledger.begin(PLAN, DELTA, str(path), about)
+    ledger.intend(Release(3, "digest", "parameters"))
+    ledger.confirm()
+    return ledger
+
+
+@pytest.mark.parametrize(("count", "counts"), [("count", 1), ("another", 2)])
+def test_what_first_parameters_learned_of_a_count_is_spent_once(tmp_path, count, counts):
+    before = training_in(ledger_of(tmp_path / "ledger", dataclasses.replace(PRIVATE, sha256=count)), "/a")
+    found = stated(PRIVATE, ancestry=as_records([before]), training_data_sha256="text")
+    assert found.total.epsilon == pytest.approx(epsilon_of(rho_of(2, counts)), rel=1e-3)
+    # A run without re-attention has learned of the count by its first parameters too.
+    plain = state_plan(PLAN, DELTA, {"ancestry": as_records([before]), "training_data_sha256": "text"})
+    assert plain.total.epsilon == pytest.approx(epsilon_of(rho_of(2, 1)), rel=1e-3)
+    public = as_records([before._replace(people="public")])
+    assert state_plan(PLAN, DELTA, {"ancestry": public}).total.epsilon == pytest.approx(account(PLAN, DELTA).epsilon)
+
+
+def test_first_parameters_of_counts_without_privacy_promise_nothing(tmp_path):
+    before = training_in(ledger_of(tmp_path / "ledger", COUNTED), "/a")
+    assert "without privacy" in before.not_private
+    found = state_plan(PLAN, DELTA, {"ancestry": as_records([before]), "training_data_sha256": "text"})
+    assert found.total is None
+
+
+def test_runs_with_one_count_spend_it_once(tmp_path):
+    one, other = (ledger_of(tmp_path / name, PRIVATE) for name in "ab")
+    another = ledger_of(tmp_path / "c", dataclasses.replace(PRIVATE, sha256="another"))
+    for ledgers, counts in (([one, other], 1), ([one, another], 2)):
+        found = state_together({str(number): ledger for number, ledger in enumerate(ledgers)})
+        assert found.epsilon == pytest.approx(epsilon_of(rho_of(2, counts)), rel=1e-3)
+    not_private = state_together({"a": one, "d": ledger_of(tmp_path / "d", COUNTED)})
+    assert not_private.epsilon is None
+
+
+def test_records_of_earlier_versions_have_no_such_field():
+    phase = Phase("simulate", "/a", 3, "digest", "text", "same", plan=PLAN.as_json(), generations=[[0, 3]])
+    assert "relevance" not in as_records([phase])[0]

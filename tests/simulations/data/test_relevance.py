@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+
+from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.relevance_origin import read_relevance
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
+from fedlm.simulations.data.relevance import count_relevance
+from fedlm.simulations.pretraining.privacy_units import open_units
+from tests.simulations.pretraining.small_stores import write_store
+
+CLIENTS = [[[5, 6, 5], [7]], [[5]], [], [[8, 9, 10, 11, 12, 13]]]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return write_store(tmp_path / "store", CLIENTS)
+
+
+def test_shares_of_examples(store):
+    found = count_relevance(store, "example", 4, "none", public=True)
+    assert (found.values[PAD_ID], found.values[BOS_ID]) == (1.0, 1.0)
+    # The long example is cut before its end.
+    assert [found.values[token] for token in (5, 6, 8, 11, 12, EOS_ID)] == [0.5, 0.25, 0.25, 0.25, 0.125, 0.75]
+    assert found.origin.kind == "public"
+    assert found.training_data is None
+
+
+def test_shares_of_clients(store):
+    found = count_relevance(store, "client", 4, "none")
+    assert [found.values[token] for token in (5, 7, 8, 14)] == [2 / 3, 1 / 3, 1 / 3, 1 / 6]
+    assert found.origin.kind == "training text"
+    assert found.training_data == store.training_data(check=True)
+
+
+def test_packed_sequences_are_those_of_training(store, tmp_path):
+    """Of a single client they are the same as training cuts."""
+    one = write_store(tmp_path / "one", [[[5, 6, 7, 5, 8], [9, 5], [6, 6, 6, 6]]])
+    units = open_units(one, "train", 4, "example", "packed", 1, 0, tmp_path)
+    tokens, _ = units.sequences(np.arange(units.count))
+    found = count_relevance(one, "example", 4, "packed", public=True)
+    for token in (5, 6, 7, 9, BOS_ID):
+        assert found.values[token] == np.mean((tokens[:, 0] == token).any(axis=1))
+
+
+def test_nothing_to_count_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no text to count"):
+        count_relevance(write_store(tmp_path / "empty", [[]]), "example", 4, "none")
+
+
+def test_a_length_that_cannot_be(store):
+    with pytest.raises(ConfigurationError, match="length is 0"):
+        count_relevance(store, "example", 0, "none")
+
+
+def test_by_command(store, tmp_path, fedlm_here):
+    out = tmp_path / "relevance.json"
+    options = ["data", "relevance", store.path, "--out", out, "--length", 4]
+    said = fedlm_here(*options, "--epsilon", 2, "--delta", 1e-6)
+    assert said.returncode == 0, said.stderr
+    assert "differential privacy for each client" in said.stdout
+    found = read_relevance(out)
+    assert (found.origin.kind, found.unit, found.length, found.packing) == ("private", "example", 4, "packed")
+    assert found.origin.private.epsilon == 2
+    again = fedlm_here(*options)
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+    other = [*options[:4], tmp_path / "other.json", *options[5:]]
+    assert "RELEVANCES NOT COVERED" in fedlm_here(*other).stdout
+    for wrong, words in (
+        (("--epsilon", 2), "delta is not given"),
+        (("--epsilon", 2, "--delta", 1e-6, "--origin", "public"), "said to be public"),
+        (("--tokens-per-unit", 3), "does nothing without epsilon"),
+    ):
+        refused = fedlm_here(*options[:4], tmp_path / "third.json", *wrong)
+        assert refused.returncode == 2
+        assert words in refused.stderr

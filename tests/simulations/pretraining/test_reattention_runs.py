@@ -1,0 +1,256 @@
+"""Private runs of models with re-attention: their constants, and what is said of these."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.relevance_spending import plan_relevance
+from fedlm.fl_core.privacy.statement import state_plan
+from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, read_errors
+from fedlm.fl_core.runs.data_budget import DataBudget
+from fedlm.fl_core.runs.publishing import publish
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.relevance import count_relevance
+from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from fedlm.simulations.evaluation.trained_models import open_model
+from fedlm.simulations.experiments.configuration import Comparison, Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.pretraining.preparing import prepare_pretraining
+from fedlm.simulations.pretraining.run import run_pretraining
+from fedlm.simulations.pretraining.settings import Pretraining
+from tests.models.small_models import random_batch
+
+LENGTH = 6
+DELTA = 1e-5
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The description of a model that compiles in a moment."""
+    path = tmp_path_factory.mktemp("model") / "tiny.json"
+    config = {"vocabulary_size": 120, "layers": 1, "heads": 2, "embedding": 8, "mlp": 12, "most_correction": 16.0}
+    path.write_text(json.dumps({"architecture": "reattention_transformer", "config": config}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(small_store, tmp_path_factory):
+    """A file of relevances of each kind, counted by example, and a public one by client."""
+    folder = tmp_path_factory.mktemp("relevance")
+    store = TokenStore.open(small_store)
+    kinds = {"public": {"public": True}, "training": {}, "private": {"private": plan_relevance(1.0, 1e-6, 20)}}
+    for name, options in kinds.items():
+        count_relevance(store, "example", LENGTH, "packed", **options).write(folder / name)
+        count_relevance(store, "client", LENGTH, "none", **options).write(folder / f"{name}-client")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def settings_of(small_store, tiny):
+    def settings(**changes):
+        found = {"model": str(tiny), "data": small_store, "steps": 1, "batch_size": 6, "length": LENGTH}
+        found |= {"learning_rate": 0.05, "checkpoint_every": 1, "heldout_examples": 20, "test_examples": 20}
+        return compose(Pretraining, **found | {"noise_multiplier": 1.2, "delta": DELTA} | changes)
+
+    return settings
+
+
+@pytest.fixture(scope="module")
+def train(settings_of):
+    return lambda out, **changes: run_pretraining(settings_of(**changes), out)
+
+
+@pytest.fixture(scope="module")
+def trained(train, files, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained")
+    return train(out, relevance=files / "private"), out
+
+
+def test_the_constants_follow_from_the_plan(trained, files):
+    summary, out = trained
+    errors = read_errors(out)
+    assert errors.noise_batch_ratio == 1.2 / 6 == summary["noise_batch_ratio"]
+    assert errors.relevance == tuple(json.loads((files / "private").read_text())["relevance"])
+    assert summary["parameter_errors"]["sha256"] == errors.fingerprint()
+    ledger = PrivacyLedger(out / "privacy" / "ledger.jsonl")
+    assert ledger.about[ERRORS_FACT] == errors.fingerprint()
+
+
+def test_the_statement_says_where_they_come_from(trained, train, files, tmp_path):
+    summary, _ = trained
+    assert "the relevances of tokens are covered" in summary["privacy"]
+    assert summary["relevance_origin"]["guarantee"]["epsilon"] == 1.0
+    public = train(tmp_path / "public", relevance=files / "public")
+    assert "the relevances of tokens are public" in public["privacy"]
+    assert public["privacy_guarantee"]["epsilon"] < summary["privacy_guarantee"]["epsilon"]
+    counted = train(tmp_path / "counted", relevance=files / "training")
+    assert counted["privacy"].startswith("NOT PRIVATE")
+    assert counted["privacy_guarantee"] is None
+
+
+def test_a_target_includes_what_a_private_count_spent(settings_of, files):
+    target = {"noise_multiplier": None, "epsilon": 4.0}
+    private, public = (
+        prepare_pretraining(settings_of(relevance=files / kind, **target)) for kind in ("private", "public")
+    )
+    assert private.plan.noise_multiplier > public.plan.noise_multiplier
+    assert private.reattention.errors.noise_batch_ratio == private.plan.noise_multiplier / 6
+    about = {"relevance_origin": private.reattention.origin.as_json(), "vocabulary_origin": {"kind": "public"}}
+    assert 3.99 < state_plan(private.plan, DELTA, about).total.epsilon <= 4.0
+
+
+def test_what_is_opened_is_the_model_that_was_trained(trained, tiny, small_store):
+    _, out = trained
+    opened = open_model(out)
+    tokens = random_batch().tokens[:, :-1]
+    logits = opened.model.apply(opened.params, tokens)
+    errors = read_errors(out)
+    np.testing.assert_array_equal(logits, create_model(str(tiny), 120, None, errors).apply(opened.params, tokens))
+    plain = create_model(str(tiny), 120).apply(opened.params, tokens)
+    assert np.abs(np.asarray(logits) - plain).max() > 1e-4
+
+
+def test_a_run_goes_on_with_its_own_constants_alone(train, files, tmp_path):
+    out = tmp_path / "run"
+    before = train(out, relevance=files / "private")
+    (out / "summary.json").unlink()
+    (out / ERRORS_FILE).unlink()
+    # The file may lie elsewhere, and what its numbers spent is by the ledger, whatever it says of that later.
+    record = json.loads((files / "private").read_text())
+    (tmp_path / "moved").write_text(json.dumps(record | {"relevance_origin": {"kind": "public"}}))
+    assert train(out, relevance=tmp_path / "moved")["privacy"] == before["privacy"]
+    assert read_errors(out).relevance == tuple(record["relevance"])
+    (out / "summary.json").unlink()
+    with pytest.raises(CheckpointError, match="relevance of tokens, that attention is corrected by"):
+        train(out, relevance=files / "public")
+    with pytest.raises(CheckpointError, match="permute_relevance was False"):
+        train(out, relevance=files / "private", permute_relevance=True)
+
+
+def test_constants_that_were_changed_are_refused(trained, tmp_path):
+    copy = shutil.copytree(trained[1], tmp_path / "copy")
+    record = json.loads((copy / ERRORS_FILE).read_text())
+    record["relevance"][5] *= 0.5
+    (copy / ERRORS_FILE).write_text(json.dumps(record))
+    with pytest.raises(CheckpointError, match="not the constants that the run was trained with"):
+        open_model(copy)
+    (copy / ERRORS_FILE).unlink()
+    with pytest.raises(CheckpointError, match="put the file of the run back"):
+        open_model(copy)
+
+
+def test_the_constants_are_published_with_the_model(trained, tmp_path):
+    out = tmp_path / "published"
+    assert ERRORS_FILE in publish(trained[1], out, lambda path: Tokenizer.load(path).fingerprint).files
+    assert read_errors(out) == read_errors(trained[1])
+    assert json.loads((out / "statement.json").read_text())["relevance_origin"]["kind"] == "private"
+
+
+def test_a_control_permutes_them(settings_of, files):
+    settings = settings_of(relevance=files / "public", permute_relevance=True)
+    errors = prepare_pretraining(settings).reattention.errors
+    assert sorted(errors.relevance) == sorted(json.loads((files / "public").read_text())["relevance"])
+    assert errors.relevance != tuple(json.loads((files / "public").read_text())["relevance"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, "give --relevance, a file that `fedlm data relevance"),
+        ({"relevance": "public-client"}, "was counted by client"),
+        ({"relevance": "public", "length": 7}, "count with `fedlm data relevance --unit example --length 7"),
+        ({"relevance": "public", "packing": "none"}, "--packing none"),
+        ({"relevance": "public", "unit": "user"}, "this run clips by client"),
+        ({"relevance": "public", "model": "transformer_tiny"}, "has no re-attention"),
+        ({"relevance": "public", "privacy": "none", "noise_multiplier": None, "delta": None}, "nothing to correct"),
+        ({"permute_relevance": True}, "does nothing without relevance"),
+    ],
+)
+def test_what_does_not_fit_is_refused(train, files, tmp_path, changes, found):
+    changes = {name: files / value if name == "relevance" else value for name, value in changes.items()}
+    with pytest.raises(ConfigurationError, match=found):
+        train(tmp_path / "run", **changes)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_without_noise_it_is_trained_plainly(train, tmp_path):
+    out = tmp_path / "run"
+    summary = train(out, privacy="none", noise_multiplier=None, delta=None)
+    assert "parameter_errors" not in summary
+    assert not (out / ERRORS_FILE).exists()
+
+
+def other_store(tmp_path, small_store):
+    """The same data with one client less."""
+    from tests.simulations.pretraining.small_stores import write_store
+
+    return write_store(tmp_path / "other", [[[5, 6, 7]] * 4] * 8)
+
+
+def test_counts_of_other_data_are_refused(train, files, small_store, tmp_path):
+    other = other_store(tmp_path, small_store)
+    with pytest.raises(ConfigurationError, match="another vocabulary"):
+        train(tmp_path / "run", data=other.path, relevance=files / "public")
+    record = json.loads((files / "private").read_text())
+    record["training_data_sha256"] = "other"
+    (tmp_path / "file").write_text(json.dumps(record))
+    with pytest.raises(ConfigurationError, match="in another data set"):
+        train(tmp_path / "run", relevance=tmp_path / "file")
+
+
+def test_data_with_a_budget_are_not_counted(train, files, small_store, tmp_path):
+    copy = shutil.copytree(small_store, tmp_path / "store")
+    DataBudget.set(copy, 5.0, 1e-5)
+    store = TokenStore.open(copy)
+    for options in ({}, {"private": plan_relevance(1.0, 1e-6, 20)}):
+        with pytest.raises(ConfigurationError, match="privacy budget"):
+            count_relevance(store, "example", LENGTH, "packed", **options)
+    with pytest.raises(ConfigurationError, match="knows nothing of that"):
+        train(tmp_path / "run", data=copy, relevance=files / "private")
+
+
+@pytest.fixture(scope="module")
+def simulation(small_store, tiny, files):
+    settings = {"model": str(tiny), "data": small_store, "rounds": 1, "cohort_size": 6, "length": LENGTH}
+    settings |= {"client_max_batches": 1, "checkpoint_every": 1, "heldout_examples": 20, "test_examples": 20}
+    settings |= {"update_clip_norm": 0.1, "noise_multiplier": 1.5, "privacy": "gaussian", "delta": DELTA}
+    settings |= {
+        "cohort_sampler": "min_separation",
+        "min_separation": 3,
+        "max_participations": 2,
+        "lanes_per_device": 1,
+    }
+    return settings | {"relevance": files / "private-client"}
+
+
+def test_federated_rounds(simulation, files, tmp_path):
+    out = tmp_path / "run"
+    summary = run_experiment(compose(Experiment, **simulation), out)
+    assert read_errors(out).noise_batch_ratio == 1.5 / 6
+    assert "the relevances of tokens are covered" in summary["privacy"]
+    assert summary["parameter_errors"]["sha256"] == read_errors(out).fingerprint()
+    assert open_model(out).model.name == simulation["model"]
+    (out / "summary.json").unlink()
+    with pytest.raises(CheckpointError, match="relevance of tokens, that attention is corrected by"):
+        run_experiment(compose(Experiment, **simulation | {"relevance": files / "public-client"}), out)
+
+
+def test_a_comparison_gives_relevances_to_those_that_need_them(simulation, tiny):
+    settings = {name: value for name, value in simulation.items() if name not in ("model", "noise_multiplier")}
+    models = (str(tiny), "transformer_tiny")
+    compared = compose(Comparison, **settings, models=models, epsilons=(8.0, float("inf")), seeds=(0,))
+    needs = {
+        (one.model, one.privacy.is_private): one.reattention.relevance is not None for one in compared.experiments()
+    }
+    assert needs == {
+        (str(tiny), True): True,
+        (str(tiny), False): False,
+        ("transformer_tiny", True): False,
+        ("transformer_tiny", False): False,
+    }
