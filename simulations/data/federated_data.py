@@ -14,6 +14,7 @@ from fedlm.models.base import Batch
 from fedlm.models.special_tokens import PAD_ID, SpecialTokens
 
 CPU_EVALUATION_BATCH, EVALUATION_BATCH = 16, 256
+_LEAST_WIDTH = 8
 
 
 class FederatedData(Protocol):
@@ -72,6 +73,10 @@ class Split(Protocol):
     def completion_starts(self, client: int, length: int, rows: np.ndarray | None = None) -> np.ndarray | None:
         """Say where completions begin in the same sequences, int32 [n]; None where they have no prompts."""
 
+    @property
+    def item_lengths(self) -> np.ndarray | None:
+        """Where each client is a user with one sequence of items, how many these are, int64 [clients]; None else."""
+
 
 class DataSet(Protocol):
     """A federated data set, whatever holds it: a `TokenStore` on disk, or a `DataInMemory`."""
@@ -114,6 +119,7 @@ class StoredData:
     def __init__(self, split: Split, length: int):
         self._split, self._length = split, length
         self.num_examples, self.has_completions = split.num_examples, split.has_completions
+        self.item_lengths = split.item_lengths
 
     @property
     def client_ids(self) -> list[str]:
@@ -154,20 +160,23 @@ def evaluation_batches(
     """Lay examples of all clients out in batches of one shape, the last filled up with rows of weight 0.
 
     At most `max_examples` are taken, from clients in the order of `evaluation_order`. Only the rows of every batch that
-    `own_rows` name are made; other examples are not touched.
+    `own_rows` name are made; other examples are not touched. Sequences of items, most of which are far shorter than the
+    longest, are put in order of their lengths, and batches of short ones are no wider than these need.
     """
-    clients = evaluation_order(data)
+    clients, item_lengths = _scored_order(data, max_examples), _item_lengths(data)
     ends = np.cumsum(data.num_examples[clients])
     total = int(data.num_examples.sum()) if max_examples is None else min(int(data.num_examples.sum()), max_examples)
-    own_rows = range(batch_size) if own_rows is None else own_rows
+    own_rows, width = range(batch_size) if own_rows is None else own_rows, length
     stored = data if isinstance(data, StoredData) and data.has_completions else None
     for start in range(0, total, batch_size):
         first, last = (min(start + row, total) for row in (own_rows.start, own_rows.stop))
-        tokens, filled = np.full((len(own_rows), length + 1), PAD_ID, np.int32), 0
+        if item_lengths is not None:
+            width = _width(int(item_lengths[clients[start : start + batch_size]].max()), length)
+        tokens, filled = np.full((len(own_rows), width + 1), PAD_ID, np.int32), 0
         starts = np.ones(len(own_rows), np.int32) if stored else None
         for client, wanted in _rows(data, clients, ends, first, last):
             found = data.sequences(client, wanted)
-            tokens[filled : filled + len(found)] = found
+            tokens[filled : filled + len(found)] = found[:, : width + 1]
             if stored is not None and starts is not None:
                 starts[filled : filled + len(found)] = stored.completion_starts(client, wanted)
             filled += len(found)
@@ -216,8 +225,26 @@ def rows_per_device() -> int:
 
 def evaluation_owners(data: FederatedData, max_examples: int | None = None) -> np.ndarray:
     """Return int64 [examples], the client of every row of `evaluation_batches`, without those that fill up."""
-    clients = evaluation_order(data)
+    clients = _scored_order(data, max_examples)
     return np.repeat(clients, data.num_examples[clients])[:max_examples]
+
+
+def _scored_order(data: FederatedData, max_examples: int | None) -> np.ndarray:
+    """Return int64 [clients], those of `evaluation_batches` in their order."""
+    order, lengths = evaluation_order(data), _item_lengths(data)
+    if lengths is None:
+        return order
+    chosen = order[:max_examples]  # of one example each
+    return chosen[np.argsort(lengths[chosen], kind="stable")]
+
+
+def _item_lengths(data: FederatedData) -> np.ndarray | None:
+    return data.item_lengths if isinstance(data, StoredData) else None
+
+
+def _width(items: int, length: int) -> int:
+    """Round up to one of few widths, for each of which a program is compiled."""
+    return min(length, max(_LEAST_WIDTH, 1 << (items - 1).bit_length()))
 
 
 def evaluation_order(data: FederatedData) -> np.ndarray:

@@ -29,6 +29,7 @@ class TokensInMemory:
     """The clients of one split with their token sequences, without BOS and EOS."""
 
     has_completions = False
+    item_lengths = None
 
     def __init__(self, clients: Mapping[str, ClientExamples], special_tokens: SpecialTokens = OWN):
         self.client_ids, self._special_tokens = list(clients), special_tokens
@@ -64,6 +65,7 @@ class RowsInMemory:
     """The clients of one split with rows, int32 [examples, width] each, that models read as they are."""
 
     has_completions = False
+    item_lengths = None
 
     def __init__(self, clients: Mapping[str, NDArray[np.int32]]):
         self.client_ids = list(clients)

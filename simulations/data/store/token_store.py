@@ -238,6 +238,11 @@ class ClientSplit:
         batches = [self._columns(batch) for batch in range(self.num_batches)]
         return _frozen([np.diff(columns.example_offsets[columns.client_offsets]) for columns in batches])
 
+    @property
+    def item_lengths(self) -> NDArray[np.int64] | None:
+        """Of sequences of items, how many each user's are, int64 `[num_clients]`; None of other examples."""
+        return self.num_tokens if self.item_sequences else None
+
     def client_id(self, index: int) -> str:
         """Return the id of a client; raises IndexError where there is no such client."""
         batch, row = self._locate(index)

@@ -1,16 +1,21 @@
 import json
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.scores import evaluate
+from fedlm.models.base import Batch
+from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import BOS_ID, OOV_ID, PAD_ID
 from fedlm.simulations.data.describing.description import describe
 from fedlm.simulations.data.exports.exporting import export_store
-from fedlm.simulations.data.federated_data import StoredData, evaluation_batches
+from fedlm.simulations.data.federated_data import StoredData, evaluation_batches, evaluation_order, evaluation_owners
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.recommendation.importing import RecommendationSettings, import_recommendation
 from fedlm.simulations.data.sources.interactions import Interactions
@@ -83,6 +88,33 @@ def test_federated_and_central_training_read_the_last_items_and_no_held_out_one(
     assert not clients.has_completions
     assert "all items of one user" in units.unit
     assert units.noun == users.noun == "user"
+
+
+@pytest.mark.parametrize("most", [None, 11])
+def test_batches_that_are_scored_are_no_wider_than_their_sequences(store, most):
+    data = StoredData(store.split("test"), 30)
+    batches = list(evaluation_batches(data, 30, 4, most))
+    assert {batch.tokens.shape for batch in batches} == {(4, 9), (4, 17)}
+    rows = [row for batch in batches for row, weight in zip(batch.tokens, batch.weight, strict=True) if weight]
+    owners = evaluation_owners(data, most)
+    assert len(rows) == len(owners) == len(set(owners.tolist())) == (most or len(data.num_examples))
+    assert set(owners.tolist()) == set(evaluation_order(data)[:most].tolist())
+    for row, owner in zip(rows, owners.tolist(), strict=True):
+        (whole,) = data.sequences(owner)
+        assert whole[: len(row)].tolist() == row.tolist()
+        assert not whole[len(row) :].any()
+
+
+def test_scores_do_not_depend_on_the_width_of_batches(store):
+    model = create_model("transformer_tiny", store.vocabulary_size)
+    params, data = model.init(jax.random.key(0)), StoredData(store.split("test"), 16)
+    everything = [data.sequences(client) for client in range(len(data.num_examples))]
+    starts = [data.completion_starts(client) for client in range(len(data.num_examples))]
+    whole = Batch(*map(jnp.asarray, (np.concatenate(everything), np.ones(len(starts)), np.concatenate(starts))))
+    expected = model.loss(params, whole)
+    found = evaluate(model, params, evaluation_batches(data, 16, 8))
+    assert found.loss == pytest.approx(float(expected.loss.sum() / expected.tokens.sum()), rel=1e-5)
+    assert float(expected.tokens.sum()) == len(starts), "one item of each user"
 
 
 @pytest.mark.parametrize("length", [1, 3, 30])
