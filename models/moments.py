@@ -67,22 +67,21 @@ def linear_moments(
 
 
 def linear_variance(
-    mean: jax.Array, variance: jax.Array, weights: jax.Array, weight_variance: jax.typing.ArrayLike
+    mean: jax.Array, variance: jax.Array, squares: jax.typing.ArrayLike, weight_variance: jax.typing.ArrayLike
 ) -> jax.Array:
     """Compute what `linear_moments` does for a variance that is the same in all inputs, on average over the outputs.
 
     Args:
       mean: float [..., inputs].
       variance: of each input, float [...].
-      weights: float [inputs, outputs].
+      squares: the sum of the squares of W's entries, divided by the number of outputs.
       weight_variance: of every entry of W.
 
     Returns:
       float [...].
     """
-    inputs, outputs = weights.shape
-    squares = jnp.sum(jnp.square(mean), axis=-1)
-    return (inputs * variance + squares) * weight_variance + variance * jnp.sum(jnp.square(weights)) / outputs
+    length = jnp.sum(jnp.square(mean), axis=-1)
+    return (mean.shape[-1] * variance + length) * weight_variance + variance * squares
 
 
 def maximum_moments(

@@ -49,6 +49,7 @@ from fedlm.models.transformer import (
     TransformerConfig,
     decoder_of_blocks,
     embedded_tokens,
+    laid_out,
     queries_keys_values,
     softmax_attention_weights,
     transformer_with,
@@ -166,7 +167,31 @@ def _with_reattention(
             row, cache = reattention_block(block, row, config.heads, mask, errors.variance, corrected, cache, layer)
         return row.x, cache
 
-    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1)
+    def lay_out(block: Params) -> Params:
+        return laid_out(block) | {_GAINS: noise_gains(block)}
+
+    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, lay_out)
+
+
+_GAINS = "noise_gains"
+"""Under which a block that is laid out for decoding has its `noise_gains`."""
+
+
+def noise_gains(block: Params) -> dict[str, jax.Array]:
+    """Compute how much noise a block's dense layers let through, by name, each float32 [2]: the sum of the squares of
+    the kernel's entries by outputs, and how many biases an output has. No gradient passes through it."""
+    gains = {}
+    for name, layer in block.items():
+        if "kernel" not in layer:
+            continue
+        if ADAPTER in layer:
+            raise ConfigurationError(
+                "re-attention is for models that are trained whole: how noise in low-rank adapters spreads is not "
+                "known to it; leave lora_rank out, or take the model without re-attention"
+            )
+        kernel = _known(constant(layer["kernel"]))
+        gains[name] = jnp.stack([jnp.sum(jnp.square(kernel)) / kernel.shape[1], float("bias" in layer)])
+    return gains
 
 
 class NoisyRows(NamedTuple):
@@ -206,10 +231,11 @@ def reattention_block(
     Returns:
       What comes out, and the cache with what was read.
     """
+    gains = block[_GAINS] if _GAINS in block else noise_gains(block)
     y = _normalised(block["attention_norm"], rows, weight_variance)
     q_btnd, k_btnd, v_btnd = queries_keys_values(block, y.x, heads)
-    k_btnd = _with_variance(k_btnd, _after_dense(block["key"], y, weight_variance))
-    v_btnd = _with_variance(v_btnd, _after_dense(block["value"], y, weight_variance))
+    k_btnd = _with_variance(k_btnd, _after_dense(gains["key"], y, weight_variance))
+    v_btnd = _with_variance(v_btnd, _after_dense(gains["value"], y, weight_variance))
     if cache is not None:
         cache, k_btnd, v_btnd = cache.add(layer, k_btnd, v_btnd)
     (k_btnd, k_variance), (v_btnd, v_variance) = _without_variance(k_btnd), _without_variance(v_btnd)
@@ -221,14 +247,18 @@ def reattention_block(
     # Each head has a part of the coordinates.
     of_heads = moments.weighted_sum_variance(_known(weights_bnqk), v_variance[:, None, :])
     sums = NoisyRows(attended.reshape(*attended.shape[:2], -1), jnp.mean(of_heads, axis=1))
-    rows = _added(rows, block["attention_output"], sums, weight_variance)
+    rows = NoisyRows(
+        rows.x + dense(block["attention_output"], sums.x),
+        rows.variance + _after_dense(gains["attention_output"], sums, weight_variance),
+    )
 
     y = _normalised(block["mlp_norm"], rows, weight_variance)
     inner = dense(block["mlp_input"], y.x)
-    before = _after_dense(block["mlp_input"], y, weight_variance)
+    before = _after_dense(gains["mlp_input"], y, weight_variance)
     _, after = moments.relu_moments(_known(inner), before[..., None])
     hidden = NoisyRows(jax.nn.relu(inner), jnp.mean(after, axis=-1))
-    return _added(rows, block["mlp_output"], hidden, weight_variance), cache
+    variance = rows.variance + _after_dense(gains["mlp_output"], hidden, weight_variance)
+    return NoisyRows(rows.x + dense(block["mlp_output"], hidden.x), variance), cache
 
 
 def _wide(x: jax.Array) -> jax.Array:
@@ -245,20 +275,9 @@ def _normalised(params: Params, rows: NoisyRows, weight_variance: float) -> Nois
     return NoisyRows(layer_norm(params, rows.x), variance)
 
 
-def _after_dense(params: Params, rows: NoisyRows, weight_variance: float) -> jax.Array:
-    if ADAPTER in params:
-        raise ConfigurationError(
-            "re-attention is for models that are trained whole: how noise in low-rank adapters spreads is not known to "
-            "it; leave lora_rank out, or take the model without re-attention"
-        )
-    kernel = _known(constant(params["kernel"]))
-    return moments.linear_variance(_known(rows.x), rows.variance, kernel, weight_variance)
-
-
-def _added(rows: NoisyRows, params: Params, inner: NoisyRows, weight_variance: float) -> NoisyRows:
-    """Add what a dense layer makes of `inner`; independent errors add."""
-    variance = rows.variance + _after_dense(params, inner, weight_variance)
-    return NoisyRows(rows.x + dense(params, inner.x), variance)
+def _after_dense(gain: jax.Array, rows: NoisyRows, weight_variance: float) -> jax.Array:
+    variance = moments.linear_variance(_known(rows.x), rows.variance, gain[0], weight_variance)
+    return variance + gain[1] * weight_variance
 
 
 def _with_variance(x_btnd: jax.Array, variance_bt: jax.Array) -> jax.Array:

@@ -123,7 +123,18 @@ ApplyBlocks = Callable[
 what the last block gives, and the cache with what was read; without a cache the tokens see each other alone."""
 
 
-def decoder_of_blocks(name: str, config: TransformerConfig, apply_blocks: ApplyBlocks, cached_size: int) -> Model:
+def laid_out(block: Params) -> Params:
+    """Lay a block out for decoding."""
+    return for_few_rows(block, READ_TOGETHER)
+
+
+def decoder_of_blocks(
+    name: str,
+    config: TransformerConfig,
+    apply_blocks: ApplyBlocks,
+    cached_size: int,
+    lay_out: Callable[[Params], Params] = laid_out,
+) -> Model:
     """Make a Transformer decoder of what its blocks compute.
 
     Args:
@@ -131,6 +142,7 @@ def decoder_of_blocks(name: str, config: TransformerConfig, apply_blocks: ApplyB
       config: its sizes.
       apply_blocks: see `ApplyBlocks`.
       cached_size: numbers that the cache keeps of each key, and of each value, of a head.
+      lay_out: makes of a block's parameters those that `apply_blocks` takes where it decodes.
     """
 
     def init(rng: jax.Array) -> Params:
@@ -159,7 +171,7 @@ def decoder_of_blocks(name: str, config: TransformerConfig, apply_blocks: ApplyB
         return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
 
     def prepare(params: Params) -> Params:
-        return params | {"blocks": [for_few_rows(block, READ_TOGETHER) for block in params["blocks"]]}
+        return params | {"blocks": [lay_out(block) for block in params["blocks"]]}
 
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding"], params["output_bias"]

@@ -129,7 +129,7 @@ def test_the_same_variance_in_all_inputs_of_a_linear_map():
     mean, weights = jnp.float32(normal(0, 2, INPUTS)), jnp.float32(normal(1, INPUTS, OUTPUTS))
     variance = jnp.array([0.4, 1.5])
     each = moments.linear_moments(mean, jnp.repeat(variance[:, None], INPUTS, axis=1), weights, 0.3)[1]
-    found = moments.linear_variance(mean, variance, weights, 0.3)
+    found = moments.linear_variance(mean, variance, jnp.sum(weights**2) / OUTPUTS, 0.3)
     np.testing.assert_allclose(found, each.mean(axis=-1), rtol=1e-5)
 
 
