@@ -32,7 +32,7 @@ class LawsPlanCommand:
     the least loss, by laws that `fedlm laws fit` fitted.
 
     All trainings that spend the compute are looked at, some ten thousand. The noise of each is looked up in a table,
-    right to 2 %, mostly 0.3, and gives the noise-batch ratio and, with model size and steps, the loss (McKenna et al.
+    right to 0.1 %, and gives the noise-batch ratio and, with model size and steps, the loss (McKenna et al.
     2025, "Scaling laws for differentially private language models"). Of the best one the nearest model of the
     measured architecture that can be built is taken, and its noise is computed again by the accountant itself, which is
     what is stated: the unit is an example, whose neighbours have one example more or less, batches are drawn by Poisson

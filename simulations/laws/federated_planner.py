@@ -130,7 +130,7 @@ class FederatedPlanner:
             steps = float(self.surface.steps[0]), float(self.surface.steps[-1])
             passes = max(1.0, float((cohorts * rounds).max()) / budget.people)
             # Few different ranges, so that doubled budgets share a table.
-            table = _table(budget.epsilon, budget.delta, steps, (1.0, 4.0 ** math.ceil(math.log(passes, 4))))
+            table = _table(budget.epsilon, budget.delta, steps, 4.0 ** math.ceil(math.log(passes, 4)))
             return table.noise_multiplier(math.floor(budget.people), cohorts, rounds)
         once = gaussian_noise(budget.epsilon, budget.delta)
         people = math.floor(budget.people)

@@ -8,6 +8,7 @@ step. Nothing is rounded upwards, so that this is for searching; what a training
 `fl_core.privacy.accounting`.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -73,6 +74,7 @@ def limit_noise(training: Training) -> float:
     return float(np.log1p((shift / training.probability) ** 2 / training.steps) ** -0.5)
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_noise(epsilon: float, delta: float) -> float:
     """The noise multiplier of a single Gaussian mechanism."""
     return float(dp_accounting.get_sigma_gaussian(epsilon, delta))

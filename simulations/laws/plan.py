@@ -61,7 +61,7 @@ class Planner:
         """Return the noise multipliers of an epsilon and delta, made once."""
         if (epsilon, delta) not in self._tables:
             steps = float(self.surface.steps[0]), float(self.surface.steps[-1])
-            made = make_noise_table(epsilon, delta, steps, (1.0, steps[1]), self.batches)
+            made = make_noise_table(epsilon, delta, steps, steps[1], self.batches)
             self._tables[epsilon, delta] = made
         return self._tables[epsilon, delta]
 
