@@ -186,6 +186,7 @@ def _task(command: ServeCommand) -> Any:
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.registry import create_model
     from fedlm.models.special_tokens import OWN
+    from fedlm.models.training_shapes import shapes_of_training
     from fedlm.simulations.data.store.format import TOKENIZER_FILE
     from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
@@ -201,6 +202,7 @@ def _task(command: ServeCommand) -> Any:
     precision = resolve_precision(command.deployment.training.precision, jax.default_backend())
     model = create_model(command.deployment.model, tokenizer.vocabulary_size)
     model = with_precision(with_dropout(model, command.deployment.training.dropout), precision)
+    shapes_of_training(command.deployment.model, model, command.deployment.training.length)
     return Task(
         deployment=command.deployment,
         model=model,

@@ -31,6 +31,7 @@ from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.reattention import ParameterErrors
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import SpecialTokens
+from fedlm.models.training_shapes import shapes_of_training
 from fedlm.simulations.data.federated_data import DataSet, StoredData, open_splits, refuse_completions
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.engine.cohort_engine import ClientWork
@@ -187,6 +188,8 @@ def prepare(
     built = _built(own.model or experiment.model, store.vocabulary_size, store.special_tokens)
     lora = experiment.lora.lora_config()
     model, trained = _trained(built, precision, None), _trained(built, precision, lora, settings.dropout)
+    if own.model is None:
+        shapes_of_training(experiment.model, model, settings.length)
     local = settings.local_training()
     if lora is not None and lora.dropout:
         local = dataclasses.replace(local, draws_dropout=True)

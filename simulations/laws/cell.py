@@ -25,12 +25,12 @@ from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Model, Params
 from fedlm.models.precision import resolve_precision, with_precision
 from fedlm.models.registry import create_model
+from fedlm.models.training_shapes import shapes_of_training
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.laws.cell_program import CellProgram, StepMeasures, StepNumbers
 from fedlm.simulations.laws.grid import Grid
 from fedlm.simulations.laws.measurements import Measurements, make_measurements, write_measurements
 from fedlm.simulations.pretraining.masking import MaskedWords
-from fedlm.simulations.pretraining.preparing import shapes_of_training
 from fedlm.simulations.pretraining.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.sampling import ShuffledBatches
 

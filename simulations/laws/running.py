@@ -19,6 +19,7 @@ from fedlm.fl_core.runs.run_folder import GRID, GRID_FILE, refuse_other_contents
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import parameter_count
 from fedlm.models.registry import create_model
+from fedlm.models.training_shapes import shapes_of_training
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.cell_execution import CellExecutor, run_cells
 from fedlm.simulations.laws.cell import GridCell, open_grid_units
@@ -30,7 +31,6 @@ from fedlm.simulations.laws.measurements import (
     write_measurements,
 )
 from fedlm.simulations.pretraining.flops import training_flops_per_token
-from fedlm.simulations.pretraining.preparing import shapes_of_training
 
 CELLS_FOLDER = "cells"
 NOT_PRIVATE = (

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -20,12 +20,12 @@ from fedlm.fl_core.reattention import Reattention, reattention_of, relevance_of_
 from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.fl_core.runs.private_releases import plan_in
-from fedlm.models.base import Batch, Model, Params
+from fedlm.models.base import Model, Params
 from fedlm.models.dropout import with_dropout
 from fedlm.models.lora import LoraConfig, lora_model
-from fedlm.models.masked_language import MaskedBatch
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import create_model
+from fedlm.models.training_shapes import shapes_of_training
 from fedlm.simulations.data.federated_data import StoredData, open_splits
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
@@ -229,24 +229,6 @@ def trainer_of(prepared: PreparedPretraining, devices: Sequence[jax.Device] | No
     )
     frozen = () if prepared.adapters is None else prepared.frozen_shapes()
     return Trainer(prepared.trained, optimizer, rules, settings.sharding, devices, frozen)
-
-
-def shapes_of_training(name: str, model: Model, length: int) -> tuple[Params, Any]:
-    """Give the shapes of a model's parameters and of a batch of two sequences of some length.
-
-    Raises:
-      ConfigurationError: the model cannot read sequences of this length.
-    """
-    tokens = jax.ShapeDtypeStruct((2, length + (model.objective == "causal")), np.int32)
-    weight = jax.ShapeDtypeStruct((2,), np.float32)
-    batch: Any = Batch(tokens, weight) if model.objective == "causal" else MaskedBatch(tokens, tokens, weight)  # type: ignore[arg-type]
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    try:
-        jax.eval_shape(model.loss, params, batch)
-    except ValueError as error:
-        what = f"the model {name} cannot be used with length {length}"
-        raise ConfigurationError(f"{what}: {str(error).splitlines()[0]}") from error
-    return params, batch
 
 
 def _clipping(settings: Pretraining, model: Model, adapters: Adapters | None) -> tuple[Clipping | None, str | None]:

@@ -49,6 +49,12 @@ def test_a_model_without_dropout_is_refused(data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_sequences_longer_than_a_model_has_positions_for_are_refused(data, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"the model sasrec_tiny cannot be used with length 51: .* for 50"):
+        fedlm.simulate(model="sasrec_tiny", data=data, out=tmp_path / "run", **SETTINGS | {"length": 51})
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_a_client_drops_follows_from_round_and_client_and_the_secret_where_there_is_one():
     def drawn(plan, client):
         return plan.dropout(client).integers(1 << 32, size=4).tolist()
