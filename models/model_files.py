@@ -17,7 +17,13 @@ from fedlm.models.bert import BertConfig, bert
 from fedlm.models.cifg import CifgConfig, cifg, si_cifg
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import GemmaConfig, gemma
-from fedlm.models.reattention import ReattentionConfig, reattention_transformer, si_reattention_transformer
+from fedlm.models.reattention import (
+    DpFormerConfig,
+    ReattentionConfig,
+    dpformer,
+    reattention_transformer,
+    si_reattention_transformer,
+)
 from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.sasrec import SasRecConfig, sasrec
 from fedlm.models.transformer import LARGEST_SIZE, TransformerConfig, si_transformer, transformer
@@ -42,6 +48,7 @@ ARCHITECTURES = {
     "gru4rec": Architecture(gru4rec, RecurrentRecommenderConfig),
     "lstm4rec": Architecture(lstm4rec, RecurrentRecommenderConfig),
     "sasrec": Architecture(sasrec, SasRecConfig),
+    "dpformer": Architecture(dpformer, DpFormerConfig),
 }
 """By name."""
 

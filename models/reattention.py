@@ -20,6 +20,9 @@ What the paper leaves open, and what is done here:
 - Scale-invariant attention, `N(relu(scores))`, divides by the inflation of relu, see
   `fedlm.models.moments.without_relu_inflation`. Its weights still do not feel the scale of scores and their noise.
 
+`dpformer` is a SASRec with it, since the paper's task is to recommend; positions are learned there, and are taken to be
+relevant to every unit.
+
 The errors follow from the plan of the run, not from its parameters. They are constants of the model, and without them,
 or without noise, it is the Transformer of the same sizes, with the same parameters.
 """
@@ -38,11 +41,13 @@ import numpy as np
 
 from fedlm.models import moments
 from fedlm.models.base import Model, Params
+from fedlm.models.dropout import Drop, drop_nothing
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.key_value_cache import KeyValueCache
 from fedlm.models.layers import dense, layer_norm
 from fedlm.models.lora import ADAPTER
 from fedlm.models.parameter_uses import constant
+from fedlm.models.sasrec import SasRecConfig, embedded_items, recommender_of_blocks, sasrec
 from fedlm.models.scale_invariant import si_attention_weights
 from fedlm.models.transformer import (
     AttentionWeights,
@@ -122,22 +127,44 @@ class ReattentionConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        errors = self.parameter_errors
-        if errors is not None and len(errors.relevance) != self.vocabulary_size:
-            raise ConfigurationError(
-                f"the relevance of {len(errors.relevance)} tokens is given, but the vocabulary has "
-                f"{self.vocabulary_size}"
-            )
+        _check_errors(self.parameter_errors, self.vocabulary_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpFormerConfig(SasRecConfig):
+    """Sizes and constants of a DPFormer.
+
+    Attributes:
+      parameter_errors: see `ReattentionConfig`, as for the next.
+      most_correction: what a score loses at most.
+    """
+
+    parameter_errors: ParameterErrors | None = None
+    most_correction: float = 16.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_errors(self.parameter_errors, self.vocabulary_size)
+
+
+def _check_errors(errors: ParameterErrors | None, vocabulary_size: int) -> None:
+    if errors is not None and len(errors.relevance) != vocabulary_size:
+        raise ConfigurationError(
+            f"the relevance of {len(errors.relevance)} tokens is given, but the vocabulary has {vocabulary_size}"
+        )
 
 
 def reattention_transformer(name: str, config: ReattentionConfig) -> Model:
     """Make a Transformer decoder with softmax attention that is corrected for noise."""
+    return _with_reattention(name, config, softmax_attention_weights, _corrected_softmax(config.most_correction))
 
+
+def _corrected_softmax(most_correction: float) -> CorrectedWeights:
     def weights(scores: jax.Array, variance: jax.Array, mask: jax.Array) -> jax.Array:
-        loss = jnp.minimum(moments.exponential_inflation(variance), config.most_correction)
+        loss = jnp.minimum(moments.exponential_inflation(variance), most_correction)
         return softmax_attention_weights(scores - loss, mask)
 
-    return _with_reattention(name, config, softmax_attention_weights, weights)
+    return weights
 
 
 def si_reattention_transformer(name: str, config: ReattentionConfig) -> Model:
@@ -167,10 +194,37 @@ def _with_reattention(
             row, cache = reattention_block(block, row, config.heads, mask, errors.variance, corrected, cache, layer)
         return row.x, cache
 
-    def lay_out(block: Params) -> Params:
-        return laid_out(block) | {_GAINS: noise_gains(block)}
+    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, _laid_out)
 
-    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, lay_out)
+
+def dpformer(name: str, config: DpFormerConfig) -> Model:
+    """Make a SASRec with attention that is corrected for noise (DPFormer); see `fedlm.models.sasrec.sasrec`."""
+    errors = config.parameter_errors
+    if errors is None or not errors.variance:
+        return sasrec(name, config)
+    token_variance, corrected = errors.token_variance(), _corrected_softmax(config.most_correction)
+
+    def apply_blocks(
+        params: Params,
+        tokens: jax.Array,
+        places: jax.Array,
+        mask: jax.Array,
+        cache: KeyValueCache | None,
+        drop: Drop = drop_nothing,
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        x = embedded_items(params, tokens, places, drop)
+        row = NoisyRows(x, config.embedding * (jnp.asarray(token_variance)[tokens] + errors.variance))
+        for layer, block in enumerate(params["blocks"]):
+            row, cache = reattention_block(
+                block, row, config.heads, mask, errors.variance, corrected, cache, layer, drop
+            )
+        return row.x, cache
+
+    return recommender_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, _laid_out)
+
+
+def _laid_out(block: Params) -> Params:
+    return laid_out(block) | {_GAINS: noise_gains(block)}
 
 
 _GAINS = "noise_gains"
@@ -215,18 +269,20 @@ def reattention_block(
     attention_weights: CorrectedWeights,
     cache: KeyValueCache | None = None,
     layer: int = 0,
+    drop: Drop = drop_nothing,
 ) -> tuple[NoisyRows, KeyValueCache | None]:
     """Apply a pre-layer-norm block with corrected attention and a ReLU feed-forward layer.
 
     Args:
-      block: of `fedlm.models.transformer`.
+      block: of `fedlm.models.transformer`, or of `fedlm.models.sasrec`, which has no `attention_output`.
       rows: what comes in.
       heads: attention heads.
       mask: see `fedlm.models.transformer.attention`.
       weight_variance: of the error of each of the block's parameters.
       attention_weights: the corrected ones.
       cache: of keys and values with their variances, which stand behind each head's numbers; None for none.
-      layer: of the cache.
+      layer: the block's number.
+      drop: what is dropped of attention weights, and of what attention and feed-forward layer add, as SASRec does.
 
     Returns:
       What comes out, and the cache with what was read.
@@ -242,15 +298,15 @@ def reattention_block(
     scores_bnqk = jnp.einsum("bqnd,bknd->bnqk", q_btnd, k_btnd)
     length_bnq = jnp.sum(jnp.square(_wide(q_btnd)), axis=-1).swapaxes(1, 2)
     weights_bnqk = attention_weights(scores_bnqk, length_bnq[..., None] * k_variance[:, None, None, :], mask)
-    weights_bnqk = weights_bnqk.astype(v_btnd.dtype)
+    weights_bnqk = drop(weights_bnqk.astype(v_btnd.dtype), 3 * layer + 1)
     attended = jnp.einsum("bnqk,bknd->bqnd", weights_bnqk, v_btnd)
     # Each head has a part of the coordinates.
     of_heads = moments.weighted_sum_variance(_known(weights_bnqk), v_variance[:, None, :])
     sums = NoisyRows(attended.reshape(*attended.shape[:2], -1), jnp.mean(of_heads, axis=1))
-    rows = NoisyRows(
-        rows.x + dense(block["attention_output"], sums.x),
-        rows.variance + _after_dense(gains["attention_output"], sums, weight_variance),
-    )
+    if "attention_output" in gains:
+        variance = _after_dense(gains["attention_output"], sums, weight_variance)
+        sums = NoisyRows(dense(block["attention_output"], sums.x), variance)
+    rows = NoisyRows(rows.x + drop(sums.x, 3 * layer + 2), rows.variance + sums.variance)
 
     y = _normalised(block["mlp_norm"], rows, weight_variance)
     inner = dense(block["mlp_input"], y.x)
@@ -258,7 +314,7 @@ def reattention_block(
     _, after = moments.relu_moments(_known(inner), before[..., None])
     hidden = NoisyRows(jax.nn.relu(inner), jnp.mean(after, axis=-1))
     variance = rows.variance + _after_dense(gains["mlp_output"], hidden, weight_variance)
-    return NoisyRows(rows.x + dense(block["mlp_output"], hidden.x), variance), cache
+    return NoisyRows(rows.x + drop(dense(block["mlp_output"], hidden.x), 3 * layer + 3), variance), cache
 
 
 def _wide(x: jax.Array) -> jax.Array:

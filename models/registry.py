@@ -15,8 +15,10 @@ from fedlm.models.gemma import gemma, vault_gemma
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 from fedlm.models.model_files import read_model_file
 from fedlm.models.reattention import (
+    DpFormerConfig,
     ParameterErrors,
     ReattentionConfig,
+    dpformer,
     reattention_transformer,
     si_reattention_transformer,
 )
@@ -131,6 +133,9 @@ MODELS: dict[str, ModelEntry] = {
     # As long as it was published for MovieLens.
     "sasrec_200": ModelEntry(sasrec, SasRecConfig(max_length=200)),
     "sasrec_200_untied": ModelEntry(sasrec, SasRecConfig(max_length=200, tied=False)),
+    "dpformer_tiny": ModelEntry(dpformer, DpFormerConfig(layers=1, embedding=16, mlp=64)),
+    "dpformer": ModelEntry(dpformer, DpFormerConfig()),
+    "dpformer_200": ModelEntry(dpformer, DpFormerConfig(max_length=200)),
 }
 """The named models: how to build each, and of which size.
 

@@ -8,6 +8,7 @@ of one rate, is of embeddings, attention weights and what each g gives.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -16,12 +17,12 @@ import jax.numpy as jnp
 from fedlm.models.base import Decoder, Model, Params
 from fedlm.models.dropout import Drop, drop_nothing
 from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
-from fedlm.models.layers import dense, embed, for_few_rows, init_dense, init_embedding, init_layer_norm, layer_norm
+from fedlm.models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.transformer import (
-    READ_TOGETHER,
     TransformerConfig,
     attended,
+    laid_out,
     queries_keys_values,
     softmax_attention_weights,
 )
@@ -48,6 +49,47 @@ class SasRecConfig(TransformerConfig):
 def sasrec(name: str, config: SasRecConfig) -> Model:
     """Make a SASRec; its `apply` raises ValueError for inputs longer than `config.max_length`."""
 
+    def apply_blocks(
+        params: Params,
+        tokens: jax.Array,
+        places: jax.Array,
+        mask: jax.Array,
+        cache: KeyValueCache | None,
+        drop: Drop = drop_nothing,
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        x = embedded_items(params, tokens, places, drop)
+        for layer, block in enumerate(params["blocks"]):
+            y = layer_norm(block["attention_norm"], x)
+            q_btnd, k_btnd, v_btnd = queries_keys_values(block, y, config.heads)
+            if cache is not None:
+                cache, k_btnd, v_btnd = cache.add(layer, k_btnd, v_btnd)
+            weights = functools.partial(_dropped_weights, drop, 3 * layer + 1)
+            x = x + drop(attended(q_btnd, k_btnd, v_btnd, mask, weights), 3 * layer + 2)
+            y = layer_norm(block["mlp_norm"], x)
+            y = dense(block["mlp_output"], jax.nn.relu(dense(block["mlp_input"], y)))
+            x = x + drop(y, 3 * layer + 3)
+        return x, cache
+
+    return recommender_of_blocks(name, config, apply_blocks, config.embedding // config.heads)
+
+
+def recommender_of_blocks(
+    name: str,
+    config: SasRecConfig,
+    apply_blocks: Callable[..., tuple[jax.Array, KeyValueCache | None]],
+    cached_size: int,
+    lay_out: Callable[[Params], Params] = laid_out,
+) -> Model:
+    """Make a recommender with the parameters of a SASRec of what its blocks compute.
+
+    Args:
+      name: of the model.
+      config: its sizes.
+      apply_blocks: see `fedlm.models.transformer.ApplyBlocks`; it takes a `Drop` at last.
+      cached_size: see `fedlm.models.transformer.decoder_of_blocks`, as for the next.
+      lay_out: makes of a block's parameters those that `apply_blocks` takes where it decodes.
+    """
+
     def init(rng: jax.Array) -> Params:
         rng_embedding, rng_positions, rng_blocks, rng_output = jax.random.split(rng, 4)
         params = {
@@ -72,32 +114,9 @@ def sasrec(name: str, config: SasRecConfig) -> Model:
         x, _ = apply_blocks(params, tokens, places, causal, None, drop)
         return layer_norm(params["final_norm"], x)
 
-    def apply_blocks(
-        params: Params,
-        tokens: jax.Array,
-        places: jax.Array,
-        mask: jax.Array,
-        cache: KeyValueCache | None,
-        drop: Drop = drop_nothing,
-    ) -> tuple[jax.Array, KeyValueCache | None]:
-        # Rows of unit norm times sqrt(e) have entries of unit size.
-        x = (embed(params["embedding"], tokens) + embed(params["positions"], places)) * config.embedding**0.5
-        x = drop(x, 0)
-        for layer, block in enumerate(params["blocks"]):
-            y = layer_norm(block["attention_norm"], x)
-            q_btnd, k_btnd, v_btnd = queries_keys_values(block, y, config.heads)
-            if cache is not None:
-                cache, k_btnd, v_btnd = cache.add(layer, k_btnd, v_btnd)
-            weights = functools.partial(_dropped_weights, drop, 3 * layer + 1)
-            x = x + drop(attended(q_btnd, k_btnd, v_btnd, mask, weights), 3 * layer + 2)
-            y = layer_norm(block["mlp_norm"], x)
-            y = dense(block["mlp_output"], jax.nn.relu(dense(block["mlp_input"], y)))
-            x = x + drop(y, 3 * layer + 3)
-        return x, cache
-
     def begin(params: Params, rows: int, length: int) -> KeyValueCache:
-        dtype, head_size = params["embedding"]["table"].dtype, config.embedding // config.heads
-        return empty_cache(config.layers, rows, length, config.heads, head_size, dtype)
+        dtype = params["embedding"]["table"].dtype
+        return empty_cache(config.layers, rows, length, config.heads, cached_size, dtype)
 
     def read(
         params: Params, cache: KeyValueCache, tokens: jax.Array, counts: jax.Array
@@ -109,7 +128,7 @@ def sasrec(name: str, config: SasRecConfig) -> Model:
         return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
 
     def prepare(params: Params) -> Params:
-        return params | {"blocks": [for_few_rows(block, READ_TOGETHER) for block in params["blocks"]]}
+        return params | {"blocks": [lay_out(block) for block in params["blocks"]]}
 
     def head(params: Params) -> tuple[Params, None]:
         return params["embedding" if config.tied else "output"], None
@@ -124,6 +143,13 @@ def sasrec(name: str, config: SasRecConfig) -> Model:
         decoder=Decoder(begin, read, prepare, config.max_length),
         dropped_features=features,
     )
+
+
+def embedded_items(params: Params, tokens: jax.Array, places: jax.Array, drop: Drop) -> jax.Array:
+    """Look items and their places up: what comes into the first block, [batch, time, width]."""
+    x = embed(params["embedding"], tokens) + embed(params["positions"], places)
+    # Rows of unit norm times sqrt(e) have entries of unit size.
+    return drop(x * x.shape[-1] ** 0.5, 0)
 
 
 def _dropped_weights(drop: Drop, place: int, scores: jax.Array, mask: jax.Array) -> jax.Array:

@@ -23,13 +23,14 @@ LARGER_MODELS = (
     *("vaultgemma_10m", "vaultgemma_20m", "vaultgemma_100m", "vaultgemma_1b"),
     *("gru4rec", "gru4rec_untied", "lstm4rec", "lstm4rec_untied"),
     *("sasrec", "sasrec_untied", "sasrec_200", "sasrec_200_untied"),
+    *("dpformer", "dpformer_200"),
     *("reattention_transformer_1m", "reattention_transformer_11m", "reattention_transformer_21m"),
     *("si_reattention_transformer_1m", "si_reattention_transformer_11m", "si_reattention_transformer_21m"),
 )
 SMALLEST_MODELS = (
     *("cifg_tiny", "transformer_tiny", "bert_tiny", "si_cifg_tiny", "si_transformer_tiny", "vaultgemma_1m"),
     *("gru4rec_tiny", "lstm4rec_tiny", "sasrec_tiny", "reattention_transformer_tiny"),
-    "si_reattention_transformer_tiny",
+    *("si_reattention_transformer_tiny", "dpformer_tiny"),
 )
 
 

@@ -42,6 +42,7 @@ BFLOAT16_BOUNDS = {
     "gru4rec": 0.05,
     "lstm4rec": 0.05,
     "sasrec": 0.05,
+    "dpformer": 0.05,
 }
 """Relative differences in bfloat16, by how the name of a model begins."""
 PART_OF_BFLOAT16 = {"float32": 0.004, "tf32": 0.1, "bfloat16": 1.0}

@@ -5,18 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedlm.models.dropout import with_dropout
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.layers import layer_norm
 from fedlm.models.lora import LoraConfig, lora_model
 from fedlm.models.reattention import (
+    DpFormerConfig,
     NoisyRows,
     ParameterErrors,
     ReattentionConfig,
+    dpformer,
     reattention_block,
     reattention_transformer,
     si_reattention_transformer,
 )
 from fedlm.models.registry import create_model, has_reattention
+from fedlm.models.sasrec import SasRecConfig, sasrec
 from fedlm.models.scale_invariant import si_attention_weights
 from fedlm.models.transformer import TransformerConfig, si_transformer, softmax_attention_weights, transformer
 from tests.models.small_models import VOCABULARY, made_up_errors, perturbed, random_batch
@@ -51,6 +55,31 @@ def test_without_noise_it_is_the_plain_transformer(build, plain):
     np.testing.assert_allclose(little, expected, rtol=1e-4, atol=1e-5)
     much = built(build, made_up_errors(VOCABULARY, 0.1)).apply(params, TOKENS)
     assert np.abs(much - expected).max() > 1e-2
+
+
+def test_without_noise_a_dpformer_is_a_sasrec():
+    sizes = {"vocabulary_size": VOCABULARY, "layers": 2, "embedding": 16, "mlp": 20, "max_length": 12}
+    config = DpFormerConfig(**sizes)
+    params = perturbed(dpformer("m", config).init(jax.random.key(0)))
+    expected = sasrec("m", SasRecConfig(**sizes)).apply(params, TOKENS)
+    np.testing.assert_array_equal(dpformer("m", config).apply(params, TOKENS), expected)
+    found = {
+        ratio: dpformer("m", dataclasses.replace(config, parameter_errors=made_up_errors(VOCABULARY, ratio)))
+        for ratio in (1e-6, 0.1)
+    }
+    np.testing.assert_allclose(found[1e-6].apply(params, TOKENS), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(found[0.1].apply(params, TOKENS) - expected).max() > 1e-2
+
+
+def test_a_dpformer_drops_what_a_sasrec_drops():
+    """With errors that correct nothing to speak of, the same places have the same masks."""
+    sizes = {"vocabulary_size": VOCABULARY, "layers": 2, "embedding": 16, "mlp": 20, "max_length": 12}
+    config = DpFormerConfig(**sizes, parameter_errors=made_up_errors(VOCABULARY, 1e-6))
+    params = perturbed(dpformer("m", config).init(jax.random.key(0)))
+    batch = random_batch()._replace(dropout=jnp.arange(8, dtype=jnp.uint32).reshape(4, 2))
+    one, other = (with_dropout(model, 0.3) for model in (dpformer("m", config), sasrec("m", SasRecConfig(**sizes))))
+    np.testing.assert_allclose(one.loss(params, batch).loss, other.loss(params, batch).loss, rtol=1e-4)
+    assert np.all(one.loss(params, batch).loss != one.loss(params, random_batch()).loss)
 
 
 def test_scores_lose_half_the_variance_that_noise_gives_them():
