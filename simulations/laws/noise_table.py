@@ -17,12 +17,13 @@ Batches = Literal["poisson", "lower"]
 as in McKenna et al. 2025, section B.1."""
 
 TABLE_ERROR = 1e-3
-"""Relative error of the table at most, for trainings of 100 steps or more in which an example is drawn once or more on
-average; of fewer steps, 2e-2. Half of the errors are below 1e-5."""
+"""Relative error of the table at most, for trainings of 100 steps or more; of fewer steps, 2e-2. Half of the errors are
+below 1e-5. Where an example is drawn less often than `_LEAST_PASSES` on average, it is more noise than is needed."""
 LEAST_EPSILON = 0.1
 _STEPS_APART = math.log(3.0)  # between points of the table
 _EXCESS_APART = ((-math.inf, 1.4), (-3.0, 0.3), (6.0, 0.7))  # from where on, and how far
-_MARGIN = 10.0  # passes beyond those that are looked up, as a factor
+_LEAST_PASSES, _OF_DELTA = 0.01, 100.0  # or so many times delta: close to delta, the noise falls to nothing
+_MARGIN = 4.0  # passes beyond those that are looked up, as a factor
 _FEWEST = 4  # along each side
 
 
@@ -31,9 +32,8 @@ class NoiseTable:
     """Noise multipliers for one epsilon and delta.
 
     Poisson batches: each example is in a step with probability q; epsilon is the same for neighbours by addition or
-    removal of an example and for zero-out. Where q times the steps is below 1, the table gives the noise for 1, which
-    is more than what is needed. Batches in a fixed order: an example takes part in as many steps as there are passes,
-    rounded up, under zero-out; nothing is amplified by sampling.
+    removal of an example and for zero-out. Batches in a fixed order: an example takes part in as many steps as there
+    are passes, rounded up, under zero-out; nothing is amplified by sampling.
 
     Attributes:
       epsilon: that trainings keep.
@@ -65,9 +65,9 @@ class NoiseTable:
         examples, batch_size, steps = np.broadcast_arrays(
             *(np.asarray(one, np.float64) for one in (examples, batch_size, steps))
         )
-        probability = np.minimum(np.maximum(batch_size / examples, 1 / steps), 1.0)
+        probability = np.minimum(np.maximum(batch_size / examples, _least_passes(self.delta) / steps), 1.0)
         _refuse_outside("steps", steps, *self._steps)
-        _refuse_outside("passes", probability * steps, 1.0, self._most_passes)
+        _refuse_outside("passes", probability * steps, 0.0, self._most_passes)
         excess = _excess(probability * steps, steps, self.epsilon, self.delta)
         noise = _limit(excess) * np.exp(self._correction.ev(np.log(steps), excess))
         if self.batches == "lower":
@@ -100,7 +100,10 @@ def make_noise_table(
     most_passes = max(most_passes, 1.0)
     low, high = math.log(steps[0]), max(math.log(steps[1]), math.log(steps[0]) + 1.0)
     times = np.linspace(low, high, max(_FEWEST, math.ceil((high - low) / _STEPS_APART) + 1))
-    ends = (_excess(np.array(passes), np.exp(at), epsilon, delta) for passes, at in ((most_passes, low), (1.0, high)))
+    ends = (
+        _excess(np.array(passes), np.exp(at), epsilon, delta)
+        for passes, at in ((most_passes, low), (_least_passes(delta), high))
+    )
     excesses = _axis(*(float(end) for end in ends))
     values = np.array([_row(excesses, math.exp(time), epsilon, delta, most_passes) for time in times])
     spline = RectBivariateSpline(times, excesses, values)
@@ -114,7 +117,7 @@ def _row(
     steps = max(1, round(time))
     shift = 1 / gaussian_noise(epsilon, delta)
     most = min(most_passes * _MARGIN, float(steps))
-    wanted = np.clip(shift * math.sqrt(steps) * np.exp(-excesses / 2), min(1 / _MARGIN, most), most)
+    wanted = np.clip(shift * math.sqrt(steps) * np.exp(-excesses / 2), min(_least_passes(delta) / _MARGIN, most), most)
     found: dict[float, float] = {}
     last = 0.0
     for passes in wanted.tolist():
@@ -126,6 +129,10 @@ def _row(
                 noise = least_noise(training, limit * math.exp(last))
             last = found[passes] = math.log(noise / limit)
     return np.array([found[passes] for passes in wanted.tolist()])
+
+
+def _least_passes(delta: float) -> float:
+    return min(max(_LEAST_PASSES, _OF_DELTA * delta), 1.0)
 
 
 def _axis(low: float, high: float) -> NDArray[np.float64]:

@@ -36,8 +36,8 @@ def test_every_configuration_spends_the_compute_and_has_the_noise_that_epsilon_a
     spent = 6 * 512 * found.parameters * found.batch_size * found.steps
     np.testing.assert_allclose(spent, BUDGET.compute, rtol=1e-9)
     assert len(found.loss) > 4000
-    often = np.flatnonzero(np.isfinite(found.loss) & (found.batch_size * found.steps > 1e9) & (found.steps < 1e4))
-    for number in often[[0, -1]]:
+    short = np.flatnonzero(np.isfinite(found.loss) & (found.steps < 1e4))
+    for number in short[[0, -1]]:
         batch_size, steps = round(found.batch_size[number]), round(found.steps[number])
         exact = calibrate(lambda noise, b=batch_size, t=steps: central_plan(10**8, b, t, noise), 1e-8, 4.0)
         looked_up = found.noise_batch_ratio[number] * batch_size
