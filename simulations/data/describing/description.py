@@ -15,12 +15,13 @@ RANKS = (100, 1_000, 10_000)
 
 
 class SplitCounts(NamedTuple):
-    """What is counted in one split, all of it int64."""
+    """What is counted in one split, numbers as int64."""
 
     lengths: NDArray[np.int64]  # [longest + 1], examples of each length in tokens, without BOS and EOS
     tokens: NDArray[np.int64]  # [vocabulary size], how often each occurs
     examples_per_client: NDArray[np.int64]  # [clients]
     tokens_per_client: NDArray[np.int64]  # [clients]
+    ends: bool = True  # whether EOS follows an example, as it does but for sequences of items
 
 
 def count_store(store: TokenStore) -> dict[str, SplitCounts]:
@@ -37,7 +38,7 @@ def count_split(split: ClientSplit, vocabulary_size: int) -> SplitCounts:
         counts[: len(lengths)] += lengths
         lengths = counts
         tokens += np.bincount(split.batch_values(batch), minlength=vocabulary_size)
-    return SplitCounts(lengths, tokens, split.num_examples, split.num_tokens)
+    return SplitCounts(lengths, tokens, split.num_examples, split.num_tokens, not split.item_sequences)
 
 
 def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None) -> dict[str, Any]:
@@ -97,8 +98,8 @@ def describe_split(counts: SplitCounts) -> dict[str, Any]:
 def truncated_share(counts: SplitCounts, length: int) -> float | None:
     """Return the share of examples that lose something, EOS included, when cut to a length; None without any."""
     examples = int(counts.lengths.sum())
-    # [BOS] and [EOS] take one place of the length + 1 each.
-    return int(counts.lengths[length:].sum()) / examples if examples else None
+    # [BOS] and [EOS], where that follows, take one place of the length + 1 each.
+    return int(counts.lengths[length + (not counts.ends) :].sum()) / examples if examples else None
 
 
 def coverage_by_rank(counts: SplitCounts) -> NDArray[np.float64]:

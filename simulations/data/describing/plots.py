@@ -8,6 +8,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnchoredText
+from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.simulations.data.describing.description import (
@@ -40,10 +41,12 @@ def draw_store(store: TokenStore, counts: Mapping[str, SplitCounts]) -> Figure:
     panels = figure.subplots(2, 2).ravel().tolist()
     shown = {name: split for name, split in counts.items() if split.lengths.sum()}
     colours = dict(zip(counts, FAMILIES, strict=False))
-    _draw_clients(panels[0], "Clients by number of examples", "examples of a client", shown, colours, 2)
+    examples = {name: split.examples_per_client for name, split in shown.items()}
+    tokens = {name: split.tokens_per_client for name, split in shown.items()}
+    _draw_clients(panels[0], "Clients by number of examples", "examples of a client", examples, colours)
     _draw_lengths(panels[1], shown, colours)
     _draw_coverage(panels[2], shown, colours)
-    _draw_clients(panels[3], "Clients by number of tokens", "tokens of a client", shown, colours, 3)
+    _draw_clients(panels[3], "Clients by number of tokens", "tokens of a client", tokens, colours)
     for axes in panels:
         style_frame(axes)
         if not shown:
@@ -59,17 +62,17 @@ def draw_store(store: TokenStore, counts: Mapping[str, SplitCounts]) -> Figure:
 
 
 def _draw_clients(
-    axes: Axes, title: str, label: str, shown: Mapping[str, SplitCounts], colours: Mapping[str, str], field: int
+    axes: Axes, title: str, label: str, shown: Mapping[str, NDArray[np.int64]], colours: Mapping[str, str]
 ) -> None:
-    """Count clients in steps from one power of two to the next."""
+    """Count clients in steps from one power of two to the next, by a number of each client of a split."""
     _label(axes, title, f"{label}, each step twice as many", "clients")
     if not shown:
         return
-    most = max(int(split[field].max()) for split in shown.values())
+    most = max(int(numbers.max()) for numbers in shown.values())
     edges = 2 ** np.arange(most.bit_length() + 1)
     axes.set(xscale="log", yscale="log")
-    for name, split in shown.items():
-        heights = np.histogram(split[field], edges)[0]
+    for name, numbers in shown.items():
+        heights = np.histogram(numbers, edges)[0]
         # Nothing can stand on a logarithmic axis at 0; a step without clients reaches below it.
         axes.stairs(np.maximum(heights, 0.1), edges, baseline=0.1, color=colours[name], linewidth=LINE_WIDTH)
     axes.set_ylim(bottom=0.7)

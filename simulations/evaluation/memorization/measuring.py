@@ -14,6 +14,7 @@ from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.models.decoding import decoder_of
 from fedlm.models.precision import precision_scope
+from fedlm.simulations.data.store.token_store import refuse_item_sequences
 from fedlm.simulations.evaluation.memorization.exposure import canary_exposures
 from fedlm.simulations.evaluation.memorization.extraction import (
     APPROXIMATE,
@@ -75,6 +76,7 @@ def measure_memorization(
     """
     trained = open_model(run, data)
     decoder_of(trained.model)  # which refuses models that do not continue text
+    refuse_item_sequences(trained.store, "a measurement of memorisation")
     cache = cache or trained.store.path / "cache"
     candidates = Candidates(_units(trained, settings.split, cache), settings.seed)
     lengths = choose_lengths(

@@ -94,6 +94,12 @@ def test_options_that_do_not_fit_are_refused(folder, simulated, fedlm_here, opti
     assert message in done.stderr
 
 
+def test_what_would_take_items_for_texts_is_refused(folder, simulated, fedlm_here):
+    done = fedlm_here("memorization", "--checkpoint", simulated, cwd=folder)
+    assert done.returncode == 2
+    assert "has sequences of items, which a measurement of memorisation would take for texts" in done.stderr
+
+
 def test_items_are_described_and_sampled(folder, fedlm_here):
     described = fedlm_here("data", "describe", "items", cwd=folder)
     assert "one sequence of items a user" in described.stdout

@@ -344,6 +344,8 @@ def test_stores_of_items_are_described_and_exported(store, tmp_path):
     description = describe(store)
     assert description["item_sequences"]
     assert description["splits"]["train"]["examples_per_client"]["max"] == 1
+    longer = [len(items) > 10 for items in SEQUENCES.values() if len(items) >= 3]
+    assert description["splits"]["test"]["truncated_share_by_length"]["10"] == pytest.approx(np.mean(longer))
     export_store(store, "parquet", tmp_path / "items.parquet")
     rows = pq.read_table(tmp_path / "items.parquet").to_pylist()
     found = {row["client_id"]: row["text"].split(" ") for row in rows if row["split"] == "test"}
