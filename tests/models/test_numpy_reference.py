@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.rnn import lstm_ref
 
 from fedlm.models.cifg import CifgConfig, cifg, si_cifg
 from fedlm.models.gated_recurrence import GRU, LSTM, init_recurrent_layer, recurrent_layer
@@ -172,27 +171,3 @@ def test_gradients_of_gated_recurrences(cell, advance, length, unroll):
         layers = functools.partial(recurrent_layer, cell, unroll=unroll), unrolled(advance)
         found, expected = (gradients(layer)(params, x) for layer in layers)
         jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected)
-
-
-def test_the_lstm_is_that_of_jax():
-    """Whose weights are those of torch.nn.LSTM and cuDNN."""
-    rng, hidden = np.random.default_rng(1), 6
-    params = perturbed(init_recurrent_layer(LSTM, jax.random.key(0), 5, hidden))
-    x, zeros = rng.normal(size=(3, 4, 5)).astype(np.float32), jnp.zeros((1, 3, hidden))
-    forget = np.repeat([0.0, 1.0, 0.0, 0.0], hidden)
-    expected, *_ = lstm_ref(
-        x,
-        zeros,
-        zeros,
-        {0: params["input"]["kernel"].T},
-        {0: params["recurrent"]["kernel"].T},
-        {0: params["input"]["bias"]},
-        {0: forget},
-        seq_lengths=jnp.full(3, 4),
-        input_size=5,
-        hidden_size=hidden,
-        num_layers=1,
-        dropout=0.0,
-        bidirectional=False,
-    )
-    np.testing.assert_allclose(recurrent_layer(LSTM, params, x), expected, rtol=1e-5, atol=1e-6)
