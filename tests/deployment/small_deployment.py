@@ -24,6 +24,7 @@ from fedlm.fl_core.deployment.transport.grpc_server import GrpcServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.models.base import language_model
+from fedlm.models.dropout import with_dropout
 from fedlm.models.registry import ModelEntry, create_model
 
 MODEL = "tests.deployment.small_deployment:BIGRAM"
@@ -109,7 +110,7 @@ def store_of(folder, client):
 
 
 def task(settings, sampler=None):
-    model = create_model(settings.model, VOCABULARY)
+    model = with_dropout(create_model(settings.model, VOCABULARY), settings.training.dropout)
     return Task(settings, model, b'{"kind": "numbers"}', "numbers", sampler=sampler)
 
 

@@ -32,7 +32,7 @@ def register_clients(out):
 async def deploy(settings, sampler, out, folder, transport):
     server = small.Server(small.task(settings, sampler), out, transport=transport)
     algorithm = settings.training.algorithm.client_algorithm
-    limits = dataclasses.replace(small.IMPATIENT, algorithms=(algorithm,))
+    limits = dataclasses.replace(small.IMPATIENT, models=(settings.model,), algorithms=(algorithm,))
     async with asyncio.timeout(60), server:
         clients = [
             small.make_client(server.port, folder, one, transport=transport, limits=limits)
@@ -85,5 +85,12 @@ def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, co
 @pytest.mark.parametrize("name", [name for name in CLIENT_ALGORITHMS if name != "sgd"] + [OWN_ALGORITHM])
 def test_a_deployment_of_every_client_algorithm_equals_its_simulation(tmp_path, name):
     settings = small.deployment(**small.LINEAR, client_algorithm=name, upload_bits=32, rounds=2)
+    sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
+    compare(settings, sampler, tmp_path, "grpc", tolerance=1e-5)
+
+
+@pytest.mark.long
+def test_devices_drop_what_clients_of_the_simulation_drop(tmp_path):
+    settings = small.deployment(**small.LINEAR, model="gru4rec_tiny", dropout=0.4, upload_bits=32, rounds=1)
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
     compare(settings, sampler, tmp_path, "grpc", tolerance=1e-5)
