@@ -98,17 +98,16 @@ def relevance_of_run(
         raise ConfigurationError(
             f"{path}: was counted for another vocabulary than that of {data}; count again with `fedlm data relevance`"
         )
-    if found.origin.private is not None:
-        if found.training_data != training_data:
-            raise ConfigurationError(
-                f"{path}: was counted privately in another data set than {data}, so that what it spends does not add "
-                "up with what this run spends; count in this one"
-            )
-        if (data / BUDGET_FILE).exists():
-            raise ConfigurationError(
-                f"{path}: was counted privately, and the privacy budget of {data} knows nothing of that; give public "
-                "relevances"
-            )
+    if found.origin.private is not None and found.training_data != training_data:
+        raise ConfigurationError(
+            f"{path}: was counted privately in another data set than {data}, so that what it spends does not add up "
+            "with what this run spends; count in this one"
+        )
+    if found.origin.kind != "public" and (data / BUDGET_FILE).exists():
+        raise ConfigurationError(
+            f"{path}: was counted in training text, and the privacy budget of {data} knows nothing of that; give "
+            "public relevances"
+        )
     unit, length, packing = sequences
     counted = (found.unit, found.length, found.packing) if unit == "example" else found.unit
     if counted != (sequences if unit == "example" else unit):

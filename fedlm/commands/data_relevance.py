@@ -32,8 +32,9 @@ class RelevanceCommand:
     `fedlm simulate`, and in `fedlm pretrain --unit user`."""
     length: int = 128
     """Tokens that a model reads in a sequence."""
-    packing: Packing = "packed"
-    """packed: a client's texts are laid end to end and cut into sequences. none: each stored example is a sequence."""
+    packing: Packing | None = None
+    """packed: a client's texts are laid end to end and cut into sequences. none: each stored example is a sequence. As
+    `fedlm pretrain` does where it is not given: packed for texts, none for all else."""
     epsilon: float | None = None
     """Count with (this, delta)-differential privacy for each client."""
     delta: float | None = None

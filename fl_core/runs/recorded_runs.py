@@ -13,6 +13,7 @@ from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, TUNING_FIELD, settings_in
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
@@ -149,6 +150,8 @@ def _provisos(stated: dict[str, Any]) -> list[str]:
     vocabulary = stated[ORIGIN_FIELD]
     if vocabulary["kind"] == "public":
         provisos.append("assumed: public vocabulary")
+    if stated.get(RELEVANCE_FIELD, {}).get("kind") == "public":
+        provisos.append("assumed: public relevances of tokens")
     return provisos if vocabulary["covered"] else [*provisos, "VOCABULARY NOT COVERED"]
 
 

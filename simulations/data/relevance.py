@@ -26,7 +26,7 @@ def count_relevance(
     store: TokenStore,
     unit: Counted,
     length: int,
-    packing: Packing,
+    packing: Packing | None = None,
     private: PrivateRelevance | None = None,
     public: bool = False,
     observe: Callable[[int, int], None] = lambda done, clients: None,
@@ -38,7 +38,8 @@ def count_relevance(
       unit: `example`: every sequence is a unit. `client`: all of a client's sequences are one.
       length: tokens that a model reads in a sequence.
       packing: `none`: each stored example is a sequence, cut at the length. `packed`: each client's examples are laid
-        end to end and cut into sequences; training may lay those of several clients in one.
+        end to end and cut into sequences; training may lay those of several clients in one. None for what training
+        does where nothing is said.
       private: the noise of a private count; None for one without.
       public: whether the user says that the text is public.
       observe: called with the number of clients that are done, and that of all.
@@ -49,8 +50,11 @@ def count_relevance(
     """
     if length < 1:
         raise ConfigurationError(f"length is {length}, but must be at least 1")
-    if packing == "packed" and store.has_completions:
-        raise ConfigurationError(f"packing is packed, but {store.path} has prompts and completions; give none")
+    apart = store.has_completions or store.item_sequences
+    if packing == "packed" and apart:
+        what = "sequences of items" if store.item_sequences else "prompts and completions"
+        raise ConfigurationError(f"packing is packed, but {store.path} has {what}, which are never; give none")
+    packing = packing or ("none" if apart else "packed")
     if (store.path / BUDGET_FILE).exists():
         raise ConfigurationError(
             f"{store.path}: has a privacy budget, which knows nothing of counts; count public text with the same "

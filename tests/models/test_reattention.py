@@ -181,12 +181,30 @@ def test_noise_after_a_block_is_what_draws_say(corrected, least, most):
 
 
 def test_no_gradient_passes_through_the_variances():
-    """Whatever gradient there is by the key's matrix where attention is to one token alone would be by way of them."""
-    model, params = built(reattention_transformer, made_up_errors(VOCABULARY)), parameters()
-    tokens = jnp.array([[7]])
-    gradient = jax.jit(jax.grad(lambda params: jnp.sum(model.apply(params, tokens)[0, 0] ** 2)))(params)
-    assert not np.any(gradient["blocks"][0]["key"]["kernel"])
-    assert np.any(gradient["blocks"][0]["value"]["kernel"])
+    """Neither of what comes out of a block, nor of the keys, by which scores are corrected."""
+    block, x = parameters()["blocks"][0], jnp.float32(normal(0, 2, 5, SIZES["embedding"]))
+
+    def variances(block, x):
+        seen = []
+
+        def weights(scores, variance, mask):
+            seen.append(variance / jax.lax.stop_gradient(variance))
+            return softmax_attention_weights(scores - variance / 2, mask)
+
+        # Queries alone may have a gradient in what scores are corrected by.
+        block = block | {"query": jax.lax.stop_gradient(block["query"])}
+        rows = NoisyRows(x, jnp.full((2, 5), 0.1))
+        mask = jnp.tril(jnp.ones((5, 5), bool))
+        out = reattention_block(block, rows, SIZES["heads"], mask, 0.01, weights)[0]
+        by_keys = jnp.sum(jnp.diagonal(seen[0], axis1=2, axis2=3))
+        return jnp.sum(out.variance), by_keys
+
+    after, by_keys = (
+        jax.jit(jax.grad(lambda block, x, which=which: variances(block, x)[which], argnums=(0, 1)))(block, x)
+        for which in (0, 1)
+    )
+    assert not any(np.any(leaf) for leaf in jax.tree_util.tree_leaves(after))
+    assert not np.any(by_keys[0]["key"]["kernel"])
 
 
 @pytest.mark.parametrize(("build", "_"), TWINS, ids=NAMES)

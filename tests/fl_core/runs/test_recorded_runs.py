@@ -14,6 +14,7 @@ from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.runs.cleaning import removable, remove, whole_runs
 from fedlm.fl_core.runs.recorded_runs import find_runs, read_run
@@ -106,8 +107,10 @@ def test_privacy_is_stated_whole_or_not_at_all(tmp_path):
     assert private.privacy == f"{TERMS}; VOCABULARY NOT COVERED"
     elsewhere = Phase("simulate", "/a", 3, "digest", None, "disjoint", "it was trained without privacy")
     about = {"vocabulary_origin": VocabularyOrigin("public").as_json(), "ancestry": [elsewhere._asdict()]}
+    about |= {"relevance_origin": RelevanceOrigin("public", "count").as_json()}
     said = read_run(make_run(tmp_path / "said", private=True, about=about))
-    assert said.privacy == f"{TERMS}; assumed: first parameters of other people's text; assumed: public vocabulary"
+    assumed = ("first parameters of other people's text", "public vocabulary", "public relevances of tokens")
+    assert said.privacy == "; ".join([TERMS, *(f"assumed: {one}" for one in assumed)])
     best = read_run(make_run(tmp_path / "best", private=True, about={"tuning": {"runs": 9}}))
     assert best.privacy.startswith(f"{TERMS}; one of 9 private runs compared: choosing is not accounted")
     unknown = {"ancestry": [elsewhere._replace(people="same")._asdict()]}

@@ -211,8 +211,9 @@ def test_data_with_a_budget_are_not_counted(train, files, small_store, tmp_path)
     for options in ({}, {"private": plan_relevance(1.0, 1e-6, 20)}):
         with pytest.raises(ConfigurationError, match="privacy budget"):
             count_relevance(store, "example", LENGTH, "packed", **options)
-    with pytest.raises(ConfigurationError, match="knows nothing of that"):
-        train(tmp_path / "run", data=copy, relevance=files / "private")
+    for kind in ("private", "training"):
+        with pytest.raises(ConfigurationError, match="knows nothing of that"):
+            train(tmp_path / "run", data=copy, relevance=files / kind)
 
 
 @pytest.fixture(scope="module")
