@@ -29,7 +29,6 @@ from tests.simulations.data.recommendation.item_stores import (
     write_pairs,
 )
 
-VIDEO = Path(__file__).parents[5] / "shared/data/recommendation/Video.txt"
 SEQUENCES = made_up_sequences()
 
 
@@ -350,19 +349,3 @@ def test_stores_of_items_are_described_and_exported(store, tmp_path):
     rows = pq.read_table(tmp_path / "items.parquet").to_pylist()
     found = {row["client_id"]: row["text"].split(" ") for row in rows if row["split"] == "test"}
     assert found == read_sequences(store, "test")
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not VIDEO.exists(), reason="needs ../shared/data/recommendation/Video.txt")
-def test_amazon_games_have_their_published_size(tmp_path):
-    source = Interactions((VIDEO,), format="pairs")
-    summary = import_recommendation(source, tmp_path / "games", RecommendationSettings(min_interactions=1))
-    store = TokenStore.open(tmp_path / "games")
-    assert store.vocabulary_size - OOV_ID - 1 == 23_715
-    assert summary.header.splits["train"].clients == 31_013
-    lines = [line.split() for line in VIDEO.read_text().splitlines()]
-    sequences: dict[str, list[str]] = {}
-    for user, item in lines:
-        sequences.setdefault(user, []).append(item)
-    expected = {user: items for user, items in sequences.items() if len(items) >= 3}
-    assert read_sequences(store, "test") == expected
