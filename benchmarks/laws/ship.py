@@ -4,8 +4,6 @@ python -m benchmarks.laws.ship [--partial] [--out FILE]
 """
 
 import dataclasses
-import json
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +11,8 @@ from pathlib import Path
 import tyro
 
 from benchmarks.laws.small_grid import RESULTS
-from fedlm.fl_core.runs.run_folder import GRID_FILE
 from fedlm.simulations.laws.fitting_all import fit_laws, measurements_file, source_of, task_of
 from fedlm.simulations.laws.forms.registry import WHOLE_GRID
-from fedlm.simulations.laws.forms.rows import RUN, numbered
-from fedlm.simulations.laws.grid import AXES
 from fedlm.simulations.laws.laws_file import Laws, write_laws
 from fedlm.simulations.laws.measurements import read_measurements
 from fedlm.simulations.laws.shipped import ABOUT, SHIPPED_FILE
@@ -42,8 +37,8 @@ def main() -> int:
     options = tyro.cli(Options)
     path = measurements_file(RESULTS)
     measurements = read_measurements(path)
-    grid = json.loads((RESULTS / GRID_FILE).read_text(encoding="utf-8"))
-    trainings, cells = int(numbered(measurements, RUN).max()) + 1, math.prod(len(grid[axis]) for axis in AXES)
+    source = source_of(path, measurements, SETTINGS)
+    trainings, cells = source["trainings"], source["trainings_of_the_grid"]
     if trainings < cells and not options.partial:
         print(f"{path} has {trainings} of {cells} trainings; finish the grid, or give --partial", file=sys.stderr)
         return 1
@@ -51,8 +46,7 @@ def main() -> int:
     for name, why in left_out.items():
         print(f"left out, {name}: {why}", file=sys.stderr)
     about = describe(laws, trainings, cells)
-    source = source_of(path, measurements, SETTINGS) | {ABOUT: about}
-    write_laws(dataclasses.replace(laws, source=source, task=task_of(path)), options.out)
+    write_laws(dataclasses.replace(laws, source=source | {ABOUT: about}, task=task_of(path)), options.out)
     print(f"{about}\n{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     return 0
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Column, Table
@@ -12,8 +13,10 @@ from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.laws.fitting_all import fit_laws, measurements_file, source_of, task_of
 from fedlm.simulations.laws.forms.registry import FORMS, WHOLE_GRID
+from fedlm.simulations.laws.importing_runs import FEDERATED
 from fedlm.simulations.laws.laws_file import Laws, write_laws
 from fedlm.simulations.laws.measurements import read_measurements
+from fedlm.simulations.laws.plan import FLOPS
 from fedlm.simulations.laws.surface_settings import SurfaceSettings
 
 
@@ -53,8 +56,18 @@ def main(argv: list[str]) -> int:
     laws = replace(laws, source=source_of(path, measurements, command.surface), task=task_of(path))
     write_laws(laws, command.out)
     _print_laws(laws, left_out)
-    print(f"\nThe laws are in {command.out}. Next:\n\n  fedlm laws plan --laws {command.out} --help")
+    print(f"\nThe laws are in {command.out}. Next:\n\n  fedlm laws plan --laws {command.out} {_example(laws)}")
     return 0
+
+
+def _example(laws: Laws) -> str:
+    """Options of a plan that the laws are likely to reach: a middle size, a quarter of the steps, large batches."""
+    surface = laws.surface
+    if surface is None or laws.task.get("command") == FEDERATED or not len(surface.noise_batch_ratios):
+        return "--help"
+    size = float(np.median(surface.parameters))
+    compute = FLOPS * size * surface.length * surface.measured_steps / 4 * 16 * surface.batch_size
+    return f"--examples 1e6 --epsilon 8 --compute {compute:.0e}"
 
 
 def _print_laws(laws: Laws, left_out: dict[str, str]) -> None:
@@ -63,6 +76,9 @@ def _print_laws(laws: Laws, left_out: dict[str, str]) -> None:
     def say(text: str) -> None:
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
+    trainings, whole = laws.source["trainings"], laws.source["trainings_of_the_grid"]
+    if whole is not None and trainings < whole:
+        say(f"Of {whole} trainings of the grid {trainings} are measured; `fedlm laws run` goes on with the others.")
     if (surface := laws.surface) is not None:
         say(
             f"Surface ({surface.method}): {len(surface.models)} models of {surface.parameters[0]:,.0f} to "

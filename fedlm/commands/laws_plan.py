@@ -153,7 +153,7 @@ def main(argv: list[str]) -> int:
             )
         )
     else:
-        _print(chosen, plan, command.near)
+        _print(chosen, plan, command.near, laws.surface.measured_steps)
         if command.laws is None:
             print(f"by the laws that come with fedlm, of {laws.source.get(ABOUT, 'a grid that they do not name')}")
     if command.write_config is not None:
@@ -214,7 +214,7 @@ def _counted(data: Path, length: int, laws: "Laws") -> tuple[int, int]:
     return open_units(store, "train", length, "example", packing, 1, 0, data / "cache").count, store.vocabulary_size
 
 
-def _print(chosen: "ChosenTraining", plan: "Plan", near: float) -> None:
+def _print(chosen: "ChosenTraining", plan: "Plan", near: float, measured_steps: float) -> None:
     values = {
         "parameters": f"{chosen.parameters:,}{_name(chosen.model)}",
         "batch_size": f"{chosen.batch_size:,}",
@@ -223,12 +223,15 @@ def _print(chosen: "ChosenTraining", plan: "Plan", near: float) -> None:
         "loss": f"{chosen.loss:.4f}",
     }
     passes = chosen.batch_size * chosen.steps / chosen.examples
+    measured = plan.saturating_steps <= measured_steps
+    saturating = f", by extrapolation: the best training of that takes {plan.saturating_steps:,.0f} steps"
     lines = [
         f"noise multiplier {chosen.noise_multiplier:.6g}, learning rate {chosen.learning_rate:.4g}, "
         f"{chosen.compute:.3g} operations, {passes:.3g} passes over {chosen.examples:,} examples",
         _predicted(chosen.loss, chosen.band),
         *(f"twice the {part}: {_loss(loss)}" for part, loss in plan.doubled.items()),
-        f"more compute than {plan.saturating_compute:.3g} operations buys less than {near:.0%} of the loss",
+        f"more compute than {plan.saturating_compute:.3g} operations buys less than {near:.0%} of the loss"
+        f"{'' if measured else saturating}",
         *chosen.notes,
         _promise(chosen.guarantee),
     ]

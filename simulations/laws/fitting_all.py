@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.forms.fitting import fit_form
 from fedlm.simulations.laws.forms.form import Form
 from fedlm.simulations.laws.forms.registry import FORMS
-from fedlm.simulations.laws.forms.rows import final
+from fedlm.simulations.laws.forms.rows import RUN, final, numbered
+from fedlm.simulations.laws.grid import AXES
 from fedlm.simulations.laws.held_out import Predict, held_out_errors
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.measured_grid import of_batch_size
@@ -108,8 +110,16 @@ def source_of(path: Path, measurements: Measurements, settings: SurfaceSettings)
         "measurements": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "blocks": len(measurements),
+        "trainings": int(numbered(measurements, RUN).max(initial=-1)) + 1,
+        "trainings_of_the_grid": _trainings_of_grid(path),
         "settings": dataclasses.asdict(settings),
     }
+
+
+def _trainings_of_grid(path: Path) -> int | None:
+    """Count the trainings of the grid whose settings lie beside its measurements; None where there are none."""
+    grid = _grid_settings(path)
+    return None if any(axis not in grid for axis in AXES) else math.prod(len(grid[axis]) for axis in AXES)
 
 
 def task_of(path: Path) -> dict[str, Any]:
@@ -117,8 +127,11 @@ def task_of(path: Path) -> dict[str, Any]:
     a machine; empty where there are none."""
     if (task := read_task(path)) is not None:
         return task
+    return {name: value for name, value in _grid_settings(path).items() if name not in _OF_A_MACHINE}
+
+
+def _grid_settings(path: Path) -> dict[str, Any]:
     try:
-        settings = json.loads((path.parent / GRID_FILE).read_text(encoding="utf-8"))
+        return json.loads((path.parent / GRID_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {name: value for name, value in settings.items() if name not in _OF_A_MACHINE}

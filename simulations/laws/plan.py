@@ -104,6 +104,12 @@ class Planner:
             return math.nan
         return float(computes[np.flatnonzero(losses <= (1 + near) * np.nanmin(losses))[0]])
 
+    def best_steps(self, budget: Budget) -> float:
+        """Return the steps of the best training; NaN where none is within the measured grid."""
+        found = self.configurations(budget)
+        best = found.best()
+        return math.nan if best is None else float(found.steps[best])
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -117,6 +123,7 @@ class Plan:
       considered: configurations within the grid.
       doubled: the best loss when a part of the budget is doubled, by name.
       saturating_compute: beyond which compute buys next to nothing.
+      saturating_steps: of the best training of that compute.
     """
 
     budget: Budget
@@ -126,6 +133,7 @@ class Plan:
     considered: int
     doubled: dict[str, float]
     saturating_compute: float
+    saturating_steps: float
 
 
 def make_plan(planner: Planner, budget: Budget, near: float = NEAR) -> Plan:
@@ -141,6 +149,7 @@ def make_plan(planner: Planner, budget: Budget, near: float = NEAR) -> Plan:
     best = found.best()
     if best is None:
         raise ConfigurationError(_outside(planner, budget, found))
+    saturating = planner.saturating_compute(budget, near)
     return Plan(
         budget=budget,
         length=planner.length,
@@ -148,7 +157,8 @@ def make_plan(planner: Planner, budget: Budget, near: float = NEAR) -> Plan:
         near=found.ranges(found.near_best(near)),
         considered=int(found.known.sum()),
         doubled=doubled(planner.configurations, budget),
-        saturating_compute=planner.saturating_compute(budget, near),
+        saturating_compute=saturating,
+        saturating_steps=planner.best_steps(budget._replace(compute=saturating)),
     )
 
 
