@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import RectBivariateSpline
+from threadpoolctl import threadpool_limits
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.delta import check_delta
@@ -105,7 +106,8 @@ def make_noise_table(
         for passes, at in ((most_passes, low), (_least_passes(delta), high))
     )
     excesses = _axis(*(float(end) for end in ends))
-    values = np.array([_row(excesses, math.exp(time), epsilon, delta, most_passes) for time in times])
+    with threadpool_limits(1, "blas"):  # products so small that threads only wait for each other
+        values = np.array([_row(excesses, math.exp(time), epsilon, delta, most_passes) for time in times])
     spline = RectBivariateSpline(times, excesses, values)
     return NoiseTable(epsilon, delta, batches, spline, (math.exp(low), math.exp(high)), most_passes)
 
