@@ -67,7 +67,9 @@ def helps():
     yield from (
         [command] for command in COMMANDS if command not in ("data", "keys", "account", "runs", "model", "laws")
     )
-    yield from (["data", *words] for words in (["describe"], ["sample"], ["export"], ["import", "jsonl"]))
+    yield from (
+        ["data", *words] for words in (["describe"], ["sample"], ["relevance"], ["export"], ["import", "jsonl"])
+    )
     yield from (["account", kind] for kind in KINDS)
     yield from (["keys", action] for action in ("ca", "token", "enrol"))
     yield from (["model", action] for action in ("import", "export"))

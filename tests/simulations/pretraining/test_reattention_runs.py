@@ -11,19 +11,23 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, read_errors
+from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, read_errors, refuse_reattention
 from fedlm.fl_core.runs.data_budget import DataBudget
 from fedlm.fl_core.runs.publishing import publish
-from fedlm.models.registry import create_model
+from fedlm.models.reattention import ReattentionConfig, reattention_transformer
+from fedlm.models.registry import ModelEntry, create_model
 from fedlm.simulations.data.relevance import count_relevance
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.evaluation.trained_models import open_model
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.experiments.own_parts import OwnParts
+from fedlm.simulations.experiments.preparation import prepare
 from fedlm.simulations.pretraining.preparing import prepare_pretraining
 from fedlm.simulations.pretraining.run import run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
+from fedlm.simulations.weights.exporting import export_model
 from tests.models.small_models import random_batch
 
 LENGTH = 6
@@ -177,6 +181,21 @@ def test_what_does_not_fit_is_refused(train, files, tmp_path, changes, found):
     with pytest.raises(ConfigurationError, match=found):
         train(tmp_path / "run", **changes)
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_where_nothing_gives_the_constants_the_models_are_refused(trained, settings_of, files, simulation, tmp_path):
+    for name in ("reattention_transformer_tiny", "dpformer_tiny"):
+        with pytest.raises(ConfigurationError, match="take the model without re-attention"):
+            refuse_reattention(name)
+    refuse_reattention("transformer_tiny")
+    with pytest.raises(ConfigurationError, match="no other program's form has a place"):
+        export_model(trained[1], tmp_path / "exported", "safetensors")
+    adapters = settings_of(relevance=files / "private", init_from=trained[1], lora_rank=2)
+    with pytest.raises(ConfigurationError, match="models that are trained whole"):
+        prepare_pretraining(adapters)
+    entry = ModelEntry(reattention_transformer, ReattentionConfig(layers=1, heads=2, embedding=8, mlp=12))
+    with pytest.raises(ConfigurationError, match="must be given by its name"):
+        prepare(compose(Experiment, **simulation), OwnParts(model=entry))
 
 
 def test_without_noise_it_is_trained_plainly(train, tmp_path):
