@@ -48,7 +48,7 @@ class TrainingSettings:
     google-research/federated; FedJAX fills that one up too). Else each epoch ends with its own partly filled batch."""
 
     dropout: float = 0.0
-    """Share of activations that clients drop in training, of models that have dropout: sasrec, gru4rec, lstm4rec."""
+    """Share of activations that clients drop in training, of recommenders: sasrec, dpformer, gru4rec, lstm4rec."""
 
     algorithm: ClientAlgorithmSettings = field(default_factory=ClientAlgorithmSettings)
 

@@ -66,6 +66,6 @@ def with_dropout(model: Model, rate: float) -> Model:
     if model.dropping is None:
         raise ConfigurationError(
             f"dropout is {rate}, but the model {model.name!r} has none; leave it out, or take one that has: sasrec, "
-            "gru4rec or lstm4rec"
+            "dpformer, gru4rec or lstm4rec"
         )
     return model.dropping(rate)

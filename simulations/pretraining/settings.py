@@ -132,7 +132,7 @@ class _Optimization:
     weight_decay: float = 0.01
     """Of adamw."""
     dropout: float = 0.0
-    """Share of activations that is dropped in training, of models that have dropout: sasrec, gru4rec, lstm4rec."""
+    """Share of activations that is dropped in training, of recommenders: sasrec, dpformer, gru4rec, lstm4rec."""
 
 
 @dataclass(frozen=True, kw_only=True)
