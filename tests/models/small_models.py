@@ -148,4 +148,6 @@ def _distinct():
 
 
 SMALL_MODELS = _distinct()
+# Those with re-attention are trained whole.
+ADAPTABLE = {name: small for name, small in SMALL_MODELS.items() if not hasattr(small.config, "parameter_errors")}
 EVERY_PART_OF_GEMMA = SmallModel("gemma", gemma, EVERY_PART)

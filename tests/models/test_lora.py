@@ -14,7 +14,7 @@ from fedlm.models.lora import LORA_A, LORA_B, LoraConfig, lora_model, merge
 from fedlm.models.parameter_uses import record_uses
 from fedlm.models.precision import precision_scope, with_precision
 from fedlm.models.registry import create_model
-from tests.models.small_models import EVERY_PART_OF_GEMMA, SMALL_MODELS, perturbed, random_batch
+from tests.models.small_models import ADAPTABLE, EVERY_PART_OF_GEMMA, SMALL_MODELS, perturbed, random_batch
 
 leaves = jax.tree_util.tree_leaves
 CONFIG = LoraConfig(rank=2, alpha=3.0)
@@ -32,7 +32,7 @@ def on_device(small):
 
 @pytest.fixture(
     params=[
-        *(pytest.param(small, id=name) for name, small in SMALL_MODELS.items()),
+        *(pytest.param(small, id=name) for name, small in ADAPTABLE.items()),
         pytest.param(EVERY_PART_OF_GEMMA, marks=pytest.mark.long, id="gemma"),
     ]
 )

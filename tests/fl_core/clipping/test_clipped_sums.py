@@ -17,12 +17,11 @@ from fedlm.models.layers import embed, init_embedding, logits_from_table
 from fedlm.models.lora import LoraConfig, lora_model
 from fedlm.models.precision import precision_scope, with_precision
 from tests.fl_core.clipping.small_layers import every_use, random_units
-from tests.models.small_models import EVERY_PART_OF_GEMMA, SMALL_MODELS, perturbed, random_batch
+from tests.models.small_models import ADAPTABLE, EVERY_PART_OF_GEMMA, SMALL_MODELS, perturbed, random_batch
 
 FAST = ("ghost", "bookkeeping")
 VOCABULARY, WIDTH = 11, 4
 EVERY_MODEL = SMALL_MODELS | {"gemma": EVERY_PART_OF_GEMMA}
-ADAPTABLE = [name for name, small in EVERY_MODEL.items() if not hasattr(small.config, "parameter_errors")]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 4))
@@ -81,7 +80,8 @@ def test_equals_vmap_for_every_model(small):
 
 
 @pytest.mark.parametrize(
-    ("name", "dropout"), [*((name, 0.0) for name in ADAPTABLE), ("cifg_tiny", 0.3), ("transformer_tiny", 0.3)]
+    ("name", "dropout"),
+    [*((name, 0.0) for name in (*ADAPTABLE, "gemma")), ("cifg_tiny", 0.3), ("transformer_tiny", 0.3)],
 )
 def test_equals_vmap_for_adapters_of_every_model(name, dropout):
     small = EVERY_MODEL[name]
