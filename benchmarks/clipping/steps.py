@@ -86,12 +86,22 @@ def compile_step(model: Model, params: Params, batch: WeightedBatch, setting: Se
     params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
     batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(LANES)))
     compiled = jax.jit(step_over(mesh, model, setting)).lower(params, batch).compile()
-    used = compiled.memory_analysis()
-    return CompiledStep(
-        setting,
-        lambda: jax.block_until_ready(compiled(params, batch)),
-        used.argument_size_in_bytes + used.output_size_in_bytes + used.temp_size_in_bytes,
-    )
+    return CompiledStep(setting, lambda: jax.block_until_ready(compiled(params, batch)), _planned(compiled))
+
+
+def compiled_memory(model: Model, examples: int, length: int, setting: Setting) -> int:
+    """Say how many bytes the compiler plans for a step on one device over a batch of a causal model, which is not
+    computed."""
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    tokens = jax.ShapeDtypeStruct((examples, length + 1), jnp.int32)
+    batch = Batch(tokens, jax.ShapeDtypeStruct((examples,), jnp.float32))  # type: ignore[arg-type]
+    mesh = Mesh(np.array(jax.local_devices()[:1]), LANES)
+    return _planned(jax.jit(step_over(mesh, model, setting)).lower(params, batch).compile())
+
+
+def _planned(compiled: jax.stages.Compiled) -> int:
+    used: Any = compiled.memory_analysis()
+    return used.argument_size_in_bytes + used.output_size_in_bytes + used.temp_size_in_bytes
 
 
 def step_over(mesh: Mesh, model: Model, setting: Setting) -> Callable[[Params, WeightedBatch], Params]:

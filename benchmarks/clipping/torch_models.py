@@ -1,5 +1,6 @@
 """The benchmark's models in PyTorch that the simulation's benchmark does not have, and untied ones for Opacus."""
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -17,7 +18,7 @@ def create(name: str, params: Tree) -> LanguageModel:
     """Build a model by the name that fedlm has for it.
 
     Args:
-      name: of a CIFG, an SI-CIFG, a Transformer, an SI-Transformer or a BERT.
+      name: of a CIFG, an SI-CIFG, a Transformer, an SI-Transformer, a BERT or a tied SASRec with one head.
       params: its parameters, as fedlm has them.
 
     Returns:
@@ -25,6 +26,8 @@ def create(name: str, params: Tree) -> LanguageModel:
     """
     if name.startswith("bert"):
         return BertModel(params)
+    if name.startswith("sasrec"):
+        return SasRecModel(params)
     if "cifg" in name:
         return SiCifgModel(params) if name.startswith("si_") else CifgModel(params)
     heads = HEADS[name.removeprefix("si_")]
@@ -69,6 +72,41 @@ class SiTransformerModel(TransformerModel):
         """Weight values by the positive scores of what came before."""
         scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).relu().tril()
         return _over(scores, scores.sum(-1, keepdim=True)) @ v
+
+
+class SasRecModel(LanguageModel):
+    """Pre-layer-norm blocks with learned positions, one head, no attention output and no output bias."""
+
+    def __init__(self, params: Tree):
+        super().__init__(params | {"output_bias": np.zeros(len(params["embedding"]["table"]), np.float32)})
+        self.output_bias.requires_grad_(False)
+        self.positions = nn.Embedding.from_pretrained(torch.tensor(params["positions"]["table"]), freeze=False)
+        self.blocks = nn.ModuleList(_SasRecBlock(block) for block in params["blocks"])
+        self.final_norm = torch_models.layer_norm(params["final_norm"])
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        """See `LanguageModel`."""
+        # Opacus takes apart what it is given as if it were contiguous.
+        positions = torch.arange(x.shape[1]).expand(x.shape[:2]).contiguous()
+        x = x + self.positions(positions) * self.scale
+        for block in self.blocks:
+            x = block(x)
+        return self.final_norm(x)
+
+
+class _SasRecBlock(nn.Module):
+    def __init__(self, params: Tree):
+        super().__init__()
+        names = ("query", "key", "value", "mlp_input", "mlp_output")
+        self.layers = nn.ModuleDict({name: torch_models.linear(params[name]) for name in names})
+        self.attention_norm = torch_models.layer_norm(params["attention_norm"])
+        self.mlp_norm = torch_models.layer_norm(params["mlp_norm"])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normalised = self.attention_norm(x)
+        q, k, v = (self.layers[name](normalised)[:, None] for name in ("query", "key", "value"))
+        x = x + functional.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0]
+        return x + self.layers["mlp_output"](functional.relu(self.layers["mlp_input"](self.mlp_norm(x))))
 
 
 class BertModel(LanguageModel):

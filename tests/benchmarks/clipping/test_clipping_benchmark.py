@@ -4,9 +4,11 @@ import sys
 import jax
 import pytest
 
-from benchmarks.clipping import against_peers
+from benchmarks.clipping import against_peers, recommenders
 from benchmarks.clipping.measurement import Candidate, Started, finalists, memory_limit, summarize, sweep
+from benchmarks.clipping.steps import Setting, compile_step, compiled_memory, draw_batch
 from benchmarks.machine import measured_before
+from fedlm.models.registry import create_model
 
 
 def candidate(kind, microbatch, seconds, devices=1, **facts):
@@ -86,3 +88,21 @@ def test_the_command_measures_and_draws(monkeypatch, tmp_path):
     assert case["over_plain"]["bookkeeping"]["median"] > 0
     assert case["memory_over_plain"]["bookkeeping"]["same_setting"] > 1
     assert (tmp_path / "against_peers.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("bytes_of_an_example", [50, 1000, 10_000, 10**6])
+def test_the_greatest_batch_fits_and_little_more_does_not(monkeypatch, bytes_of_an_example):
+    monkeypatch.setattr(recommenders, "compiled_memory", lambda model, examples, *_: examples * bytes_of_an_example)
+    found = recommenders.greatest_batch(recommenders.SHAPES[0], "plain", memory=10**7)
+    exact = 10**7 // bytes_of_an_example
+    assert found <= exact
+    if exact < recommenders.SMALLEST:
+        assert found == 0
+    else:
+        assert found >= min(exact / recommenders.NEAR - recommenders.SMALLEST, recommenders.LARGEST / 2)
+
+
+def test_a_step_that_is_not_computed_is_planned_as_one_that_is():
+    model, setting = create_model("transformer_tiny", 50), Setting("bookkeeping", 4, 1)
+    computed = compile_step(model, model.init(jax.random.key(0)), draw_batch(model, 4, 6), setting)
+    assert compiled_memory(model, 4, 6, setting) == computed.memory_bytes
