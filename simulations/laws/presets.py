@@ -16,7 +16,6 @@ _SMALL: dict[str, Any] = {
     "length": 32,
     "warmup_steps": 32,
     "block_steps": 32,
-    "microbatch_size": 32,
 }
 
 _MCKENNA: dict[str, Any] = {

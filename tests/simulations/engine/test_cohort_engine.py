@@ -207,7 +207,7 @@ def test_no_array_of_the_program_has_an_axis_of_clients():
     data = ragged_data((4,) * 400)
     engine = CohortEngine(ClientWork(MODEL, TRAINING, make_compressor("uniform8"), AggregationRules()), data, LENGTH)
     shapes = {
-        tuple(leaf.shape for leaf in chunk)
+        tuple(leaf.shape for leaf in jax.tree_util.tree_leaves(chunk))
         for cohort in (2, 400)
         for chunk in lane_chunks(data, plan_of(range(cohort)), TRAINING, engine._shape)
     }

@@ -17,4 +17,4 @@ def test_the_number_of_bands_is_searched_for_once(small_store, tmp_path, monkeyp
     PrivacyLedger(tmp_path / "privacy" / "ledger.jsonl").begin(begun.plan, begun.delta, "commitment", {})
     monkeypatch.setattr(private_steps, "best_bands", lambda *_: pytest.fail("searched for again"))
     goes_on = prepare_pretraining(settings, tmp_path)
-    assert begun.plan == goes_on.plan == goes_on.going_on(begun.plan, (), begun.vocabulary_origin).plan
+    assert begun.plan == goes_on.plan == goes_on.going_on(begun.plan, (), begun.vocabulary_origin, None).plan
