@@ -14,14 +14,15 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from fedlm.models.base import Decoder, Model, Params
+from fedlm.models.base import Model, Params
 from fedlm.models.dropout import Drop, drop_nothing
-from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
+from fedlm.models.key_value_cache import KeyValueCache
 from fedlm.models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.transformer import (
     TransformerConfig,
     attended,
+    cached_decoder,
     laid_out,
     queries_keys_values,
     softmax_attention_weights,
@@ -114,22 +115,6 @@ def recommender_of_blocks(
         x, _ = apply_blocks(params, tokens, places, causal, None, drop)
         return layer_norm(params["final_norm"], x)
 
-    def begin(params: Params, rows: int, length: int) -> KeyValueCache:
-        dtype = params["embedding"]["table"].dtype
-        return empty_cache(config.layers, rows, length, config.heads, cached_size, dtype)
-
-    def read(
-        params: Params, cache: KeyValueCache, tokens: jax.Array, counts: jax.Array
-    ) -> tuple[jax.Array, KeyValueCache | None]:
-        cache, places = cache.reading(tokens.shape[1], counts)
-        # Padding may have places beyond the table.
-        positions = jnp.minimum(places, config.max_length - 1)
-        x, read_cache = apply_blocks(params, tokens, positions, cache.visible(places)[:, None], cache)
-        return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
-
-    def prepare(params: Params) -> Params:
-        return params | {"blocks": [lay_out(block) for block in params["blocks"]]}
-
     def head(params: Params) -> tuple[Params, None]:
         return params["embedding" if config.tied else "output"], None
 
@@ -140,7 +125,7 @@ def recommender_of_blocks(
         features,
         head,
         special_tokens=config.special_tokens,
-        decoder=Decoder(begin, read, prepare, config.max_length),
+        decoder=cached_decoder(config, apply_blocks, cached_size, lay_out, config.max_length),
         dropped_features=features,
     )
 

@@ -159,20 +159,6 @@ def decoder_of_blocks(
         x, _ = apply_blocks(params, tokens, jnp.arange(tokens.shape[1]), causal, None)
         return layer_norm(params["final_norm"], x)
 
-    def begin(params: Params, rows: int, length: int) -> KeyValueCache:
-        dtype = params["embedding"]["table"].dtype
-        return empty_cache(config.layers, rows, length, config.heads, cached_size, dtype)
-
-    def read(
-        params: Params, cache: KeyValueCache, tokens: jax.Array, counts: jax.Array
-    ) -> tuple[jax.Array, KeyValueCache | None]:
-        cache, places = cache.reading(tokens.shape[1], counts)
-        x, read_cache = apply_blocks(params, tokens, places, cache.visible(places)[:, None], cache)
-        return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
-
-    def prepare(params: Params) -> Params:
-        return params | {"blocks": [lay_out(block) for block in params["blocks"]]}
-
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding"], params["output_bias"]
 
@@ -183,8 +169,44 @@ def decoder_of_blocks(
         features,
         head,
         special_tokens=config.special_tokens,
-        decoder=Decoder(begin, read, prepare),
+        decoder=cached_decoder(config, apply_blocks, cached_size, lay_out),
     )
+
+
+def cached_decoder(
+    config: TransformerConfig,
+    apply_blocks: ApplyBlocks,
+    cached_size: int,
+    lay_out: Callable[[Params], Params],
+    max_length: int | None = None,
+) -> Decoder:
+    """Make the decoder of blocks whose keys and values are kept, and after which comes a layer norm.
+
+    Args:
+      config: see `decoder_of_blocks`, as for the next three.
+      apply_blocks: what the blocks compute.
+      cached_size: numbers that the cache keeps of a key.
+      lay_out: makes a block's parameters ready.
+      max_length: most tokens of a row, where positions end; None where they do not.
+    """
+
+    def begin(params: Params, rows: int, length: int) -> KeyValueCache:
+        dtype = params["embedding"]["table"].dtype
+        return empty_cache(config.layers, rows, length, config.heads, cached_size, dtype)
+
+    def read(
+        params: Params, cache: KeyValueCache, tokens: jax.Array, counts: jax.Array
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        cache, places = cache.reading(tokens.shape[1], counts)
+        # Padding may have places beyond the last position.
+        positions = places if max_length is None else jnp.minimum(places, max_length - 1)
+        x, read_cache = apply_blocks(params, tokens, positions, cache.visible(places)[:, None], cache)
+        return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
+
+    def prepare(params: Params) -> Params:
+        return params | {"blocks": [lay_out(block) for block in params["blocks"]]}
+
+    return Decoder(begin, read, prepare, max_length)
 
 
 def embedded_tokens(params: Params, tokens: jax.Array, places: jax.Array) -> jax.Array:

@@ -26,19 +26,23 @@ from fedlm.simulations.data.sources.registry import SOURCES, describe_source
 def main(argv: list[str]) -> int:
     """Run `fedlm data import`."""
     choices: dict[str, tuple[str, Callable[[list[str]], int]]]
-    choices = {name: (describe_source(source), partial(_import_from, name)) for name, source in SOURCES.items()}
-    choices[RECOMMENDATION] = (describe_source(Interactions), _import_interactions)
+    choices = {
+        name: (describe_source(source), partial(_import_from, name, source, ImportSettings, partial(import_text, name)))
+        for name, source in SOURCES.items()
+    }
+    read = partial(_import_from, RECOMMENDATION, Interactions, RecommendationSettings, import_recommendation)
+    choices[RECOMMENDATION] = (describe_source(Interactions), read)
     return run_choice(argv, "fedlm data import", "source", _PURPOSE, choices, _EXAMPLES)
 
 
-def _import_from(name: str, argv: list[str]) -> int:
-    source_type = SOURCES[name]
-
+def _import_from(
+    name: str, source_type: type, settings_type: type, make_store: Callable[..., ImportSummary], argv: list[str]
+) -> int:
     @dataclass(frozen=True)
     class Command:
         source: source_type  # type: ignore[valid-type]
         """What is read."""
-        settings: ImportSettings
+        settings: settings_type  # type: ignore[valid-type]
         """What is made of it."""
         out: Path
         """Folder of the store to make."""
@@ -50,31 +54,7 @@ def _import_from(name: str, argv: list[str]) -> int:
     Command.__doc__ = inspect.getdoc(source_type)
     command = read_options(Command, argv, f"fedlm data import {name}")
     with ImportProgress(Console(stderr=True)) as progress:
-        summary = import_text(
-            name, command.source, command.out, command.settings, command.overwrite, command.workers, progress.update
-        )
-    _print_summary(summary, command.out)
-    return 0
-
-
-def _import_interactions(argv: list[str]) -> int:
-    @dataclass(frozen=True)
-    class Command:
-        source: Interactions
-        """What is read."""
-        settings: RecommendationSettings
-        """What is made of it."""
-        out: Path
-        """Folder of the store to make."""
-        overwrite: bool = False
-        """Replace a token store that is already at --out."""
-        workers: int | None = None
-        """Processes that read; one for each CPU core where it is not given."""
-
-    Command.__doc__ = inspect.getdoc(Interactions)
-    command = read_options(Command, argv, f"fedlm data import {RECOMMENDATION}")
-    with ImportProgress(Console(stderr=True)) as progress:
-        summary = import_recommendation(
+        summary = make_store(
             command.source, command.out, command.settings, command.overwrite, command.workers, progress.update
         )
     _print_summary(summary, command.out)
