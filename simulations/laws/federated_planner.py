@@ -17,6 +17,8 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import sensitivity_squared
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.noise_search import gaussian_noise
+from fedlm.fl_core.privacy.noise_table import LEAST_EPSILON, make_noise_table
 from fedlm.fl_core.privacy.participation import BoundedParticipation, Participation
 from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler, PoissonSampler, ShuffledEpochSampler
@@ -26,8 +28,6 @@ from fedlm.simulations.laws.configurations import Configurations, doubled, sizes
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 from fedlm.simulations.laws.importing_runs import OF_MECHANISMS
 from fedlm.simulations.laws.laws_file import Laws
-from fedlm.simulations.laws.noise_search import gaussian_noise
-from fedlm.simulations.laws.noise_table import LEAST_EPSILON, make_noise_table
 from fedlm.simulations.laws.surface import LossSurface
 
 _COHORTS = {"gaussian": 101, "tree": 51, "tree_honaker": 51}

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.noise_table import Batches, NoiseTable, make_noise_table
 from fedlm.simulations.laws.configurations import INSIDE, NEAR, Configurations, doubled, sizes_between
-from fedlm.simulations.laws.noise_table import Batches, NoiseTable, make_noise_table
 from fedlm.simulations.laws.surface import LossSurface
 
 FLOPS = 6.0

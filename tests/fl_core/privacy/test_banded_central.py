@@ -15,7 +15,7 @@ from fedlm.fl_core.privacy.accounting import account, events_of
 from fedlm.fl_core.privacy.band_choice import best_bands, prefix_error
 from fedlm.fl_core.privacy.central_plan import central_plan, most_bands
 from fedlm.fl_core.privacy.composition import delta_above
-from fedlm.fl_core.privacy.many_calibrations import many_noise_multipliers
+from fedlm.fl_core.privacy.noise_search import Training, least_noise
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 
@@ -162,7 +162,7 @@ def test_banded_noise_beats_independent_noise_at_equal_epsilon():
     """Ten epochs at epsilon 4: a third less error, as the paper's figures have it."""
 
     def calibrated(bands):
-        noise = float(many_noise_multipliers(100 * bands / 10_000, -(-1000 // bands), 4.0, 1e-5))
+        noise = 1.01 * least_noise(Training(100 * bands / 10_000, -(-1000 // bands), 4.0, 1e-5))
         return central_plan(10_000, 100, 1000, noise, bands=bands)
 
     chosen, fresh = best_bands(calibrated, 32), calibrated(1)

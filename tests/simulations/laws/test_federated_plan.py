@@ -13,12 +13,12 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import calibrate
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.noise_table import TABLE_ERROR
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.laws.federated_plan import plan_federated
 from fedlm.simulations.laws.federated_planner import FederatedBudget, FederatedPlanner
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 from fedlm.simulations.laws.laws_file import Laws, write_laws
-from fedlm.simulations.laws.noise_table import TABLE_ERROR
 from tests.simulations.laws.recorded_runs import recorded_run
 from tests.simulations.laws.synthetic_laws import surface_of
 

@@ -8,12 +8,12 @@ import pytest
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import account, calibrate
 from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.noise_table import TABLE_ERROR
 from fedlm.models.base import parameter_count
 from fedlm.models.model_files import read_description
 from fedlm.simulations.laws.architectures import nearest_architecture
 from fedlm.simulations.laws.chosen_training import choose_training
 from fedlm.simulations.laws.laws_file import Laws
-from fedlm.simulations.laws.noise_table import TABLE_ERROR
 from fedlm.simulations.laws.plan import Budget, Planner, make_plan
 from tests.simulations.laws.synthetic_laws import surface_of, true_loss
 

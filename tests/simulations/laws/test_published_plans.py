@@ -6,9 +6,9 @@ import pytest
 
 from fedlm.fl_core.privacy.accounting import account
 from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.noise_search import Training, least_noise
 from fedlm.models.base import parameter_count
 from fedlm.models.registry import create_model
-from fedlm.simulations.laws.noise_search import Training, least_noise
 
 TABLE_2 = {  # (N, epsilon): compute, loss, parameters, steps, batch size, tokens per parameter
     (1e5, 1): (1.3e16, 7.28, 4.6e6, 1.8e3, 5.1e2, 1.0e2),
@@ -45,7 +45,7 @@ def test_table_2_is_consistent_with_itself(budget):
 
 def ratio_of(budget):
     """The noise-batch ratio of a row: the lower of Poisson batches and batches in order, as the paper says."""
-    from fedlm.simulations.laws.noise_search import gaussian_noise
+    from fedlm.fl_core.privacy.noise_search import gaussian_noise
 
     _, _, _, steps, batch_size, _ = TABLE_2[budget]
     examples, epsilon = budget

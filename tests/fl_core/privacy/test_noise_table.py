@@ -9,8 +9,8 @@ from dp_accounting import pld
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.composition import GaussianEvent, epsilon_bounds
-from fedlm.simulations.laws.noise_search import LEAST_NOISE, Training, gaussian_noise, least_noise
-from fedlm.simulations.laws.noise_table import TABLE_ERROR, make_noise_table
+from fedlm.fl_core.privacy.noise_search import LEAST_NOISE, Training, gaussian_noise, least_noise
+from fedlm.fl_core.privacy.noise_table import TABLE_ERROR, make_noise_table
 
 
 def random_trainings(seed, count):

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.delta import check_delta
-from fedlm.simulations.laws.noise_search import Training, gaussian_noise, least_noise
+from fedlm.fl_core.privacy.noise_search import Training, gaussian_noise, least_noise
 
 Batches = Literal["poisson", "lower"]
 """How batches are drawn: as fedlm trains, or whichever of Poisson batches and ones in a fixed order needs less noise,
