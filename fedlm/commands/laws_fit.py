@@ -37,7 +37,7 @@ class FitCommand:
     out: Path
     """File of laws to write, JSON."""
     forms: tuple[str, ...] = WHOLE_GRID
-    """Parametric laws to fit; those that the measurements are not enough for are named. None: no law."""
+    """Parametric laws to fit; those that the measurements are not enough for are named. No names: no law."""
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.forms if name not in FORMS]:

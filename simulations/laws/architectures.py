@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,8 +37,8 @@ def nearest_architecture(
 ) -> Architecture | None:
     """Find the model of the measured family whose size is nearest, on a logarithmic scale.
 
-    The measured models count, and those of layers and widths between the two measured sizes around it; heads keep their
-    width, and the feed-forward layers their ratio to it.
+    The measured models count and, where all are of one architecture with layers and heads, those of layers and widths
+    between the two measured sizes around it; heads keep their width, and the feed-forward layers their ratio to it.
 
     Args:
       surface: the measured laws, of which the models' names are known here.
@@ -45,25 +46,33 @@ def nearest_architecture(
       vocabulary_size: of the data; that of the measured models where None.
 
     Returns:
-      None where the measured models' architecture is not known here, or not one of layers and heads.
+      None where the measured models are not known here.
     """
     try:
         entries = [find_entry(name) for name in surface.models]
     except (UnknownModelError, ConfigurationError):
         return None
-    builds = {entry.build for entry in entries}
-    if len(builds) != 1 or not all(hasattr(entry.config, name) for entry in entries for name in _SIZES):
-        return None
-    build, known = entries[0].build, vocabulary_size or _vocabulary(entries[0], surface.parameters[0])
-    names = {_with_vocabulary(entry.config, known): name for name, entry in zip(surface.models, entries, strict=True)}
-    above = next((i for i, size in enumerate(surface.parameters) if size >= parameters), len(entries) - 1)
-    ends = [entries[max(above - 1, 0)].config, entries[above].config]
-    candidates = {**names, **dict.fromkeys(_between(*(_with_vocabulary(one, known) for one in ends)))} | names
-    counted = {config: _count(build("candidate", config)) for config in candidates}
+    known = vocabulary_size or _vocabulary(entries[0], surface.parameters[0])
+    candidates: dict[tuple[Any, Any], str | None] = {
+        (entry.build, _with_vocabulary(entry.config, known)): name
+        for name, entry in zip(surface.models, entries, strict=True)
+    }
+    if _alike(entries):
+        above = next((i for i, size in enumerate(surface.parameters) if size >= parameters), len(entries) - 1)
+        ends = (_with_vocabulary(entry.config, known) for entry in (entries[max(above - 1, 0)], entries[above]))
+        candidates = dict.fromkeys(((entries[0].build, config) for config in _between(*ends)), None) | candidates
+    counted = {(build, config): _count(build("candidate", config)) for build, config in candidates}
     low, high = surface.parameters[0], surface.parameters[-1]
-    within = [config for config, size in counted.items() if low <= size <= high] or list(counted)
-    best = min(within, key=lambda config: abs(math.log(counted[config] / parameters)))
-    return Architecture(candidates[best], describe_model(build, best), counted[best], known)
+    within = [candidate for candidate, size in counted.items() if low <= size <= high] or list(counted)
+    best = min(within, key=lambda candidate: abs(math.log(counted[candidate] / parameters)))
+    return Architecture(candidates[best], describe_model(*best), counted[best], known)
+
+
+def _alike(entries: Sequence[Any]) -> bool:
+    """Tell whether models differ in numbers of layers and widths alone."""
+    return len({entry.build for entry in entries}) == 1 and all(
+        hasattr(entry.config, name) for entry in entries for name in _SIZES
+    )
 
 
 def _between(small: Any, large: Any) -> list[Any]:

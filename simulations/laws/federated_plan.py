@@ -1,6 +1,7 @@
 """Planning a private federated training by measured laws: of people and client trainings, the best."""
 
 import dataclasses
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +175,8 @@ def settings_of(found: FederatedTraining, laws: Laws, model: str) -> dict[str, A
     Raises:
       ConfigurationError: no such run is possible.
     """
-    defaults = default_settings(Experiment)
+    # As JSON has them, which has no tuples.
+    defaults = json.loads(json.dumps(default_settings(Experiment), default=str))
     task = {
         name: value
         for name, value in laws.task.items()

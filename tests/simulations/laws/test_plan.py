@@ -111,6 +111,12 @@ def test_the_nearest_model_can_be_built_and_has_the_size_that_is_said(wanted):
     assert abs(math.log(found.parameters / wanted)) < 0.2
 
 
+def test_of_models_that_differ_in_more_than_size_a_measured_one_is_chosen():
+    mixed = surface_of({"transformer_2x64": 132_224, "cifg_tiny": 148_736, "transformer_3x128": 657_664})
+    found = nearest_architecture(mixed, 145_000, vocabulary_size=512)
+    assert (found.name, found.parameters) == ("cifg_tiny", 148_736)
+
+
 def test_a_measured_size_is_the_measured_model():
     found = nearest_architecture(surface_of(DECODERS), 660_000, vocabulary_size=512)
     assert found.name == "transformer_3x128"
