@@ -82,10 +82,7 @@ def measure(units: Units, store: TokenStore, repeats: int) -> dict:
 def rates(units: Units, batches: Batches, transform: Transform | None) -> tuple[float, float]:
     """Return tokens per second of wall-clock and of processor time."""
     wall, processor = time.perf_counter(), time.process_time()
-    tokens = sum(
-        batch.size * units.sequences_per_unit * units.length
-        for batch in logical_batches(units, batches, 0, STEPS, BATCH, transform=transform)
-    )
+    tokens = sum(batch.positions for batch in logical_batches(units, batches, 0, STEPS, BATCH, transform=transform))
     return tokens / (time.perf_counter() - wall), tokens / (time.process_time() - processor)
 
 

@@ -120,6 +120,7 @@ def _plan(command: PretrainCommand) -> int:
                 settings.sequences_per_unit,
                 settings.length,
                 bands or 1,
+                len(prepared.units.padded_lengths),
                 cache,
                 lambda name, count=count, status=status: status.update(f"{count} devices: compiling {name}"),  # type: ignore[misc]
             )

@@ -68,8 +68,8 @@ class DevicePlan(NamedTuple):
       kept: bytes on each device by what they are of: parameters, optimizer, noise state, sums, noise, and parameters
         that are not trained (frozen).
       phases: in order.
-      chunks: of a batch of the expected size.
-      microbatches: of such a batch, each on all devices.
+      chunks: of a batch of the expected size, at the most.
+      microbatches: of such a batch, each on all devices, at the most.
     """
 
     devices: int
@@ -94,6 +94,7 @@ def plan_step(
     sequences_per_unit: int,
     length: int,
     bands: int = 1,
+    padded_lengths: int = 1,
     cache: Path | None = None,
     compiling: Callable[[str], None] = lambda name: None,
 ) -> DevicePlan:
@@ -104,6 +105,8 @@ def plan_step(
       sequences_per_unit: K, sequences of a unit.
       length: tokens that the model reads in a sequence.
       bands: of the noise, all but one of which are kept from step to step.
+      padded_lengths: how many lengths units are padded to, the greatest of which is planned for. The last chunk of each
+        is not full.
       cache: folder in which what a program needs is kept, so that none is compiled twice.
       compiling: hears the name of a program before it is compiled.
 
@@ -112,8 +115,8 @@ def plan_step(
     """
     lowered = trainer.lower(sequences_per_unit, length)
     kept = _kept(lowered, bands)
-    microbatches = math.ceil(trainer.batch_size * MICROBATCHES / trainer.chunk_units)
-    chunks = math.ceil(microbatches / MICROBATCHES)
+    microbatches = math.ceil(trainer.batch_size * MICROBATCHES / trainer.chunk_units) + padded_lengths - 1
+    chunks = math.ceil(trainer.batch_size / trainer.chunk_units) + padded_lengths - 1
     state = kept["parameters"] + kept["optimizer"]
     held = {
         "chunk": kept["optimizer"],

@@ -118,6 +118,12 @@ class UnitsWithCanaries(Units):
         tokens[inserted, 0], weight[inserted, 0] = self.planted[place[inserted]], 1.0
         return tokens, weight
 
+    def _lengths(self, indices: NDArray[np.int64], reads_last: bool) -> NDArray[np.int64]:
+        stored = indices < super().count
+        lengths = np.full(len(indices), self.length)
+        lengths[stored] = super()._lengths(indices[stored], reads_last)
+        return lengths
+
     def completion_starts(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
         indices = np.asarray(indices, np.int64)
         inserted = indices >= super().count

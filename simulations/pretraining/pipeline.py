@@ -15,6 +15,8 @@ from fedlm.simulations.pretraining.sampling import Batches
 
 PREFETCH = 2
 """Logical batches that are prepared ahead, each by a thread of its own."""
+_OF_TOKENS = ("tokens", "inputs", "targets")
+"""Fields of batches whose last axis is that of tokens."""
 
 
 class Transform(Protocol):
@@ -35,23 +37,23 @@ class Transform(Protocol):
 
 @dataclass(frozen=True)
 class LogicalBatch:
-    """The units of one step, in chunks of one shape, of which a device takes one at a time."""
+    """The units of one step, in chunks of as many, of which a device takes one at a time."""
 
     step: int
     size: int  # how many units were drawn, on all processes together; those that only fill chunks are not counted
-    # arrays [chunks, rows, K, ...] by name: `tokens`, with `completion_start` where there are prompts, or what a
-    # transform made of them
-    fields: dict[str, NDArray[Any]]
-    weight: NDArray[np.float32]  # float32 [chunks, rows, K], 0 for what only fills a chunk or a unit
+    positions: int  # tokens that the model reads of them, with padding
+    # arrays [rows, K, ...] by name: `tokens`, with `completion_start` where there are prompts, or what a transform made
+    # of them; and `weight`, float32 [rows, K], 0 for what only fills a chunk or a unit
+    chunks: tuple[dict[str, NDArray[Any]], ...]
 
     @property
     def num_chunks(self) -> int:
-        """The number of chunks, at least 1."""
-        return len(self.weight)
+        """The number of chunks; 0 where no unit was drawn."""
+        return len(self.chunks)
 
     def chunk(self, index: int) -> dict[str, NDArray[Any]]:
         """Return the fields and the `weight` of one chunk, arrays [rows, K, ...]."""
-        return {**{name: array[index] for name, array in self.fields.items()}, "weight": self.weight[index]}
+        return self.chunks[index]
 
 
 def logical_batches(
@@ -63,9 +65,14 @@ def logical_batches(
     process_index: int = 0,
     process_count: int = 1,
     transform: Transform | None = None,
+    reads_last: bool = False,
     prefetch: int = PREFETCH,
 ) -> "grain.IterDataset[LogicalBatch]":
     """Make the logical batches of some steps.
+
+    The units of a chunk are all padded to one of `Units.padded_lengths`, those of each length in the order in which
+    they were drawn. That order is as random as that of all, and of one length independent of the others', so that one
+    unit less is still as if the last of its length had its place.
 
     The same step gives the same batch wherever iteration begins. `iter(...)` of the result gives an iterator whose
     `get_state()` is a small JSON-able dict; `set_state` on the iterator of an equal pipeline goes on from there.
@@ -73,8 +80,9 @@ def logical_batches(
     Args:
       physical_batch: units in a chunk, on all processes together.
       process_count: how many there are. Each makes `physical_batch / process_count` rows of every chunk.
-      transform: makes a batch's fields of the sequences; without it the fields are `tokens`,
-        int32 [chunks, rows, K, length + 1], and where units have prompts `completion_start`, int32 [chunks, rows, K].
+      transform: makes a batch's fields of the sequences; without it the fields are `tokens`, int32
+        [rows, K, length + 1], and where units have prompts `completion_start`, int32 [rows, K].
+      reads_last: whether the model reads the last token of a sequence, too, as masked ones do; see `Units.by_length`.
       prefetch: logical batches that are prepared ahead; each takes memory.
     """
     numbers = {
@@ -84,7 +92,7 @@ def logical_batches(
         "prefetch": (prefetch, 1),
     }
     _check(numbers, physical_batch, process_index, process_count)
-    make = partial(_logical_batch, units, batches, physical_batch, process_index, process_count, transform)
+    make = partial(_logical_batch, units, batches, physical_batch, process_index, process_count, transform, reads_last)
     return (
         grain.MapDataset.range(first_step, first_step + steps)
         .map(make)
@@ -99,25 +107,46 @@ def _logical_batch(
     process_index: int,
     process_count: int,
     transform: Transform | None,
+    reads_last: bool,
     step: int,
 ) -> LogicalBatch:
     drawn = batches.draw(step)
-    chunks = max(1, -(-len(drawn) // physical_batch))
-    indices = np.full(chunks * physical_batch, -1, np.int64)
-    indices[: len(drawn)] = drawn
-    indices = indices.reshape(chunks, process_count, -1)[:, process_index].reshape(-1)
+    parts = units.by_length(drawn, reads_last)
+    laid, lengths = [np.zeros(0, np.int64)], []
+    for length, those in parts:
+        chunks = -(-len(those) // physical_batch)
+        filled = np.full(chunks * physical_batch, -1, np.int64)
+        filled[: len(those)] = those
+        laid.append(filled.reshape(chunks, process_count, -1)[:, process_index].reshape(-1))
+        lengths += [length] * chunks
+    indices = np.concatenate(laid)
     tokens, weight = _padded_sequences(units, indices)
-    fields = {"tokens": tokens} if transform is None else transform(step, indices, tokens)
+    fields: dict[str, NDArray[Any]] = (
+        {"tokens": tokens} if transform is None else dict(transform(step, indices, tokens))
+    )
     if units.has_completions:
         starts = np.ones(weight.shape, np.int32)
         starts[indices >= 0] = units.completion_starts(indices[indices >= 0])
         fields["completion_start"] = starts
+    fields["weight"] = weight
+    rows = physical_batch // process_count
     return LogicalBatch(
         step=step,
         size=len(drawn),
-        fields={name: array.reshape(chunks, -1, *array.shape[1:]) for name, array in fields.items()},
-        weight=weight.reshape(chunks, -1, units.sequences_per_unit),
+        positions=units.sequences_per_unit * sum(length * len(those) for length, those in parts),
+        chunks=tuple(
+            {
+                name: _shortened(name, array[number * rows : (number + 1) * rows], units.length - length)
+                for name, array in fields.items()
+            }
+            for number, length in enumerate(lengths)
+        ),
     )
+
+
+def _shortened(name: str, array: NDArray[Any], left_out: int) -> NDArray[Any]:
+    """Leave out so many of the last tokens, all of them PAD, of a field that has tokens."""
+    return array[..., : array.shape[-1] - left_out] if name in _OF_TOKENS else array
 
 
 def _padded_sequences(units: Units, indices: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

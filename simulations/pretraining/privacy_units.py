@@ -18,6 +18,11 @@ from fedlm.simulations.pretraining.token_stream import TokenStream, open_stream
 Unit = Literal["example", "user"]
 Packing = Literal["none", "packed"]
 
+_SHORTEST = 8
+"""Of the lengths that sequences are padded to; of what is shorter still little is left to be saved."""
+_SHORTER_LENGTHS = 3
+"""How many of them there are below the greatest: a step is compiled for each."""
+
 
 def open_units(
     store: TokenStore,
@@ -186,6 +191,53 @@ class Units:
         Raises:
           IndexError: an index is out of range.
         """
+        first, starts, stops, present = self._spans(indices)
+        tokens = self._cut(starts, stops)
+        if self.stream.item_sequences or self.has_completions:
+            # What is left out follows BOS.
+            tokens[..., 0] = np.where(present, self.stream.tokens.take(first, mode="clip"), PAD_ID)
+        return tokens, present.astype(np.float32)
+
+    @property
+    def padded_lengths(self) -> tuple[int, ...]:
+        """The lengths that units are padded to, ascending, the last one `length`: packed sequences are that long, of
+        others no more tokens need to be read than the next greater of these.
+
+        They follow from the settings alone. Did they follow from the data, one unit more could move all others to other
+        microbatches.
+        """
+        if self.packing == "packed":
+            return (self.length,)
+        shorter = [2**power for power in range(self.length.bit_length()) if _SHORTEST <= 2**power < self.length]
+        return (*shorter[-_SHORTER_LENGTHS:], self.length)
+
+    def by_length(self, indices: NDArray[np.int64], reads_last: bool = False) -> list[tuple[int, NDArray[np.int64]]]:
+        """Part units by the length that they are padded to.
+
+        Args:
+          indices: int64 [n], from 0 to `count` - 1.
+          reads_last: whether a model reads the last token of a sequence, too, which others only predict.
+
+        Returns:
+          Lengths, ascending, and the units of each in the order of `indices`; none without a unit.
+        """
+        indices, padded = np.asarray(indices, np.int64), self.padded_lengths
+        if len(padded) == 1:
+            return [(self.length, indices)] if len(indices) else []
+        parts = np.searchsorted(padded, self._lengths(indices, reads_last))
+        found = [(length, indices[parts == part]) for part, length in enumerate(padded)]
+        return [(length, those) for length, those in found if len(those)]
+
+    def _lengths(self, indices: NDArray[np.int64], reads_last: bool) -> NDArray[np.int64]:
+        """Count the tokens that are read in the longest sequence of each unit: int64 [n]."""
+        _, starts, stops, _ = self._spans(indices)
+        return np.clip(stops - starts - (not reads_last), 0, self.length).max(axis=1)
+
+    def _spans(
+        self, indices: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Return where in the stream the sequences of some units have their first token, where what is read of them
+        begins and ends, and which of them there are, each [n, K]."""
         indices = np.asarray(indices, np.int64)
         if len(indices) and not (indices.min() >= 0 and indices.max() < self.count):
             raise IndexError(f"units {indices.min()} to {indices.max()}, but there are {self.count}")
@@ -198,14 +250,11 @@ class Units:
             starts, stops = self._bounds(None, indices[:, None])
         if self.stream.item_sequences:
             stops = np.maximum(stops - 1, starts)  # without EOS
-            cut = np.maximum(stops - starts - (self.length + 1), 0)
-        elif self.has_completions:
+            return starts, starts + np.maximum(stops - starts - (self.length + 1), 0), stops, present
+        if self.has_completions:
             _, cut = self._prompts(starts)
-        else:
-            return self._cut(starts, stops), present.astype(np.float32)
-        tokens = self._cut(starts + cut, stops)
-        tokens[..., 0] = np.where(present, self.stream.tokens.take(starts, mode="clip"), PAD_ID)
-        return tokens, present.astype(np.float32)
+            return starts, starts + cut, stops, present
+        return starts, starts, stops, present
 
     def completion_starts(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
         """Say where completions begin in `sequences` of the same units, where units have them: int32 [n, K], at least

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from fedlm.fl_core.aggregation import norm_quantiles
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
@@ -37,6 +38,8 @@ from fedlm.simulations.pretraining.sampling import Batches, ShuffledBatches
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.pretraining.trainer import StepReport, TrainState
 
+_COUNTED_UNITS = 1000
+"""Of which the mean length of all is taken."""
 _QUANTILES = {"gradient_norm_p10": 0.1, "gradient_norm_p50": 0.5, "gradient_norm_p90": 0.9}
 
 
@@ -197,8 +200,10 @@ class _Training:
             jax.process_index(),
             jax.process_count(),
             transform,
+            self._reads_last,
         )
         heldout = list(scored_batches(prepared.model, prepared.heldout, settings.length, settings.heldout_examples))
+        expected_tokens = self._expected_tokens()
         started = time.monotonic()
         for batch in data:
             with lost_processes():
@@ -212,7 +217,7 @@ class _Training:
             row |= {"seconds": seconds, **self._speed(batch, seconds)}
             yield Step(done, row, lambda: self._trainer.whole(self._state), functools.partial(self._run.spent, done))
             if is_first():
-                self._observer.stepped(done, settings.steps, seconds and self._expected_tokens() / seconds)
+                self._observer.stepped(done, settings.steps, seconds and expected_tokens / seconds)
 
     def _evaluate(self, batches: Iterable[Any]) -> Scores:
         params, adapters = self._trainer.whole_params(self._state), self._prepared.adapters
@@ -267,14 +272,19 @@ class _Training:
             "signal_to_noise": float(report.gradient_norm) / noise if noise else None,
         }
 
+    @property
+    def _reads_last(self) -> bool:
+        return self._prepared.model.objective == "masked"
+
     def _expected_tokens(self) -> float:
-        settings = self._prepared.settings
-        return settings.batch_size * settings.sequences_per_unit * settings.length
+        """Count the tokens that are read in a batch of the expected size, with padding."""
+        units = self._prepared.units
+        some = np.linspace(0, units.count - 1, min(units.count, _COUNTED_UNITS)).astype(np.int64)
+        positions = sum(length * len(those) for length, those in units.by_length(some, self._reads_last))
+        return self._prepared.settings.batch_size * units.sequences_per_unit * positions / len(some)
 
     def _speed(self, batch: LogicalBatch, seconds: float) -> dict[str, Any]:
-        settings = self._prepared.settings
-        tokens = batch.size * settings.sequences_per_unit * settings.length
-        rate = tokens / max(seconds, 1e-9)
+        rate = batch.positions / max(seconds, 1e-9)
         peak = peak_flops(jax.local_devices()[0].device_kind, self._prepared.precision)
         adapters = self._prepared.adapters
         used = training_flops_per_token(self._prepared.model, adapters and adapters.model) * rate

@@ -21,7 +21,7 @@ class Batches(Protocol):
     def draw(self, step: int) -> NDArray[np.int64]:
         """Return the units of a step, each once: int64 [size]. Where that is private they are in a random order, so
         that one unit less is as if the last had its place: of the microbatches that a batch is cut into, it changes two
-        at most."""
+        at most. So are those of them that have something in common, which follows from each unit alone."""
         ...
 
 

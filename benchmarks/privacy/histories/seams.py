@@ -383,6 +383,7 @@ class _Batch(NamedTuple):
     size: int
     units: Any
     indices: np.ndarray
+    positions: int = 1
     num_chunks: int = 1
 
     def chunk(self, index: int) -> "_Batch":

@@ -57,7 +57,7 @@ def test_each_repeat_is_a_unit_after_those_of_the_data(tmp_path, unit, most):
         with pytest.raises(IndexError):
             both.sequences(np.array([outside]))
     batches = logical_batches(both, ShuffledBatches(both, both.count, seed=0), 0, 1, 8)
-    assert sum(batch.fields["tokens"].sum() for batch in batches) == tokens.sum()
+    assert sum(chunk["tokens"].sum() for batch in batches for chunk in batch.chunks) == tokens.sum()
 
 
 @pytest.mark.parametrize(

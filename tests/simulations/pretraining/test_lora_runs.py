@@ -181,7 +181,7 @@ def test_nobody_can_compute_what_a_private_run_drops(train, base, tmp_path, monk
     seeds = []
 
     def stop(*arguments):
-        seeds.append(arguments[-1].seed)
+        seeds.append(arguments[-2].seed)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_module, "logical_batches", stop)

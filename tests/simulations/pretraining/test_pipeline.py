@@ -34,10 +34,11 @@ def batches_of(units, batches, first_step=0, steps=STEPS, physical_batch=4, **op
 def assert_same(one, other):
     assert len(one) == len(other)
     for a, b in zip(one, other, strict=True):
-        assert (a.step, a.size, a.fields.keys()) == (b.step, b.size, b.fields.keys())
-        for name in a.fields:
-            np.testing.assert_array_equal(a.fields[name], b.fields[name])
-        np.testing.assert_array_equal(a.weight, b.weight)
+        assert (a.step, a.size, a.num_chunks) == (b.step, b.size, b.num_chunks)
+        for of_a, of_b in zip(a.chunks, b.chunks, strict=True):
+            assert of_a.keys() == of_b.keys()
+            for name in of_a:
+                np.testing.assert_array_equal(of_a[name], of_b[name])
 
 
 def test_batches_hold_the_units_that_were_drawn_and_fill_chunks(units, poisson):
@@ -48,9 +49,10 @@ def test_batches_hold_the_units_that_were_drawn_and_fill_chunks(units, poisson):
         drawn = poisson.draw(batch.step)
         tokens, weight = units.sequences(drawn)
         assert batch.size == len(drawn)
-        assert batch.num_chunks == max(1, -(-len(drawn) // 4))
-        assert batch.fields["tokens"].shape == (batch.num_chunks, 4, 3, 9)
-        flat, flat_weight = batch.fields["tokens"].reshape(-1, 3, 9), batch.weight.reshape(-1, 3)
+        assert batch.num_chunks == -(-len(drawn) // 4)
+        assert batch.positions == len(drawn) * 3 * 8
+        assert {chunk["tokens"].shape for chunk in batch.chunks} == {(4, 3, 9)}
+        flat, flat_weight = (np.concatenate([chunk[name] for chunk in batch.chunks]) for name in ("tokens", "weight"))
         np.testing.assert_array_equal(flat[: len(drawn)], tokens)
         np.testing.assert_array_equal(flat_weight[: len(drawn)], weight)
         assert (flat[len(drawn) :] == PAD_ID).all()
@@ -58,14 +60,12 @@ def test_batches_hold_the_units_that_were_drawn_and_fill_chunks(units, poisson):
         Batch(**batch.chunk(0))
 
 
-def test_an_empty_batch_is_one_chunk_of_nothing(units):
+def test_an_empty_batch_has_no_chunk(units):
     batches = PoissonBatches(units, 1, seed=0)
     step = next(step for step in range(100) if not len(batches.draw(step)))
-    (batch,) = batches_of(units, batches, step, 1)
-    assert (batch.size, batch.num_chunks, batch.weight.sum()) == (0, 1, 0)
-    assert batch.fields["tokens"].shape == (1, 4, 3, 9)
-    (batch,) = batches_of(units, batches, step, 1, transform=MaskedWords(120, seed=0))
-    assert (batch.fields["targets"] == PAD_ID).all()
+    for transform in (None, MaskedWords(120, seed=0)):
+        (batch,) = batches_of(units, batches, step, 1, transform=transform)
+        assert (batch.size, batch.positions, batch.num_chunks) == (0, 0, 0)
 
 
 def test_iteration_begins_at_any_step(units, poisson):
@@ -94,9 +94,9 @@ def test_processes_share_every_chunk(units, poisson, transform):
     ]
     for batch, *shares in zip(whole, *parts, strict=True):
         assert [share.size for share in shares] == [batch.size] * 2
-        for name, array in batch.fields.items():
-            np.testing.assert_array_equal(np.concatenate([share.fields[name] for share in shares], axis=1), array)
-        np.testing.assert_array_equal(np.concatenate([share.weight for share in shares], axis=1), batch.weight)
+        for number, chunk in enumerate(batch.chunks):
+            for name, array in chunk.items():
+                np.testing.assert_array_equal(np.concatenate([share.chunk(number)[name] for share in shares]), array)
 
 
 def test_shuffled_batches_pass_through_too(units):
