@@ -7,7 +7,7 @@ each row of the table's gradient is written once, and the gradient of one exampl
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -55,7 +55,6 @@ class Blocks(NamedTuple):
         return ids, ids >= number * self.size
 
 
-@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Scoring:
     """How targets were scored.
@@ -74,7 +73,7 @@ class Scoring:
     bias: jax.Array | None
     targets: jax.Array
     log_normalizer: jax.Array
-    cap: float | None = field(metadata={"static": True})
+    cap: float | None
 
     def logit_gradients(self, gradient: jax.Array, blocks: Blocks, number: jax.Array) -> jax.Array:
         """Make a block of the gradient at what the table gives, float32 [..., size], of that at the losses [...]."""
@@ -84,6 +83,14 @@ class Scoring:
         if self.cap is not None:
             errors = errors * (1 - jnp.square(logits / self.cap))
         return errors * gradient[..., None]
+
+
+# The JAX of other frameworks (docs/interop.md) has no register_dataclass yet.
+jax.tree_util.register_pytree_node(
+    Scoring,
+    lambda scoring: ((scoring.x, scoring.table, scoring.bias, scoring.targets, scoring.log_normalizer), scoring.cap),
+    lambda cap, arrays: Scoring(*arrays, cap),
+)
 
 
 def _logits(

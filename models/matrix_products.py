@@ -57,7 +57,7 @@ def sum_of_outer_products(
 
 
 def _after_a_copy(
-    x: jax.Array, y: jax.Array, dtype: jax.typing.DTypeLike | None, precision: jax.lax.PrecisionLike
+    x: jax.Array, y: jax.Array, dtype: jax.typing.DTypeLike | None, precision: jax.lax.Precision | None
 ) -> jax.Array:
     (rows, inputs), outputs = x.shape, y.shape[1]
     # The barrier keeps the compiler from folding a transposition into the product.

@@ -23,11 +23,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 import gc
 import io
-import json
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import AbstractContextManager, chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from benchmarks.interop.peer_python import REFERENCE, run_in_reference
 from tests.support.processes import find_free_port
 
 # How long an example takes says more of what else a machine does than of the code.
@@ -43,8 +42,6 @@ settings.register_profile("fedlm", deadline=None)
 settings.load_profile("fedlm")
 
 pytest_plugins = ["tests.support.time_limits"]
-
-REFERENCE = Path(__file__).parents[1] / "reference"
 
 WORDS = (
     "the a this that one some every no file model server client round value name test list thing reads writes "
@@ -157,31 +154,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def reference_python() -> Callable[..., Any]:
     """Run a script of the reference environment; returns what it prints, parsed as JSON."""
-    return run_reference_script
-
-
-def run_reference_script(script: str, *arguments: object, timeout: float = 300) -> Any:
-    words = [REFERENCE / ".venv" / "bin" / "python", REFERENCE / script, *map(str, arguments)]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
-    # Files, not pipes: TensorFlow Federated's worker_binary would hold a pipe open after its parent has ended.
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            start_new_session=True,
-            env=environment | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
-        try:
-            status: int | str = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            status = f"timeout of {timeout} s"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        errors.seek(0)
-        assert status == 0, f"{script} ended with {status}:\n{errors.read().decode()[-4000:]}"
-        return json.loads(output.read())
+    return run_in_reference

@@ -67,9 +67,9 @@ class _Training(NamedTuple):
 def _fedlm_model(task: Task) -> _Training:
     import jax
 
-    # FedJAX needs a JAX that is older than these two; there, the layouts of products are left to the compiler.
-    jax.lax.optimization_barrier = lambda operand: operand
-    jax.lax.platform_dependent = lambda *operands, default, **by_platform: default(*operands)
+    from fedlm.interop.older_jax import supply_missing
+
+    supply_missing()
 
     from benchmarks.simulation.peers.jax_models import create
     from fedlm.models.base import Batch, batch_loss

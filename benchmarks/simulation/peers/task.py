@@ -6,12 +6,11 @@ Only NumPy is needed here, because the environments of the contestants have noth
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Tree = Any
-"""Parameters: dicts and lists of float32 arrays."""
+from fedlm.interop.parameters import Tree, flatten, unflatten
 
 
 @dataclass(frozen=True)
@@ -84,38 +83,3 @@ def load_task(path: str | Path) -> Task:
     leaves = {name.removeprefix("params/"): leaf for name, leaf in arrays.items() if name.startswith("params/")}
     settings = Settings(**json.loads(str(arrays["settings"])))
     return Task(settings, clients, unflatten(leaves), arrays["evaluation"])
-
-
-def flatten(tree: Tree) -> dict[str, np.ndarray]:
-    """Name the leaves of a tree by their paths.
-
-    Args:
-      tree: dicts and lists of arrays.
-
-    Returns:
-      The arrays by path, such as `blocks/0/query/kernel`.
-    """
-    if not isinstance(tree, dict | list | tuple):
-        return {"": np.asarray(tree)}
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    flat = {f"{key}/{path}": leaf for key, branch in items for path, leaf in flatten(branch).items()}
-    return {path.removesuffix("/"): leaf for path, leaf in flat.items()}
-
-
-def unflatten(leaves: dict[str, np.ndarray]) -> Tree:
-    """Undo `flatten`; branches whose keys are numbers become lists.
-
-    Args:
-      leaves: arrays by path.
-
-    Returns:
-      The tree.
-    """
-    if set(leaves) == {""}:
-        return leaves[""]
-    branches: dict[str, dict[str, np.ndarray]] = {}
-    for path, leaf in leaves.items():
-        key, _, rest = path.partition("/")
-        branches.setdefault(key, {})[rest] = leaf
-    tree = {key: unflatten(branch) for key, branch in branches.items()}
-    return [tree[key] for key in sorted(tree, key=int)] if all(key.isdigit() for key in tree) else tree
