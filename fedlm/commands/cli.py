@@ -10,6 +10,7 @@ import sys
 import traceback
 from functools import partial
 
+from fedlm.commands.compiled_programs import keep_compiled_programs
 from fedlm.commands.processes import has_joined, leave_processes
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ProcessLostError, UserError
@@ -80,6 +81,7 @@ def _versions() -> str:
 
 def _run(command: str, argv: list[str]) -> int:
     _quieten_libraries()
+    keep_compiled_programs()
     from fedlm.models.registry import UnknownModelError  # which imports jax
 
     prog = f"fedlm {command}"
