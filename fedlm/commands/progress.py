@@ -3,14 +3,16 @@
 import math
 import sys
 import time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
-from fedlm.simulations.experiments.comparison import Cell
-from fedlm.simulations.laws.running import GridProgress
+
+if TYPE_CHECKING:
+    from fedlm.simulations.experiments.comparison import Cell
+    from fedlm.simulations.laws.running import GridProgress
 
 _PLAIN_SECONDS = 15.0
 
@@ -81,7 +83,7 @@ class CellProgress(_Bar):
         self._total = total
         self._rounds: dict[Any, int] = {}
 
-    def update(self, cell: Cell, row: dict[str, Any]) -> None:
+    def update(self, cell: "Cell", row: dict[str, Any]) -> None:
         """Show a finished round of a cell by its metrics."""
         self._rounds[cell] = row["round"] + 1
         name = f"{cell.experiment.model} ({cell.experiment.client_learning_rate:g}, seed {cell.experiment.seed})"
@@ -91,7 +93,7 @@ class CellProgress(_Bar):
 class GridCellProgress(_Bar):
     """Shows the trainings of a grid, by the floating-point operations that they take."""
 
-    def update(self, progress: GridProgress) -> None:
+    def update(self, progress: "GridProgress") -> None:
         """Show a finished block of a cell."""
         cell, tera = progress.cell, 1e-12
         # A bar counts in whole numbers, and of what it is first shown at least 1 is done.

@@ -16,14 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import dp_accounting
-import scipy.optimize
-from dp_accounting import rdp
+import scipy
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, delta_above, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.delta import check_delta
-from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_epsilon_above
+from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_epsilon_above, gaussian_noise_multiplier
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
@@ -38,10 +36,7 @@ from fedlm.fl_core.privacy.printed_bounds import rounded_up
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 _MOST_LOSS = 1e6  # epsilon, or rho, that noise is found for
 
-_RELATIONS = {
-    "add_or_remove": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
-    "zero_out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
-}
+_RELATIONS = {"add_or_remove": "ADD_OR_REMOVE_ONE", "zero_out": "REPLACE_SPECIAL"}  # as dp-accounting names them
 
 
 @dataclass(frozen=True)
@@ -197,9 +192,12 @@ def _epsilon_by_rdp(plan: PrivacyPlan, generations: Generations, delta: float) -
     events = events_of(plan, generations)
     if isinstance(plan.participation, TruncatedPoissonParticipation) or not events:
         return None
+    import dp_accounting
+
     (event,) = events
     assert isinstance(event, GaussianEvent)
-    accountant = rdp.RdpAccountant(neighboring_relation=_RELATIONS[str(plan.adjacency)])
+    relation = dp_accounting.NeighboringRelation[_RELATIONS[str(plan.adjacency)]]
+    accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
     noise = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     step = dp_accounting.PoissonSampledDpEvent(event.sampling_probability, noise)
     return float(accountant.compose(dp_accounting.SelfComposedDpEvent(step, event.count)).get_epsilon(delta))
@@ -238,7 +236,7 @@ def calibrate(
     plan = with_noise(1.0)
     if not isinstance(plan.participation, PoissonParticipation):
         sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
-        unit = 1 / math.sqrt(2 * rho) if rho else float(dp_accounting.get_sigma_gaussian(epsilon, delta))
+        unit = 1 / math.sqrt(2 * rho) if rho else gaussian_noise_multiplier(target, delta)
         noise = _rounded_up(sensitivity * unit)
         while epsilon is not None and gaussian_epsilon(noise, sensitivity, delta) > epsilon:
             noise = _rounded_up(noise * (1 + 1e-7))

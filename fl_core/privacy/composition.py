@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import scipy.special
+import scipy
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy import little_noise

@@ -1,7 +1,6 @@
-"""Epsilon of a single Gaussian mechanism (Balle and Wang 2018), as the dp-accounting library computes it, bounded from
-above."""
+"""Epsilon and noise of a single Gaussian mechanism (Balle and Wang 2018), as the dp-accounting library computes
+them; epsilon is bounded from above."""
 
-import dp_accounting
 import numpy as np
 
 _ROOT = 1e-30
@@ -17,7 +16,16 @@ def gaussian_epsilon_above(noise_multiplier: float, delta: float) -> float:
       noise_multiplier: standard deviation of the noise, in units of the sensitivity.
       delta: at which epsilon is stated.
     """
+    import dp_accounting  # for most of a second, which a run that is not private need not wait
+
     # Two probabilities that are equal in float64 differ by less than any delta that is asked for.
     with np.errstate(divide="ignore"):
         found = float(dp_accounting.get_epsilon_gaussian(noise_multiplier, delta, tol=_ROOT))
     return found * (1 + _ROUNDING * (1 + noise_multiplier))
+
+
+def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
+    """Find the standard deviation of the noise, in units of the sensitivity, up to the rounding of float64."""
+    import dp_accounting
+
+    return float(dp_accounting.get_sigma_gaussian(epsilon, delta))

@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.special
-import scipy.stats
+import scipy
 
 from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_epsilon_above
 

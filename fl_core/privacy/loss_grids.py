@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from fedlm.fl_core.privacy.loss_pairs import LossPair, MixedLoss, SampledGaussianPair
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import scipy.special
-import scipy.stats
+import scipy
 
 Direction = Literal["remove", "add"]
 """Whether the person is in the data set that outcomes are drawn from, or in the other."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.fft
+import scipy
 
 UNIT = 2.0**-53
 _TRANSFORM_ERROR = 8.0  # in units of rounding, for each doubling of the length

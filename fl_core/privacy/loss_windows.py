@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from fedlm.fl_core.privacy.loss_pairs import MixedLoss
 

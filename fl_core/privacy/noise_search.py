@@ -12,10 +12,10 @@ import functools
 import math
 from typing import NamedTuple
 
-import dp_accounting
 import numpy as np
-import scipy.fft
-import scipy.special
+import scipy
+
+from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
 
 LEAST_NOISE, MOST_NOISE = 0.02, 1e6
 _LEFT_OUT = 1e-4  # of delta, at the far end of a step's outcomes
@@ -77,7 +77,7 @@ def limit_noise(training: Training) -> float:
 @functools.lru_cache(maxsize=256)
 def gaussian_noise(epsilon: float, delta: float) -> float:
     """The noise multiplier of a single Gaussian mechanism."""
-    return float(dp_accounting.get_sigma_gaussian(epsilon, delta))
+    return gaussian_noise_multiplier(epsilon, delta)
 
 
 def _excess(noise: float, training: Training) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, get_args
 
-import scipy.optimize
+import scipy
 
 from fedlm.fl_core.errors import ConfigurationError
 

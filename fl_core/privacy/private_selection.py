@@ -9,9 +9,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import dp_accounting
-from dp_accounting import rdp
+from typing import TYPE_CHECKING
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.composition import (
@@ -24,6 +22,9 @@ from fedlm.fl_core.privacy.composition import (
 )
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 _ORDERS = [1 + 0.1 * 1.1**step for step in range(45)] + sorted({round(8 * 1.09**step) for step in range(65)})
 """Of Renyi divergences; those of sampled noise take the longer the higher they are."""
@@ -95,6 +96,8 @@ def _apart(events: Sequence[AnyEvent]) -> tuple[list[Event], list[SelectionEvent
 @functools.lru_cache(maxsize=256)
 def _by_divergences(plain: tuple[Event, ...], selections: tuple[SelectionEvent, ...], delta: float) -> float:
     """Bound epsilon by Renyi accounting; what has no divergence here is composed by itself and added."""
+    import dp_accounting
+
     known = [event for event in plain if isinstance(event, GaussianEvent) and event.most is None]
     others = [event for event in plain if event not in known]
     share = sum(event.delta * event.count for event in others if isinstance(event, StatedEvent))
@@ -106,7 +109,7 @@ def _by_divergences(plain: tuple[Event, ...], selections: tuple[SelectionEvent, 
         return math.inf
     gaussians = [*known, *(one for event in selections for one in event.trial)]
     sampled = any(event.sampling_probability < 1 for event in gaussians)
-    accountant = rdp.RdpAccountant(_ORDERS if sampled else _ORDERS + _HIGH_ORDERS)
+    accountant = dp_accounting.rdp.RdpAccountant(_ORDERS if sampled else _ORDERS + _HIGH_ORDERS)
     accountant.compose(_as_dp_event(known))
     for selection in selections:
         law, trial = selection.law, _as_dp_event(selection.trial)
@@ -114,11 +117,13 @@ def _by_divergences(plain: tuple[Event, ...], selections: tuple[SelectionEvent, 
     return epsilon_of_others + (1 + _ROUNDING) * float(accountant.get_epsilon(delta - share))
 
 
-def _as_dp_event(events: Sequence[GaussianEvent]) -> dp_accounting.DpEvent:
+def _as_dp_event(events: Sequence[GaussianEvent]) -> "DpEvent":
     """Describe releases as the library of accounting does."""
+    import dp_accounting
+
     composed = []
     for event in events:
-        one: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+        one: DpEvent = dp_accounting.GaussianDpEvent(event.noise_multiplier)
         if event.sampling_probability < 1:
             one = dp_accounting.PoissonSampledDpEvent(event.sampling_probability, one)
         composed.append(dp_accounting.SelfComposedDpEvent(one, event.count))

@@ -12,12 +12,11 @@ differentially private.
 import math
 from statistics import NormalDist
 
-import dp_accounting
-
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.delta import check_delta
+from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.private_words import COUNT_NORM, word_weight
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
 
@@ -53,7 +52,7 @@ def plan_vocabulary(epsilon: float, delta: float, words_per_client: int) -> Priv
 
 def least_deviation(epsilon: float, delta: float) -> int:
     """Find the least standard deviation of noise, in whole numbers, for counts that a client adds `COUNT_NORM` to."""
-    deviation = math.ceil(float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * COUNT_NORM)
+    deviation = math.ceil(gaussian_noise_multiplier(epsilon, delta) * COUNT_NORM)
     while gaussian_epsilon(deviation / COUNT_NORM, 1 + _SLACK, delta) > epsilon:
         deviation += 1 + deviation // 1_000_000
     return deviation

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -307,10 +307,10 @@ class ClientSplit:
         examples = record.column(1)
         columns = _Columns(
             client_ids=record.column(0),
-            client_offsets=examples.offsets.to_numpy(),
-            example_offsets=examples.values.offsets.to_numpy(),
-            values=examples.values.values.to_numpy(),
-            prompt_lengths=record.column(2).values.to_numpy() if self.has_completions else None,
+            client_offsets=_view(examples.offsets),
+            example_offsets=_view(examples.values.offsets),
+            values=_view(examples.values.values),
+            prompt_lengths=_view(record.column(2).values) if self.has_completions else None,
         )
         found = (record.num_rows, columns.client_offsets[-1], columns.example_offsets[-1])
         expected = (self.header.batch_clients[batch], len(columns.example_offsets) - 1, len(columns.values))
@@ -339,3 +339,10 @@ def _frozen(counts: list[NDArray[np.int32]]) -> NDArray[np.int64]:
     joined = np.concatenate([np.empty(0, np.int64), *counts])
     joined.flags.writeable = False
     return joined
+
+
+def _view(column: pa.Array) -> NDArray[Any]:
+    """View numbers in place, as `to_numpy` does, which imports pandas first where there is one, for half a second."""
+    kind = np.dtype(column.type.to_pandas_dtype())
+    numbers = np.frombuffer(column.buffers()[1] or b"", kind) if len(column) else np.empty(0, kind)
+    return numbers[column.offset : column.offset + len(column)]
