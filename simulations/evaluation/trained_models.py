@@ -68,28 +68,33 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
     if not whole_checkpoints(directory):
         raise _no_checkpoint(directory)
     with run_lock(directory):
-        about, trained, steps = released(directory)
-        command, settings = _settings(directory, about)
-        if data is None and IMPORTED in about:
-            raise ConfigurationError(
-                f"{directory}: was imported, and has no data of its own; give --data, a data set with its tokenizer: "
-                f"fedlm data import SOURCE ... --vocabulary {directory}/tokenizer.json --out FOLDER"
-            )
-        store = TokenStore.open(data or settings["data"])
-        if store.fingerprint != about["vocabulary"]:
-            home = settings.get("data", directory)
-            raise DataError(
-                f"{store.path}: has another vocabulary than the run in {directory} was trained with; give the data set "
-                f"of the run, which was --data {home}, or one with its tokenizer: fedlm data import SOURCE "
-                f"... --vocabulary {home}/tokenizer.json --out FOLDER"
-            )
-        precision = resolve_precision(settings["precision"], jax.default_backend())
-        corrected = about.get(ERRORS_FACT)
-        errors = None if corrected is None else read_errors(directory, corrected)
-        model = create_model(settings["model"], store.vocabulary_size, store.special_tokens, errors)
-        model = with_precision(model, precision)
-        like = jax.eval_shape(model.init, jax.random.key(0))
-        params = fit_parameters(whole_parameters(directory, about, trained), like, directory)
+        return read_model(directory, data)
+
+
+def read_model(directory: Path, data: Path | None = None) -> TrainedModel:
+    """Open the model of a run that this process is writing, or whose lock it has; see `open_model`."""
+    about, trained, steps = released(directory)
+    command, settings = _settings(directory, about)
+    if data is None and IMPORTED in about:
+        raise ConfigurationError(
+            f"{directory}: was imported, and has no data of its own; give --data, a data set with its tokenizer: "
+            f"fedlm data import SOURCE ... --vocabulary {directory}/tokenizer.json --out FOLDER"
+        )
+    store = TokenStore.open(data or settings["data"])
+    if store.fingerprint != about["vocabulary"]:
+        home = settings.get("data", directory)
+        raise DataError(
+            f"{store.path}: has another vocabulary than the run in {directory} was trained with; give the data set "
+            f"of the run, which was --data {home}, or one with its tokenizer: fedlm data import SOURCE "
+            f"... --vocabulary {home}/tokenizer.json --out FOLDER"
+        )
+    precision = resolve_precision(settings["precision"], jax.default_backend())
+    corrected = about.get(ERRORS_FACT)
+    errors = None if corrected is None else read_errors(directory, corrected)
+    model = create_model(settings["model"], store.vocabulary_size, store.special_tokens, errors)
+    model = with_precision(model, precision)
+    like = jax.eval_shape(model.init, jax.random.key(0))
+    params = fit_parameters(whole_parameters(directory, about, trained), like, directory)
     return TrainedModel(command, settings, model, precision, params, steps, store)
 
 
