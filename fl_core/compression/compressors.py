@@ -1,6 +1,6 @@
 """How an update travels from client to server: what every way of it must do, tensor by tensor.
 
-Everything but packing into bytes is traceable by JAX, and a simulation runs the same arithmetic as a client. Numbers
+All of it is traceable by JAX, and a simulation runs the same arithmetic as a client. Numbers
 travel with their low bytes first, as all machines that JAX runs on have them.
 """
 
@@ -46,22 +46,23 @@ class Compressor(Protocol):
         """Make a float32 tensor of what `compress` returned for the same key; on the server."""
         ...
 
-    def pack(self, compressed: Any) -> bytes:
-        """Serialize what `compress` returned into `packed_bytes(shape)` bytes."""
+    def pieces(self, compressed: Any) -> list[jax.Array]:
+        """Cut what `compress` returned into arrays whose bytes, laid end to end, are the `packed_bytes(shape)` bytes
+        that travel; traceable by JAX."""
         ...
 
     def unpack(self, packed: jax.Array, shape: Shape) -> Any:
-        """Read what `pack` wrote, uint8 [packed_bytes(shape)]; traceable by JAX."""
+        """Read the bytes of `pieces`, uint8 [packed_bytes(shape)]; traceable by JAX."""
         ...
 
     def is_finite(self, packed: Buffer) -> bool:
-        """Say whether all floats in what `pack` wrote are finite."""
+        """Say whether all floats in the bytes of `pieces` are finite."""
         ...
 
     def squared_norm(self, key: jax.Array, message: jax.Array, start: int, shape: Shape) -> jax.Array:
         """Compute the sum of squares of what `decompress` gives, float32, if possible without having it in memory.
 
-        What `pack` wrote lies at `start` in the message, uint8 [bytes], which is not trusted.
+        The bytes of `pieces` lie at `start` in the message, uint8 [bytes], which are not trusted.
         """
         ...
 

@@ -22,8 +22,8 @@ class Float32Upload:
     def decompress(self, key: jax.Array, compressed: jax.Array, shape: Shape) -> jax.Array:
         return jnp.asarray(compressed).reshape(shape)
 
-    def pack(self, compressed: jax.Array) -> bytes:
-        return np.asarray(compressed, "<f4").tobytes()
+    def pieces(self, compressed: jax.Array) -> list[jax.Array]:
+        return [compressed]
 
     def unpack(self, packed: jax.Array, shape: Shape) -> jax.Array:
         return jax.lax.bitcast_convert_type(packed.reshape(-1, 4), jnp.float32)

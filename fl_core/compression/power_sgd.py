@@ -55,8 +55,8 @@ class PowerSgd:
             return jnp.matmul(compressed.basis, compressed.coefficients.T, precision=_EXACTLY).reshape(shape)
         return jnp.asarray(compressed).reshape(shape)
 
-    def pack(self, compressed: Factors | jax.Array) -> bytes:
-        return b"".join(np.asarray(array, "<f4").tobytes() for array in jax.tree_util.tree_leaves(compressed))
+    def pieces(self, compressed: Factors | jax.Array) -> list[jax.Array]:
+        return jax.tree_util.tree_leaves(compressed)
 
     def unpack(self, packed: jax.Array, shape: Shape) -> Factors | jax.Array:
         values = jax.lax.bitcast_convert_type(packed.reshape(-1, 4), jnp.float32)

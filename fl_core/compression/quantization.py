@@ -71,10 +71,9 @@ class UniformQuantization:
         _, rotation_key = jax.random.split(key)
         return (rotate_back(rotation_key, values, math.prod(shape)) if self.rotation else values).reshape(shape)
 
-    def pack(self, compressed: QuantizedTensor) -> bytes:
-        # Minimum, step, then the codes, the first in the lowest bits of its byte.
-        numbers = np.asarray([compressed.minimum, compressed.step], "<f4").tobytes()
-        return numbers + _pack_codes(np.asarray(compressed.codes), self.bits)
+    def pieces(self, compressed: QuantizedTensor) -> list[jax.Array]:
+        # The first code lies in the lowest bits of its byte.
+        return [compressed.minimum, compressed.step, _pack_codes(compressed.codes, self.bits)]
 
     def unpack(self, packed: jax.Array, shape: Shape) -> QuantizedTensor:
         minimum, step = _unpack_floats(packed[:8])
@@ -125,14 +124,12 @@ def _uniform(key: jax.Array, size: int) -> jax.Array:
     return (halves.astype(jnp.float32) + 0.5) * 2.0**-16
 
 
-def _pack_codes(codes: np.ndarray, bits: int) -> bytes:
+def _pack_codes(codes: jax.Array, bits: int) -> jax.Array:
     if bits >= 8:
-        return codes.astype(f"<u{bits // 8}").tobytes()
+        return codes
     per_byte = 8 // bits
-    padded = np.zeros(-(-codes.size // per_byte) * per_byte, np.uint8)
-    padded[: codes.size] = codes
-    shifts = np.arange(per_byte, dtype=np.uint8) * bits
-    return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8).tobytes()
+    padded = jnp.pad(codes, (0, -codes.size % per_byte)).reshape(-1, per_byte)
+    return jnp.sum(padded << (bits * jnp.arange(per_byte, dtype=jnp.uint8)), axis=1, dtype=jnp.uint8)
 
 
 def _unpack_codes(data: jax.Array, bits: int, count: int) -> jax.Array:

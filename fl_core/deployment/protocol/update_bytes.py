@@ -35,7 +35,8 @@ class DamagedError(WireError):
 
 def pack_update(compressor: Compressor, compressed: list, like: Params) -> bytes:
     """Serialize the result of `compress_update` into `upload_bytes` bytes; `like` has the update's shapes."""
-    body = _header(compressor, like) + b"".join(map(compressor.pack, compressed))
+    pieces = [piece for tensor in compressed for piece in compressor.pieces(tensor)]
+    body = upload_header(compressor, like) + b"".join(np.asarray(piece).tobytes() for piece in pieces)
     return body + _CHECKSUM.pack(_checksum(body))
 
 
@@ -52,7 +53,7 @@ def check_update(compressor: Compressor, message: Buffer, like: Params) -> None:
     body, (checksum,) = message[: -_CHECKSUM.size], _CHECKSUM.unpack(message[-_CHECKSUM.size :])
     if checksum != _checksum(body):
         raise DamagedError("the upload's checksum does not match: it was damaged on the way; send it again")
-    if body[: _HEADER.size] != _header(compressor, like):
+    if body[: _HEADER.size] != upload_header(compressor, like):
         raise WireError("the upload was not made for this plan: its header names another compression or shapes")
     for index, (start, end, _) in enumerate(_places(compressor, like)):
         if not compressor.is_finite(body[start:end]):
@@ -130,7 +131,8 @@ def _checksum(body: Buffer) -> int:
     return isal_zlib.crc32(body)
 
 
-def _header(compressor: Compressor, like: Params) -> bytes:
+def upload_header(compressor: Compressor, like: Params) -> bytes:
+    """Make what an upload of this plan begins with; `like` has the update's shapes."""
     return _HEADER.pack(b"FLU2", plan_digest(compressor.scheme, shapes_of(like)))
 
 
