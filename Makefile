@@ -12,12 +12,13 @@ LONG = long or reference
 REFERENCE_VENV = reference/.venv
 ACCELERATOR_VENV = .venv-accelerator
 MINUTES ?= 9
+PLAN_CLIENT = clients/plan_client
 PEERS = benchmarks/simulation/peers
 IS_PYTHON_311 = -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 REFERENCE_PYTHON ?= $(shell for p in python3.11 $(PYTHON); do $$p $(IS_PYTHON_311) 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help compare docs test test-long test-all reference bench-peers lint bench accelerator clean
+.PHONY: help compare docs test test-long test-all reference bench-peers lint bench accelerator clean plan-client
 
 help:
 	@echo "make compare     compare four architectures on the standard library's text; ends in $(OUT)/report.html"
@@ -30,6 +31,7 @@ help:
 	@echo "make bench       measure; results go to benchmarks/*/results"
 	@echo "make accelerator measure this machine's GPU for MINUTES=$(MINUTES) minutes, in an environment of its own"
 	@echo "make bench-peers make the environment of two more frameworks that bench times (Python 3.11)"
+	@echo "make plan-client make the environment of a client of plans with IREE and without JAX"
 	@echo "make clean       remove the environments, the site and all runs"
 
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
@@ -66,6 +68,13 @@ $(REFERENCE_VENV)/installed: reference/requirements.txt
 	  echo "the reference environment needs Python 3.11: install it, or set REFERENCE_PYTHON= to one" >&2; exit 1; }
 	$(REFERENCE_PYTHON) -m venv --clear $(REFERENCE_VENV)
 	$(REFERENCE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r reference/requirements.txt
+	touch $@
+
+plan-client: $(PLAN_CLIENT)/.venv/installed
+
+$(PLAN_CLIENT)/.venv/installed: $(PLAN_CLIENT)/setup.cfg constraints.txt
+	$(PYTHON) -m venv --clear $(PLAN_CLIENT)/.venv
+	$(PLAN_CLIENT)/.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '$(PLAN_CLIENT)[iree,compiler]'
 	touch $@
 
 bench-peers: $(PEERS)/.venv/installed
@@ -107,4 +116,4 @@ $(ACCELERATOR_VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ACCELERATOR_VENV) $(REFERENCE_VENV) $(PEERS)/.venv $(SITE) runs
+	rm -rf $(VENV) $(ACCELERATOR_VENV) $(REFERENCE_VENV) $(PEERS)/.venv $(PLAN_CLIENT)/.venv $(SITE) runs

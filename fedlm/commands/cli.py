@@ -29,6 +29,7 @@ COMMANDS = {
     "fleet": "run many virtual clients of a server",
     "client": "take part in a deployment with text that stays on this device",
     "keys": "make the certificates by which a deployment's server and clients know each other",
+    "plan": "write what clients without our code train, as programs, and look into it",
     "account": "state what a private run promises, or has spent, and plot mechanisms side by side",
     "model": "take in the weights of published models, and write a run's for other programs",
     "release": "write what may be published of a run: model, settings and the statement of its privacy",

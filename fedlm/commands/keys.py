@@ -16,6 +16,7 @@ from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, write_operator_token
+from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, create_plan_key
 from fedlm.fl_core.errors import ConfigurationError
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -170,6 +171,20 @@ class OperatorCommand(_InFolder):
         print(write_operator_token(self.folder / OPERATOR_TOKEN_FILE))
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanCommand(_InFolder):
+    """Make the key with which the server signs plans (Ed25519), for clients that have none of our code.
+
+    `plan.key` stays with the server; `plan.pub` is brought to devices, which run the programs of plans that it has
+    signed. To change the key, make another in another folder, put its public key after the old one's in the file of
+    every device, and then give the server the new one.
+    """
+
+    def run(self) -> None:
+        public = create_plan_key(self.folder)
+        print(f"key for plans: devices need {public}; keep {self.folder / PLAN_KEY_FILE} secret")
+
+
 _ACTIONS: dict[str, tuple[str, Any]] = {
     "ca": ("make the authority that signs all certificates", AuthorityCommand),
     "server": ("make the server's certificate and key", ServerCommand),
@@ -179,6 +194,7 @@ _ACTIONS: dict[str, tuple[str, Any]] = {
     "enrol": ("on a device: make a key, and get a certificate for it with a token", EnrolCommand),
     "revoke": ("let a client in no more", RevokeCommand),
     "list": ("list the clients' certificates", ListCommand),
+    "plan": ("make the key with which the server signs plans", PlanCommand),
     "operator": ("make the token that operators show", OperatorCommand),
 }
 _EXAMPLES = """To begin:

@@ -50,6 +50,9 @@ class ServeCommand:
     keys: Path | None = None
     """Folder of the server's credentials and the list of revoked clients, as `fedlm keys` makes it. Clients need a
     certificate of the same authority (mutual TLS), and its name is their identity."""
+    plan_key: Path | None = None
+    """Key of `fedlm keys plan`, `plan.key`, with which plans are signed for clients that have no models
+    (`fedlm-client`); that of --keys where it has one. Without a key such clients are turned away."""
     max_connections: int = 10_000
     """Connections of clients at once, as far as this process may open so many files; beyond that the newest are shut,
     and over HTTP beyond half of it from one address."""
@@ -210,7 +213,17 @@ def _task(command: ServeCommand) -> Any:
         fingerprint=tokenizer.fingerprint,
         score=None if command.heldout is None else _score(command, model, precision, tokenizer.fingerprint),
         vocabulary_origin=given_origin(path, tokenizer.fingerprint, command.vocabulary_origin),
+        plan_signer=_plan_signer(command),
     )
+
+
+def _plan_signer(command: ServeCommand) -> Any:
+    from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner
+
+    if command.plan_key is not None:
+        return PlanSigner(command.plan_key)
+    beside = None if command.keys is None else command.keys / PLAN_KEY_FILE
+    return PlanSigner(beside) if beside is not None and beside.exists() else None
 
 
 def _score(command: ServeCommand, model: Any, precision: Any, fingerprint: str) -> Any:

@@ -14,11 +14,11 @@ from tests.clients.in_process import InProcessRunner
 from tests.deployment import small_deployment as small
 
 
-def simulate(settings, sampler, out):
+def simulate(settings, sampler, out, model=None, examples_of=small.examples_of):
     """The run as a simulation: the same round loop, noise and ledger with clients in this process."""
-    model = small.task(settings).model
+    model = model or small.task(settings).model
     program = ClientProgram(model, settings.training.local_training(), settings.training.compressor())
-    runner = InProcessRunner(program, settings.aggregation_rules(), small.examples_of)
+    runner = InProcessRunner(program, settings.aggregation_rules(), examples_of)
     fresh = settings.optimization().first_state(model.init(device_key(settings.seed, "init")))
     aggregation = terms = None
     with RunFolder(out) as folder:

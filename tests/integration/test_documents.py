@@ -172,6 +172,21 @@ def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
         assert summary["privacy_guarantee"]["epsilon"] > 0
 
 
+@pytest.mark.long
+def test_the_page_on_plans_works_as_it_is_written(workplace, free_ports):
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "clients/plan_client"),
+        "JAX_NUM_CPU_DEVICES": "1",
+    }
+    commands = blocks("docs/plans.md", "sh")
+    assert len(commands) == 3
+    for command in commands:
+        type_script(command.replace(":8470", f":{free_ports(1)[0]}"), workplace, environment)
+    assert json.loads((workplace / "runs/plans/summary.json").read_text())["rounds"] == 2
+    assert json.loads((workplace / "plan/manifest.json").read_text())["format"] == "fedlm-plan"
+
+
 @pytest.fixture(scope="module")
 def free_ports():
     """The same free ports for every command of a page, as many as the page has."""

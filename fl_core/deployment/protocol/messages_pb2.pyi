@@ -8,16 +8,28 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("protocol", "client_version", "models", "algorithms")
+    __slots__ = ("protocol", "client_version", "models", "algorithms", "runtimes")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     ALGORITHMS_FIELD_NUMBER: _ClassVar[int]
+    RUNTIMES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     client_version: str
     models: _containers.RepeatedScalarFieldContainer[str]
     algorithms: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ...) -> None: ...
+    runtimes: _containers.RepeatedCompositeFieldContainer[Runtime]
+    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[Runtime, _Mapping]]] = ...) -> None: ...
+
+class Runtime(_message.Message):
+    __slots__ = ("name", "version", "stablehlo")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STABLEHLO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    stablehlo: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., stablehlo: _Optional[str] = ...) -> None: ...
 
 class CheckInReply(_message.Message):
     __slots__ = ("selected", "come_back", "protocols")
@@ -42,7 +54,7 @@ class ComeBack(_message.Message):
     def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ..., finished: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class RoundConfiguration(_message.Message):
-    __slots__ = ("attempt", "round_number", "client_index", "seed", "learning_rate", "program", "parameters", "vocabulary", "seconds", "population", "participation")
+    __slots__ = ("attempt", "round_number", "client_index", "seed", "learning_rate", "program", "parameters", "vocabulary", "seconds", "population", "participation", "plan")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROUND_NUMBER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +66,7 @@ class RoundConfiguration(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     PARTICIPATION_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     attempt: bytes
     round_number: int
     client_index: int
@@ -65,7 +78,20 @@ class RoundConfiguration(_message.Message):
     seconds: float
     population: str
     participation: ParticipationPlan
-    def __init__(self, attempt: _Optional[bytes] = ..., round_number: _Optional[int] = ..., client_index: _Optional[int] = ..., seed: _Optional[int] = ..., learning_rate: _Optional[float] = ..., program: _Optional[_Union[TrainingProgram, _Mapping]] = ..., parameters: _Optional[_Union[Artifact, _Mapping]] = ..., vocabulary: _Optional[_Union[Artifact, _Mapping]] = ..., seconds: _Optional[float] = ..., population: _Optional[str] = ..., participation: _Optional[_Union[ParticipationPlan, _Mapping]] = ...) -> None: ...
+    plan: Plan
+    def __init__(self, attempt: _Optional[bytes] = ..., round_number: _Optional[int] = ..., client_index: _Optional[int] = ..., seed: _Optional[int] = ..., learning_rate: _Optional[float] = ..., program: _Optional[_Union[TrainingProgram, _Mapping]] = ..., parameters: _Optional[_Union[Artifact, _Mapping]] = ..., vocabulary: _Optional[_Union[Artifact, _Mapping]] = ..., seconds: _Optional[float] = ..., population: _Optional[str] = ..., participation: _Optional[_Union[ParticipationPlan, _Mapping]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
+
+class Plan(_message.Message):
+    __slots__ = ("manifest", "step", "finish", "signature")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    manifest: Artifact
+    step: Artifact
+    finish: Artifact
+    signature: bytes
+    def __init__(self, manifest: _Optional[_Union[Artifact, _Mapping]] = ..., step: _Optional[_Union[Artifact, _Mapping]] = ..., finish: _Optional[_Union[Artifact, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ParticipationPlan(_message.Message):
     __slots__ = ("rounds", "max_participations", "min_separation")

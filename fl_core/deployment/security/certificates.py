@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlm.fl_core.errors import UserError
@@ -123,21 +124,23 @@ def read_certificate(path: Path) -> x509.Certificate:
     return read_certificates(path)[0]
 
 
-def read_key(path: Path) -> PrivateKey:
-    """Read a private key.
-
-    Args:
-      path: of its PEM file.
+def read_private_key(path: Path) -> PrivateKeyTypes:
+    """Read a private key of any kind from its PEM file.
 
     Raises:
-      KeysError: it is missing or damaged, others than its owner can read it, or it is of another kind.
+      KeysError: it is missing or damaged, or others than its owner can read it.
     """
     try:
         if path.stat().st_mode & 0o077:
             raise KeysError(f"{path}: others than its owner can read this private key; chmod 600 it")
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        return serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise KeysError(f"{path}: no private key can be read ({error}); `fedlm keys` makes them") from error
+
+
+def read_key(path: Path) -> PrivateKey:
+    """Read a private key of an elliptic curve; see `read_private_key` for its errors."""
+    key = read_private_key(path)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise KeysError(f"{path}: the private key is of another kind; expected one of an elliptic curve")
     return key

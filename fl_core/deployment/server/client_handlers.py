@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.deployment.event_log import warn
+from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffers
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact, ServedChunk
 from fedlm.fl_core.deployment.protocol.errors import UnknownArtifactError
@@ -25,6 +26,7 @@ from fedlm.fl_core.deployment.state.state import StateError
 
 _DOWNLOADS, _DOWNLOADS_AT_ONCE = 3, 2
 _LONGEST_VERSION = 64
+_PLAN_SECONDS = 2.0
 
 
 class CheckedIn(NamedTuple):
@@ -77,6 +79,7 @@ class Offer(NamedTuple):
     vocabulary: ServedArtifact
     population: str
     participation: messages.ParticipationPlan | None  # None where nothing is promised
+    plans: PlanOffers | None = None  # for clients that have no models; None where none are made
 
 
 class ClientHandlers:
@@ -94,6 +97,14 @@ class ClientHandlers:
             reply = self._come_back(reason)
             reply.come_back.done = request.protocol != PROTOCOL or not self._has_algorithm(request)
             return reply
+        plan = self._plan(request)
+        if isinstance(plan, str):
+            warn("check_in_refused", client=peer, reason=plan)
+            reply = self._come_back(plan)
+            reply.come_back.done = True
+            return reply
+        if plan is None and request.runtimes:
+            return self._come_back("its plan is being made", seconds=_PLAN_SECONDS)
         try:
             checked_in = await self.rounds.check_in(peer, _cleaned(request.client_version))
         except StateError as error:
@@ -110,17 +121,30 @@ class ClientHandlers:
             self.rounds.ask_back(checked_in.number, reply.come_back.seconds)
             return reply
         configuration = self._configuration(checked_in.selected_for.attempt, checked_in.number)
+        if plan is not None:
+            configuration.plan.CopyFrom(plan.message)
         return messages.CheckInReply(selected=configuration, protocols=[PROTOCOL])
 
     def _ineligible(self, request: messages.CheckInRequest) -> str:
         if request.protocol != PROTOCOL:
             return f"the client speaks version {request.protocol} of the protocol, but the server speaks {PROTOCOL}"
+        if request.runtimes:
+            return ""
         if request.models and self._offer.program.model not in request.models:
             return f"the client cannot train the model {self._offer.program.model}"
         if not self._has_algorithm(request):
             name = algorithm_name(self._offer.program)
             return f"the client does not have the client algorithm {name}, which this run trains with"
         return ""
+
+    def _plan(self, request: messages.CheckInRequest) -> OfferedPlan | str | None:
+        """Find the plan for a client that has no models, or why there is none; None where it needs none, or waits for
+        it."""
+        if not request.runtimes:
+            return None
+        if self._offer.plans is None:
+            return "the server makes no plans, which need a key (`fedlm keys plan`)"
+        return self._offer.plans.offer(request.runtimes)
 
     def _has_algorithm(self, request: messages.CheckInRequest) -> bool:
         # Clients that name none know of no other than SGD.
@@ -152,6 +176,8 @@ class ClientHandlers:
         self._limiter.call(peer)
         if request.digest == self._offer.vocabulary.description.digest:
             artifact, send = self._offer.vocabulary, lambda size: None
+        elif self._offer.plans is not None and (part := self._offer.plans.find(request.digest)) is not None:
+            artifact, send = part, lambda size: None
         else:
             artifact, send = await self._parameters_for(peer, request.digest)
         with self._downloads.transfer() as transfer:

@@ -8,10 +8,13 @@ import jax
 
 from fedlm.fl_core.client_algorithms.interface import sent_by_client, sent_by_server
 from fedlm.fl_core.cohorts import CohortSampler
+from fedlm.fl_core.deployment.plans.plan import Plan, make_plan
+from fedlm.fl_core.deployment.plans.plan_offers import PLAN_BYTES, PlanOffers
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import Buffer, ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding, download_bytes, upload_bytes
+from fedlm.fl_core.deployment.security.plan_keys import PlanSigner
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offer, Rounds
 from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
@@ -41,6 +44,13 @@ class Task:
     score: Score | None = None  # see `fedlm.fl_core.runs.federated_training.Score`
     sampler: CohortSampler | None = None  # names the cohorts, for runs that repeat a simulation
     vocabulary_origin: VocabularyOrigin = GIVEN
+    plan_signer: PlanSigner | None = None  # signs the plans of clients that have no models; None for no plans
+
+    def plan(self, version: str) -> Plan:
+        """Make the plan for a version of StableHLO; see `make_plan` for its errors."""
+        deployment = self.deployment
+        size = self.model.vocabulary_size
+        return make_plan(deployment.model, self.vocabulary, size, deployment.training, version)
 
 
 def participation_plan(deployment: Deployment) -> messages.ParticipationPlan | None:
@@ -99,11 +109,15 @@ class ClientService:
         vocabulary = ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, folder)
         buffers = UploadBuffers(download_bytes(like), folder)
         round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)
+        plans = None
+        if task.plan_signer is not None:
+            plans = PlanOffers(task.plan, task.plan_signer, deployment.chunk_bytes, folder)
+            round_bytes += PLAN_BYTES
         return cls(
             state=state,
             rules=rules,
             registry=ClientRegistry(state, deployment.participation, deployment.saved_every),
-            offer=Offer(program, vocabulary, deployment.population, participation_plan(deployment)),
+            offer=Offer(program, vocabulary, deployment.population, participation_plan(deployment), plans),
             receiver=Receiver(
                 update, compressor, deployment.training.local_training(), deployment.training.length, buffers
             ),

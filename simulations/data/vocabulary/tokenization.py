@@ -94,7 +94,11 @@ class Tokenizer:
 
     def save(self, path: Path | str) -> None:
         """Write the tokenizer as canonical JSON, which the `tokenizers` library also reads."""
-        write_atomically(Path(path), self._json)
+        write_atomically(Path(path), self.to_json())
+
+    def to_json(self) -> str:
+        """Return the tokenizer as canonical JSON, which the `tokenizers` library also reads."""
+        return self._json
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return the token ids of each text, int32 `[tokens]`, without special tokens other than OOV."""

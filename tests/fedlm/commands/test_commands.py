@@ -65,7 +65,7 @@ def test_every_command_explains_itself(command, capsys):
 def helps():
     """The words of every command that explains options."""
     yield from (
-        [command] for command in COMMANDS if command not in ("data", "keys", "account", "runs", "model", "laws")
+        [command] for command in COMMANDS if command not in ("data", "keys", "account", "runs", "model", "plan", "laws")
     )
     yield from (
         ["data", *words] for words in (["describe"], ["sample"], ["relevance"], ["export"], ["import", "jsonl"])
@@ -73,6 +73,7 @@ def helps():
     yield from (["account", kind] for kind in KINDS)
     yield from (["keys", action] for action in ("ca", "token", "enrol"))
     yield from (["model", action] for action in ("import", "export"))
+    yield from (["plan", action] for action in ("export", "inspect"))
     yield from (["runs", action] for action in ("list", "compare", "clean"))
     yield from (["laws", action] for action in ("run", "import", "fit", "figures", "table2", "report"))
 

@@ -21,6 +21,10 @@ PLANS = {
     "uniform2_blocks": (2, 1, {"bits": 2, "rotation": 1}),
 }
 OTHER_SHAPES = {"uniform2_blocks": [(1030,)]}
+PLAN_RULES = {
+    **{"batch_size": 3, "epochs": 2, "max_batches": 100, "max_examples": None},
+    **{"cap_order": "shuffle_then_cap", "batches_across_epochs": False},
+}
 # A model of one tensor, and steps whose batches have the gradient curvature * (y - centre).
 START, LEARNING_RATE = [0.5, -1.25, 2.0], 0.125
 STEPS = [
@@ -216,9 +220,49 @@ def algorithms_vector():
     }
 
 
+def plan_key(purpose, *numbers):
+    key = (0, STREAM["seed"])
+    for number in (zlib.crc32(purpose.encode()), STREAM["round_number"], STREAM["client_index"], *numbers):
+        key = threefry(key, (0, number))
+    return key
+
+
+def plan_order(count, epoch):
+    """The shuffle `threefry-sort`, version 1."""
+    key = plan_key("shuffle", epoch)
+    return [i for _, i in sorted((threefry(key, (0, i)), i) for i in range(count))]
+
+
+def plan_rows(count, rules):
+    """The examples of each batch of a plan, -1 where a row only fills."""
+    size, most = rules["batch_size"], rules["max_examples"]
+    kept, rows = count if most is None else min(count, most), []
+    for epoch in range(rules["epochs"]):
+        among = kept if rules["cap_order"] == "cap_then_shuffle" else count
+        rows += plan_order(among, epoch)[:kept]
+        if not rules["batches_across_epochs"]:
+            rows += [-1] * (-len(rows) % size)
+    rows += [-1] * (-len(rows) % size)
+    return [rows[start : start + size] for start in range(0, len(rows), size)][: rules["max_batches"]]
+
+
+def plan_batches_vector():
+    rules = [
+        {**PLAN_RULES, **one} for one in ({}, {"max_examples": 4}, {"max_examples": 4, "cap_order": "cap_then_shuffle"})
+    ]
+    rules += [{**one, "batches_across_epochs": True, "max_batches": 4} for one in rules]
+    return {
+        **STREAM,
+        "orders": {str(count): [plan_order(count, epoch) for epoch in range(2)] for count in (1, 2, 7, 20)},
+        "batches": [{"examples": 7, **one, "rows": plan_rows(7, one)} for one in rules],
+        "random": [[list(threefry(plan_key("dropout", step), (0, row))) for row in range(3)] for step in range(2)],
+    }
+
+
 def vectors():
     uploads = {name: upload_vector(name) for name in PLANS}
-    return uploads | {"artifact": artifact_vector(), "client_algorithms": algorithms_vector()}
+    others = {"artifact": artifact_vector(), "client_algorithms": algorithms_vector()}
+    return uploads | others | {"plan_batches": plan_batches_vector()}
 
 
 if __name__ == "__main__":

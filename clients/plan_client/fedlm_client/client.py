@@ -1,0 +1,312 @@
+"""A device's part in a run by plans: checks in, trains when it is selected and allowed to, and answers with an update.
+
+What leaves the device is the messages of docs/protocol.md and nothing else. Text stays in this process; batches of its
+tokens go to the process with limits that runs the plan, and that has no other connection than to this one.
+"""
+
+import hashlib
+import json
+import math
+import random
+import secrets
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from numpy.typing import NDArray
+
+from fedlm_client import messages_pb2 as messages
+from fedlm_client import runtimes
+from fedlm_client.artifacts import Assembly
+from fedlm_client.batches import batch_of, batch_rows, random_words, sequences_of
+from fedlm_client.confined import Trainer
+from fedlm_client.errors import ClientError, GoneError, PlanError, TransportError
+from fedlm_client.http_channel import Channel
+from fedlm_client.limits import Limits
+from fedlm_client.manifest import Batches, Manifest, check_limits, check_program, read_manifest
+from fedlm_client.own_participation import OwnParticipation
+from fedlm_client.signature import check_signature
+from fedlm_client.tokenizer import WordPiece
+
+VERSION = "0.1"
+PROTOCOL = 2
+_SOONEST, _LATEST = 0.02, 24 * 3600.0
+_Outcome = messages.UploadHeader
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a device takes part."""
+
+    data: Path  # JSON Lines of {"text": ...}
+    keys: list[Ed25519PublicKey]  # whose plans it runs
+    runtime: str  # `jax` or `iree`
+    modules: Path | None = None  # folder of compiled modules
+    limits: Limits = Limits()  # noqa: RUF009
+    notice: Callable[[str], None] = lambda words: None
+    allowed: Callable[[], bool] = lambda: True  # whether the device may train now
+
+
+class _Ended(Exception):  # noqa: N818
+    def __init__(self, outcome: "messages.UploadHeader.Outcome"):
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+class _Ready(NamedTuple):
+    """A plan that was checked and loaded."""
+
+    manifest: Manifest
+    trainer: Trainer
+
+
+class Client:
+    """One device."""
+
+    def __init__(self, channel: Channel, settings: Settings, participation: OwnParticipation):
+        """Prepare; nothing is sent before `run`."""
+        self._channel, self._settings, self._participation = channel, settings, participation
+        self._runtime = runtimes.announced(settings.runtime)
+        self._ready: _Ready | None = None
+        self._tokenizer: tuple[bytes, WordPiece] | None = None
+        self._sequences: tuple[object, NDArray[np.int32]] | None = None
+        self._model: Assembly | None = None
+        self._failures = 0
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Check in no more; a round under way goes on to its end. Call it from any thread."""
+        self._stopped.set()
+
+    def run(self) -> bool:
+        """Take part until the run is over, this client's part in it, or `stop`; returns whether it is over for all.
+
+        Raises:
+          ClientError: the server turns this client away, or asks for what it does not allow.
+        """
+        try:
+            while not self._stopped.is_set():
+                wait = self._once()
+                if isinstance(wait, bool):
+                    return wait
+                self._stopped.wait(wait)
+            return False
+        finally:
+            self._channel.close()
+            self._close_plan()
+
+    def _once(self) -> float | bool:
+        """Check in once, and take part if selected; returns how long to wait or, at the end, whether for everybody."""
+        try:
+            reply = self._channel.check_in(
+                messages.CheckInRequest(
+                    protocol=PROTOCOL, client_version=f"fedlm-client {VERSION}", runtimes=[self._runtime]
+                )
+            )
+            if PROTOCOL not in (list(reply.protocols) or [1]):
+                raise ClientError(
+                    f"the server speaks other versions of the protocol than {PROTOCOL}; update one of the two"
+                )
+            self._failures = 0
+            if reply.WhichOneof("answer") == "selected":
+                return self._take_part(reply.selected)
+            answer = reply.come_back
+            if answer.done and not answer.finished:
+                self._settings.notice(_printable(answer.reason))
+            return answer.finished if answer.finished or answer.done else _seconds(answer.seconds)
+        except TransportError as error:
+            wait = self._backoff()
+            self._settings.notice(f"the server cannot be reached: {error}; trying again in {wait:.1f} seconds")
+            return wait
+        except GoneError:
+            return self._backoff()
+
+    def _backoff(self) -> float:
+        limits = self._settings.limits
+        longest = min(limits.first_backoff * 2.0**self._failures, limits.longest_backoff)
+        self._failures = min(self._failures + 1, 30)
+        return longest * random.uniform(0.5, 1.5)
+
+    def _take_part(self, asked: "messages.RoundConfiguration") -> float:
+        deadline = time.monotonic() + _seconds(asked.seconds)
+        if not asked.HasField("plan"):
+            raise ClientError(
+                "the server makes no plans, which this client needs; its operator gives it a key for them"
+            )
+        header = _Outcome(attempt=asked.attempt, upload_id=secrets.token_bytes(16))
+        examples, upload = self._examples_version(), b""
+        try:
+            if reason := self._participation.may(asked, examples):
+                self._settings.notice(f"round {asked.round_number}: it does not take part, since {reason}")
+                raise _Ended(_Outcome.NOT_ALLOWED)
+            ready = self._plan(asked.plan)
+            sequences = self._examples(asked.vocabulary, ready.manifest, examples)
+            values = self._download_model(asked.parameters, ready.manifest)
+            upload = self._train(asked, ready, values, sequences, deadline, header)
+            self._participation.tell(asked, examples)
+        except _Ended as ended:
+            header.outcome = ended.outcome
+        header.size = len(upload)
+        reply = self._send(header, upload, lambda: self._participation.take(asked, examples), deadline)
+        status = messages.UploadReply.Status.Name(reply.status)
+        self._settings.notice(f"round {asked.round_number}: {status} {_printable(reply.reason)}".strip())
+        return _seconds(reply.come_back_seconds)
+
+    def _plan(self, offered: "messages.Plan") -> _Ready:
+        """Fetch, check and load a plan; the one that is loaded where it is the same."""
+        limits = self._settings.limits
+        described = bytes(self._fetch(offered.manifest, limits.program_bytes))
+        check_signature(described, offered.signature, self._settings.keys)
+        if self._ready is None or self._ready.manifest.digest != hashlib.sha256(described).hexdigest():
+            manifest = read_manifest(described)
+            check_limits(manifest, limits)
+            contents = []
+            for name, artifact in (("step", offered.step), ("finish", offered.finish)):
+                content = bytes(self._fetch(artifact, limits.program_bytes))
+                check_program(getattr(manifest, name), content, name)
+                contents.append(content)
+            self._close_plan()
+            self._settings.notice(f"plan {manifest.digest[:12]}: {manifest.about}")
+            made = runtimes.trainer(self._settings.runtime, manifest, described, contents, self._settings.modules)
+            self._ready = _Ready(manifest, made)
+        return self._ready
+
+    def _close_plan(self) -> None:
+        if self._ready is not None:
+            self._ready.trainer.close()
+            self._ready = None
+
+    def _fetch(self, description: "messages.Artifact", largest: int) -> bytearray:
+        assembly = Assembly(description, largest)
+        self._channel.download(assembly)
+        return assembly.content
+
+    def _download_model(self, description: "messages.Artifact", manifest: Manifest) -> NDArray[np.float32]:
+        """Fetch the server's tensors, going on where the last try broke off."""
+        if self._model is None or self._model.digest != description.digest:
+            self._model = Assembly(description, self._settings.limits.largest_download)
+        if not self._model.complete:
+            self._channel.download(self._model)
+        return values_of(self._model.content, description.encoding, manifest.download_values)
+
+    def _examples_version(self) -> str:
+        try:
+            found = self._settings.data.stat()
+        except OSError as error:
+            raise ClientError(
+                f"{self._settings.data}: cannot be read ({error}); give the file of this device's text"
+            ) from error
+        return repr((found.st_mtime_ns, found.st_size))
+
+    def _examples(self, description: "messages.Artifact", manifest: Manifest, version: str) -> NDArray[np.int32]:
+        if self._tokenizer is None or self._tokenizer[0] != description.digest:
+            content = bytes(self._fetch(description, self._settings.limits.largest_download))
+            if hashlib.sha256(content).hexdigest() != manifest.tokenizer:
+                raise PlanError("the server's tokenizer is not the one that the plan names")
+            self._tokenizer = description.digest, WordPiece(content)
+        key = (self._tokenizer[0], manifest.batches, version)
+        if self._sequences is None or self._sequences[0] != key:
+            encoded = [self._tokenizer[1].encode(text) for text in read_texts(self._settings.data)]
+            self._sequences = key, sequences_of(encoded, manifest.batches)
+        return self._sequences[1]
+
+    def _train(
+        self,
+        asked: "messages.RoundConfiguration",
+        ready: _Ready,
+        values: NDArray[np.float32],
+        sequences: NDArray[np.int32],
+        deadline: float,
+        header: "messages.UploadHeader",
+    ) -> bytes:
+        if not len(sequences):
+            raise _Ended(_Outcome.NO_EXAMPLES)
+        rate, limits = asked.learning_rate, self._settings.limits
+        if not (rate > 0 and math.isfinite(rate)):
+            raise ClientError(f"the server asks for the learning rate {rate}")
+        deadline = min(deadline, time.monotonic() + limits.max_training_seconds)
+        batches, stream = ready.manifest.batches, (asked.seed, asked.round_number, asked.client_index)
+        try:
+            ready.trainer.begin(values)
+            for number, rows in enumerate(batch_rows(len(sequences), batches, limits.max_batches, *stream)):
+                if time.monotonic() > deadline:
+                    raise _Ended(_Outcome.TOO_SLOW)
+                if not self._settings.allowed():
+                    raise _Ended(_Outcome.NOT_ALLOWED)
+                tokens, weight = batch_of(sequences, rows, batches.pad)
+                ready.trainer.step(tokens, weight, random_words(batches, *stream, number), rate)
+            sums, finite, body = ready.trainer.finish(*stream)
+        except PlanError:
+            self._close_plan()
+            raise
+        if not finite:
+            raise _Ended(_Outcome.NOT_FINITE)
+        header.outcome, header.num_examples = _Outcome.TRAINED, kept_examples(len(sequences), batches)
+        header.loss, header.tokens, header.gradient_norm = sums
+        return upload_of(ready.manifest, body)
+
+    def _send(
+        self, header: "messages.UploadHeader", upload: bytes, before: Callable[[], None], deadline: float
+    ) -> "messages.UploadReply":
+        """Upload, again where the connection broke, under the same id so that it counts once."""
+        while True:
+            reply = None
+            try:
+                reply = self._channel.upload(header, upload, before)
+            except TransportError as error:
+                self._settings.notice(f"the upload broke off: {error}")
+            if reply is not None and reply.status != messages.UploadReply.DAMAGED:
+                self._failures = 0
+                return reply
+            wait = self._backoff()
+            if time.monotonic() + wait > deadline:
+                raise TransportError("the upload did not get through while the round was open")
+            time.sleep(wait)
+
+
+def upload_of(manifest: Manifest, body: bytes) -> bytes:
+    """Make an upload of what the program finish gave: header, body and checksum."""
+    whole = manifest.header + body
+    return whole + zlib.crc32(whole).to_bytes(4, "little")
+
+
+def values_of(content: bytes | bytearray, encoding: str, count: int) -> NDArray[np.float32]:
+    """Read the tensors of a download, float32 [count], end to end; raises PlanError where it is another model's."""
+    if encoding not in ("float32", "bfloat16") or len(content) != count * (4 if encoding == "float32" else 2):
+        raise PlanError(f"the download has {len(content)} bytes of {encoding[:16]!r}, but the plan has {count} values")
+    if encoding == "float32":
+        return np.frombuffer(content, "<f4")
+    return (np.frombuffer(content, "<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+def kept_examples(count: int, batches: Batches) -> int:
+    """Count the examples that a device trains on in an epoch."""
+    return count if batches.max_examples is None else min(count, batches.max_examples)
+
+
+def read_texts(path: Path) -> list[str]:
+    """Read a device's text, line by line; raises ClientError where a line is none."""
+    found = []
+    try:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if line.strip():
+                found.append(json.loads(line)["text"])
+                if not isinstance(found[-1], str):
+                    raise ValueError(f"line {number} has no text")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ClientError(f'{path}: expected lines of {{"text": "..."}} in UTF-8 ({error})') from error
+    return found
+
+
+def _seconds(seconds: float) -> float:
+    return min(max(seconds, _SOONEST), _LATEST) if math.isfinite(seconds) else _LATEST
+
+
+def _printable(text: str) -> str:
+    return "".join(one for one in text[:500] if one.isprintable())

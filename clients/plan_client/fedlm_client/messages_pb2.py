@@ -1,0 +1,1 @@
+../../../fl_core/deployment/protocol/messages_pb2.py

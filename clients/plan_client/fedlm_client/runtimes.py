@@ -1,0 +1,110 @@
+"""Which runtimes a device has, and how a plan is made ready for one."""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedlm_client import messages_pb2 as messages
+from fedlm_client.confined import Confined, Trainer, compile_plan
+from fedlm_client.errors import ClientError, PlanError
+from fedlm_client.manifest import Manifest
+
+RUNTIMES = ("jax", "iree")
+_DESCRIBE_SECONDS, _DESCRIBE_MEMORY = 120.0, 2 << 30
+# Newest versions of StableHLO that IREE's compilers are known to read; the oldest that servers write for others.
+_READ_BY_IREE = {"3.13": "1.15.0"}
+HOST = ("--iree-llvmcpu-target-cpu=host",)
+
+
+def installed(name: str) -> str:
+    """Choose a runtime.
+
+    Args:
+      name: `jax`, `iree` or `auto`: IREE where it is there, JAX where not.
+
+    Raises:
+      ClientError: it is not installed.
+    """
+    there = {"jax": _has("jax"), "iree": _has("iree.runtime")}
+    if name == "auto":
+        name = "iree" if there["iree"] else "jax"
+    if not there[name]:
+        raise ClientError(f"the runtime {name} is not installed; `pip install fedlm-client[{name}]`")
+    return name
+
+
+def announced(name: str) -> "messages.Runtime":
+    """Say what a server needs to know of an installed runtime."""
+    if name == "jax":
+        with Confined(_DESCRIBE_MEMORY) as process:
+            answer, _ = process.ask({"do": "describe"}, [], _DESCRIBE_SECONDS)
+        return messages.Runtime(name=name, version=importlib.metadata.version("jax"), stablehlo=answer["stablehlo"])
+    version = importlib.metadata.version("iree-base-runtime")
+    stablehlo = _READ_BY_IREE.get(".".join(version.split(".")[:2]), "")
+    return messages.Runtime(name=name, version=version, stablehlo=stablehlo)
+
+
+def trainer(
+    runtime: str, manifest: Manifest, described: bytes, contents: Sequence[bytes], modules: Path | None
+) -> Trainer:
+    """Make a plan ready to train.
+
+    Args:
+      runtime: `jax` or `iree`.
+      manifest: as it was read and checked, with its limits.
+      described: its bytes.
+      contents: the programs step and finish.
+      modules: folder of compiled modules, which is kept full; see `module_path`.
+    """
+    if runtime == "iree":
+        contents = _modules(manifest, described, contents, modules)
+    return Trainer(manifest, described, runtime, contents)
+
+
+def module_path(folder: Path, sha256: str, target: Sequence[str] = HOST) -> Path:
+    """Name the file of the module that IREE of this version compiles of a program for a processor."""
+    version = importlib.metadata.version("iree-base-runtime" if _has("iree.runtime") else "iree-base-compiler")
+    key = hashlib.sha256(" ".join((sha256, version, *target)).encode()).hexdigest()
+    return folder / f"{key}.vmfb"
+
+
+def write_modules(
+    manifest: Manifest, described: bytes, contents: Sequence[bytes], folder: Path, flags: Sequence[str] = HOST
+) -> list[Path]:
+    """Compile a plan's programs into a folder of modules; raises ClientError where there is no compiler."""
+    if not _has("iree.compiler"):
+        raise ClientError("IREE's compiler is not installed; `pip install fedlm-client[compiler]`")
+    paths = [module_path(folder, one.sha256) for one in (manifest.step, manifest.finish)]
+    made = compile_plan(manifest, described, contents, flags)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path, content in zip(paths, made, strict=True):
+        beside = path.with_suffix(".new")
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    return paths
+
+
+def _modules(manifest: Manifest, described: bytes, contents: Sequence[bytes], folder: Path | None) -> list[bytes]:
+    """Find the modules of a plan that were compiled before, or compile them."""
+    paths = [module_path(folder, one.sha256) for one in (manifest.step, manifest.finish)] if folder else []
+    if paths and all(path.exists() for path in paths):
+        return [path.read_bytes() for path in paths]
+    if not _has("iree.compiler"):
+        raise PlanError(
+            f"the plan {manifest.digest[:12]} is compiled on no machine yet: this one has IREE without its compiler. "
+            "Compile it where `pip install fedlm-client[compiler]` was given (`fedlm-client compile`), and give the "
+            "folder as --modules"
+        )
+    if folder is None:
+        return list(compile_plan(manifest, described, contents, HOST))
+    return [path.read_bytes() for path in write_modules(manifest, described, contents, folder)]
+
+
+def _has(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,147 @@
+"""`fedlm plan`: what clients train that have none of our code."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fedlm.commands.options import read_options
+from fedlm.commands.sub_commands import run_choice
+from fedlm.fl_core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand:
+    """Write the plan of a federated run: its local step and what follows the last one as StableHLO programs, and a
+    manifest that says how a client runs them.
+
+    A server with a key for plans makes such plans itself, for the runtimes of the clients that check in; an export is
+    to look into, to compile for devices beforehand, and to try a runtime on. Programs are for CPUs, of fixed shapes,
+    and for months, not years: export again where a runtime is newer.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run, a deployment's or a simulation's."""
+    out: Path
+    """Folder to make."""
+    keys: Path | None = None
+    """Folder of the key for plans, of `fedlm keys plan`."""
+    unsigned: bool = False
+    """Do without a signature. Clients run no such plan."""
+    stablehlo: str | None = None
+    """Version of StableHLO that the programs are for; the newest that is some weeks old where it is not given."""
+    vocabulary: Path | None = None
+    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectCommand:
+    """Say what is in a plan's folder: programs and their operations, tensors, batches, limits, and who signed it."""
+
+    folder: tyro.conf.Positional[Path]
+    """The --out of `fedlm plan export`."""
+    plan_key: Path | None = None
+    """Public key, `plan.pub`, that the plan must be signed with."""
+    json: bool = False
+    """Print JSON: the manifest, and beside it the plan's digest, the operations, and whether it is signed."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm plan`."""
+    choices = {
+        "export": ("write the plan of a run", _export),
+        "inspect": ("say what is in a plan", _inspect),
+    }
+    return run_choice(argv, "fedlm plan", "action", "Training that travels as programs.", choices, _EXAMPLES)
+
+
+_EXAMPLES = """To begin:
+
+  fedlm keys plan
+  fedlm plan export runs/deployment --keys keys --vocabulary runs/stdlib --out plan
+  fedlm plan inspect plan --plan-key keys/plan.pub"""
+
+
+def _export(argv: list[str]) -> int:
+    command = read_options(ExportCommand, argv, "fedlm plan export")
+    from fedlm.fl_core.composed_settings import compose, value_types
+    from fedlm.fl_core.deployment.plans.plan import make_plan
+    from fedlm.fl_core.deployment.plans.plan_folder import write_plan
+    from fedlm.fl_core.deployment.plans.programs import versions
+    from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner
+    from fedlm.fl_core.lora_settings import recorded_lora
+    from fedlm.fl_core.privacy.ancestry import settings_in
+    from fedlm.fl_core.settings import TrainingSettings
+    from fedlm.simulations.weights.exporting import read_run
+
+    if command.unsigned == (command.keys is not None):
+        raise ConfigurationError("a plan is signed with --keys, which `fedlm keys plan` makes, or exported --unsigned")
+    signer = None if command.keys is None else PlanSigner(command.keys / PLAN_KEY_FILE)
+    if command.stablehlo is not None and command.stablehlo not in versions():
+        raise ConfigurationError(
+            f"stablehlo is {command.stablehlo!r}, but programs are made for {', '.join(versions())}; choose one"
+        )
+    stored = read_run(command.run, command.vocabulary)
+    settings = settings_in(stored.about)
+    if "client_batch_size" not in settings or recorded_lora(settings) is not None:
+        raise ConfigurationError(f"{command.run}: no run of clients that train a whole model; give the --out of one")
+    training = compose(
+        TrainingSettings, **{name: settings[name] for name in value_types(TrainingSettings) if name in settings}
+    )
+    tokenizer = stored.tokenizer.to_json().encode()
+    size, version = stored.tokenizer.vocabulary_size, command.stablehlo or versions()[1]
+    plan = make_plan(str(settings["model"]), tokenizer, size, training, version)
+    write_plan(command.out, plan, None if signer is None else signer.sign(plan.manifest), tokenizer)
+    print(f"plan {plan.digest} is in {command.out}{'; NOT SIGNED: clients refuse it' * (signer is None)}")
+    return 0
+
+
+def _inspect(argv: list[str]) -> int:
+    command = read_options(InspectCommand, argv, "fedlm plan inspect")
+    from fedlm.fl_core.deployment.plans.plan_folder import read_plan, signed_by
+
+    found = read_plan(command.folder)
+    if command.plan_key is not None and not signed_by(found, command.plan_key):
+        raise ConfigurationError(f"{command.folder}: the plan is not signed with {command.plan_key}; do not run it")
+    signed = "NOT SIGNED" if found.signature is None else "signed; --plan-key FILE checks by whom"
+    if command.plan_key is not None:
+        signed = f"signed with {command.plan_key}"
+    if command.json:
+        beside = {"sha256": found.plan.digest, "signed": signed, "operations": found.operations}
+        print(json.dumps(beside | {"manifest": found.manifest}, indent=2))
+        return 0
+    _print(found.plan.digest, signed, found.manifest, found.operations)
+    return 0
+
+
+def _print(digest: str, signed: str, manifest: dict[str, Any], operations: dict[str, dict[str, int]]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    about, batches, upload, limits = (manifest[name] for name in ("about", "batches", "upload", "limits"))
+    console.print(f"plan {digest}, {signed}", markup=False)
+    console.print(
+        f"{about['client_algorithm']} on {about['model']}, {about['precision']}; batches of {batches['batch_size']} x "
+        f"{batches['length'] + 1} tokens, at most {batches['max_batches']} of them",
+        markup=False,
+    )
+    console.print(
+        f"download {manifest['download']['values']:,} values; upload {upload['bytes']:,} bytes; memory "
+        f"{limits['memory_bytes']:,} bytes, {limits['compile_seconds']} s to compile, {limits['call_seconds']} s a call"
+    )
+    for name, program in manifest["programs"].items():
+        counted = ", ".join(
+            f"{one.removeprefix('stablehlo.')} {count}" for one, count in sorted(operations[name].items())
+        )
+        console.print(
+            f"{name}: {program['bytes']:,} bytes of StableHLO {manifest['stablehlo']}: {counted}", markup=False
+        )
+    table = Table("tensor", "shape", "values", "offset")
+    for one in manifest["download"]["tensors"]:
+        table.add_row(
+            one["name"], "x".join(map(str, one["shape"])), f"{math.prod(one['shape']):,}", f"{one['offset']:,}"
+        )
+    console.print(table)

@@ -1,0 +1,214 @@
+"""Clients that have nothing of our code but plans take part beside those that have the models."""
+
+import asyncio
+import dataclasses
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from fedlm.clients import network_client
+from fedlm.clients.example_store import ExampleStore
+from fedlm.clients.server_instructions import encode
+from fedlm.fl_core.cohorts import UniformSampler
+from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
+from fedlm.fl_core.deployment.server.client_service import Task
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.models.registry import create_model
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+from fedlm_client.client import Client, Settings
+from fedlm_client.errors import ClientError
+from fedlm_client.http_channel import Channel
+from fedlm_client.limits import Limits
+from fedlm_client.own_participation import OwnParticipation
+from fedlm_client.signature import read_public_keys
+from tests.deployment import small_deployment as small
+from tests.deployment.plain_loop import final_parameters, simulate
+
+IREE = Path(__file__).parents[2] / "clients/plan_client/.venv/bin/python"
+QUICK = Limits(first_backoff=0.05, longest_backoff=0.5)
+# All examples of a client are one batch, so that how a client shuffles changes nothing but rounding.
+SETTINGS = {
+    **small.LINEAR,
+    "upload_bits": 32,
+    "rounds": 2,
+    "client_batch_size": 6,
+    "min_separation": 1,
+    "reporting_seconds": 500.0,
+    "selection_seconds": 500.0,
+    "update_norm_bound": "none",
+}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    create_plan_key(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(small_store):
+    return Tokenizer.load(small_store / "tokenizer.json")
+
+
+def task_of(tokenizer, keys, **changes):
+    settings = small.deployment(**SETTINGS | changes)
+    model = create_model(settings.model, tokenizer.vocabulary_size)
+    signer = None if keys is None else PlanSigner(keys / PLAN_KEY_FILE)
+    content = tokenizer.to_json().encode()
+    return Task(settings, model, content, tokenizer.fingerprint, plan_signer=signer)
+
+
+def texts_of(number):
+    rng = np.random.default_rng(number)
+    words = ["the", "cat", "sat", "on", "a", "mat", "Where,", "is", "it?"]
+    return [" ".join(rng.choice(words, rng.integers(2, 6))) for _ in range(3 + number)]
+
+
+def data_of(folder, number):
+    path = folder / f"client{number}.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts_of(number)))
+    return path
+
+
+def native_client(port, folder, number):
+    dial = TRANSPORTS["http"].dial(f"127.0.0.1:{port}", None)
+
+    def read(content):
+        return Tokenizer(json.loads(content)).encode_batch
+
+    limits = dataclasses.replace(small.IMPATIENT, models=(small.MODEL,))
+    store = ExampleStore(data_of(folder, number))
+    return network_client.Client(lambda: dial(f"client{number}"), store, read, limits=limits)
+
+
+def plan_client(port, folder, number, keys, **settings):
+    path, said = data_of(folder, number), []
+    channel = Channel(f"127.0.0.1:{port}", None, f"client{number}")
+    made = Settings(
+        path, read_public_keys(keys / "plan.pub"), "jax", **{"limits": QUICK, "notice": said.append} | settings
+    )
+    return Client(channel, made, OwnParticipation(path.with_suffix(".participation"))), said
+
+
+def in_its_own_environment(port, folder, number, keys):
+    """A client with IREE, of an environment that has no JAX."""
+    words = ["--server", f"127.0.0.1:{port}", "--insecure", "--name", f"client{number}", "--runtime", "iree"]
+    words += ["--data", str(data_of(folder, number)), "--plan-key", str(keys / "plan.pub"), "--modules", str(folder)]
+    package = str(IREE.parents[2])
+    return subprocess.Popen(
+        [IREE, "-m", "fedlm_client", "run", *words, "--call-seconds", "600", "--compile-seconds", "600"],
+        env={"PYTHONPATH": package, "PATH": os.environ["PATH"]},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def check_final(task, out, simulation, clients):
+    """The run's parameters are those of rounds in which every client has the model."""
+    settings, tokenizer = task.deployment, Tokenizer(json.loads(task.vocabulary))
+
+    def examples(number):
+        return encode(texts_of(number), tokenizer.encode_batch, settings.training.length)
+
+    sampler = UniformSampler(clients, clients, settings.seed)
+    params, _ = simulate(settings, sampler, simulation, task.model, examples)
+    found = jax.tree_util.tree_leaves(final_parameters(out, settings.privacy.is_private))
+    for a, b in zip(found, jax.tree_util.tree_leaves(params), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+async def take_part(task, out, native, made, processes=lambda port: []):
+    """Run a server with its clients to the end of its rounds."""
+    server = small.Server(task, out, transport="http")
+    async with server:
+        started = processes(server.port)
+        clients = made(server.port)
+        threads = [asyncio.create_task(asyncio.to_thread(client.run)) for client in clients]
+        try:
+            async with small.running(native(server.port)):
+                over = await asyncio.gather(*threads)
+                assert await server.over
+            assert all(over)
+            for process in started:
+                _, said = await asyncio.to_thread(process.communicate, timeout=60)
+                assert process.returncode == 0, said
+        finally:
+            for client in clients:
+                client.stop()
+            for process in started:
+                process.kill()
+    return server.rows
+
+
+def test_a_plan_client_takes_part_beside_one_that_has_the_model(tmp_path, keys, tokenizer):
+    task = task_of(tokenizer, keys, cohort_size=2, minimum_reports=2, over_selection=1.0)
+    notices = []
+
+    def made(port):
+        client, said = plan_client(port, tmp_path, 1, keys)
+        notices.append(said)
+        return [client]
+
+    native = lambda port: [native_client(port, tmp_path, 0)]  # noqa: E731
+    rows = asyncio.run(take_part(task, tmp_path / "run", native, made))
+    assert [row["clients"] for row in rows] == [2, 2]
+    assert [line for line in notices[0] if "ACCEPTED" in line] == ["round 0: ACCEPTED", "round 1: ACCEPTED"]
+    # It was loaded once for both rounds.
+    assert sum(line.startswith("plan ") for line in notices[0]) == 1
+    check_final(task, tmp_path / "run", tmp_path / "simulation", 2)
+
+
+@pytest.mark.long
+def test_jax_iree_and_ordinary_clients_take_part_together(tmp_path, keys, tokenizer):
+    if not IREE.exists():
+        pytest.skip("IREE is not installed; `make plan-client` makes the environment of a client with it")
+    task = task_of(tokenizer, keys, cohort_size=3, minimum_reports=3, over_selection=1.0)
+    processes = lambda port: [in_its_own_environment(port, tmp_path, 2, keys)]  # noqa: E731
+    native = lambda port: [native_client(port, tmp_path, 0)]  # noqa: E731
+    made = lambda port: [plan_client(port, tmp_path, 1, keys)[0]]  # noqa: E731
+    rows = asyncio.run(take_part(task, tmp_path / "run", native, made, processes))
+    assert [row["clients"] for row in rows] == [3, 3]
+    assert len(list(tmp_path.glob("*.vmfb"))) == 2
+    check_final(task, tmp_path / "run", tmp_path / "simulation", 3)
+
+
+def refused(task, out, make):
+    """Run a client that a server must turn away, or that must turn away from it; gives what it says."""
+
+    async def run():
+        server = small.Server(task, out, transport="http")
+        async with asyncio.timeout(90), server:
+            client, said = make(server.port)
+            try:
+                await asyncio.to_thread(client.run)
+            except ClientError as error:
+                said.append(str(error))
+            finally:
+                client.stop()
+            return said
+
+    return asyncio.run(run())[-1]
+
+
+def test_a_client_ends_where_a_server_cannot_show_it_a_plan_that_it_runs(tmp_path, keys, tokenizer):
+    one = {"cohort_size": 1, "minimum_reports": 1, "over_selection": 1.0}
+    without = task_of(tokenizer, None, **one)
+    assert "makes no plans" in refused(without, tmp_path / "a", lambda port: plan_client(port, tmp_path, 1, keys))
+    factored = task_of(tokenizer, keys, **one, upload_bits=None, compression="powersgd1", model="cifg_tiny")
+    assert "code that a plan does not carry" in refused(
+        factored, tmp_path / "b", lambda port: plan_client(port, tmp_path, 1, keys)
+    )
+    create_plan_key(tmp_path / "others")
+    task = task_of(tokenizer, keys, **one)
+    assert "not of a key that this client believes" in refused(
+        task, tmp_path / "c", lambda port: plan_client(port, tmp_path, 1, tmp_path / "others")
+    )
+    assert "--memory-bytes" in refused(
+        task, tmp_path / "d", lambda port: plan_client(port, tmp_path, 1, keys, limits=Limits(memory_bytes=1 << 20))
+    )

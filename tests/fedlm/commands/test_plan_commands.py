@@ -1,0 +1,65 @@
+"""`fedlm plan`: what is written, and what is refused in one line."""
+
+import json
+
+import pytest
+
+from fedlm_client.manifest import read_manifest
+from fedlm_client.signature import check_signature, read_public_keys
+
+
+@pytest.fixture(scope="module")
+def run(small_store, tmp_path_factory, fedlm_here):
+    folder = tmp_path_factory.mktemp("plan_commands")
+    words = ["--model", "cifg_tiny", "--length", "8", "--rounds", "1", "--cohort-size", "2", "--heldout-examples", "20"]
+    limits = ["--client-max-batches", "1", "--test-examples", "20", "--devices", "1"]
+    done = fedlm_here("simulate", *words, *limits, "--data", small_store, "--out", folder / "run")
+    assert done.returncode == 0, done.stderr
+    assert fedlm_here("keys", "plan", "--folder", folder / "keys").returncode == 0
+    return folder
+
+
+def test_a_plan_is_exported_signed_and_looked_into(run, tmp_path, fedlm_here):
+    key = run / "keys/plan.pub"
+    exported = fedlm_here("plan", "export", run / "run", "--keys", run / "keys", "--out", tmp_path / "plan")
+    assert exported.returncode == 0, exported.stderr
+    content = (tmp_path / "plan/manifest.json").read_bytes()
+    manifest = read_manifest(content)
+    check_signature(content, (tmp_path / "plan/manifest.sig").read_bytes(), read_public_keys(key))
+    assert manifest.digest in exported.stdout
+    shown = fedlm_here("plan", "inspect", tmp_path / "plan", "--plan-key", key)
+    assert shown.returncode == 0, shown.stderr
+    assert "sgd on cifg_tiny, float32" in shown.stdout
+    assert f"signed with {key}" in shown.stdout
+    found = json.loads(fedlm_here("plan", "inspect", tmp_path / "plan", "--json").stdout)
+    assert found["operations"]["step"]["stablehlo.dot_general"] > 0
+    assert found["manifest"]["batches"]["length"] == 8
+    # Nothing of where it was made is in it, so that it is the same wherever that is.
+    again = fedlm_here("plan", "export", run / "run", "--keys", run / "keys", "--out", tmp_path / "again")
+    assert again.returncode == 0
+    for name in ("manifest.json", "manifest.sig", "step.stablehlo", "finish.stablehlo", "tokenizer.json"):
+        assert (tmp_path / "plan" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+    (tmp_path / "plan/step.stablehlo").write_bytes(b"x")
+    changed = fedlm_here("plan", "inspect", tmp_path / "plan")
+    assert (changed.returncode, "is not the program that the manifest names" in changed.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["export", "RUN", "--out", "OUT"], "signed with --keys"),
+        (["export", "RUN", "--out", "OUT", "--keys", "OUT"], "no private key can be read"),
+        (["export", "OUT", "--out", "OUT", "--unsigned"], "holds no checkpoints"),
+        (["export", "RUN", "--out", "RUN", "--unsigned"], "is there already"),
+        (["export", "RUN", "--out", "OUT", "--unsigned", "--stablehlo", "0.1.0"], "choose one"),
+        (["inspect", "OUT"], "no plan can be read"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(run, tmp_path, fedlm_here, words, why):
+    places = {"RUN": run / "run", "OUT": tmp_path / "out"}
+    result = fedlm_here("plan", *(places.get(word, word) for word in words))
+    said = [line for line in result.stderr.splitlines() if line.startswith("fedlm ")]
+    assert (result.returncode, len(said)) == (2, 1)
+    assert why in said[0]
+    assert not (tmp_path / "out").exists()
