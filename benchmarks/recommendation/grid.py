@@ -21,7 +21,8 @@ class Scale:
       user_interactions: users with fewer of what is left are left out.
       length: items that are read of a user.
       epochs: of each training.
-      batch_size: of each training but those that compare batch sizes.
+      batch_size: of each private training but those that compare batch sizes.
+      plain_batch_size: of trainings without privacy, which have no noise to spread over many users and gain from steps.
       other_batch_sizes: which are compared.
       evaluations: how often heldout users are ranked for in a training.
       evaluated_users: how many of them, but for the last time, when all are.
@@ -41,6 +42,7 @@ class Scale:
     length: int = 50
     epochs: int = 30
     batch_size: int = 1024
+    plain_batch_size: int = 128
     other_batch_sizes: tuple[int, ...] = (512, 2048)
     evaluations: int = 6
     evaluated_users: int = 2000
@@ -53,6 +55,10 @@ class Scale:
     relevance_delta: float = 1e-6
     dropout: float = 0.5
     microbatch_size: int = 32
+
+    def point(self, variant: str, epsilon: float | None, rate: float, seed: int) -> "Point":
+        """Name a training with the batch size of all of its kind."""
+        return Point(variant, epsilon, rate, self.plain_batch_size if epsilon is None else self.batch_size, seed)
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ def point_of(cell: dict[str, Any]) -> Point:
 def rate_points(scale: Scale) -> list[Point]:
     """List the trainings by which learning rates are chosen, for each model with privacy and without."""
     return [
-        Point(variant, epsilon, rate, scale.batch_size, scale.seeds[0])
+        scale.point(variant, epsilon, rate, scale.seeds[0])
         for epsilon in (scale.rate_epsilon, None)
         for variant, about in VARIANTS.items()
         if about.rate_of is None and not (epsilon is None and about.relevance)
@@ -145,7 +151,7 @@ def best_rate(results: Results, scale: Scale, variant: str, private: bool) -> fl
     all diverged."""
     variant = VARIANTS[variant].rate_of or variant
     epsilon = scale.rate_epsilon if private else None
-    points = [Point(variant, epsilon, rate, scale.batch_size, scale.seeds[0]) for rate in scale.rates]
+    points = [scale.point(variant, epsilon, rate, scale.seeds[0]) for rate in scale.rates]
     if any(point not in results.cells for point in points):
         return None
     scores = {point.rate: results.score(point, "heldout") for point in points}
@@ -156,7 +162,7 @@ def best_rate(results: Results, scale: Scale, variant: str, private: bool) -> fl
 def points_of(results: Results, scale: Scale, variant: str, epsilon: float | None) -> list[Point]:
     """List a variant's trainings at its learning rate, one a seed; none where the rate is not known yet."""
     rate = best_rate(results, scale, variant, epsilon is not None)
-    return [] if rate is None else [Point(variant, epsilon, rate, scale.batch_size, seed) for seed in scale.seeds]
+    return [] if rate is None else [scale.point(variant, epsilon, rate, seed) for seed in scale.seeds]
 
 
 def chosen_points(results: Results, scale: Scale) -> list[Point]:

@@ -44,9 +44,10 @@ def _sections(evidence: Evidence) -> list[str]:
         f"{data['interactions']:,} interactions in training, of users with at least {scale.user_interactions} of "
         "these items. The last item of a user is ranked among all items that the user has not met. Width 64, two "
         f"blocks, one head, {scale.length} items; Adam, a fifth of the steps warm-up, then linear decay; gradients "
-        f"brought to norm 1; dropout {scale.dropout:g}; {scale.epochs} epochs of batches of {scale.batch_size:,}; "
-        f"delta {scale.delta:g}; the unit is a user. Noise follows from the seed, so that all of it can be computed "
-        "again: epsilon is that of the same training with noise of the operating system's entropy. " + _missing(left),
+        f"brought to norm 1; dropout {scale.dropout:g}; {scale.epochs} epochs of batches of {scale.batch_size:,}, of "
+        f"{scale.plain_batch_size} without privacy; delta {scale.delta:g}; the unit is a user. Noise follows from the "
+        "seed, so that all of it can be computed again: epsilon is that of the same training with noise "
+        "of the operating system's entropy. " + _missing(left),
         "## Claims",
         "A claim holds where the scores of all seeds are on one side of those of all others, does not hold where they "
         "are on the other, and is not decided where they overlap. Numbers are NDCG@10 in per cent by epsilon, mean "
@@ -75,7 +76,7 @@ def _sections(evidence: Evidence) -> list[str]:
 
 
 def _missing(left: int) -> str:
-    return "All trainings have ended." if not left else f"**{left} trainings are not there yet.**"
+    return "All trainings have ended." if not left else f"**At least {left} trainings are not there yet.**"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

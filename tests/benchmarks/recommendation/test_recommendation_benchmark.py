@@ -19,6 +19,7 @@ SCALE = Scale(
     length=8,
     epochs=2,
     batch_size=16,
+    plain_batch_size=4,
     other_batch_sizes=(8,),
     evaluations=2,
     evaluated_users=10,
@@ -104,7 +105,7 @@ def test_the_grid_goes_on_and_is_reported(folder, tmp_path, monkeypatch, capsys)
     assert set(trained) == {*rate_points(SCALE), *chosen_points(results, SCALE)}
     # Of equal models the fastest rate scored best.
     assert best_rate(results, SCALE, "placebo", private=True) == 0.01
-    assert len(points_of(results, SCALE, "tied", None)) == 3
+    assert [point.batch_size for point in points_of(results, SCALE, "tied", None)] == [4] * 3
     report = (tmp_path / "report.md").read_text()
     assert "All trainings have ended" in report
     assert report.count("![") == len(list(tmp_path.glob("*.png"))) == 6
