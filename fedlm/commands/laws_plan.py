@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlm.commands.options import read_options
-from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.delta import check_delta, default_delta
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
@@ -20,7 +20,7 @@ from fedlm.simulations.laws.federated_settings import FederatedSettings
 if TYPE_CHECKING:
     from fedlm.fl_core.privacy.accounting import Guarantee
     from fedlm.simulations.laws.architectures import Architecture
-    from fedlm.simulations.laws.chosen_training import ChosenTraining
+    from fedlm.simulations.laws.chosen_training import ChosenTraining, TrainingData
     from fedlm.simulations.laws.federated_plan import FederatedTraining
     from fedlm.simulations.laws.laws_file import Laws
     from fedlm.simulations.laws.plan import Plan
@@ -130,16 +130,16 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError(f"{file}: is of federated runs; give --federated")
     assert command.compute is not None
     length = command.length or laws.surface.length
-    counted, vocabulary_size = (None, None) if command.data is None else _counted(command.data, length, laws)
-    examples = float(command.examples or counted or 0)
-    if counted is not None and command.examples is not None and command.examples != counted:
+    data = None if command.data is None else _opened(command.data, length, laws)
+    examples = float(command.examples or (0 if data is None else data.examples))
+    if data is not None and examples != data.examples:
         raise ConfigurationError(
-            f"examples is {command.examples:g}, but {command.data} has {counted:,} of {length} tokens; leave one out"
+            f"examples is {examples:g}, but {command.data} has {data.examples:,} of {length} tokens; leave one out"
         )
     delta = default_delta(examples) if command.delta is None else command.delta
     budget = Budget(examples, command.epsilon, delta, command.compute)
     plan = make_plan(Planner(laws.surface, length), budget, command.near)
-    chosen = choose_training(laws, plan, vocabulary_size)
+    chosen = choose_training(laws, plan, data)
     if command.json:
         print(
             json.dumps(
@@ -197,6 +197,7 @@ def _print_federated(found: "FederatedTraining", near: float) -> None:
         *(f"twice the {part.replace('_', ' ')}: {_loss(loss)}" for part, loss in found.doubled.items()),
         *found.notes,
         _promise(found.guarantee),
+        *found.covers,
     ]
     _print_table(values, found.near, near, lines)
 
@@ -204,14 +205,17 @@ def _print_federated(found: "FederatedTraining", near: float) -> None:
 _DRAWN = ("mechanism", "cohort_sampler", "min_separation", "max_participations")
 
 
-def _counted(data: Path, length: int, laws: "Laws") -> tuple[int, int]:
-    """Count a store's examples, as they are trained on, and its vocabulary."""
+def _opened(data: Path, length: int, laws: "Laws") -> "TrainingData":
+    """Count a store's examples, as they are trained on, and say what they and its vocabulary are."""
     from fedlm.simulations.data.store.token_store import TokenStore
+    from fedlm.simulations.laws.chosen_training import TrainingData
     from fedlm.simulations.pretraining.privacy_units import open_units
 
     store = TokenStore.open(data)
     packing = laws.task.get("packing", "packed")
-    return open_units(store, "train", length, "example", packing, 1, 0, data / "cache").count, store.vocabulary_size
+    units = open_units(store, "train", length, "example", packing, 1, 0, data / "cache")
+    unit = f"{units.noun}: {units.unit}, in all steps"
+    return TrainingData(units.count, store.vocabulary_size, unit, units.protects, store.vocabulary_origin)
 
 
 def _print(chosen: "ChosenTraining", plan: "Plan", near: float, measured_steps: float) -> None:
@@ -225,17 +229,27 @@ def _print(chosen: "ChosenTraining", plan: "Plan", near: float, measured_steps: 
     passes = chosen.batch_size * chosen.steps / chosen.examples
     measured = plan.saturating_steps <= measured_steps
     saturating = f", by extrapolation: the best training of that takes {plan.saturating_steps:,.0f} steps"
+    spend_less = "spend less: " if plan.saturating_compute < plan.budget.compute else ""
     lines = [
         f"noise multiplier {chosen.noise_multiplier:.6g}, learning rate {chosen.learning_rate:.4g}, "
         f"{chosen.compute:.3g} operations, {passes:.3g} passes over {chosen.examples:,} examples",
         _predicted(chosen.loss, chosen.band),
         *(f"twice the {part}: {_loss(loss)}" for part, loss in plan.doubled.items()),
-        f"more compute than {plan.saturating_compute:.3g} operations buys less than {near:.0%} of the loss"
+        f"{spend_less}more compute than {plan.saturating_compute:.3g} operations buys less than {near:.0%} of the loss"
         f"{'' if measured else saturating}",
+        *_cheaper(plan),
         *chosen.notes,
         _promise(chosen.guarantee),
+        *chosen.covers,
     ]
     _print_table(values, plan.near, near, lines)
+
+
+def _cheaper(plan: "Plan") -> list[str]:
+    if plan.cheaper is None:
+        return []
+    compute, loss = plan.cheaper
+    return [f"spend less: the best training of {compute:.3g} operations is predicted to have loss {loss:.4f}"]
 
 
 def _print_table(
@@ -295,6 +309,7 @@ def _write_config(
             f"the models of the laws, {', '.join(laws.surface.models if laws.surface else ())}, are none that can be "
             "built here, so that there is no config; measure named models"
         )
+    make_folder(command.write_config.parent)
     described = command.write_config.with_suffix(".model.json")
     settings = settings_of(chosen, laws, chosen.model.name or str(described))
     if chosen.model.name is None:
@@ -302,7 +317,7 @@ def _write_config(
     if command.data is not None:
         settings["data"] = str(command.data)
     # Strings and numbers of JSON are TOML's too.
-    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+    lines = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items())
     write_atomically(command.write_config, f"# fedlm laws plan: {budget}; predicted loss {chosen.loss:.4f}\n{lines}")
     if not command.json:
         run = "simulate" if command.federated else "pretrain"

@@ -20,3 +20,13 @@ def check_delta(delta: float, name: str = "delta") -> None:
     """
     if not LEAST_DELTA <= delta < 1:
         raise ConfigurationError(f"{name} is {delta}, but must be at least {LEAST_DELTA:g} and below 1")
+
+
+def large_delta(delta: float, units: float) -> str | None:
+    """Say that a delta is so large that it promises nobody much; None where it is not."""
+    if delta * units <= 1:
+        return None
+    return (
+        f"delta is {delta:.4g}, above one in {units:,}: publishing {delta * units:.4g} of them as they are would keep "
+        "it too; give a smaller --delta"
+    )

@@ -3,17 +3,47 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.accounting import Guarantee, account, calibrate
 from fedlm.fl_core.privacy.central_plan import EXAMPLE, central_plan
+from fedlm.fl_core.privacy.delta import large_delta
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.spending import calibrate_total
+from fedlm.fl_core.privacy.statement import state_plan
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.simulations.laws.architectures import Architecture, nearest_architecture
 from fedlm.simulations.laws.laws_file import Laws
-from fedlm.simulations.laws.plan import FLOPS, LEVEL, Budget, Plan, notes_of
+from fedlm.simulations.laws.plan import FLOPS, LEVEL, UNCOUNTED_VOCABULARY, Budget, Plan, notes_of
+from fedlm.simulations.pretraining.settings import Pretraining
 
 _OF_TASK = ("clip_norm", "schedule", "warmup_steps", "beta1", "beta2", "adam_epsilon", "packing")
 """Settings of the trainings that were measured, which a planned one takes over."""
+_PACKED = (
+    "examples are packed sequences: a document or a person may be spread over several, and the promise is for each of "
+    "them, not for a document or a person; N counts sequences"
+)
+
+
+class TrainingData(NamedTuple):
+    """What is to be trained on.
+
+    Attributes:
+      examples: how many there are.
+      vocabulary_size: of its tokens.
+      unit: what an example is, in the words of a guarantee.
+      protects: what a promise about such units covers, and what it does not, in words.
+      vocabulary: where it comes from.
+    """
+
+    examples: int
+    vocabulary_size: int
+    unit: str
+    protects: str
+    vocabulary: VocabularyOrigin
 
 
 @dataclass(frozen=True)
@@ -34,7 +64,9 @@ class ChosenTraining:
       loss: predicted, in nats per predicted token.
       band: its lower and upper end; NaN where the laws have no draws.
       target_epsilon: that the noise was found for; infinite without privacy.
-      guarantee: of the training, with Poisson batches of N examples; None without privacy.
+      guarantee: of the training, with Poisson batches of N examples, and of a vocabulary that has an epsilon; None
+        without privacy.
+      covers: what the guarantee covers and what it does not, a sentence each.
       notes: what goes beyond what was measured, a sentence each.
     """
 
@@ -52,6 +84,7 @@ class ChosenTraining:
     band: tuple[float, float]
     target_epsilon: float
     guarantee: Guarantee | None
+    covers: tuple[str, ...]
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -62,24 +95,24 @@ class ChosenTraining:
         return fields | {"model": model, "guarantee": guarantee}
 
 
-def choose_training(laws: Laws, plan: Plan, vocabulary_size: int | None = None) -> ChosenTraining:
+def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) -> ChosenTraining:
     """Make the best configuration of a plan into a training, account it, and predict its loss again.
 
     Args:
       laws: by which was planned, with a surface.
       plan: what was found.
-      vocabulary_size: of the data; that of the measured models where None.
+      data: to train on; where None the vocabulary is as large as that of the measured models.
 
     Raises:
-      ConfigurationError: the training lies outside the measured grid.
+      ConfigurationError: the training lies outside the measured grid, or the data's vocabulary has spent epsilon.
     """
     surface, budget = laws.surface, plan.budget
     assert surface is not None
-    model = nearest_architecture(surface, plan.best["parameters"], vocabulary_size)
+    model = nearest_architecture(surface, plan.best["parameters"], None if data is None else data.vocabulary_size)
     parameters = round(plan.best["parameters"]) if model is None else model.parameters
     batch_size = max(1, min(round(plan.best["batch_size"]), math.floor(budget.examples)))
     steps = max(1, round(budget.compute / (FLOPS * parameters * batch_size * plan.length)))
-    guarantee = _accounted(budget, batch_size, steps)
+    guarantee = _accounted(budget, batch_size, steps, data)
     noise = 0.0 if guarantee is None else guarantee.noise_multiplier
     at = parameters, steps, noise / batch_size
     loss, rate = surface.predict(*at).item(), surface.learning_rate(*at).item()
@@ -104,21 +137,44 @@ def choose_training(laws: Laws, plan: Plan, vocabulary_size: int | None = None) 
         band=(low, high),
         target_epsilon=budget.epsilon,
         guarantee=guarantee,
-        notes=tuple(notes_of(surface, parameters, batch_size, steps, plan.length)),
+        covers=() if guarantee is None else _covers(laws, budget, data),
+        notes=(*notes_of(surface, parameters, batch_size, steps, plan.length), *_repeated(budget, batch_size * steps)),
     )
 
 
-def _accounted(budget: Budget, batch_size: int, steps: int) -> Guarantee | None:
-    """Find the least noise by the accountant itself, and state what it gives."""
+def _repeated(budget: Budget, drawn: int) -> list[str]:
+    passes = drawn / math.floor(budget.examples)
+    if passes <= 1:
+        return []
+    return [
+        f"extrapolated: examples are passed over {passes:.3g} times, and the loss is that of examples which are seen "
+        "for the first time"
+    ]
+
+
+def _accounted(budget: Budget, batch_size: int, steps: int, data: TrainingData | None) -> Guarantee | None:
+    """Find the least noise by the accountant itself, and state what it gives, as a run would."""
     if math.isinf(budget.epsilon):
         return None
-    units = math.floor(budget.examples)
-    plan = calibrate(
-        lambda noise: central_plan(units, batch_size, steps, noise, unit=EXAMPLE),
-        budget.delta,
-        epsilon=budget.epsilon,
-    )
-    return account(plan, budget.delta)
+    units, unit = math.floor(budget.examples), EXAMPLE if data is None else data.unit
+
+    def with_noise(noise: float) -> PrivacyPlan:
+        return central_plan(units, batch_size, steps, noise, unit=unit)
+
+    if data is None:
+        return account(calibrate(with_noise, budget.delta, epsilon=budget.epsilon), budget.delta)
+    plan = calibrate_total(with_noise, budget.delta, budget.epsilon, None, vocabulary=data.vocabulary)
+    return state_plan(plan, budget.delta, {ORIGIN_FIELD: data.vocabulary.as_json()}).total
+
+
+def _covers(laws: Laws, budget: Budget, data: TrainingData | None) -> tuple[str, ...]:
+    if data is None:
+        packed = [_PACKED] if laws.task.get("packing", "packed") == "packed" else []
+        words = [*packed, UNCOUNTED_VOCABULARY]
+    else:
+        words = [data.protects, data.vocabulary.sentence()]
+    large = large_delta(budget.delta, math.floor(budget.examples))
+    return (*words, *([] if large is None else [large]))
 
 
 def settings_of(chosen: ChosenTraining, laws: Laws, model: str) -> dict[str, Any]:
@@ -130,7 +186,22 @@ def settings_of(chosen: ChosenTraining, laws: Laws, model: str) -> dict[str, Any
       chosen: the training.
       laws: by which was planned.
       model: name, or path of a description.
+
+    Raises:
+      DataError: with the settings of the laws there is no such run.
     """
+    try:
+        settings = _settings(chosen, laws, model)
+        compose(Pretraining, **settings | {"data": Path()})
+    except (KeyError, TypeError, ConfigurationError) as error:
+        raise DataError(
+            f"the settings that the laws name make no training that can be run ({error}); fit them again with `fedlm "
+            "laws fit`"
+        ) from error
+    return settings
+
+
+def _settings(chosen: ChosenTraining, laws: Laws, model: str) -> dict[str, Any]:
     task = {name: laws.task[name] for name in _OF_TASK if laws.task.get(name) is not None}
     task["warmup_steps"] = min(task.get("warmup_steps", 0), chosen.steps - 1)
     if laws.task.get("schedule", "constant") != "constant":

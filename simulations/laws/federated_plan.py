@@ -10,7 +10,7 @@ from typing import Any
 from fedlm.fl_core.composed_settings import compose, default_settings
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import Guarantee, account, calibrate
-from fedlm.fl_core.privacy.delta import default_delta
+from fedlm.fl_core.privacy.delta import default_delta, large_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment
@@ -20,7 +20,7 @@ from fedlm.simulations.laws.federated_planner import FederatedBudget, planner_of
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 from fedlm.simulations.laws.importing_runs import FEDERATED, OF_MECHANISMS, RATES
 from fedlm.simulations.laws.laws_file import Laws
-from fedlm.simulations.laws.plan import LEVEL, notes_of
+from fedlm.simulations.laws.plan import LEVEL, UNCOUNTED_VOCABULARY, notes_of
 from fedlm.simulations.laws.surface import LossSurface
 
 
@@ -50,6 +50,7 @@ class FederatedTraining:
       considered: trainings within the grid that were looked at.
       doubled: the best loss when a part of the budget is doubled, by name; NaN outside the grid, empty for mechanisms
         of which that takes long.
+      covers: what the guarantee covers and what it does not, a sentence each.
       notes: what goes beyond what was measured, a sentence each.
     """
 
@@ -73,6 +74,7 @@ class FederatedTraining:
     near: dict[str, tuple[float, float]]
     considered: int
     doubled: dict[str, float]
+    covers: tuple[str, ...]
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -158,6 +160,7 @@ def plan_federated(
         near={_NAMES.get(name, name): ends for name, ends in found.ranges(found.near_best(near)).items()},
         considered=int(found.known.sum()),
         doubled=planner.doubled(budget),
+        covers=() if plan is None else _covers(delta, people),
         notes=tuple(_notes(surface, parameters, cohort_size, rounds, plan)),
     )
 
@@ -196,6 +199,11 @@ def settings_of(found: FederatedTraining, laws: Laws, model: str) -> dict[str, A
 
 
 _NAMES = {"batch_size": "cohort_size", "steps": "rounds"}
+
+
+def _covers(delta: float, people: int) -> tuple[str, ...]:
+    large = large_delta(delta, people)
+    return (UNCOUNTED_VOCABULARY, *([] if large is None else [large]))
 
 
 def _outside(surface: LossSurface, budget: FederatedBudget, found: Configurations) -> str:

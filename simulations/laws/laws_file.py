@@ -2,17 +2,18 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
-from fedlm.simulations.laws.surface import LossSurface
+from fedlm.simulations.laws.surface import Interpolation, LossSurface, Method
 
 KIND = "fedlm scaling laws"
 VERSION = 1
@@ -23,6 +24,8 @@ _SHAPES = {
     **{"draws": "DMTS", "noiseless_draws": "DMT"},
 }
 _ASCENDING = ("parameters", "steps", "noise_batch_ratios")
+_POSITIVE = ("loss", "noiseless", "learning_rates", "noiseless_learning_rates", "draws", "noiseless_draws")
+_MOST_LOSS = 1e100  # nats per predicted token; of larger ones sums overflow
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def read_laws(path: Path) -> Laws:
         raise DataError(f"{path}: is damaged, not JSON ({str(error).splitlines()[0]}). {_FIT_AGAIN}") from error
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise DataError(f"{path}: is no file of laws, expected one that `fedlm laws fit` made.")
-    if document.get("version") != VERSION:
+    if type(document.get("version")) is not int or document["version"] != VERSION:
         raise DataError(f"{path}: is of version {document.get('version')!r}, expected {VERSION}. {_FIT_AGAIN}")
     try:
         return Laws(
@@ -116,10 +119,39 @@ def _surface(fields: dict[str, Any]) -> LossSurface:
             raise ValueError(f"surface.{name} has the shape {found.shape}, expected {expected}")
         arrays[name] = found.reshape(expected)
     for name in _ASCENDING:
-        if not (np.diff(arrays[name], prepend=0.0) > 0).all():
+        if not (np.isfinite(arrays[name]).all() and (np.diff(arrays[name], prepend=0.0) > 0).all()):
             raise ValueError(f"surface.{name} does not ascend from above 0")
+    for name in _POSITIVE:
+        known = arrays[name][~np.isnan(arrays[name])]
+        if not ((known > 0) & (known < _MOST_LOSS)).all():
+            raise ValueError(f"surface.{name} has values that are not above 0 and below {_MOST_LOSS:g}")
+    _check_rates(arrays)
     rest = {
         part.name: fields[part.name] for part in dataclasses.fields(LossSurface) if part.name not in (*_SHAPES, "notes")
     }
+    _check_rest(rest)
     rest["models"] = tuple(rest["models"])
     return LossSurface(**rest, **arrays, notes=tuple(fields["notes"]))
+
+
+def _check_rates(arrays: Mapping[str, Any]) -> None:
+    """Refuse losses without the learning rate that they are reached at. Raises ValueError."""
+    for losses, rates in (("loss", "learning_rates"), ("noiseless", "noiseless_learning_rates")):
+        if (np.isnan(arrays[rates]) & ~np.isnan(arrays[losses])).any():
+            raise ValueError(f"surface.{rates} is empty where surface.{losses} is not")
+
+
+def _check_rest(rest: Mapping[str, Any]) -> None:
+    """Refuse what is no description of a surface. Raises ValueError."""
+    for name, kinds in (("batch_size", (int,)), ("length", (int,)), ("measured_steps", (int, float))):
+        value = rest[name]
+        if type(value) not in kinds or not 1 <= value < math.inf:
+            raise ValueError(f"surface.{name} is {value!r}, expected a number of at least 1")
+    for name, known in (("method", get_args(Method)), ("interpolation", get_args(Interpolation))):
+        if rest[name] not in known:
+            raise ValueError(f"surface.{name} is {rest[name]!r}, expected one of {', '.join(known)}")
+    models = rest["models"]
+    if not (
+        isinstance(models, list) and all(isinstance(one, str) for one in models) and len(set(models)) == len(models)
+    ):
+        raise ValueError("surface.models is no list of different names")

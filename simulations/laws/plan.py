@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.noise_table import Batches, NoiseTable, make_noise_table
@@ -20,6 +21,11 @@ FLOPS = 6.0
 """For each parameter and token (Kaplan et al. 2020); what clipping and noise take is left out."""
 LEVEL = 0.9
 """Of the bands of predicted losses."""
+UNCOUNTED_VOCABULARY = (
+    "what the vocabulary tells is not counted: it is covered where it is public, or where it was made with an epsilon "
+    "of its own, which a run adds"
+)
+"""Said of the guarantee of a plan that is made without looking at data."""
 _BATCHES, _BUDGETS = 101, 61
 
 
@@ -90,25 +96,31 @@ class Planner:
         """Predict the loss of the best training; NaN where none is within the measured grid."""
         return self.configurations(budget).least_loss()
 
-    def saturating_compute(self, budget: Budget, near: float = NEAR) -> float:
-        """Find the least compute whose best loss is within `near` of the best of any compute; NaN outside the grid.
-
-        Of budgets from the least to the most that the grid has trainings of.
-        """
+    def by_compute(self, budget: Budget) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predict the best loss of budgets of less and more compute, from the least to the most that the grid has
+        trainings of: computes, ascending, and losses, NaN outside the grid."""
         surface, tokens = self.surface, FLOPS * self.length
         least = tokens * surface.parameters[0] * surface.steps[0]
         most = tokens * surface.parameters[-1] * surface.steps[-1] * budget.examples
         computes = np.geomspace(least, most, _BUDGETS)
-        losses = np.array([self.least_loss(budget._replace(compute=float(one))) for one in computes])
-        if not np.isfinite(losses).any():
-            return math.nan
-        return float(computes[np.flatnonzero(losses <= (1 + near) * np.nanmin(losses))[0]])
+        return computes, np.array([self.least_loss(budget._replace(compute=float(one))) for one in computes])
+
+    def saturating_compute(self, budget: Budget, near: float = NEAR) -> float:
+        """Find the least compute whose best loss is within `near` of the best of any compute; NaN outside the grid."""
+        return saturating(*self.by_compute(budget), near)
 
     def best_steps(self, budget: Budget) -> float:
         """Return the steps of the best training; NaN where none is within the measured grid."""
         found = self.configurations(budget)
         best = found.best()
         return math.nan if best is None else float(found.steps[best])
+
+
+def saturating(computes: NDArray[np.float64], losses: NDArray[np.float64], near: float = NEAR) -> float:
+    """Find the least compute whose loss is within `near` of the least of all; NaN where no loss is known."""
+    if not np.isfinite(losses).any():
+        return math.nan
+    return float(computes[np.flatnonzero(losses <= (1 + near) * np.nanmin(losses))[0]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +136,7 @@ class Plan:
       doubled: the best loss when a part of the budget is doubled, by name.
       saturating_compute: beyond which compute buys next to nothing.
       saturating_steps: of the best training of that compute.
+      cheaper: a compute below the budget's whose best training has less loss, and that loss; None where there is none.
     """
 
     budget: Budget
@@ -134,6 +147,7 @@ class Plan:
     doubled: dict[str, float]
     saturating_compute: float
     saturating_steps: float
+    cheaper: tuple[float, float] | None
 
 
 def make_plan(planner: Planner, budget: Budget, near: float = NEAR) -> Plan:
@@ -149,7 +163,8 @@ def make_plan(planner: Planner, budget: Budget, near: float = NEAR) -> Plan:
     best = found.best()
     if best is None:
         raise ConfigurationError(_outside(planner, budget, found))
-    saturating = planner.saturating_compute(budget, near)
+    computes, losses = planner.by_compute(budget)
+    enough = saturating(computes, losses, near)
     return Plan(
         budget=budget,
         length=planner.length,
@@ -157,9 +172,20 @@ def make_plan(planner: Planner, budget: Budget, near: float = NEAR) -> Plan:
         near=found.ranges(found.near_best(near)),
         considered=int(found.known.sum()),
         doubled=doubled(planner.configurations, budget),
-        saturating_compute=saturating,
-        saturating_steps=planner.best_steps(budget._replace(compute=saturating)),
+        saturating_compute=enough,
+        saturating_steps=planner.best_steps(budget._replace(compute=enough)),
+        cheaper=_cheaper(computes, losses, budget.compute, found.least_loss()),
     )
+
+
+def _cheaper(
+    computes: NDArray[np.float64], losses: NDArray[np.float64], compute: float, loss: float
+) -> tuple[float, float] | None:
+    better = np.flatnonzero((computes < compute) & (losses < loss))
+    if not len(better):
+        return None
+    best = better[np.argmin(losses[better])]
+    return float(computes[best]), float(losses[best])
 
 
 def _outside(planner: Planner, budget: Budget, found: Configurations) -> str:

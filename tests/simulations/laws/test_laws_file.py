@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import json
+import math
 
 import numpy as np
 import pytest
@@ -93,6 +94,29 @@ class TestOtherFiles:
             (lambda document: document["surface"].update(parameters="many"), "is damaged"),
             (lambda document: document["forms"].update(chinchilla={}), "is damaged"),
             (lambda document: document.update(surface=[]), "is damaged"),
+            (lambda document: document.update(version=True), "is of version True, expected 1"),
+            (
+                lambda document: document["surface"]["loss"][0][0].__setitem__(0, -1.0),
+                "surface.loss has values that are",
+            ),
+            (
+                lambda document: document["surface"]["loss"][0][0].__setitem__(0, 1e308),
+                "surface.loss has values that are",
+            ),
+            (
+                lambda document: document["surface"]["learning_rates"][0][0].__setitem__(0, None),
+                "surface.learning_rates is empty where",
+            ),
+            (lambda document: document["surface"].update(length="32"), "surface.length is '32', expected a number"),
+            (lambda document: document["surface"].update(batch_size=0), "surface.batch_size is 0, expected a number"),
+            (lambda document: document["surface"].update(measured_steps=None), "surface.measured_steps is None"),
+            (lambda document: document["surface"].update(method="x"), "surface.method is 'x', expected one of paper"),
+            (lambda document: document["surface"].update(interpolation="x"), "surface.interpolation is 'x'"),
+            (lambda document: document["surface"].update(models=[1, 2, 3, 4, 5]), "surface.models is no list"),
+            (
+                lambda document: document["surface"]["parameters"].__setitem__(-1, math.inf),
+                "surface.parameters does not ascend",
+            ),
         ],
     )
     def test_damaged_and_foreign_documents_are_refused(self, tmp_path, document, change, message):

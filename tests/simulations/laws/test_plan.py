@@ -1,18 +1,21 @@
 """Plans by laws of a made-up world: the best of a budget, what lies around it, and models that can be built."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.accounting import account, calibrate
 from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.noise_search import gaussian_noise
 from fedlm.fl_core.privacy.noise_table import TABLE_ERROR
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, PrivateVocabulary, VocabularyOrigin
 from fedlm.models.base import parameter_count
 from fedlm.models.model_files import read_description
 from fedlm.simulations.laws.architectures import nearest_architecture
-from fedlm.simulations.laws.chosen_training import choose_training
+from fedlm.simulations.laws.chosen_training import TrainingData, choose_training, settings_of
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.plan import Budget, Planner, make_plan
 from tests.simulations.laws.synthetic_laws import surface_of, true_loss
@@ -100,6 +103,53 @@ def test_steps_beyond_the_longest_training_are_said_to_be_extrapolated(plan):
     surface = surface_of(measured_steps=2000.0)
     chosen = choose_training(Laws(surface=surface), plan)
     assert any(note.startswith("extrapolated: the loss at") for note in chosen.notes)
+
+
+def test_passing_over_examples_again_is_said_to_be_extrapolated(planner):
+    few = make_plan(planner, BUDGET._replace(epsilon=math.inf, examples=1e5, compute=1e19))
+    assert "extrapolated: examples are passed over" in choose_training(Laws(surface=surface_of()), few).notes[-1]
+    many = make_plan(planner, BUDGET._replace(epsilon=math.inf, examples=1e12, compute=1e19))
+    assert not any("passed over" in note for note in choose_training(Laws(surface=surface_of()), many).notes)
+
+
+def test_where_less_compute_is_better_the_plan_says_so(planner):
+    larger_are_worse = np.array([1.0, 1.1, 1.2, 1.3, 1.4, 1.5])[:, None]
+    noiseless = planner.surface.noiseless[:1] * larger_are_worse
+    worse = dataclasses.replace(planner, surface=dataclasses.replace(planner.surface, noiseless=noiseless))
+    # More than the smallest model takes in all steps, which leaves the larger ones.
+    budget = BUDGET._replace(epsilon=math.inf, compute=6 * 512 * 1024 * 2 * 4.5e6 * planner.surface.steps[-1])
+    compute, loss = make_plan(worse, budget).cheaper
+    assert compute < budget.compute
+    assert loss == worse.least_loss(budget._replace(compute=compute)) < worse.least_loss(budget)
+    assert make_plan(worse, budget._replace(compute=compute)).cheaper is None
+    assert make_plan(planner, budget).cheaper is None
+
+
+DATA = TrainingData(10**8, 30_522, "example: one packed sequence of 512 tokens, in all steps", "Per sequence.", UNKNOWN)
+
+
+def test_a_plan_for_data_has_its_unit_and_says_what_is_not_covered(plan):
+    chosen = choose_training(Laws(surface=surface_of()), plan, DATA)
+    assert chosen.guarantee.unit == DATA.unit
+    assert chosen.covers[0] == "Per sequence."
+    assert chosen.covers[1].startswith("VOCABULARY NOT COVERED")
+
+
+def test_a_vocabulary_with_an_epsilon_is_part_of_the_promise(plan):
+    private = VocabularyOrigin("private", PrivateVocabulary(2.0, 5e-9, gaussian_noise(2.0, 4e-9), 50.0, 1e-9, 100))
+    alone = choose_training(Laws(surface=surface_of()), plan, DATA)
+    with_words = choose_training(Laws(surface=surface_of()), plan, DATA._replace(vocabulary=private))
+    assert with_words.noise_multiplier > alone.noise_multiplier
+    assert 3.99 < with_words.guarantee.epsilon <= 4.0
+    training = central_plan(10**8, with_words.batch_size, with_words.steps, with_words.noise_multiplier)
+    assert account(training, 1e-8).epsilon < 3.9
+
+
+@pytest.mark.parametrize("task", [{"schedule": "exponential"}, {"warmup_steps": "x"}, {"clip_norm": [1]}])
+def test_settings_of_laws_that_no_run_takes_are_refused(plan, task):
+    laws = Laws(surface=surface_of(), task=task)
+    with pytest.raises(DataError, match="make no training that can be run"):
+        settings_of(choose_training(laws, plan), laws, "transformer_2x64")
 
 
 @pytest.mark.parametrize("wanted", [130_000, 300_000, 1_500_000])
