@@ -46,7 +46,7 @@ def main() -> int:
     for name, why in left_out.items():
         print(f"left out, {name}: {why}", file=sys.stderr)
     about = describe(laws, trainings, cells)
-    write_laws(dataclasses.replace(laws, source=source | {ABOUT: about}, task=task_of(path)), options.out)
+    write_laws(dataclasses.replace(laws, source=source | {ABOUT: about}, task=task_of(path, measurements)), options.out)
     print(f"{about}\n{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     return 0
 

@@ -10,6 +10,7 @@ from rich.table import Column, Table
 
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import EvaluationProgress
+from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.laws.fitting_all import fit_laws, measurements_file, source_of, task_of
 from fedlm.simulations.laws.forms.registry import FORMS, WHOLE_GRID
@@ -49,11 +50,15 @@ def main(argv: list[str]) -> int:
     command = read_options(FitCommand, argv, "fedlm laws fit")
     path = measurements_file(command.measurements)
     measurements = read_measurements(path)
+    task = task_of(path, measurements)
+    make_folder(command.out.parent)
+    if command.out.is_dir():
+        raise ConfigurationError(f"out is {command.out}, which is a folder; give the file that is to be written")
     with EvaluationProgress("fitting", "laws") as progress:
         laws, left_out = fit_laws(
             measurements, command.surface, command.forms, lambda name, done, total: progress.show(done, total, name)
         )
-    laws = replace(laws, source=source_of(path, measurements, command.surface), task=task_of(path))
+    laws = replace(laws, source=source_of(path, measurements, command.surface), task=task)
     write_laws(laws, command.out)
     _print_laws(laws, left_out)
     print(f"\nThe laws are in {command.out}. Next:\n\n  fedlm laws plan --laws {command.out} {_example(laws)}")

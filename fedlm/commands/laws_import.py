@@ -80,6 +80,7 @@ def main(argv: list[str]) -> int:
         f"{len(found):,} measurements of {models} models, {rates} learning rates and {ratios} noise-batch ratios: "
         f"{command.out}",
         soft_wrap=True,
+        markup=False,
         highlight=False,
     )
     return 0

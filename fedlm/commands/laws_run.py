@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from fedlm.commands.cell_options import CellOptions
 from fedlm.commands.options import read_options
@@ -57,14 +58,15 @@ def main(argv: list[str]) -> int:
         results = run_grid(command.grid, command.out, execution.cell_executor(), progress.update)
     console = Console()
     for cell, why in results.failures.items():
-        console.print(f"[red]failed[/] {cell.directory}: {why}", soft_wrap=True, highlight=False)
+        console.print(f"[red]failed[/] {escape(f'{cell.directory}: {why}')}", soft_wrap=True, highlight=False)
     for cell, steps in results.diverged.items():
-        console.print(f"[red]diverged[/] after {steps} steps: {cell.name}", soft_wrap=True, highlight=False)
+        console.print(f"[red]diverged[/] after {steps} steps: {escape(cell.name)}", soft_wrap=True, highlight=False)
     measured = 0 if results.measurements is None else len(results.measurements)
     console.print(NOT_PRIVATE, soft_wrap=True, highlight=False)
     console.print(
         f"{results.cells - len(results.failures)} of {results.cells} trainings, {measured:,} blocks: {results.path}",
         soft_wrap=True,
+        markup=False,
         highlight=False,
     )
     return 1 if results.failures else 0

@@ -111,27 +111,55 @@ def source_of(path: Path, measurements: Measurements, settings: SurfaceSettings)
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "blocks": len(measurements),
         "trainings": int(numbered(measurements, RUN).max(initial=-1)) + 1,
-        "trainings_of_the_grid": _trainings_of_grid(path),
+        "trainings_of_the_grid": _trainings_of_grid(path, measurements),
         "settings": dataclasses.asdict(settings),
     }
 
 
-def _trainings_of_grid(path: Path) -> int | None:
+def _trainings_of_grid(path: Path, measurements: Measurements) -> int | None:
     """Count the trainings of the grid whose settings lie beside its measurements; None where there are none."""
-    grid = _grid_settings(path)
+    grid = _grid_settings(path, measurements)
     return None if any(axis not in grid for axis in AXES) else math.prod(len(grid[axis]) for axis in AXES)
 
 
-def task_of(path: Path) -> dict[str, Any]:
+def task_of(path: Path, measurements: Measurements) -> dict[str, Any]:
     """Return the settings that are kept with measurements, or those of the grid that lies beside them, but for those of
-    a machine; empty where there are none."""
+    a machine; empty where there are none.
+
+    Raises:
+      DataError: what lies beside them is no settings of a grid, or those of another.
+    """
     if (task := read_task(path)) is not None:
         return task
-    return {name: value for name, value in _grid_settings(path).items() if name not in _OF_A_MACHINE}
+    grid = _grid_settings(path, measurements)
+    return {name: value for name, value in grid.items() if name not in _OF_A_MACHINE}
 
 
-def _grid_settings(path: Path) -> dict[str, Any]:
+_COLUMNS = {
+    **{"models": "model", "learning_rates": "learning_rate", "noise_batch_ratios": "noise_batch_ratio"},
+    **{"batch_sizes": "batch_size", "steps": "steps", "seeds": "seed"},
+}
+"""Of measurements, by the grid's setting whose values they have."""
+
+
+def _grid_settings(path: Path, measurements: Measurements) -> dict[str, Any]:
+    beside = path.parent / GRID_FILE
     try:
-        return json.loads((path.parent / GRID_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        grid = json.loads(beside.read_text(encoding="utf-8"))
+    except FileNotFoundError:
         return {}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{beside}: cannot be read ({error}), expected the settings of the grid beside it.") from error
+    if not isinstance(grid, dict) or not all(isinstance(grid.get(axis, []), list) for axis in AXES):
+        raise DataError(f"{beside}: is no settings of a grid; take it away, and the task is taken to be unknown.")
+    measured = {name: set(getattr(measurements, column).tolist()) for name, column in _COLUMNS.items()}
+    measured |= {"length": set(measurements.length.tolist())}
+    settings = grid | {"length": [grid["length"]]} if "length" in grid else grid
+    for name, values in measured.items():
+        if name in settings and (others := [value for value in values if value not in settings[name]]):
+            raise DataError(
+                f"{beside}: is of another grid than {path.name}: its {name} is {grid[name]}, and {others[0]} was "
+                "measured. Put measurements and their grid.json together, or take it away, and the task is taken to "
+                "be unknown."
+            )
+    return grid

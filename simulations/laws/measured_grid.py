@@ -107,7 +107,13 @@ def _of_one_kind(measurements: Measurements, batch_size: int | None) -> tuple[Me
     if left := int((rows.training_examples < most).sum()):
         notes.append(f"{left} blocks of trainings on fewer examples than {most:,} are left out.")
         rows = rows.where(rows.training_examples == most)
+    if again := len(rows) - _different_blocks(rows):
+        notes.append(f"{again} of {len(rows)} blocks are of trainings that were measured already, and are averaged.")
     return rows, batch_size, int(lengths[0]), notes
+
+
+def _different_blocks(rows: Measurements) -> int:
+    return len(np.unique(np.stack([_runs(rows)[0], rows.steps, rows.step]), axis=1).T)
 
 
 def of_batch_size(measurements: Measurements, batch_size: int) -> Measurements:

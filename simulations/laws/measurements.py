@@ -190,7 +190,8 @@ def check_values(measurements: Measurements, source: str, first_row: int) -> Non
     for name, least in _AT_LEAST.items():
         column = getattr(measurements, name)
         _refuse(~(np.isfinite(column) & (column >= least)), column, f"at least {least}", name, source, first_row)
-    _refuse(~np.isfinite(measurements.loss), measurements.loss, "a finite number", "loss", source, first_row)
+    known = np.isfinite(measurements.loss) & (measurements.loss > 0)
+    _refuse(~known, measurements.loss, "a finite number above 0", "loss", source, first_row)
     for name in _FINITE_OR_NAN:
         column = getattr(measurements, name)
         _refuse(np.isinf(column), column, "a finite number, or NaN where it is not known", name, source, first_row)

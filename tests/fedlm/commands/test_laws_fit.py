@@ -69,3 +69,34 @@ def test_mistakes_are_one_line(results, options, message):
     with pytest.raises((ConfigurationError, DataError), match=message):
         main(["fit", str(results), "--out", str(results / "laws.json"), *options])
     assert not (results / "laws.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1]", "is no settings of a grid"),
+        ('{"models": 3}', "is no settings of a grid"),
+        ("{", "grid.json: cannot be read"),
+        ('{"length": 512}', "of another grid than measurements.parquet: its length is 512, and 32 was measured"),
+        ('{"models": ["bert_tiny"]}', r"its models is \['bert_tiny'\], and "),
+    ],
+)
+def test_settings_of_another_grid_are_refused_before_anything_is_fitted(results, content, message, capsys):
+    (results / "grid.json").write_text(content)
+    with pytest.raises(DataError, match=message):
+        main(["fit", str(results), "--out", str(results / "laws.json")])
+    assert not (results / "laws.json").exists()
+
+
+def test_what_was_measured_twice_is_said(results, capsys):
+    write_measurements(MEASUREMENTS.joined([MEASUREMENTS]), results / "measurements.parquet")
+    out = results / "new" / "laws.json"
+    assert main(["fit", str(results), "--out", str(out), "--draws", "0", "--forms"]) == 0
+    said = f"{len(MEASUREMENTS)} of {2 * len(MEASUREMENTS)} blocks are of trainings that were measured already"
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert said in " ".join(read_laws(out).surface.notes)
+
+
+def test_a_folder_is_no_file_of_laws(results):
+    with pytest.raises(ConfigurationError, match="which is a folder"):
+        main(["fit", str(results), "--out", str(results)])

@@ -79,7 +79,7 @@ def test_the_command_writes_measurements_that_keep_their_task(tmp_path, capsys):
     assert main(["laws", "import", str(tmp_path / "runs"), "--block-rounds", "4", "--out", str(out)]) == 0
     assert "2 measurements of 1 models" in capsys.readouterr().out
     assert read_measurements(out).step.tolist() == [4, 8]
-    assert task_of(out)["privacy"] == "tree"
+    assert task_of(out, read_measurements(out))["privacy"] == "tree"
     for words, message in (
         ([str(tmp_path / "runs"), "--length", "8"], "length does nothing with federated runs"),
         (["table.csv", "--block-rounds", "8"], "block_rounds does nothing with a table"),

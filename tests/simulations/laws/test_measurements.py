@@ -55,6 +55,7 @@ def test_columns_of_different_lengths_are_refused():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
+        ("loss", -3.0, "row 2: loss is -3.0, expected a finite number above 0"),
         ("loss", np.nan, "row 2: loss is nan, expected a finite number"),
         ("gradient_noise_scale", np.inf, "row 2: gradient_noise_scale is inf"),
         ("noise_batch_ratio", -0.5, "row 2: noise_batch_ratio is -0.5, expected at least 0"),
