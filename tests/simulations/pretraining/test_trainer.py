@@ -39,9 +39,15 @@ def chunks(rows, size):
     return [{name: array[k * size : (k + 1) * size] for name, array in padded.items()} for k in range(count)]
 
 
-def take_step(model, rows, clipping, noise=0.0, secret=None, microbatch=2, sharding="data", devices=1, batch_size=5):
+@functools.cache
+def trainer_of(model, clipping, noise=0.0, batch_size=5, microbatch=2, sharding="data", devices=1):
+    """One for each setting, so that its programs are traced once."""
     rules = StepRules(clipping, noise, batch_size, microbatch)
-    trainer = Trainer(model.model, optax.sgd(1.0), rules, sharding, jax.devices()[:devices])
+    return Trainer(model.model, optax.sgd(1.0), rules, sharding, jax.devices()[:devices])
+
+
+def take_step(model, rows, clipping, noise=0.0, secret=None, microbatch=2, sharding="data", devices=1, batch_size=5):
+    trainer = trainer_of(model, clipping, noise, batch_size, microbatch, sharding, devices)
     state = trainer.place(trainer.fresh(model.params))
     totals = trainer.zero()
     for chunk in chunks(rows, trainer.chunk_units):
@@ -145,8 +151,7 @@ def test_a_plain_step_is_the_same_however_it_is_spread(sharding):
 
 def grid_sum(rows, clip_norm, microbatch=3):
     """The sum of clipped gradients before noise: integers, and the step of the grid in clip norms."""
-    rules = StepRules(Clipping("bookkeeping", clip_norm), 1.0, 5, microbatch)
-    trainer = Trainer(small().model, optax.sgd(1.0), rules, "data", jax.devices()[:1])
+    trainer = trainer_of(small(), Clipping("bookkeeping", clip_norm), 1.0, microbatch=microbatch)
     totals = trainer.zero()
     for chunk in chunks(rows, trainer.chunk_units):
         totals = trainer.add(small().params, totals, chunk)
