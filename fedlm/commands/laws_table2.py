@@ -33,6 +33,13 @@ class Table2Command:
     """How it is printed."""
 
 
+_STATEMENT = (
+    "Each epsilon is at delta 1e-8, of a training that would be run with the noise beside it, in all its digits "
+    "(--format json); unit: one training example, in all steps; adjacency: add-or-remove; if each example is in each "
+    "batch independently and in secret, and only the model is published. What the vocabulary tells is not counted."
+)
+
+
 def main(argv: list[str]) -> int:
     """Run `fedlm laws table2`."""
     command = read_options(Table2Command, argv, "fedlm laws table2")
@@ -54,5 +61,7 @@ def main(argv: list[str]) -> int:
     printed = Table(*(Column(words, justify="right") for words in shown.values()), box=SIMPLE_HEAD)
     for row in table.rows():
         printed.add_row(*(shown_cell(row[name]) for name in shown))
-    Console().print(printed)
+    console = Console()
+    console.print(printed)
+    console.print(_STATEMENT, soft_wrap=True, highlight=False)
     return 0

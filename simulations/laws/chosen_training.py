@@ -121,6 +121,11 @@ def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) ->
             f"the nearest model that can be built has {parameters:,} parameters, and with {steps:,} steps and a "
             f"noise-batch ratio of {at[2]:.3g} lies outside what was measured; give another budget, or other laws"
         )
+    if not math.isfinite(rate):
+        raise ConfigurationError(
+            f"no learning rate was measured for {parameters:,} parameters at a noise-batch ratio of {at[2]:.3g}; give "
+            "another budget, or other laws"
+        )
     low, high = (end.item() for end in surface.band(*at, level=LEVEL))
     return ChosenTraining(
         model=model,

@@ -18,7 +18,7 @@ from fedlm.simulations.laws.architectures import Architecture, nearest_architect
 from fedlm.simulations.laws.configurations import NEAR, Configurations
 from fedlm.simulations.laws.federated_planner import FederatedBudget, planner_of
 from fedlm.simulations.laws.federated_settings import FederatedSettings
-from fedlm.simulations.laws.importing_runs import FEDERATED, OF_MECHANISMS, RATES
+from fedlm.simulations.laws.importing_runs import FEDERATED, OF_A_RUN, OF_MECHANISMS, RATES
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.plan import LEVEL, UNCOUNTED_VOCABULARY, notes_of
 from fedlm.simulations.laws.surface import LossSurface
@@ -183,7 +183,7 @@ def settings_of(found: FederatedTraining, laws: Laws, model: str) -> dict[str, A
     task = {
         name: value
         for name, value in laws.task.items()
-        if name in defaults and value is not None and value != defaults[name]
+        if name in defaults and name not in OF_A_RUN - {"privacy"} and value is not None and value != defaults[name]
     }
     noise = {name: task.pop(name) for name in ("privacy", *OF_MECHANISMS) if name in task}
     for field in dataclasses.fields(CohortSettings):

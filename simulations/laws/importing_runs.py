@@ -25,12 +25,13 @@ OF_MECHANISMS = tuple(sorted({one.name for each in MECHANISMS.values() for one i
 """Settings of a run that its mechanism of noise has."""
 RATES = ("server_learning_rate", "client_learning_rate")
 _BLOCKS = 64
-_OF_A_RUN = {
+OF_A_RUN = {
     *("model", "seed", "data", "rounds", *RATES, "checkpoint_every", "lanes_per_device", "precision"),
     *("cohort_size", "cohort_sampler", "min_separation", "max_participations", "report_goal"),
     *("privacy", "noise_multiplier", "target_epsilon", "target_rho", "delta", "noise_seed", "weighting"),
     *("evaluate_every", "heldout_examples", "test_examples"),
 }
+"""Settings that are of a run, and not of what all runs of a task have in common."""
 _OF_THE_DATA = ("training_data_sha256", "vocabulary_sha256")
 
 
@@ -131,7 +132,7 @@ def _common_task(runs: Sequence[_Run]) -> dict[str, Any]:
     """Return what runs have in common, and refuse those that differ in what measurements have no column for."""
     first, private = runs[0], [run for run in runs if run.experiment.privacy.is_private]
     for run in runs[1:]:
-        _refuse_different(run, first, run.settings.keys() | first.settings.keys(), {*_OF_A_RUN, *OF_MECHANISMS})
+        _refuse_different(run, first, run.settings.keys() | first.settings.keys(), {*OF_A_RUN, *OF_MECHANISMS})
         for name in _OF_THE_DATA:
             if run.summary.get(name) != first.summary.get(name):
                 raise DataError(f"{run.name}: is of other data or another vocabulary than {first.name}; leave it out")
@@ -146,9 +147,7 @@ def _common_task(runs: Sequence[_Run]) -> dict[str, Any]:
         )
     rate = varying[0] if varying else RATES[0]
     noise = {} if not private else {name: private[0].settings.get(name) for name in (*OF_MECHANISMS, "privacy")}
-    kept = {
-        name: value for name, value in first.settings.items() if name not in {*_OF_A_RUN, *OF_MECHANISMS, *MAY_MOVE}
-    }
+    kept = {name: value for name, value in first.settings.items() if name not in {*OF_A_RUN, *OF_MECHANISMS, *MAY_MOVE}}
     if (start := first.settings.get("init_from")) is not None:
         kept["init_from"] = start
     same = {other: first.settings[other] for other in RATES if other != rate}

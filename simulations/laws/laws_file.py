@@ -125,20 +125,12 @@ def _surface(fields: dict[str, Any]) -> LossSurface:
         known = arrays[name][~np.isnan(arrays[name])]
         if not ((known > 0) & (known < _MOST_LOSS)).all():
             raise ValueError(f"surface.{name} has values that are not above 0 and below {_MOST_LOSS:g}")
-    _check_rates(arrays)
     rest = {
         part.name: fields[part.name] for part in dataclasses.fields(LossSurface) if part.name not in (*_SHAPES, "notes")
     }
     _check_rest(rest)
     rest["models"] = tuple(rest["models"])
     return LossSurface(**rest, **arrays, notes=tuple(fields["notes"]))
-
-
-def _check_rates(arrays: Mapping[str, Any]) -> None:
-    """Refuse losses without the learning rate that they are reached at. Raises ValueError."""
-    for losses, rates in (("loss", "learning_rates"), ("noiseless", "noiseless_learning_rates")):
-        if (np.isnan(arrays[rates]) & ~np.isnan(arrays[losses])).any():
-            raise ValueError(f"surface.{rates} is empty where surface.{losses} is not")
 
 
 def _check_rest(rest: Mapping[str, Any]) -> None:

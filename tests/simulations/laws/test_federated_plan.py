@@ -191,7 +191,17 @@ def test_from_runs_to_a_plan(tmp_path, capsys):
 
 def test_a_plan_is_written_out_as_options_of_fedlm_simulate(tmp_path, capsys):
     path, file = tmp_path / "laws.json", tmp_path / "planned.toml"
-    write_laws(laws_of("tree", tree_restart_every=64, server_optimizer="fedyogi", cohort_weights=None), path)
+    write_laws(
+        laws_of(
+            "tree",
+            tree_restart_every=64,
+            server_optimizer="fedyogi",
+            cohort_weights=None,
+            noise_seed="experiment",
+            seed=7,
+        ),
+        path,
+    )
     words = ["laws", "plan", "--laws", str(path), "--epsilon", "4", "--federated", "--people", "1e6", "--delta", "1e-7"]
     asked = [*words, "--client-trainings", "2e5", "--write-config", str(file), "--json"]
     assert main(asked) == 0, capsys.readouterr().err
@@ -205,7 +215,7 @@ def test_a_plan_is_written_out_as_options_of_fedlm_simulate(tmp_path, capsys):
     assert experiment.training.server_optimizer == "fedyogi"
     assert experiment.training.update_clip_norm == 0.5
     assert experiment.privacy.tree_restart_every == 64
-    assert "noise_multiplier" not in settings
+    assert not {"noise_multiplier", "noise_seed", "seed"} & settings.keys()  # laws do not say whether noise is secret
 
 
 def test_no_options_are_written_for_models_that_are_not_known_here(tmp_path, capsys):

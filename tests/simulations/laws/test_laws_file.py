@@ -104,8 +104,8 @@ class TestOtherFiles:
                 "surface.loss has values that are",
             ),
             (
-                lambda document: document["surface"]["learning_rates"][0][0].__setitem__(0, None),
-                "surface.learning_rates is empty where",
+                lambda document: document["surface"]["learning_rates"][0][0].__setitem__(0, -0.1),
+                "surface.learning_rates has values that are",
             ),
             (lambda document: document["surface"].update(length="32"), "surface.length is '32', expected a number"),
             (lambda document: document["surface"].update(batch_size=0), "surface.batch_size is 0, expected a number"),

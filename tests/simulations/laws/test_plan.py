@@ -125,6 +125,12 @@ def test_where_less_compute_is_better_the_plan_says_so(planner):
     assert make_plan(planner, budget).cheaper is None
 
 
+def test_nothing_is_planned_where_no_learning_rate_was_measured(planner, plan):
+    unknown = dataclasses.replace(planner.surface, learning_rates=np.full(planner.surface.loss.shape, np.nan))
+    with pytest.raises(ConfigurationError, match="no learning rate was measured"):
+        choose_training(Laws(surface=unknown), plan)
+
+
 DATA = TrainingData(10**8, 30_522, "example: one packed sequence of 512 tokens, in all steps", "Per sequence.", UNKNOWN)
 
 

@@ -121,3 +121,12 @@ def test_the_help_names_every_figure(capsys):
         main(["laws", "figures", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert all(name in text for name in FIGURES)
+
+
+def test_table_2_states_what_its_epsilons_are_of(capsys):
+    assert main(["laws", "table2", "--examples", "1e5", "--epsilons", "64"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "at delta 1e-8" in words
+    assert (
+        "unit: one training example, in all steps; adjacency: add-or-remove; if each example is in each batch" in words
+    )
