@@ -103,6 +103,7 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.privacy.memorization --data $(DATA)
 	$(BIN)/python -m benchmarks.clipping.against_peers
 	$(BIN)/python -m benchmarks.generation.against_transformers
+	$(BIN)/python -m benchmarks.devices
 	$(BIN)/python -m benchmarks.deployment.rounds
 	$(BIN)/python -m benchmarks.deployment.rounds --tls
 	$(BIN)/python -m benchmarks.deployment.check_ins

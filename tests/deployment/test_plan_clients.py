@@ -15,6 +15,7 @@ from fedlm.clients import network_client
 from fedlm.clients.example_store import ExampleStore
 from fedlm.clients.server_instructions import encode
 from fedlm.fl_core.cohorts import UniformSampler
+from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.deployment.server.client_service import Task
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
@@ -40,6 +41,7 @@ SETTINGS = {
     "min_separation": 1,
     "reporting_seconds": 500.0,
     "selection_seconds": 500.0,
+    "drain_seconds": 0.5,
     "update_norm_bound": "none",
 }
 
@@ -212,3 +214,29 @@ def test_a_client_ends_where_a_server_cannot_show_it_a_plan_that_it_runs(tmp_pat
     assert "--memory-bytes" in refused(
         task, tmp_path / "d", lambda port: plan_client(port, tmp_path, 1, keys, limits=Limits(memory_bytes=1 << 20))
     )
+
+
+def test_a_plan_client_is_known_by_its_certificate_and_keeps_to_the_plan_of_participation(tmp_path, keys, tokenizer):
+    authority = Authority.create(tmp_path / "keys")
+    authority.make_server(("127.0.0.1",), 1)
+    credentials = authority.make_client("ann", 1)
+    private = {**small.PRIVACY, "update_norm_bound": "auto", "rounds": 3, "max_participations": 1, "min_separation": 1}
+    task = task_of(tokenizer, keys, **private, cohort_size=1, minimum_reports=1, over_selection=1.0)
+    path, said = data_of(tmp_path, 1), []
+
+    async def run():
+        server = small.Server(task, tmp_path / "run", transport="http", keys=tmp_path / "keys")
+        async with server:
+            settings = Settings(path, read_public_keys(keys / "plan.pub"), "jax", limits=QUICK, notice=said.append)
+            channel = Channel(f"127.0.0.1:{server.port}", credentials)
+            client = Client(channel, settings, OwnParticipation(tmp_path / "record"))
+            try:
+                assert await asyncio.to_thread(client.run) is False
+            finally:
+                client.stop()
+            return channel.name
+
+    assert asyncio.run(run()) == "ann"
+    assert said[-2:] == ["round 0: ACCEPTED", "it has taken part as often as it may"]
+    (found,) = json.loads((tmp_path / "record").read_text())["populations"].values()
+    assert (found["plan"], list(found["taken"]), found["told"]) == ([3, 1, 1], ["0"], [])

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+from jax.extend.mlir.dialects import stablehlo
 
 from fedlm.clients.local_training import _compress
 from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client, sent_by_server
@@ -58,6 +59,17 @@ def train(trainer, manifest, values, sequences):
     return sums, body
 
 
+CALLING = """
+module {
+  func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+    %0 = stablehlo.custom_call @reads_files(%x) : (tensor<2xf32>) -> tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}
+"""
+"""A program that calls code which it does not carry."""
+
+
 class PlanShuffle:
     """A stream that shuffles as plans say, for code that wants NumPy's."""
 
@@ -78,6 +90,32 @@ class PlanDropout:
 
     def integers(self, most, size, dtype):
         return np.stack([random_words(self.batches, SEED, ROUND, CLIENT, step) for step in range(size[0])])
+
+
+class Recorded:
+    """Keeps a round's batches, where a trainer would train with them."""
+
+    def __init__(self):
+        self.taken, self.stream = [], None
+
+    def begin(self, values):
+        """There is nothing to do."""
+
+    def step(self, tokens, weight, random, rate):
+        self.taken.append((tokens, weight, random))
+
+    def finish(self, *stream):
+        self.stream = stream
+        return [], True, b""
+
+    def steps(self):
+        tokens, weight, random = (np.stack(one) for one in zip(*self.taken, strict=True))
+        return {"tokens": tokens, "weight": weight, "random": random}
+
+
+def portable(text):
+    """A program as it travels, of its text."""
+    return stablehlo.serialize_portable_artifact_str(text, versions()[1])
 
 
 def trained_natively(values, sequences, batches, model=BIGRAM, vocabulary=VOCABULARY, **changes):

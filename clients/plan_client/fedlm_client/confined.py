@@ -26,7 +26,7 @@ class Confined:
         ours, theirs = socket.socketpair()
         self._memory, self._connection = memory, ours
         environment = {name: value for name, value in os.environ.items() if name.startswith(_PASSED)}
-        environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+        environment |= {"PYTHONPATH": str(Path(__file__).parents[1]), "JAX_PLATFORMS": "cpu"}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "fedlm_client.worker", str(theirs.fileno()), str(memory)],

@@ -50,9 +50,7 @@ def check_equal(trainer, manifest, **settings):
     [
         {"upload_bits": 2, "upload_rotation": True, "client_gradient_clip": 0.1},
         {"upload_bits": 32, "client_epochs": 3, "client_batches_across_epochs": True, "client_max_examples": 7},
-        {"client_algorithm": "fedprox", "fedprox_mu": 0.5, "upload_bits": 16},
         {"client_algorithm": "mime_lite", "client_max_examples": 5, "client_cap_order": "cap_then_shuffle"},
-        {"client_algorithm": "local_adam", "client_epochs": 2, "upload_bits": 4},
     ],
     ids=str,
 )
@@ -64,7 +62,11 @@ def test_a_plan_trains_bit_for_bit_as_local_sgd(settings):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
-    [{"model": model} for model in ("cifg_tiny", "si_cifg_tiny", "transformer_tiny", "si_transformer_tiny")]
+    [
+        {"client_algorithm": "fedprox", "fedprox_mu": 0.5, "upload_bits": 16},
+        {"client_algorithm": "local_adam", "client_epochs": 2, "upload_bits": 4},
+    ]
+    + [{"model": model} for model in ("cifg_tiny", "si_cifg_tiny", "transformer_tiny", "si_transformer_tiny")]
     + [{"model": "gru4rec_tiny", "dropout": 0.4}, {"model": "cifg_tiny", "precision": "bfloat16"}],
     ids=str,
 )

@@ -105,18 +105,23 @@ def test_a_plan_that_asks_for_more_than_the_owner_allows_is_refused(made, name):
         check_limits(made[1], Limits(**{name: 1}))
 
 
-def test_a_program_that_calls_code_of_its_own_choice_is_refused():
+def test_a_program_that_calls_code_of_its_own_choice_is_refused(made):
+    described = Program("", 0, (Argument("x", 0, (2,), "float32"),), (Argument("y", 0, (2,), "float32"),))
     with pytest.raises(PlanError, match=r"stablehlo\.custom_call"):
-        check_operations(["stablehlo.add", "stablehlo.custom_call"])
+        jax_runtime.check(plans.portable(plans.CALLING), described)
     for name in ("infeed", "outfeed", "send", "recv", "all_reduce", "rng", "composite", "custom_call"):
         assert name not in ALLOWED
-    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
-    text = jax.export.export(jax.jit(jnp.linalg.cholesky), platforms=("cpu",))(
-        jax.ShapeDtypeStruct((2, 2), jnp.float32)
-    )
+    with pytest.raises(PlanError, match=r"sparse\.add"):
+        check_operations(["stablehlo.add", "vhlo.add_v1", "sparse.add"])
+    # The process that runs plans looks before it compiles.
+    plan, manifest = made
+    with pytest.raises(PlanError, match="custom_call"):
+        Trainer(manifest, plan.manifest, "jax", [plans.portable(plans.CALLING), plan.finish])
+
+
+def test_a_server_makes_no_plan_that_would_call_other_code():
     with pytest.raises(ConfigurationError, match="code that a plan does not carry"):
-        programs._refuse_calls(text.mlir_module())
-    jax_runtime.check(*program_of(lambda x: x + 1, shape))
+        plans.plan_of(compression="powersgd1", model="cifg_tiny")
 
 
 def test_a_program_of_other_shapes_than_its_manifest_is_refused():

@@ -1,0 +1,126 @@
+"""What a client of plans costs a device: sizes, memory and time of a local step, by JAX and by IREE.
+
+    python -m benchmarks.devices
+
+`make plan-client` makes the environment of IREE; without it that runtime is left out. Run it when nothing else runs:
+the load of the machine is in the results. The task is that of Stack Overflow with a small vocabulary, in batches of 10.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import describe_machine, measured_before
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.deployment.plans.plan import make_plan
+from fedlm.fl_core.deployment.plans.programs import versions
+from fedlm.fl_core.settings import TrainingSettings
+
+ROOT = Path(__file__).parents[2]
+CLIENT = ROOT / "clients/plan_client"
+PYTHONS = {"jax": Path(sys.executable), "iree": CLIENT / ".venv/bin/python"}
+VOCABULARY = 4096
+DEVELOPMENT = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "__pycache__", "fedlm_client")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", nargs="+", default=["si_cifg_tiny", "transformer_tiny"])
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
+    arguments = parser.parse_args()
+    console, path = Console(width=140), arguments.results / "plans.json"
+    results: dict[str, Any] = {
+        "machine": describe_machine(),
+        "setting": {"vocabulary": VOCABULARY, "steps": arguments.steps},
+    }
+    results |= {"installed_bytes": installed_bytes(), "models": measured_before(path, results, "models", {})}
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    for model in arguments.models:
+        results["models"][model] = {"load": os.getloadavg(), **measure(model, arguments.steps)}
+        console.print(table(model, results["models"][model]))
+        write_atomically(path, json.dumps(results, indent=2) + "\n")
+    console.print(results["installed_bytes"])
+
+
+def measure(model: str, steps: int) -> dict[str, Any]:
+    """Export a plan, and train with each runtime."""
+    # Uploads of float32, so that updates can be compared.
+    exact = make_plan(model, b"{}", VOCABULARY, compose(TrainingSettings, upload_bits=32), versions()[1])
+    usual = make_plan(model, b"{}", VOCABULARY, compose(TrainingSettings), versions()[1])
+    manifest = json.loads(usual.manifest)
+    found: dict[str, Any] = {
+        "download_values": manifest["download"]["values"],
+        "upload_bytes": manifest["upload"]["bytes"],
+        "plan_bytes": {"manifest": len(usual.manifest), "step": len(usual.step), "finish": len(usual.finish)},
+        "runtimes": {},
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder, updates = Path(name), {}
+        contents = {"manifest.json": exact.manifest, "step.stablehlo": exact.step, "finish.stablehlo": exact.finish}
+        for file, content in contents.items():
+            (folder / file).write_bytes(content)
+        (folder / "vocabulary_size").write_text(str(VOCABULARY))
+        for runtime, python in PYTHONS.items():
+            if python.exists():
+                found["runtimes"][runtime] = run(python, folder, runtime, steps)
+                updates[runtime] = np.fromfile(folder / f"{runtime}.update", "<f4").astype(np.float64)
+    if len(updates) == len(PYTHONS):
+        error = np.linalg.norm(updates["iree"] - updates["jax"]) / np.linalg.norm(updates["jax"])
+        found["relative_difference_of_the_update"] = float(error)
+    return found
+
+
+def run(python: Path, folder: Path, runtime: str, steps: int) -> dict[str, Any]:
+    """Measure with the Python of a client's environment."""
+    words = [python, Path(__file__).with_name("measure.py"), folder, runtime, str(steps)]
+    done = subprocess.run(
+        words, env=os.environ | {"PYTHONPATH": str(CLIENT)}, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def installed_bytes() -> dict[str, int]:
+    """Add up the files of the client's environment with IREE: with its compiler, and without what only that needs."""
+    place = next((CLIENT / ".venv/lib").glob("python*/site-packages"), None)
+    if place is None:
+        return {}
+    sizes = {"whole": 0, "runtime_alone": 0}
+    for path in place.rglob("*"):
+        parts = path.relative_to(place).parts
+        if not path.is_file() or parts[0].split("-")[0] in DEVELOPMENT or "__pycache__" in parts:
+            continue
+        size = path.stat().st_size
+        sizes["whole"] += size
+        if not (
+            parts[:2] in (("iree", "compiler"), ("iree", "build"))
+            or parts[0].startswith(("sympy", "mpmath", "iree_base_compiler"))
+        ):
+            sizes["runtime_alone"] += size
+    return sizes
+
+
+def table(model: str, found: dict[str, Any]) -> Table:
+    """Lay out what was measured of a model."""
+    made = Table("", *found["runtimes"], title=f"{model}, {found['download_values']:,} values")
+    for name in ("compile_seconds", "load_seconds", "peak_memory_bytes"):
+        made.add_row(name, *(f"{one.get(name, 0):,.1f}" for one in found["runtimes"].values()))
+    for name in ("median", "least"):
+        made.add_row(
+            f"ms a step, {name}", *(f"{one['step_milliseconds'][name]:.1f}" for one in found["runtimes"].values())
+        )
+    return made
+
+
+if __name__ == "__main__":
+    main()
