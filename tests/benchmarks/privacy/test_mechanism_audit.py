@@ -54,9 +54,14 @@ def test_noise_that_begins_anew(case):
     assert not judged(audit(case, TRIALS), ERRORS)["found_wrong"]
 
 
+# Half of a fault is found by four times the trials.
+FAULTS = [(1, 0.94), pytest.param(4, 0.97, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize(("times", "scale"), FAULTS)
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_too_little_noise_is_found(name):
-    assert judged(audit(case_of(name), 4 * TRIALS, Faults(noise_scale=0.97)), ERRORS)["found_wrong"]
+def test_too_little_noise_is_found(name, times, scale):
+    assert judged(audit(case_of(name), times * TRIALS, Faults(noise_scale=scale)), ERRORS)["found_wrong"]
 
 
 @pytest.mark.parametrize("name", ["gaussian", "tree", "blt"])
@@ -64,16 +69,19 @@ def test_a_pattern_that_is_not_accounted_is_found(name):
     assert judged(audit(case_of(name, BOUNDS[0]), TRIALS, Faults(participation=SEVERAL)), ERRORS)["found_wrong"]
 
 
-def test_sampled_rounds_have_the_accounted_profile():
-    result = judged(audit_poisson(10 * TRIALS), ERRORS)
+@pytest.mark.parametrize(("times", "scale"), FAULTS)
+def test_sampled_rounds_have_the_accounted_profile(times, scale):
+    trials = times * TRIALS * 5 // 2
+    result = judged(audit_poisson(trials), ERRORS)
     assert not result["found_wrong"], result
-    assert judged(audit_poisson(10 * TRIALS, Faults(noise_scale=0.97)), ERRORS)["found_wrong"]
+    assert judged(audit_poisson(trials, Faults(noise_scale=scale)), ERRORS)["found_wrong"]
 
 
-def test_units_that_take_turns_have_the_accounted_profile():
-    result = judged(audit_turns(4 * TRIALS), ERRORS)
+@pytest.mark.parametrize(("times", "scale"), [(1, 0.9), pytest.param(4, 0.95, marks=pytest.mark.long)])
+def test_units_that_take_turns_have_the_accounted_profile(times, scale):
+    result = judged(audit_turns(times * TRIALS), ERRORS)
     assert not result["found_wrong"], result
-    assert judged(audit_turns(4 * TRIALS, Faults(noise_scale=0.95)), ERRORS)["found_wrong"]
+    assert judged(audit_turns(times * TRIALS, Faults(noise_scale=scale)), ERRORS)["found_wrong"]
 
 
 @pytest.mark.long

@@ -28,23 +28,31 @@ from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.experiments.preparation import prepare
 from fedlm.simulations.experiments.trained_run import open_run
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 BLT = (0.9, 0.4, 0.2, 0.15)
 TREE = {"privacy": "tree", "cohort_sampler": "min_separation", "min_separation": 3, "max_participations": 2}
 PRIVATE_ROW = {"clipped_fraction", "clip_norm", "noise_norm", "signal_to_noise"}
 QUANTILES = ("update_norm_p10", "update_norm_p50", "update_norm_p90")
 
 
-@pytest.fixture(autouse=True)
-def quick_blt(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def quick_blt():
     """Optimizing the matrix takes half a minute, and is tested elsewhere."""
-    monkeypatch.setattr(blt.Blt, "coefficients", lambda *_: BLT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blt.Blt, "coefficients", lambda *_: BLT)
+        yield
 
 
 @pytest.fixture
 def settings(small_store):
+    return settings_of(small_store)
+
+
+def settings_of(store):
     return {
         "model": "cifg_tiny",
-        "data": small_store,
+        "data": store,
         "rounds": 6,
         "cohort_size": 6,
         "client_max_batches": 2,
@@ -205,10 +213,17 @@ def test_repeatable_noise_repeats_and_is_not_private(settings, tmp_path):
     assert other_seed["parameters_sha256"] != whole["parameters_sha256"]
 
 
+@pytest.fixture(scope="module")
+def repeatable(small_store, quick_blt, tmp_path_factory):
+    """An experiment whose noise repeats, the summary of its run, and the folder."""
+    experiment = compose(Experiment, **settings_of(small_store) | {"privacy": "blt"}, noise_seed="experiment")
+    out = tmp_path_factory.mktemp("repeatable")
+    return experiment, run_experiment(experiment, out), out
+
+
 @pytest.mark.parametrize("rounds", [2, 4])
-def test_repeatable_noise_repeats_although_a_checkpoint_was_lost(settings, rounds, tmp_path, monkeypatch):
-    experiment = compose(Experiment, **settings | {"privacy": "blt"}, noise_seed="experiment")
-    whole = run_experiment(experiment, tmp_path / "whole")
+def test_repeatable_noise_repeats_although_a_checkpoint_was_lost(repeatable, rounds, tmp_path, monkeypatch):
+    experiment, whole, out = repeatable
     real = RunFolder.save
 
     def save(self, done, *others):
@@ -223,8 +238,8 @@ def test_repeatable_noise_repeats_although_a_checkpoint_was_lost(settings, round
     assert ledger_of(tmp_path / "stopped").open_intent.rounds == rounds
     resumed = run_experiment(experiment, tmp_path / "stopped")
     assert resumed["parameters_sha256"] == whole["parameters_sha256"]
-    assert without_times(rows_of(tmp_path / "stopped")) == without_times(rows_of(tmp_path / "whole"))
-    assert ledger_of(tmp_path / "stopped").records == ledger_of(tmp_path / "whole").records
+    assert without_times(rows_of(tmp_path / "stopped")) == without_times(rows_of(out))
+    assert ledger_of(tmp_path / "stopped").records == ledger_of(out).records
 
 
 def test_secret_noise_differs_and_its_secret_is_nowhere_else(settings, tmp_path):
@@ -281,15 +296,22 @@ def test_nothing_is_shown_before_it_is_in_the_ledger(settings, tmp_path):
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 6), (4, 6), (5, 6), (6, 7)]
 
 
+@pytest.fixture(scope="module")
+def begun(small_store, tmp_path_factory):
+    """The folder of a run of four rounds, which nothing may change."""
+    out = tmp_path_factory.mktemp("begun")
+    run_experiment(compose(Experiment, **settings_of(small_store) | {"rounds": 4}), out)
+    return out
+
+
 @pytest.mark.parametrize(
     "changes", [{"noise_multiplier": 2.0}, {"rounds": 8}, {"delta": 1e-3}, {"privacy": "gaussian"}]
 )
-def test_a_begun_run_keeps_its_plan(settings, changes, tmp_path):
-    run_experiment(compose(Experiment, **settings | {"rounds": 4}), tmp_path)
-    before = (tmp_path / "privacy" / "ledger.jsonl").read_bytes()
+def test_a_begun_run_keeps_its_plan(settings, begun, changes):
+    before = (begun / "privacy" / "ledger.jsonl").read_bytes()
     with pytest.raises(CheckpointError, match=r"rounds was 4 and is now 8|other settings"):
-        run_experiment(compose(Experiment, **settings | {"rounds": 4} | changes), tmp_path)
-    assert (tmp_path / "privacy" / "ledger.jsonl").read_bytes() == before
+        run_experiment(compose(Experiment, **settings | {"rounds": 4} | changes), begun)
+    assert (begun / "privacy" / "ledger.jsonl").read_bytes() == before
 
 
 def test_noise_does_not_become_secret_later(settings, tmp_path, monkeypatch):
@@ -307,6 +329,7 @@ def test_noise_does_not_become_secret_later(settings, tmp_path, monkeypatch):
 
 
 def test_a_ledger_that_was_removed_is_missed(settings, tmp_path):
+    settings["rounds"] = 2
     run_experiment(compose(Experiment, **settings), tmp_path)
     (tmp_path / "summary.json").unlink()
     (tmp_path / "privacy" / "ledger.jsonl").unlink()
