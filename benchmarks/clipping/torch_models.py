@@ -5,13 +5,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.simulation.peers import torch_models
 from benchmarks.simulation.peers.task import Tree
-from benchmarks.simulation.peers.torch_models import CifgModel, LanguageModel, TransformerModel
+from fedlm.interop.torch import (
+    CifgModel,
+    LanguageModel,
+    SiCifgModel,
+    SiTransformerModel,
+    TransformerModel,
+    layer_norm,
+    linear,
+)
 
 HEADS = {"transformer_tiny": 4, "transformer_1m": 4, "transformer_11m": 8, "transformer_21m": 8}
 BERT_HEAD_SIZE = 64
-TINY = torch.finfo(torch.float32).tiny
 
 
 def create(name: str, params: Tree) -> LanguageModel:
@@ -52,28 +58,6 @@ class Untied(nn.Module):
         return self.output(self.model.hidden(self.model.embedding(tokens) * self.model.scale))
 
 
-class SiCifgModel(CifgModel):
-    """See `fedlm.models.scale_invariant` for the activations."""
-
-    gate = staticmethod(lambda x: _over(x.relu(), x.relu().amax(-1, keepdim=True)))
-    cell = staticmethod(lambda x: _over(x, x.abs().amax(-1, keepdim=True)))
-
-    def hidden(self, x: torch.Tensor) -> torch.Tensor:
-        """See `LanguageModel`."""
-        h = super().hidden(x)
-        return _over(h, h.square().mean(-1, keepdim=True).sqrt())
-
-
-class SiTransformerModel(TransformerModel):
-    """See `fedlm.models.scale_invariant` for the attention."""
-
-    @staticmethod
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Weight values by the positive scores of what came before."""
-        scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).relu().tril()
-        return _over(scores, scores.sum(-1, keepdim=True)) @ v
-
-
 class SasRecModel(LanguageModel):
     """Pre-layer-norm blocks with learned positions, one head, no attention output and no output bias."""
 
@@ -82,7 +66,7 @@ class SasRecModel(LanguageModel):
         self.output_bias.requires_grad_(False)
         self.positions = nn.Embedding.from_pretrained(torch.tensor(params["positions"]["table"]), freeze=False)
         self.blocks = nn.ModuleList(_SasRecBlock(block) for block in params["blocks"])
-        self.final_norm = torch_models.layer_norm(params["final_norm"])
+        self.final_norm = layer_norm(params["final_norm"])
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """See `LanguageModel`."""
@@ -98,9 +82,9 @@ class _SasRecBlock(nn.Module):
     def __init__(self, params: Tree):
         super().__init__()
         names = ("query", "key", "value", "mlp_input", "mlp_output")
-        self.layers = nn.ModuleDict({name: torch_models.linear(params[name]) for name in names})
-        self.attention_norm = torch_models.layer_norm(params["attention_norm"])
-        self.mlp_norm = torch_models.layer_norm(params["mlp_norm"])
+        self.layers = nn.ModuleDict({name: linear(params[name]) for name in names})
+        self.attention_norm = layer_norm(params["attention_norm"])
+        self.mlp_norm = layer_norm(params["mlp_norm"])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         normalised = self.attention_norm(x)
@@ -119,7 +103,7 @@ class BertModel(LanguageModel):
         self.token_types = nn.Embedding.from_pretrained(torch.tensor(params["token_types"]["table"]), freeze=False)
         self.embedding_norm = _layer_norm(params["embedding_norm"])
         self.blocks = nn.ModuleList(_BertBlock(block) for block in params["blocks"])
-        self.head, self.head_norm = torch_models.linear(params["head"]), _layer_norm(params["head_norm"])
+        self.head, self.head_norm = linear(params["head"]), _layer_norm(params["head_norm"])
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """See `LanguageModel`."""
@@ -135,7 +119,7 @@ class _BertBlock(nn.Module):
     def __init__(self, params: Tree):
         super().__init__()
         names = ("query", "key", "value", "attention_output", "mlp_input", "mlp_output")
-        self.layers = nn.ModuleDict({name: torch_models.linear(params[name]) for name in names})
+        self.layers = nn.ModuleDict({name: linear(params[name]) for name in names})
         self.attention_norm, self.mlp_norm = _layer_norm(params["attention_norm"]), _layer_norm(params["mlp_norm"])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -149,11 +133,7 @@ class _BertBlock(nn.Module):
         return self.mlp_norm(x + self.layers["mlp_output"](functional.gelu(self.layers["mlp_input"](x))))
 
 
-def _over(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    return x / row.clamp(min=TINY)
-
-
 def _layer_norm(layer: Tree) -> nn.LayerNorm:
-    norm = torch_models.layer_norm(layer)
+    norm = layer_norm(layer)
     norm.eps = 1e-12
     return norm

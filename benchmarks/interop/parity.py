@@ -2,17 +2,28 @@
 
 Needs the environments of `make reference` and `make bench-peers`. Peers that are not named keep what was found before.
 
-Usage: python -m benchmarks.interop.parity [fedjax] [kinks]
+Usage: python -m benchmarks.interop.parity [fedjax] [tff] [flower] [pfl] [kinks]
 """
 
 import json
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.interop.comparisons import MODELS, compare_with_fedjax, describe
+from benchmarks.interop.comparisons import (
+    FLOWER_STRATEGIES,
+    MODELS,
+    compare_with_fedjax,
+    compare_with_flower,
+    compare_with_pfl,
+    compare_with_tff,
+    describe,
+    flower_setting,
+    tff_setting,
+)
 from benchmarks.interop.kinks import count_kinks
 from benchmarks.interop.task import Setting
 from benchmarks.machine import describe_machine
@@ -25,11 +36,40 @@ def fedjax() -> list[dict[str, Any]]:
     return [describe(_in_folder(compare_with_fedjax, Setting(model, rounds=5)).comparison) for model in MODELS]
 
 
+def tff() -> list[dict[str, Any]]:
+    wanted = [("mean", "cifg_tiny"), ("clipped", "cifg_tiny"), ("tree", "cifg_tiny")]
+    return [
+        describe(_in_folder(partial(compare_with_tff, kind), tff_setting(kind, model, rounds=3)).comparison)
+        for kind, model in wanted
+    ]
+
+
+def flower() -> list[dict[str, Any]]:
+    return [
+        describe(_in_folder(partial(compare_with_flower, strategy), flower_setting(strategy, "cifg_tiny", rounds=5))[0])
+        for strategy in FLOWER_STRATEGIES
+    ]
+
+
+def pfl() -> list[dict[str, Any]]:
+    found = [_in_folder(compare_with_pfl, Setting(model, rounds=3)) for model in MODELS[:3]]
+    return [
+        describe(comparison._replace(what=f"{comparison.what}; first logits differ by {apart:.1e}"))
+        for comparison, apart in found
+    ]
+
+
 def kinks() -> list[dict[str, Any]]:
     return [count_kinks(model)._asdict() for model in MODELS]
 
 
-PARTS: dict[str, Callable[[], list[dict[str, Any]]]] = {"fedjax": fedjax, "kinks": kinks}
+PARTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "fedjax": fedjax,
+    "tff": tff,
+    "flower": flower,
+    "pfl": pfl,
+    "kinks": kinks,
+}
 
 
 def main(*names: str) -> None:

@@ -1,0 +1,29 @@
+"""Flower's messages carry our training: our strategy and Flower's end where our rounds end."""
+
+import pytest
+
+from benchmarks.interop.comparisons import compare_with_flower, flower_setting
+from benchmarks.interop.peer_python import PEERS
+from tests.support.interop_page import run_block
+
+pytestmark = [
+    pytest.mark.reference,
+    pytest.mark.skipif(not (PEERS / ".venv" / "installed").exists(), reason="run `make bench-peers`"),
+]
+
+
+@pytest.mark.parametrize("strategy", ["ours", "private", "theirs"])
+def test_rounds_end_where_ours_do(strategy, tmp_path):
+    comparison, found = compare_with_flower(strategy, flower_setting(strategy, "cifg_tiny", 3), tmp_path)
+    assert max(comparison.differences) < 2e-6 < 1e-3 < comparison.moved
+    if strategy == "private":
+        assert found["asked"] == 0, "after as many rounds as a node may take part in, none is asked"
+        assert set(found["metrics"]) == {"clip_norm", "noise_norm"}
+    if strategy == "ours":
+        assert (found["metrics"]["dropped"], found["dropped"]) == (0, 1)
+
+
+def test_the_lines_of_the_page_run(small_store, tmp_path):
+    rounds, loss = run_block("flower", small_store, tmp_path, timeout=550).split()[-2:]
+    assert rounds == "3"
+    assert 3 < float(loss) < 6
