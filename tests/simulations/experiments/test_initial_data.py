@@ -21,6 +21,8 @@ from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.pretraining.run import Silence, run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture
 def settings(small_store):
