@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +30,7 @@ class Confined:
         environment |= {"PYTHONPATH": str(Path(__file__).parents[1]), "JAX_PLATFORMS": "cpu"}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fedlm_client.worker", str(theirs.fileno()), str(memory)],
+                [sys.executable, "-m", "fedlm_client.confinement", str(theirs.fileno()), str(memory)],
                 pass_fds=[theirs.fileno()],
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -64,10 +65,11 @@ class Confined:
           PlanError: it could not be done, or not within time and memory; the process is gone then, or its answer says
             why.
         """
+        deadline = time.monotonic() + seconds
         self._connection.settimeout(seconds)
         try:
             send_frame(self._connection, head, parts)
-            answer, body = receive_frame(self._connection, longest)
+            answer, body = receive_frame(self._connection, longest, deadline)
         except TimeoutError as error:
             self.close()
             raise PlanError(f"the plan's program took more than {seconds:g} seconds, and was ended") from error
@@ -161,10 +163,12 @@ def compile_plan(
     head = {"do": "compile", "target": list(target), "sizes": [len(one) for one in parts]}
     with Confined(manifest.memory_bytes) as process:
         answer, body = process.ask(head, parts, manifest.compile_seconds, _LARGEST_MODULE)
-    step, finish = answer["sizes"]
-    if step + finish != len(body):
+    sizes = answer.get("sizes")
+    if not isinstance(sizes, list) or len(sizes) != 2 or not all(type(one) is int and one > 0 for one in sizes):
+        raise PlanError("the compiler's answer is none")
+    if sum(sizes) != len(body):
         raise PlanError("the compiler's answer contradicts itself")
-    return bytes(body[:step]), bytes(body[step:])
+    return bytes(body[: sizes[0]]), bytes(body[sizes[0] :])
 
 
 def _bytes(array: np.ndarray, kind: str) -> memoryview:

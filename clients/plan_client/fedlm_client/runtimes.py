@@ -64,11 +64,10 @@ def trainer(
     return Trainer(manifest, described, runtime, contents)
 
 
-def module_path(folder: Path, sha256: str, target: Sequence[str] = HOST) -> Path:
-    """Name the file of the module that IREE of this version compiles of a program for a processor."""
+def module_path(folder: Path, sha256: str) -> Path:
+    """Name the file of the module that IREE of this version compiles of a program, for whichever processor."""
     version = importlib.metadata.version("iree-base-runtime" if _has("iree.runtime") else "iree-base-compiler")
-    key = hashlib.sha256(" ".join((sha256, version, *target)).encode()).hexdigest()
-    return folder / f"{key}.vmfb"
+    return folder / f"{hashlib.sha256(f'{sha256} {version}'.encode()).hexdigest()}.vmfb"
 
 
 def write_modules(

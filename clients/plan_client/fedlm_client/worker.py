@@ -1,15 +1,12 @@
-"""The process that compiles and runs plans. It has limits, one connection, and nothing of the device but batches.
+"""What the process that runs plans does: it has limits, one connection, and nothing of the device but batches.
 
-It is started by `confined.py`, which sends it a plan, the model and batches, and waits for each answer for so long.
+`confinement.py` is its beginning. `confined.py` starts it, sends it a plan, the model and batches, and waits for each
+answer for so long.
 """
 
 import contextlib
-import ctypes
 import importlib
-import os
-import resource
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,27 +17,8 @@ from fedlm_client.frames import receive_frame, send_frame
 from fedlm_client.manifest import SUMS, Argument, Manifest, Program, read_manifest
 
 _LONGEST = 1 << 40  # the client sends these, and is believed
-_LARGEST_FILE = 1 << 28
-_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _RUNTIMES = {"jax": "fedlm_client.jax_runtime", "iree": "fedlm_client.iree_runtime"}
 Run = Callable[[Sequence[Any]], list[Any]]
-
-
-def main() -> None:
-    """Serve the connection whose file is the first argument, with as many bytes of memory as the second says."""
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    confine(int(sys.argv[2]))
-    serve(connection)
-
-
-def confine(memory: int) -> None:
-    """Bound what this process may use. Where the system lets it, it has no network from now on."""
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
-    os.nice(5)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).unshare(_NEW_USER | _NEW_NETWORK)
 
 
 class Training:
@@ -165,7 +143,3 @@ def _compile(head: dict[str, Any], body: bytearray) -> list[bytes]:
     for content, program in zip(contents, (manifest.step, manifest.finish), strict=True):
         iree_compiler.check(content, program)
     return [iree_compiler.compile_program(content, tuple(head["target"])) for content in contents]
-
-
-if __name__ == "__main__":
-    main()

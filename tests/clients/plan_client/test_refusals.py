@@ -1,6 +1,13 @@
 """What a client of plans refuses, each once: by a clear error, before or while it runs."""
 
 import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedlm.fl_core.deployment.plans import programs
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm_client import jax_runtime
+from fedlm_client import confined, jax_runtime
 from fedlm_client.confined import Confined, Trainer
 from fedlm_client.errors import ClientError, PlanError
+from fedlm_client.frames import FrameError, receive_frame
 from fedlm_client.limits import Limits
 from fedlm_client.manifest import Argument, Program, check_limits, check_program, read_manifest
 from fedlm_client.operations import ALLOWED, check_operations
@@ -191,3 +199,58 @@ def test_a_step_that_takes_too_much_memory_is_ended(made):
 def test_what_the_process_answers_is_not_believed():
     with Confined(2 << 30) as process, pytest.raises(PlanError, match="does not run"):
         process.ask({"do": "anything"}, [], 60)
+
+
+def test_an_answer_that_never_ends_is_not_waited_for():
+    ours, theirs = socket.socketpair()
+    stop = threading.Event()
+
+    def dribble():
+        theirs.sendall(struct.pack("<QQ", 2, 1000) + b"{}")
+        while not stop.wait(0.05):
+            theirs.sendall(b"x")
+
+    with ours, theirs:
+        sending = threading.Thread(target=dribble)
+        sending.start()
+        try:
+            with pytest.raises(TimeoutError):
+                receive_frame(ours, 1000, time.monotonic() + 0.5)
+            with pytest.raises(FrameError):
+                receive_frame(ours, 0, time.monotonic() + 5)
+        finally:
+            stop.set()
+            sending.join()
+
+
+CONFINED = """
+import socket, sys
+from fedlm_client.confinement import confine
+confine(1 << 30)
+try:
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5).close()
+    print("reached")
+except OSError:
+    print("not reached")
+try:
+    print(len(bytearray(2 << 30)))
+except MemoryError:
+    print("no memory")
+"""
+
+
+def test_the_process_that_runs_plans_has_limits_and_no_network():
+    allowed = subprocess.run(["unshare", "--user", "--net", "true"], capture_output=True, check=False)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-c", CONFINED, port],
+            env={"PYTHONPATH": str(Path(confined.__file__).parents[1])},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    reached, memory = done.stdout.split("\n")[:2]
+    assert memory == "no memory"
+    # Where the kernel has no user namespaces for everybody, there is nothing to take the network away with.
+    assert reached == ("not reached" if allowed.returncode == 0 else "reached")
