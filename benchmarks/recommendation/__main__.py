@@ -8,11 +8,11 @@ has ended is in results/amazon_games.json, and a training that was stopped goes 
 results/report.md.
 
 Of the 31,013 users and 23,715 items of Amazon Games 13,403 and 1,442 are left, items with at least 40 interactions and
-users with four of these, since scoring all items is most of a step; trainings have 30 epochs in place of 100, in
-batches of 1,024, and of 128 without privacy, where there is no noise to spread and more steps are better. Batches and
-learning rates were searched for in the paper; here three rates are tried, at one epsilon.
-A private step of the tied Transformer takes 0.2 s of a core, so that the 125 trainings should take about two hours of
-two cores.
+users with four of these, since scoring all items is most of a step; trainings have 30 epochs in place of 100. The
+paper's dropout of 0.5 is kept without privacy alone: with it the tied Transformer came to an NDCG@10 of 2.31 % at
+epsilon 8 (rate 0.01, 20 epochs, seed 0), little above popularity's 2.19 %, and without it to 3.25 %, at rate 0.03 to
+3.41 %. Batches are of 1,024, where 4,096 gave less, and without privacy of 128, for there is no noise to spread. A
+private training takes about a minute of a core and all 125 should take less than two hours of two cores.
 """
 
 import argparse

@@ -26,14 +26,16 @@ class Scale:
       other_batch_sizes: which are compared.
       evaluations: how often heldout users are ranked for in a training.
       evaluated_users: how many of them, but for the last time, when all are.
-      rates: learning rates, of which the best for heldout users is taken.
+      rates: learning rates of private trainings, of which the best for heldout users is taken.
+      plain_rates: the same without privacy.
       epsilons: of the paper's tables.
       rate_epsilon: at which rates, and batch sizes, are compared.
       seeds: the first is the one that rates are compared with.
       delta: of every epsilon.
       relevance_epsilon: of the private count of relevances alone, a part of the epsilon of a training.
       relevance_delta: of the same.
-      dropout: of every training.
+      dropout: of private trainings.
+      plain_dropout: of trainings without privacy, as published.
       microbatch_size: users that are differentiated at once.
     """
 
@@ -46,15 +48,21 @@ class Scale:
     other_batch_sizes: tuple[int, ...] = (512, 2048)
     evaluations: int = 6
     evaluated_users: int = 2000
-    rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    rates: tuple[float, ...] = (1e-2, 3e-2, 1e-1)
+    plain_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     epsilons: tuple[float, ...] = (5.0, 8.0, 10.0)
     rate_epsilon: float = 8.0
     seeds: tuple[int, ...] = (0, 1, 2)
     delta: float = 1e-5
     relevance_epsilon: float = 2.0
     relevance_delta: float = 1e-6
-    dropout: float = 0.5
+    dropout: float = 0.0
+    plain_dropout: float = 0.5
     microbatch_size: int = 32
+
+    def rates_of(self, private: bool) -> tuple[float, ...]:
+        """Give the learning rates that are compared."""
+        return self.rates if private else self.plain_rates
 
     def point(self, variant: str, epsilon: float | None, rate: float, seed: int) -> "Point":
         """Name a training with the batch size of all of its kind."""
@@ -142,7 +150,7 @@ def rate_points(scale: Scale) -> list[Point]:
         for epsilon in (scale.rate_epsilon, None)
         for variant, about in VARIANTS.items()
         if about.rate_of is None and not (epsilon is None and about.relevance)
-        for rate in scale.rates
+        for rate in scale.rates_of(epsilon is not None)
     ]
 
 
@@ -151,7 +159,7 @@ def best_rate(results: Results, scale: Scale, variant: str, private: bool) -> fl
     all diverged."""
     variant = VARIANTS[variant].rate_of or variant
     epsilon = scale.rate_epsilon if private else None
-    points = [scale.point(variant, epsilon, rate, scale.seeds[0]) for rate in scale.rates]
+    points = [scale.point(variant, epsilon, rate, scale.seeds[0]) for rate in scale.rates_of(private)]
     if any(point not in results.cells for point in points):
         return None
     scores = {point.rate: results.score(point, "heldout") for point in points}

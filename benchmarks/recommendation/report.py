@@ -44,10 +44,10 @@ def _sections(evidence: Evidence) -> list[str]:
         f"{data['interactions']:,} interactions in training, of users with at least {scale.user_interactions} of "
         "these items. The last item of a user is ranked among all items that the user has not met. Width 64, two "
         f"blocks, one head, {scale.length} items; Adam, a fifth of the steps warm-up, then linear decay; gradients "
-        f"brought to norm 1; dropout {scale.dropout:g}; {scale.epochs} epochs of batches of {scale.batch_size:,}, of "
-        f"{scale.plain_batch_size} without privacy; delta {scale.delta:g}; the unit is a user. Noise follows from the "
-        "seed, so that all of it can be computed again: epsilon is that of the same training with noise "
-        "of the operating system's entropy. " + _missing(left),
+        f"brought to norm 1; {scale.epochs} epochs; batches of {scale.batch_size:,} and dropout {scale.dropout:g}, "
+        f"without privacy {scale.plain_batch_size} and {scale.plain_dropout:g}; delta {scale.delta:g}; the unit is a "
+        "user. Noise follows from the seed, so that all of it can be computed again: epsilon is that of the same "
+        "training with noise of the operating system's entropy. " + _missing(left),
         "## Claims",
         "A claim holds where the scores of all seeds are on one side of those of all others, does not hold where they "
         "are on the other, and is not decided where they overlap. Numbers are NDCG@10 in per cent by epsilon, mean "
@@ -65,14 +65,18 @@ def _sections(evidence: Evidence) -> list[str]:
         f"HIT@10, per cent, epsilon {scale.rate_epsilon:g}; each third has about as many interactions of training.",
         _by_popularity(evidence),
         "## Learning rates",
-        f"The best for heldout users among {', '.join(f'{rate:g}' for rate in scale.rates)}, at epsilon "
-        f"{scale.rate_epsilon:g} and without privacy, seed {scale.seeds[0]}: "
+        f"The best for heldout users among {_list(scale.rates)} at epsilon {scale.rate_epsilon:g}, "
+        f"among {_list(scale.plain_rates)} without privacy, seed {scale.seeds[0]}: "
         + "; ".join(_rates(evidence))
         + ". "
         + _selection(evidence),
         *(f"![{caption}]({name}.png)" for name, caption in CAPTIONS.items()),
     ]
     return lines
+
+
+def _list(rates: tuple[float, ...]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)
 
 
 def _missing(left: int) -> str:

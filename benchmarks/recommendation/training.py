@@ -212,7 +212,7 @@ def settings_of(point: Point, scale: Scale, store: Path) -> Pretraining:
         learning_rate=point.rate,
         schedule="linear",
         warmup_steps=steps // 5,
-        dropout=scale.dropout,
+        dropout=scale.plain_dropout if point.epsilon is None else scale.dropout,
         microbatch_size=scale.microbatch_size,
         seed=point.seed,
         evaluate_every=often,
