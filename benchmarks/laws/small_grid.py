@@ -10,19 +10,25 @@ import sys
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "small"
-_DUMPS, _DATA = Path("../shared/data/stackexchange"), Path("runs/small-grid-data")
+DATA = Path("runs/small-grid-data")
+_DUMPS = Path("../shared/data/stackexchange")
 _VOCABULARY = "512"
+_FEDLM = [sys.executable, "-m", "fedlm"]
 
 
 def main() -> int:
     """Import the texts where that was not done, and measure what is left of the grid."""
-    dumps = Path(sys.argv[1]) if len(sys.argv) > 1 else _DUMPS
-    fedlm = [sys.executable, "-m", "fedlm"]
-    if not (_DATA / "store.json").exists():
-        words = ["--vocabulary-size", _VOCABULARY]
-        subprocess.run([*fedlm, "data", "import", "stackexchange", str(dumps), "--out", str(_DATA), *words], check=True)
-    run = [*fedlm, "laws", "run", "--preset", "small", "--data", str(_DATA), "--out", str(RESULTS)]
+    import_texts()
+    run = [*_FEDLM, "laws", "run", "--preset", "small", "--data", str(DATA), "--out", str(RESULTS)]
     return subprocess.run(run, check=False).returncode
+
+
+def import_texts() -> None:
+    """Import the dumps that the command line names into `DATA`, where that was not done."""
+    dumps = Path(sys.argv[1]) if len(sys.argv) > 1 else _DUMPS
+    if not (DATA / "store.json").exists():
+        words = ["--vocabulary-size", _VOCABULARY]
+        subprocess.run([*_FEDLM, "data", "import", "stackexchange", str(dumps), "--out", str(DATA), *words], check=True)
 
 
 if __name__ == "__main__":

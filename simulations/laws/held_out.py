@@ -76,7 +76,7 @@ def held_out_errors(
                 predict = fit(_ended(measurements.where(~left_out)))
             except UserError:  # too little is left
                 continue
-            found[name] = asdict(_error(measurements, left_out, rows, predict))
+            found[name] = asdict(error_on(measurements.where(left_out), rows[left_out], predict))
     return found
 
 
@@ -116,11 +116,15 @@ def _ended(measurements: Measurements) -> Measurements:
     return make_measurements(**measurements.columns() | {"steps": np.full(len(measurements), measurements.step.max())})
 
 
-def _error(
-    measurements: Measurements, left_out: NDArray[np.bool_], rows: NDArray[np.bool_], predict: Predict
-) -> HeldOutError:
-    """Compare what was measured with what is predicted, point by point."""
-    compared = measurements.where(left_out & rows)
+def error_on(unseen: Measurements, rows: NDArray[np.bool_], predict: Predict) -> HeldOutError:
+    """Compare what was measured with what is predicted, point by point.
+
+    Args:
+      unseen: what no fit has seen.
+      rows: bool [rows of it], of which losses are compared.
+      predict: see `held_out_errors`.
+    """
+    compared = unseen.where(rows)
     halvings = np.floor(np.log2(compared.steps / compared.step)).astype(int)
     cell, at_rate = (numbered(compared, columns) * 64 + halvings for columns in (CELL, (*CELL, "learning_rate")))
     _, first, at_rate = np.unique(at_rate, return_index=True, return_inverse=True)
@@ -136,5 +140,5 @@ def _error(
         max_relative_error=float(errors[known].max()) if known.any() else float("nan"),
         points=int(known.sum()),
         points_out_of_reach=int((~known).sum()),
-        cells=len(np.unique(numbered(measurements.where(left_out), ("model", "noise_batch_ratio")))),
+        cells=len(np.unique(numbered(unseen, ("model", "noise_batch_ratio")))),
     )
