@@ -22,7 +22,8 @@ def fit_surface(measurements: Measurements, settings: SurfaceSettings | None = N
 
     The method "two-stage" is that of `fit_two_stages`. The others take intermediate losses of each training's longest
     schedule. Both average over seeds, smooth along steps, then along ratios, for each model and learning rate; take the
-    least loss of the learning rates; and go on beyond the longest training along E + A / steps^alpha. They differ:
+    least loss of the learning rates; and go on beyond the longest training along E + A / steps^alpha, smoothed along
+    ratios there too, which is ours: curves of ratios that are fitted apart may cross. They differ:
 
     - "paper" (McKenna et al. 2025, section 3.3) takes a rolling mean before isotonic regression; has ratios above 0
       alone in the regression along ratios; fits E, A and alpha to each model and ratio; interpolates the loss.
@@ -73,6 +74,7 @@ def _fitted(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> Fi
     best, rates = (np.pad(part, [(0, 0), (0, 0), (0, len(beyond))], constant_values=np.nan) for part in (best, rates))
     best = between(best, np.log(steps), "linear")
     best = np.where(np.isnan(best) & (steps > _last_step(best, steps)), power_curve(curves, steps), best)
+    best = _rising_with_noise(best, grid, settings)
     rates = _nearest_before(rates)
     loss, rates = np.moveaxis(best, 1, 2), np.moveaxis(rates, 1, 2)
     noisy = grid.ratios > 0
@@ -101,15 +103,19 @@ def _smoothed(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings, kep
     """Smooth losses [M, R, S, T] along steps, then along ratios at the kept steps: float64 [M, R, S, kept]."""
     if settings.method == "paper":
         losses = rolling_mean(losses, max(1, round(amount(settings.rolling, len(grid.steps)))))
-        regressed = grid.ratios > 0
     else:
         losses = losses[..., kept[0] :]
         kept = kept - kept[0]
-        regressed = grid.ratios >= 0
-    smooth = FALLING[settings.smoothing](losses)[..., kept]
-    if settings.smoothing != "none":
-        by_ratio = isotonic(np.moveaxis(smooth[:, :, regressed], 2, -1), increasing=True)
-        smooth[:, :, regressed] = np.moveaxis(by_ratio, -1, 2)
+    return _rising_with_noise(FALLING[settings.smoothing](losses)[..., kept], grid, settings)
+
+
+def _rising_with_noise(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> Floats:
+    """Smooth losses [..., S, T] along ratios; what falls with steps still does."""
+    if settings.smoothing == "none":
+        return losses
+    regressed = grid.ratios >= 0 if settings.method == "code" else grid.ratios > 0
+    smooth = losses.copy()
+    smooth[..., regressed, :] = np.moveaxis(isotonic(np.moveaxis(losses[..., regressed, :], -2, -1), True), -1, -2)
     return smooth
 
 
