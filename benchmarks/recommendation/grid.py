@@ -48,7 +48,7 @@ class Scale:
     other_batch_sizes: tuple[int, ...] = (512, 2048)
     evaluations: int = 6
     evaluated_users: int = 2000
-    rates: tuple[float, ...] = (1e-2, 3e-2, 1e-1)
+    rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
     plain_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     epsilons: tuple[float, ...] = (5.0, 8.0, 10.0)
     rate_epsilon: float = 8.0
