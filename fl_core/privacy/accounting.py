@@ -34,7 +34,8 @@ from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
-_MOST_LOSS = 1e6  # epsilon, or rho, that noise is found for
+MOST_LOSS = 1e6
+"""Epsilon, or rho, that noise is found for at most."""
 
 _RELATIONS = {"add_or_remove": "ADD_OR_REMOVE_ONE", "zero_out": "REPLACE_SPECIAL"}  # as dp-accounting names them
 
@@ -230,8 +231,8 @@ def calibrate(
     if (epsilon is None) == (rho is None):
         raise ConfigurationError("give either epsilon or rho to calibrate the noise to")
     target = epsilon if rho is None else rho
-    if target is None or not 0 < target <= _MOST_LOSS:
-        raise ConfigurationError(f"the target is {target}, but must be positive and finite, {_MOST_LOSS:g} at most")
+    if target is None or not 0 < target <= MOST_LOSS:
+        raise ConfigurationError(f"the target is {target}, but must be positive and finite, {MOST_LOSS:g} at most")
     check_delta(delta)
     plan = with_noise(1.0)
     if not isinstance(plan.participation, PoissonParticipation):

@@ -8,8 +8,17 @@ LEAST_DELTA = 1e-15
 
 def default_delta(units: float) -> float:
     """Return the delta at which epsilon is stated where none is given: the number of units to the power -1.1, which is
-    below one in as many as there are."""
-    return units**-1.1
+    below one in as many as there are.
+
+    Raises:
+      ConfigurationError: there are so few or so many units that it is none that noise is made for.
+    """
+    delta = units**-1.1
+    if not LEAST_DELTA <= delta < 1:
+        raise ConfigurationError(
+            f"for {units:g} units delta would be {delta:.3g}; give a --delta from {LEAST_DELTA:g} to below 1"
+        )
+    return delta
 
 
 def check_delta(delta: float, name: str = "delta") -> None:

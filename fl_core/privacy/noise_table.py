@@ -10,6 +10,7 @@ from scipy.interpolate import RectBivariateSpline
 from threadpoolctl import threadpool_limits
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import MOST_LOSS
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.noise_search import Training, gaussian_noise, least_noise
 
@@ -96,8 +97,10 @@ def make_noise_table(
       ConfigurationError: epsilon or delta is out of range.
     """
     check_delta(delta)
-    if not LEAST_EPSILON <= epsilon < math.inf:
-        raise ConfigurationError(f"epsilon is {epsilon:g}, but must be at least {LEAST_EPSILON:g} to be planned for")
+    if not LEAST_EPSILON <= epsilon <= MOST_LOSS:
+        raise ConfigurationError(
+            f"epsilon is {epsilon:g}, but must be from {LEAST_EPSILON:g} to {MOST_LOSS:g} to be planned for"
+        )
     most_passes = max(most_passes, 1.0)
     low, high = math.log(steps[0]), max(math.log(steps[1]), math.log(steps[0]) + 1.0)
     times = np.linspace(low, high, max(_FEWEST, math.ceil((high - low) / _STEPS_APART) + 1))

@@ -143,8 +143,15 @@ def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) ->
         target_epsilon=budget.epsilon,
         guarantee=guarantee,
         covers=() if guarantee is None else _covers(laws, budget, data),
-        notes=(*notes_of(surface, parameters, batch_size, steps, plan.length), *_repeated(budget, batch_size * steps)),
+        notes=(
+            *notes_of(surface, parameters, batch_size, steps, plan.length),
+            *_repeated(budget, batch_size * steps),
+            *(_UNCLIPPED if math.isinf(budget.epsilon) and laws.task.get("clip_norm") is not None else ()),
+        ),
     )
+
+
+_UNCLIPPED = ("extrapolated: the losses are of trainings that clip gradients, and one without privacy does not",)
 
 
 def _repeated(budget: Budget, drawn: int) -> list[str]:

@@ -62,7 +62,8 @@ class Configurations:
 
 
 def doubled(configurations: Callable[[Any], Configurations], budget: Any) -> dict[str, float]:
-    """Predict what doubling each part of a budget would give, all but delta and what is without end.
+    """Predict what doubling each part of a budget would give, all but delta and what is without end, and without
+    privacy the number of people, which matters to noise alone.
 
     Args:
       configurations: lists the trainings of a budget.
@@ -71,7 +72,8 @@ def doubled(configurations: Callable[[Any], Configurations], budget: Any) -> dic
     Returns:
       The best loss by the name of the part; NaN outside the grid.
     """
-    parts = {name: value for name, value in budget._asdict().items() if name != "delta" and math.isfinite(value)}
+    fixed = ("delta",) if math.isfinite(budget.epsilon) else ("delta", "examples", "people")
+    parts = {name: value for name, value in budget._asdict().items() if name not in fixed and math.isfinite(value)}
     return {name: configurations(budget._replace(**{name: 2 * value})).least_loss() for name, value in parts.items()}
 
 

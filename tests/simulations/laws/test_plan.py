@@ -176,3 +176,10 @@ def test_of_models_that_differ_in_more_than_size_a_measured_one_is_chosen():
 def test_a_measured_size_is_the_measured_model():
     found = nearest_architecture(surface_of(DECODERS), 660_000, vocabulary_size=512)
     assert found.name == "transformer_3x128"
+
+
+def test_without_privacy_more_people_are_no_budget_and_clipping_is_said_to_be_missing(planner):
+    plan = make_plan(planner, Budget(1e8, math.inf, 1e-8, 1e17))
+    assert set(plan.doubled) == {"compute"}
+    chosen = choose_training(Laws(surface=planner.surface, task={"clip_norm": 1.0}), plan)
+    assert any("without privacy does not" in note for note in chosen.notes)
