@@ -67,7 +67,7 @@ def nobody_has_taken(cores):
     with contextlib.ExitStack() as stack:
         try:
             for core in cores:
-                stack.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0fedlm-core-{core}")
+                stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)).bind(f"\0fedlm-core-{core}")
         except OSError:
             return False
         return True
