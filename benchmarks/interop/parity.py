@@ -37,7 +37,7 @@ def fedjax() -> list[dict[str, Any]]:
 
 
 def tff() -> list[dict[str, Any]]:
-    wanted = [("mean", "cifg_tiny"), ("clipped", "cifg_tiny"), ("tree", "cifg_tiny")]
+    wanted = [("mean", model) for model in MODELS[:3]] + [("clipped", "cifg_tiny"), ("tree", "cifg_tiny")]
     return [
         describe(_in_folder(partial(compare_with_tff, kind), tff_setting(kind, model, rounds=3)).comparison)
         for kind, model in wanted
