@@ -29,7 +29,7 @@ class RelevanceCommand:
     """The file to write."""
     unit: Literal["example", "client"] = "example"
     """What is clipped as a whole. example: one sequence, as in `fedlm pretrain`. client: all text of a client, as in
-    `fedlm simulate`, and in `fedlm pretrain --unit user`."""
+    `fedlm simulate`, and in `fedlm pretrain --unit user`; of items always so."""
     length: int = 128
     """Tokens that a model reads in a sequence."""
     packing: Packing | None = None

@@ -64,7 +64,7 @@ class RelevanceOrigin:
     Attributes:
       kind: `training text`: counted in text of the people who are trained on, without privacy; `public`: the user says
         that they hold nothing of anybody; `private`: counted in the training text with differential privacy.
-      sha256: of the numbers, by which one count is known wherever it is used.
+      sha256: by which one count is known wherever it is used; see `fingerprint_of_count`.
       private: what that spent; None for the other kinds.
     """
 
@@ -137,6 +137,7 @@ class Relevance(NamedTuple):
       unit: see `Counted`.
       length: tokens of a sequence.
       packing: `packed` or `none`, as `fedlm pretrain` makes sequences.
+      count: a random name of a private count; None of others, and of those that earlier versions made.
     """
 
     values: tuple[float, ...]
@@ -146,6 +147,7 @@ class Relevance(NamedTuple):
     unit: Counted
     length: int
     packing: str
+    count: str | None = None
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all. Raises DiskError where it cannot be written."""
@@ -156,15 +158,29 @@ class Relevance(NamedTuple):
             "unit": self.unit,
             "length": self.length,
             "packing": self.packing,
+            **({} if self.count is None else {"count": self.count}),
             RELEVANCE_FIELD: self.origin.as_json(),
             "relevance": list(self.values),
         }
         write_atomically(path, json.dumps(record, indent=1) + "\n")
 
 
-def fingerprint_of_values(values: tuple[float, ...]) -> str:
-    """Compute the SHA-256 by which a count is known."""
-    return hashlib.sha256(json.dumps([float(value).hex() for value in values]).encode()).hexdigest()
+def fingerprint_of_count(
+    values: tuple[float, ...], private: PrivateRelevance | None = None, count: str | None = None
+) -> str:
+    """Compute the SHA-256 by which a count is known: of its numbers, and of a private one of what it spent and of its
+    random name, too. The numbers alone do not tell two counts apart: those of few people are all 1.
+
+    Args:
+      values: the relevances.
+      private: what a private count spent.
+      count: its name; None of one without, which is known by its numbers alone.
+    """
+    numbers = [float(value).hex() for value in values]
+    if private is None or count is None:
+        return hashlib.sha256(json.dumps(numbers).encode()).hexdigest()
+    record = {"relevance": numbers, "guarantee": dataclasses.asdict(private), "count": count}
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def read_relevance(path: Path) -> Relevance:
@@ -195,13 +211,21 @@ def read_relevance(path: Path) -> Relevance:
     values = tuple(map(float, found))
     if record["unit"] not in get_args(Counted):
         raise ConfigurationError(f"{path}: unit is {record['unit']!r}, but must be one of {get_args(Counted)}")
-    said = record[RELEVANCE_FIELD]
+    said, count = record[RELEVANCE_FIELD], record.get("count")
+    if count is not None and not isinstance(count, str):
+        raise ConfigurationError(f"{path}: count is {count!r}, but must be a string")
     try:
-        # Which count it is follows from the numbers, whatever the file says.
-        origin = RelevanceOrigin.from_json(said | {"sha256": fingerprint_of_values(values)})
+        # Which count it is follows from what the file holds, whatever it says.
+        origin = RelevanceOrigin.from_json(said | {"sha256": ""})
     except (ConfigurationError, TypeError) as error:
         raise ConfigurationError(f"{path}: {RELEVANCE_FIELD}: {error}") from error
     assert origin is not None
+    origin = dataclasses.replace(origin, sha256=fingerprint_of_count(values, origin.private, count))
+    if origin.private is not None and said.get("sha256") != origin.sha256:
+        raise ConfigurationError(
+            f"{path}: its numbers, or what they have spent, are not what was counted privately, so that nothing is "
+            "known of them; give the file as `fedlm data relevance` wrote it"
+        )
     return Relevance(
         values,
         origin,
@@ -210,4 +234,5 @@ def read_relevance(path: Path) -> Relevance:
         record["unit"],
         record["length"],
         record["packing"],
+        count,
     )

@@ -1,5 +1,6 @@
 """Counting how often each token of a data set occurs in the units that training clips."""
 
+import secrets
 from collections.abc import Callable
 from typing import Literal
 
@@ -14,7 +15,7 @@ from fedlm.fl_core.privacy.relevance_origin import (
     PrivateRelevance,
     Relevance,
     RelevanceOrigin,
-    fingerprint_of_values,
+    fingerprint_of_count,
 )
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
@@ -35,7 +36,8 @@ def count_relevance(
 
     Args:
       store: the data set.
-      unit: `example`: every sequence is a unit. `client`: all of a client's sequences are one.
+      unit: `example`: every sequence is a unit. `client`: all of a client's sequences are one, as always where these
+        are of items.
       length: tokens that a model reads in a sequence.
       packing: `none`: each stored example is a sequence, cut at the length. `packed`: each client's examples are laid
         end to end and cut into sequences; training may lay those of several clients in one. None for what training
@@ -55,6 +57,8 @@ def count_relevance(
         what = "sequences of items" if store.item_sequences else "prompts and completions"
         raise ConfigurationError(f"packing is packed, but {store.path} has {what}, which are never; give none")
     packing = packing or ("none" if apart else "packed")
+    # A user of items has one example, which is all that is theirs: one count is for every run, whichever unit it names.
+    unit = "client" if store.item_sequences else unit
     if (store.path / BUDGET_FILE).exists():
         raise ConfigurationError(
             f"{store.path}: has a privacy budget, which knows nothing of counts; count public text with the same "
@@ -75,8 +79,9 @@ def count_relevance(
     # Nothing is learned of the embedding of padding, and nobody attends to it.
     values = tuple(1.0 if token == PAD_ID else value for token, value in enumerate(values))
     kind = "private" if private is not None else "public" if public else "training text"
-    origin = RelevanceOrigin(kind, fingerprint_of_values(values), private)  # type: ignore[arg-type]
-    return Relevance(values, origin, store.fingerprint, training_data, unit, length, packing)
+    count = None if private is None else secrets.token_hex(16)
+    origin = RelevanceOrigin(kind, fingerprint_of_count(values, private, count), private)  # type: ignore[arg-type]
+    return Relevance(values, origin, store.fingerprint, training_data, unit, length, packing, count)
 
 
 def _occurrences(

@@ -199,7 +199,11 @@ def _relevance(settings: Pretraining, store: TokenStore, private: bool, training
         store.path,
         store.fingerprint,
         training_data,
-        ("client" if settings.unit == "user" else "example", settings.length, str(settings.packing)),
+        (
+            "client" if settings.unit == "user" or store.item_sequences else "example",
+            settings.length,
+            str(settings.packing),
+        ),
         settings.lora_rank is not None,
     )
 

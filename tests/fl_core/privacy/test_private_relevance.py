@@ -14,7 +14,7 @@ from fedlm.fl_core.privacy.relevance_origin import (
     PrivateRelevance,
     Relevance,
     RelevanceOrigin,
-    fingerprint_of_values,
+    fingerprint_of_count,
     read_relevance,
 )
 from fedlm.fl_core.privacy.relevance_spending import plan_relevance, relevance_events
@@ -113,16 +113,22 @@ def test_what_cannot_be_planned_is_refused(bad):
 VALUES = (1.0, 0.25, 0.1)
 
 
-def relevance(origin=None):
-    origin = origin or RelevanceOrigin("public", fingerprint_of_values(VALUES))
-    return Relevance(VALUES, origin, "tokenizer", None, "example", 8, "packed")
+def relevance(origin=None, count=None):
+    origin = origin or RelevanceOrigin("public", fingerprint_of_count(VALUES))
+    return Relevance(VALUES, origin, "tokenizer", None, "example", 8, "packed", count)
+
+
+def private_relevance(private, count="a"):
+    return relevance(RelevanceOrigin("private", fingerprint_of_count(VALUES, private, count), private), count)
 
 
 def test_files_are_read_back(tmp_path):
     for kind, private in (("public", None), ("training text", None), ("private", PRIVATE.private)):
-        written = relevance(RelevanceOrigin(kind, fingerprint_of_values(VALUES), private))
+        written = relevance(RelevanceOrigin(kind, fingerprint_of_count(VALUES), private))
         written.write(tmp_path / "relevance.json")
         assert read_relevance(tmp_path / "relevance.json") == written
+    private_relevance(PRIVATE.private).write(tmp_path / "relevance.json")
+    assert read_relevance(tmp_path / "relevance.json") == private_relevance(PRIVATE.private)
     assert RelevanceOrigin.from_json(None) is None
     assert RelevanceOrigin.from_json(PRIVATE.as_json()) == PRIVATE
 
@@ -135,9 +141,41 @@ def test_which_count_it_is_follows_from_the_numbers(tmp_path):
     assert read_relevance(tmp_path / "relevance.json").origin.sha256 != relevance().origin.sha256
 
 
+def test_private_counts_of_the_same_numbers_are_two(tmp_path):
+    """Those of few people are all 1, whatever was spent."""
+    more = plan_relevance(2.0, 1e-6, 100)
+    files = [private_relevance(PRIVATE.private), private_relevance(PRIVATE.private, "b"), private_relevance(more)]
+    for number, one in enumerate(files):
+        one.write(tmp_path / str(number))
+    origins = [read_relevance(tmp_path / str(number)).origin for number in range(3)]
+    events = relevance_events([*origins, origins[0]], "client: one")
+    spent = [PRIVATE.private.noise_multiplier] * 2 + [more.noise_multiplier]
+    assert [event.noise_multiplier for event in events] == spent
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record["relevance"].__setitem__(1, 0.26),
+        lambda record: record["relevance_origin"]["guarantee"].update(noise_multiplier=1000.0),
+        lambda record: record.update(count="b"),
+        lambda record: record.pop("count"),
+    ],
+)
+def test_private_counts_that_were_edited_are_refused(tmp_path, change):
+    path = tmp_path / "relevance.json"
+    private_relevance(PRIVATE.private).write(path)
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    with pytest.raises(ConfigurationError, match=r"relevance.json: .* not what was counted privately"):
+        read_relevance(path)
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [
+        (lambda record: record.update(count=3), "count is 3"),
         (lambda record: record.pop("vocabulary_sha256"), "vocabulary_sha256 is missing"),
         (lambda record: record.update(format="x"), "has not the format"),
         (lambda record: record.update(relevance=[1.0, 0]), "token 1 is 0"),

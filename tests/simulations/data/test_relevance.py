@@ -5,7 +5,10 @@ from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.relevance_origin import read_relevance
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
 from fedlm.simulations.data.relevance import count_relevance
+from fedlm.simulations.pretraining.preparing import prepare_pretraining
 from fedlm.simulations.pretraining.privacy_units import open_units
+from fedlm.simulations.pretraining.settings import Pretraining
+from tests.simulations.data.recommendation.item_stores import import_sequences, made_up_sequences
 from tests.simulations.pretraining.small_stores import write_store
 
 CLIENTS = [[[5, 6, 5], [7]], [[5]], [], [[8, 9, 10, 11, 12, 13]]]
@@ -40,6 +43,21 @@ def test_packed_sequences_are_those_of_training(store, tmp_path):
     found = count_relevance(one, "example", 4, "packed", public=True)
     for token in (5, 6, 7, 9, BOS_ID):
         assert found.values[token] == np.mean((tokens[:, 0] == token).any(axis=1))
+
+
+@pytest.mark.parametrize("unit", ["example", "user"])
+def test_one_count_of_items_is_for_every_run(tmp_path, unit):
+    """All of a user is one unit, whichever is named; to count again would spend as much again."""
+    store = import_sequences(tmp_path, made_up_sequences())
+    found = count_relevance(store, "example", 8, public=True)
+    assert found == count_relevance(store, "client", 8, public=True)
+    assert found.unit == "client"
+    found.write(tmp_path / "relevance.json")
+    settings = {"data": store.path, "length": 8, "batch_size": 4, "steps": 2, "noise_multiplier": 1.0, "delta": 1e-3}
+    run = prepare_pretraining(
+        Pretraining(model="dpformer_tiny", unit=unit, relevance=tmp_path / "relevance.json", **settings)
+    )
+    assert run.reattention.errors.relevance == found.values
 
 
 def test_nothing_to_count_is_refused(tmp_path):
