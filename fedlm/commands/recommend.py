@@ -14,7 +14,8 @@ from fedlm.fl_core.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class RecommendCommand:
-    """Let the model of a run recommend items to users, by their histories.
+    """Let the model of a run recommend items to users, by their histories: a line for each, best first, with tabs
+    between the items.
 
     The run, federated or central, is one on data of `fedlm data import recommendation`. Of a private run the newest
     released checkpoint is used, and what the run states of its privacy is said once. It says nothing of the histories
@@ -27,7 +28,7 @@ class RecommendCommand:
     """Items that a user has met, in the order of time; none for a user of whom nothing is known."""
     histories: Path | None = None
     """File of histories, one a line, items with spaces between; where it ends in .jsonl, the list items of each
-    line."""
+    line, whose names may have spaces."""
     top: int = 10
     """Items to recommend for each history."""
     keep_history: bool = False
@@ -63,5 +64,5 @@ def main(argv: list[str]) -> int:
         return 0
     print(f"privacy: {privacy}", file=sys.stderr, flush=True)
     for items in found:
-        print(printable(" ".join(item for item, _ in items)))
+        print("\t".join(printable(item) for item, _ in items))
     return 0

@@ -223,7 +223,8 @@ def _filtered(
     users, items, least = found.users, found.items, settings.min_interactions
     named = np.array([name not in SPECIAL_TOKENS for name in found.item_names])[items]
     if given is None and settings.filtered != "users":
-        kept = named & filter_by_count(users, items, least, settings.filtered == "iterated")
+        kept = named.copy()
+        kept[named] = filter_by_count(users[named], items[named], least, settings.filtered == "iterated")
     elif given is None:
         kept = named & has_enough(users, named, least)
     else:

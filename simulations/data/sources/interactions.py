@@ -40,8 +40,8 @@ class Interactions:
     item: str | None = field(default=None, kw_only=True)
     """Name of a table's field with the item, a string or a whole number; item where it is not given."""
     time: str | None = field(default=None, kw_only=True)
-    """Name of a table's field by which a user's items are put in order, whole numbers or times; those of one time keep
-    the table's order, as all do where it is not given."""
+    """Name of a table's field by which a user's items are put in order, whole numbers, or times such as 2026-01-31 or
+    2026-01-31T18:30:00; those of one time keep the table's order, as all do where it is not given."""
     delimiter: str | None = field(default=None, kw_only=True)
     """The character between the fields of csv, a comma where it is not given; \\t for a tab."""
 

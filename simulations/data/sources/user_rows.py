@@ -4,6 +4,7 @@ import functools
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -27,6 +28,7 @@ SPLIT_NAMES = {
 """Which split is meant by the names that people give them."""
 
 _LARGEST_WHOLE_FLOAT = 2.0**53
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SMALLEST_ORDER, _LARGEST_ORDER = -(2**63), 2**63 - 1
 
 
@@ -43,7 +45,8 @@ class RowSettings:
     """Name of a field that says train, heldout (or validation, valid, dev) or test. Without it, users are split
     80/10/10."""
     order: str | None = None
-    """Name of a field with whole numbers, times say, by which a user's rows are put in order."""
+    """Name of a field by which a user's rows are put in order: whole numbers, or times as ISO 8601 writes them, such as
+    2026-01-31 or 2026-01-31T18:30:00, of UTC where they name no zone."""
     examples: Literal["sentences", "texts"] | None = None
     """What makes an example: each sentence of a text, or each text as a whole. None stands for sentences where there
     are users, and for texts where there are documents."""
@@ -276,10 +279,25 @@ def _order(row: Mapping[str, Any], settings: RowSettings, place: str) -> int:
         order = int(value)
         whole = isinstance(value, str) or order == value
     except (TypeError, ValueError, OverflowError):
-        order, whole = 0, False
+        time = _microseconds(value)
+        order, whole = time or 0, time is not None
     if not whole or isinstance(value, bool) or not _SMALLEST_ORDER <= order <= _LARGEST_ORDER:
-        raise DataError(f"{place}: {settings.order!r} is {_shown(value)}, expected a whole number of 64 bits.")
+        raise DataError(
+            f"{place}: {settings.order!r} is {_shown(value)}, expected a whole number of 64 bits, or a time "
+            "such as 2026-01-31 or 2026-01-31T18:30:00."
+        )
     return order
+
+
+def _microseconds(value: object) -> int | None:
+    """Return the microseconds from 1970 to a time that ISO 8601 writes, as those of a Parquet table; None of others."""
+    try:
+        time = datetime.fromisoformat(value.strip()) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    if time is None:
+        return None
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _shown(value: object) -> str:

@@ -65,18 +65,19 @@ def read_histories(path: Path) -> list[list[str]]:
       DataError: the file cannot be read, or a line is not what it should be.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        # Other characters that Python takes for ends of lines may be part of a name.
+        lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error}), expected histories, one a line in UTF-8.") from error
     if path.suffix != ".jsonl":
-        return [line.split() for line in lines]
+        return [line.split() for line in (lines[:-1] if lines[-1] == "" else lines)]
     return [_items_in(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def _items_in(line: str, place: str) -> list[str]:
     try:
         items = json.loads(line)["items"]
-        if not isinstance(items, list) or not all(isinstance(item, str | int) for item in items):
+        if not isinstance(items, list) or not all(map(_is_name, items)):
             raise TypeError
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
@@ -85,7 +86,16 @@ def _items_in(line: str, place: str) -> list[str]:
     return [str(item) for item in items]
 
 
+def _is_name(item: object) -> bool:
+    return isinstance(item, str | int) and not isinstance(item, bool)
+
+
 def _tokens(store: TokenStore, history: Sequence[str], number: int) -> list[int]:
+    for item in history:
+        try:
+            item.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(f"history {number}: {item!r} is not Unicode text, which names of items are") from error
     tokens = [int(ids[0]) if len(ids) == 1 else OOV_ID for ids in store.tokenizer.encode_batch(history)]
     if OOV_ID in tokens:
         unknown = history[tokens.index(OOV_ID)]

@@ -7,7 +7,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import BOS_ID, OOV_ID, PAD_ID
+from fedlm.simulations.evaluation.recommendation.recommending import read_histories, recommend
 from fedlm.simulations.evaluation.trained_models import open_model
 from tests.simulations.data.recommendation.item_stores import made_up_sequences, write_pairs
 
@@ -131,7 +133,7 @@ def test_a_run_recommends_what_its_ranking_ranks_first(folder, simulated, fedlm_
 def test_a_history_on_the_line_and_one_of_unknown_items(folder, pretrained, fedlm_here):
     done = fedlm_here("recommend", pretrained, "--user-history", "item1", "item2", "--top", 99, cwd=folder)
     assert done.returncode == 0, done.stderr
-    items = done.stdout.split()
+    items = done.stdout.rstrip("\n").split("\t")
     assert len(items) == len(set(items)) == 13, "all but those of the history"
     assert "epsilon" in done.stderr
     everything = fedlm_here("recommend", pretrained, "--user-history", "--top", 99, cwd=folder)
@@ -141,3 +143,22 @@ def test_a_history_on_the_line_and_one_of_unknown_items(folder, pretrained, fedl
     assert "has no item 'soap'" in unknown.stderr
     nothing = fedlm_here("recommend", pretrained, cwd=folder)
     assert "there is no history" in nothing.stderr
+
+
+def test_histories_are_read_line_by_line_whatever_their_names_hold(tmp_path):
+    path = tmp_path / "histories.jsonl"
+    path.write_bytes('{"items": ["a\u2028b", "The Matrix"]}\r\n\n{"items": [5]}\n'.encode())
+    assert read_histories(path) == [["a\u2028b", "The Matrix"], ["5"]]
+    path.write_text('{"items": [true]}\n')
+    with pytest.raises(DataError, match=r"line 1: found .* expected an object with a list of items"):
+        read_histories(path)
+    plain = tmp_path / "histories.txt"
+    plain.write_bytes(b"a b\r\n\nc")
+    assert read_histories(plain) == [["a", "b"], [], ["c"]]
+    plain.write_text("")
+    assert read_histories(plain) == []
+
+
+def test_a_name_that_is_not_unicode_is_named(folder, pretrained):
+    with pytest.raises(DataError, match=r"history 2: .* is not Unicode text"):
+        recommend(open_model(pretrained, folder / "items"), [["item1"], ["\ud800"]], 2)

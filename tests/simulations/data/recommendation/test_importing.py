@@ -210,6 +210,12 @@ def test_what_is_left_out_is_counted(tmp_path):
     assert read_sequences(users, "train") == {"a": ["x"], "b": ["x"], "d": ["y", "w"]}
 
 
+def test_all_that_are_left_have_enough_where_some_items_are_named_like_special_tokens(tmp_path):
+    sequences = {"a": ["x", "y", "[BOS]"], "b": ["x", "y", "z"], "c": ["z", "x", "y"], "d": ["z", "y", "x"]}
+    core = import_sequences(tmp_path, sequences, min_interactions=3)
+    assert set(read_sequences(core, "train")) == {"b", "c", "d"}
+
+
 def test_a_given_catalogue_says_which_items_there_are(tmp_path):
     sequences = {"a": ["x", "y", "z"], "b": ["x", "q", "y", "x"], "c": ["q", "x"]}
     (tmp_path / "items.txt").write_text("unseen\nx\ny\nz\n")

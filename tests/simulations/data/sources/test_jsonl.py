@@ -96,7 +96,7 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
         read_bytes(tmp_path, GOOD + b"\n" + line)
 
 
-@pytest.mark.parametrize("when", [None, "x", 1.5, True, math.nan, math.inf, 2**63, -(2**63) - 1, [1]])
+@pytest.mark.parametrize("when", [None, "x", "2026-13-01", 1.5, True, math.nan, math.inf, 2**63, -(2**63) - 1, [1]])
 def test_a_wrong_order_is_named(tmp_path, when):
     with pytest.raises(DataError, match=r"line 1: 'when' is .*, expected a whole number of 64 bits"):
         read_row(tmp_path, {"user": "a", "text": "Some text.", "when": when}, order="when")
@@ -106,6 +106,20 @@ def test_a_wrong_order_is_named(tmp_path, when):
 def test_orders_are_whole_numbers(tmp_path, when):
     (text,), _ = read_row(tmp_path, {"user": "a", "text": "Some text.", "when": when}, order="when")
     assert text.order == int(when)
+
+
+@pytest.mark.parametrize(
+    ("when", "order"),
+    [
+        ("1970-01-01", 0),
+        ("1970-01-02 00:00:01", 86_401_000_000),
+        ("1970-01-02T01:00:01.000002+01:00", 86_401_000_002),
+        ("1969-12-31T23:59:59.999999Z", -1),
+    ],
+)
+def test_orders_are_times_in_microseconds_as_those_of_parquet(tmp_path, when, order):
+    (text,), _ = read_row(tmp_path, {"user": "a", "text": "Some text.", "when": when}, order="when")
+    assert text.order == order
 
 
 @pytest.mark.parametrize("split", [None, 3, "training", ["train"]])
