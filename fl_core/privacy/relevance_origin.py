@@ -137,7 +137,7 @@ class Relevance(NamedTuple):
       unit: see `Counted`.
       length: tokens of a sequence.
       packing: `packed` or `none`, as `fedlm pretrain` makes sequences.
-      count: a random name of a private count; None of others, and of those that earlier versions made.
+      name: a random one of a private count; None of others, and of those that earlier versions made.
     """
 
     values: tuple[float, ...]
@@ -147,7 +147,7 @@ class Relevance(NamedTuple):
     unit: Counted
     length: int
     packing: str
-    count: str | None = None
+    name: str | None = None
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all. Raises DiskError where it cannot be written."""
@@ -158,7 +158,7 @@ class Relevance(NamedTuple):
             "unit": self.unit,
             "length": self.length,
             "packing": self.packing,
-            **({} if self.count is None else {"count": self.count}),
+            **({} if self.name is None else {"count": self.name}),
             RELEVANCE_FIELD: self.origin.as_json(),
             "relevance": list(self.values),
         }
