@@ -1,0 +1,28 @@
+/** Orders, batches and words are those of the page. */
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+
+import { type Batches, batchRows, randomWords, shuffled, stream } from "../src/batches.js";
+
+interface Vector {
+  seed: number; round_number: number; client_index: number; orders: Record<string, number[][]>;
+  batches: (Batches & { examples: number; rows: number[][] })[]; random: number[][][];
+}
+const path = new URL("../../../../tests/fl_core/deployment/protocol/vectors/plan_batches.json", import.meta.url);
+const vector = JSON.parse(readFileSync(path, "utf8")) as Vector;
+const numbers: [number, number, number] = [vector.seed, vector.round_number, vector.client_index];
+
+test("orders", () => {
+  for (const [count, orders] of Object.entries(vector.orders))
+    orders.forEach((order, epoch) => assert.deepEqual(shuffled(Number(count), stream(numbers[0], "shuffle", numbers[1], numbers[2], epoch)), order));
+});
+
+test("batches", () => {
+  for (const one of vector.batches) assert.deepEqual(batchRows(one.examples, one, 1000, ...numbers), one.rows);
+});
+
+test("words", () => {
+  vector.random.forEach((words, step) => assert.deepEqual(randomWords(vector.batches[0]!.batch_size, ...numbers, step), words));
+});
