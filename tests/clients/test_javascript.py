@@ -45,6 +45,7 @@ def _write(folder):
     (folder / "cases.json").write_text(json.dumps(cases))
 
 
+@pytest.mark.long
 def test_programs_give_in_typescript_what_they_give_with_jax(tmp_path):
     if shutil.which("node") is None or not (FOLDER / "node_modules").exists():
         pytest.skip("Node, or TypeScript for it, is missing; `npm ci` in clients/javascript installs it")
