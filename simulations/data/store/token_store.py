@@ -342,7 +342,7 @@ def _frozen(counts: list[NDArray[np.int32]]) -> NDArray[np.int64]:
 
 
 def _view(column: pa.Array) -> NDArray[Any]:
-    """View numbers in place, as `to_numpy` does, which imports pandas first where there is one, for half a second."""
-    kind = np.dtype(column.type.to_pandas_dtype())
+    """View whole numbers in place as `to_numpy` does, which first imports pandas if there is one, for half a second."""
+    kind = np.dtype(str(column.type))  # both name them alike
     numbers = np.frombuffer(column.buffers()[1] or b"", kind) if len(column) else np.empty(0, kind)
     return numbers[column.offset : column.offset + len(column)]
