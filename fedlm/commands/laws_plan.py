@@ -13,7 +13,7 @@ from rich.table import Table
 from fedlm.commands.options import read_options
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.delta import check_delta, default_delta
+from fedlm.fl_core.privacy.delta import check_delta, planned_delta
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 
@@ -136,7 +136,7 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError(
             f"examples is {examples:g}, but {command.data} has {data.examples:,} of {length} tokens; leave one out"
         )
-    delta = default_delta(examples) if command.delta is None else command.delta
+    delta = planned_delta(command.delta, examples)
     budget = Budget(examples, command.epsilon, delta, command.compute)
     plan = make_plan(Planner(laws.surface, length), budget, command.near)
     chosen = choose_training(laws, plan, data)

@@ -8,17 +8,24 @@ LEAST_DELTA = 1e-15
 
 def default_delta(units: float) -> float:
     """Return the delta at which epsilon is stated where none is given: the number of units to the power -1.1, which is
-    below one in as many as there are.
+    below one in as many as there are."""
+    return units**-1.1
+
+
+def planned_delta(delta: float | None, units: float) -> float:
+    """Return the delta of a plan for so many units: what was given, or the default.
 
     Raises:
-      ConfigurationError: there are so few or so many units that it is none that noise is made for.
+      ConfigurationError: there are so few or so many units that the default is none that noise is made for.
     """
-    delta = units**-1.1
-    if not LEAST_DELTA <= delta < 1:
+    if delta is not None:
+        return delta
+    default = default_delta(units)
+    if not LEAST_DELTA <= default < 1:
         raise ConfigurationError(
-            f"for {units:g} units delta would be {delta:.3g}; give a --delta from {LEAST_DELTA:g} to below 1"
+            f"for {units:g} units delta would be {default:.3g}; give a --delta from {LEAST_DELTA:g} to below 1"
         )
-    return delta
+    return default
 
 
 def check_delta(delta: float, name: str = "delta") -> None:

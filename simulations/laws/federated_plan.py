@@ -10,7 +10,7 @@ from typing import Any
 from fedlm.fl_core.composed_settings import compose, default_settings
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import Guarantee, account, calibrate
-from fedlm.fl_core.privacy.delta import default_delta, large_delta
+from fedlm.fl_core.privacy.delta import large_delta, planned_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment
@@ -113,7 +113,7 @@ def plan_federated(
         raise ConfigurationError("a federated plan needs --people and --client-trainings; give both")
     surface = laws.surface
     people = math.floor(settings.people)
-    delta = default_delta(people) if delta is None else delta
+    delta = planned_delta(delta, people)
     budget = FederatedBudget(people, epsilon, delta, settings.client_trainings)
     planner = planner_of(laws, settings, budget)
     found = planner.configurations(budget)

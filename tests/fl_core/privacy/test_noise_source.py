@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy import noise_source
 from fedlm.fl_core.privacy.chacha20 import chacha20_blocks
-from fedlm.fl_core.privacy.delta import LEAST_DELTA, check_delta
+from fedlm.fl_core.privacy.delta import LEAST_DELTA, check_delta, default_delta, planned_delta
 from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from, noise_key, normal_pair, standard_normals
 
 KEY = np.frombuffer(bytes(range(32)), "<u4")
@@ -145,3 +145,12 @@ def test_no_delta_is_below_what_noise_is_made_for():
     check_delta(LEAST_DELTA)
     with pytest.raises(ConfigurationError, match="must be at least 1e-15"):
         check_delta(LEAST_DELTA / 2)
+
+
+def test_a_plan_needs_a_delta_where_its_units_leave_none_and_a_run_that_is_not_private_does_not():
+    for units in (1, 1e15):
+        assert default_delta(units) == pytest.approx(units**-1.1)
+        assert planned_delta(1e-6, units) == 1e-6
+        with pytest.raises(ConfigurationError, match="units delta would be"):
+            planned_delta(None, units)
+    assert planned_delta(None, 1000) == default_delta(1000)
