@@ -4,6 +4,8 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +135,29 @@ def move_into_place(made: Path, out: Path, aside: Path) -> None:
     else:
         os.replace(made, out)
     sync_to_disk(out.parent)
+
+
+@contextlib.contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """Give a folder beside `out` to write into, and move it there, synced, once it is whole; an old `out` goes.
+
+    Raises:
+      DiskError: it cannot be written, and `out` is as it was.
+    """
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        aside = made.with_name(made.name + "-replaced")
+        try:
+            yield made
+            for path in made.rglob("*"):
+                if path.is_file():
+                    sync_to_disk(path)
+            made.chmod(0o755)
+            move_into_place(made, out, aside)
+            shutil.rmtree(aside, ignore_errors=True)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def sync_to_disk(path: Path) -> None:

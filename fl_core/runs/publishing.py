@@ -6,7 +6,6 @@ before the first round. Numbers that were counted or measured on the way stay in
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ import jax
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
+from fedlm.fl_core.atomic_files import whole_folder
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.ancestry import (
     NOT_PRIVATE,
@@ -121,24 +120,15 @@ def publish(
         "seen_by_the_operator": list(OPERATOR),
         "withheld": list(WITHHELD),
     }
-    with disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        try:
-            _write(made, record, params, about)
-            if errors is not None:
-                (made / ERRORS_FILE).write_text(errors_as_text(errors), encoding="utf-8")
-            if with_tokenizer and found is not None:
-                shutil.copyfile(found, made / TOKENIZER_FILE)
-            files = tuple(sorted(path.name for path in made.iterdir()))
-            for path in made.iterdir():
-                path.chmod(0o644)
-                sync_to_disk(path)
-            made.chmod(0o755)
-            move_into_place(made, out, made.with_name(made.name + "-replaced"))
-            shutil.rmtree(made.with_name(made.name + "-replaced"), ignore_errors=True)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+    with whole_folder(out) as made:
+        _write(made, record, params, about)
+        if errors is not None:
+            (made / ERRORS_FILE).write_text(errors_as_text(errors), encoding="utf-8")
+        if with_tokenizer and found is not None:
+            shutil.copyfile(found, made / TOKENIZER_FILE)
+        files = tuple(sorted(path.name for path in made.iterdir()))
+        for path in made.iterdir():
+            path.chmod(0o644)
     return Published(record["private"], stated["privacy"], files, why_tokenizer)
 
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlm.fl_core.atomic_files import whole_folder
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.lora_settings import recorded_lora
 from fedlm.fl_core.privacy.ancestry import IMPORTED, recorded_ancestry, settings_in
@@ -26,7 +27,7 @@ from fedlm.models.transformer import LARGEST_SIZE
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.weights.adapter_files import adapter_tensors, write_adapters
-from fedlm.simulations.weights.importing import MODEL_FILE, ORIGINAL, TOKENIZER_FILE, made_whole, reorder_rows
+from fedlm.simulations.weights.importing import MODEL_FILE, ORIGINAL, TOKENIZER_FILE, reorder_rows
 from fedlm.simulations.weights.layouts import CONFIG_FILE, hugging_face_layout, own_config, own_layout
 from fedlm.simulations.weights.stablehlo import write_stablehlo
 from fedlm.simulations.weights.tensor_files import write_tensors
@@ -168,7 +169,7 @@ def export_model(
     used = sorted({array.dtype.name for array in tensors.values()})
     if layout.own is False:
         config |= {"dtype": used[0]} if len(used) == 1 else {}
-    with made_whole(out) as made:
+    with whole_folder(out) as made:
         (made / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         write_tensors(made, tensors)
         _write_tokenizer(made, stored.tokenizer, original)
@@ -192,7 +193,7 @@ def _export_adapters(stored: StoredModel, out: Path, dtype: Dtype) -> ExportedMo
     named = adapter_tensors(stored.adapters.params, layout.names)
     tensors = {name: _as(name, array, kind) for name, array in named.items()}
     base = str(settings_in(stored.about)["init_from"])
-    with made_whole(out) as made:
+    with whole_folder(out) as made:
         write_adapters(made, stored.adapters.config, tensors, base, layout.model.objective)
         _write_tokenizer(made, stored.tokenizer, None if layout.own else _original(stored))
         files = tuple(sorted(path.name for path in made.iterdir()))

@@ -1,18 +1,15 @@
 """A published model's folder made into a run, which others begin with, are evaluated, and are exported."""
 
-import contextlib
 import json
 import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
+from fedlm.fl_core.atomic_files import whole_folder
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.ancestry import CLAIM_FIELD, IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
 from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
@@ -87,7 +84,7 @@ def import_model(folder: Path, out: Path, claim: PublisherClaim | None = None) -
         ORIGIN_FIELD: VocabularyOrigin("given").as_json(),
         CLAIM_FIELD: None if claim is None else claim.as_json(),
     }
-    with made_whole(out) as made:
+    with whole_folder(out) as made:
         _write(made, layout.entry, params, about, adopted, folder)
     return ImportedModel(name, parameter_count(layout.model), size, dict(Counter(dtypes.values())))
 
@@ -149,25 +146,6 @@ def _name(entry: ModelEntry, out: Path) -> str:
         if build is entry.build and config == entry.config:
             return name
     return str(out / MODEL_FILE)
-
-
-@contextlib.contextmanager
-def made_whole(out: Path) -> Iterator[Path]:
-    """Make a folder beside its place, and move it there when it is whole."""
-    with disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        aside = made.with_name(made.name + "-replaced")
-        try:
-            yield made
-            for path in made.rglob("*"):
-                if path.is_file():
-                    sync_to_disk(path)
-            made.chmod(0o755)
-            move_into_place(made, out, aside)
-            shutil.rmtree(aside, ignore_errors=True)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
 
 
 def _write(

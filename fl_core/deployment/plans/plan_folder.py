@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +9,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
+from fedlm.fl_core.atomic_files import whole_folder
 from fedlm.fl_core.deployment.plans.plan import FORMAT, VERSION, Plan
 from fedlm.fl_core.deployment.plans.programs import count_operations
 from fedlm.fl_core.deployment.security.plan_keys import PURPOSE
@@ -45,18 +43,9 @@ def write_plan(out: Path, plan: Plan, signature: bytes | None, tokenizer: bytes)
         TOKENIZER_FILE: tokenizer,
         **({} if signature is None else {SIGNATURE_FILE: signature}),
     }
-    with disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        try:
-            for name, content in files.items():
-                (made / name).write_bytes(content)
-                sync_to_disk(made / name)
-            made.chmod(0o755)
-            move_into_place(made, out, made.with_name(made.name + "-replaced"))
-            shutil.rmtree(made.with_name(made.name + "-replaced"), ignore_errors=True)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+    with whole_folder(out) as made:
+        for name, content in files.items():
+            (made / name).write_bytes(content)
 
 
 def read_plan(folder: Path) -> FoundPlan:
