@@ -15,10 +15,10 @@ import numpy as np
 from benchmarks.laws.small_grid import DATA, RESULTS, import_texts
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.simulations.laws.fitting_all import fit_laws, measurements_file
+from fedlm.simulations.laws.fitting_all import fit_laws, is_of_loss, measurements_file, predict_beyond
 from fedlm.simulations.laws.forms.registry import FORMS, WHOLE_GRID
 from fedlm.simulations.laws.forms.rows import settled
-from fedlm.simulations.laws.held_out import Predict, error_on
+from fedlm.simulations.laws.held_out import error_on
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.measurements import Measurements, read_measurements
 from fedlm.simulations.laws.presets import PRESETS
@@ -49,26 +49,22 @@ def main() -> int:
     return 0
 
 
-def _predict_by_surface(laws: Laws) -> Predict:
-    surface = laws.surface
-    assert surface is not None
-    return lambda rows: surface.predict(rows.parameters, rows.step, rows.noise_batch_ratio, extrapolate=True)
-
-
 def _errors(laws: Laws, unseen: Measurements) -> dict[str, dict[str, float]]:
     """Return the errors of each law on what it is a law of, by its name."""
-    found = {"surface": asdict(error_on(unseen, settled(unseen), _predict_by_surface(laws)))}
+    assert laws.surface is not None
+    found = {"surface": asdict(error_on(unseen, settled(unseen), predict_beyond(laws.surface)))}
     for name, fitted in laws.forms.items():
         form = FORMS[name]
         rows = form.rows(unseen)
-        if rows.any() and np.array_equal(form.target(unseen), unseen.loss, equal_nan=True):
+        if rows.any() and is_of_loss(form, unseen):
             found[name] = asdict(error_on(unseen, rows, fitted.predict_rows))
     return found
 
 
 def _points(laws: Laws, unseen: Measurements) -> list[dict[str, float]]:
     """List the losses of some blocks at the better rate, and what the surface predicts of them."""
-    predicted = _predict_by_surface(laws)(unseen)
+    assert laws.surface is not None
+    predicted = predict_beyond(laws.surface)(unseen)
     points = []
     for ratio in np.unique(unseen.noise_batch_ratio):
         for step in _SHOWN_STEPS:

@@ -1,6 +1,8 @@
 """Epsilon and noise of a single Gaussian mechanism (Balle and Wang 2018), as the dp-accounting library computes
 them; epsilon is bounded from above."""
 
+import functools
+
 import numpy as np
 
 _ROOT = 1e-30
@@ -24,6 +26,7 @@ def gaussian_epsilon_above(noise_multiplier: float, delta: float) -> float:
     return found * (1 + _ROUNDING * (1 + noise_multiplier))
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     """Find the standard deviation of the noise, in units of the sensitivity, up to the rounding of float64."""
     import dp_accounting

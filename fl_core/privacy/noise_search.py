@@ -8,7 +8,6 @@ step. Nothing is rounded upwards, so that this is for searching; what a training
 `fl_core.privacy.accounting`.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -70,14 +69,8 @@ def least_noise(training: Training, guess: float | None = None) -> float:
 def limit_noise(training: Training) -> float:
     """Noise by the central limit theorem of privacy losses (Bu et al. 2020, "Deep learning with Gaussian differential
     privacy"), which many steps with much noise approach."""
-    shift = 1 / gaussian_noise(training.epsilon, training.delta)
+    shift = 1 / gaussian_noise_multiplier(training.epsilon, training.delta)
     return float(np.log1p((shift / training.probability) ** 2 / training.steps) ** -0.5)
-
-
-@functools.lru_cache(maxsize=256)
-def gaussian_noise(epsilon: float, delta: float) -> float:
-    """The noise multiplier of a single Gaussian mechanism."""
-    return gaussian_noise_multiplier(epsilon, delta)
 
 
 def _excess(noise: float, training: Training) -> float:

@@ -12,7 +12,8 @@ from threadpoolctl import threadpool_limits
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import MOST_LOSS
 from fedlm.fl_core.privacy.delta import check_delta
-from fedlm.fl_core.privacy.noise_search import Training, gaussian_noise, least_noise
+from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
+from fedlm.fl_core.privacy.noise_search import Training, least_noise
 
 Batches = Literal["poisson", "lower"]
 """How batches are drawn: as fedlm trains, or whichever of Poisson batches and ones in a fixed order needs less noise,
@@ -74,7 +75,7 @@ class NoiseTable:
         noise = _limit(excess) * np.exp(self._correction.ev(np.log(steps), excess))
         if self.batches == "lower":
             passes = np.ceil(batch_size * steps / examples * (1 - 1e-12))
-            noise = np.minimum(noise, np.sqrt(passes) * gaussian_noise(self.epsilon, self.delta))
+            noise = np.minimum(noise, np.sqrt(passes) * gaussian_noise_multiplier(self.epsilon, self.delta))
         return np.where(batch_size > examples, np.nan, noise)
 
 
@@ -120,7 +121,7 @@ def _row(
 ) -> NDArray[np.float64]:
     """Logarithms of the noise over its limit, at some steps; constant beyond the passes that are of interest."""
     steps = max(1, round(time))
-    shift = 1 / gaussian_noise(epsilon, delta)
+    shift = 1 / gaussian_noise_multiplier(epsilon, delta)
     most = min(most_passes * _MARGIN, float(steps))
     wanted = np.clip(shift * math.sqrt(steps) * np.exp(-excesses / 2), min(_least_passes(delta) / _MARGIN, most), most)
     found: dict[float, float] = {}
@@ -152,7 +153,7 @@ def _excess(
     passes: NDArray[np.float64], steps: NDArray[np.float64] | float, epsilon: float, delta: float
 ) -> NDArray[np.float64]:
     """The logarithm of `exp(1 / noise^2) - 1` by the central limit theorem of privacy losses; see `limit_noise`."""
-    return np.asarray(np.log(steps) - 2 * np.log(passes * gaussian_noise(epsilon, delta)))
+    return np.asarray(np.log(steps) - 2 * np.log(passes * gaussian_noise_multiplier(epsilon, delta)))
 
 
 def _limit(excess: NDArray[np.float64]) -> NDArray[np.float64]:

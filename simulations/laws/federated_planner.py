@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import sensitivity_squared
+from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.noise_search import gaussian_noise
 from fedlm.fl_core.privacy.noise_table import LEAST_EPSILON, make_noise_table
 from fedlm.fl_core.privacy.participation import BoundedParticipation, Participation
 from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
@@ -132,7 +132,7 @@ class FederatedPlanner:
             # Few different ranges, so that doubled budgets share a table.
             table = _table(budget.epsilon, budget.delta, steps, 4.0 ** math.ceil(math.log(passes, 4)))
             return table.noise_multiplier(math.floor(budget.people), cohorts, rounds)
-        once = gaussian_noise(budget.epsilon, budget.delta)
+        once = gaussian_noise_multiplier(budget.epsilon, budget.delta)
         people = math.floor(budget.people)
         found = [self._sensitivity(people, int(c), int(t)) for c, t in zip(cohorts, rounds, strict=True)]
         return once * np.array(found)

@@ -85,17 +85,26 @@ def surface_held_out(measurements: Measurements, settings: SurfaceSettings) -> d
     alone = dataclasses.replace(settings, draws=0)
 
     def fit(kept: Measurements) -> Predict:
-        surface: LossSurface = fit_surface(kept, alone)
-        return lambda rows: surface.predict(rows.parameters, rows.step, rows.noise_batch_ratio, extrapolate=True)
+        return predict_beyond(fit_surface(kept, alone))
 
     rows = final(measurements) if settings.method == "two-stage" else None
     return held_out_errors(measurements, fit, rows, settings.seed)
 
 
+def predict_beyond(surface: LossSurface) -> Predict:
+    """Return what predicts the losses of rows of measurements by a surface, on its grid and beyond."""
+    return lambda rows: surface.predict(rows.parameters, rows.step, rows.noise_batch_ratio, extrapolate=True)
+
+
+def is_of_loss(form: Form, measurements: Measurements) -> bool:
+    """Tell whether what a form is a law of is the measured loss itself."""
+    return np.array_equal(form.target(measurements), measurements.loss, equal_nan=True)
+
+
 def _fitted_form(form: Form, measurements: Measurements, seed: int) -> FittedForm:
     """Fit a form, and again without what is held out where it is a law of the loss."""
     fitted = fit_form(form, measurements, seed=seed)
-    if not np.array_equal(form.target(measurements), measurements.loss, equal_nan=True):
+    if not is_of_loss(form, measurements):
         return fitted
 
     def fit(kept: Measurements) -> Callable[[Measurements], NDArray[np.float64]]:

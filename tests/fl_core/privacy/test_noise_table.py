@@ -9,7 +9,8 @@ from dp_accounting import pld
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.composition import GaussianEvent, epsilon_bounds
-from fedlm.fl_core.privacy.noise_search import LEAST_NOISE, Training, gaussian_noise, least_noise
+from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
+from fedlm.fl_core.privacy.noise_search import LEAST_NOISE, Training, least_noise
 from fedlm.fl_core.privacy.noise_table import TABLE_ERROR, make_noise_table
 
 
@@ -111,11 +112,11 @@ def test_where_an_example_is_hardly_ever_drawn_noise_is_enough():
 
 def test_batches_in_order_may_need_less_noise_and_large_ones_none_is_known_for():
     poisson, lower = (make_noise_table(8.0, 1e-6, (300, 1000), 300, batches) for batches in ("poisson", "lower"))
-    whole = gaussian_noise(8.0, 1e-6) * math.sqrt(300)
+    whole = gaussian_noise_multiplier(8.0, 1e-6) * math.sqrt(300)
     assert float(poisson.noise_multiplier(1000, 1000, 300)) == pytest.approx(whole, rel=TABLE_ERROR)
     at = 1e5, 1000, 100 * 10
     assert float(lower.noise_multiplier(*at)) <= float(poisson.noise_multiplier(*at))
-    assert float(lower.noise_multiplier(*at)) <= gaussian_noise(8.0, 1e-6) * math.sqrt(10) * (1 + 1e-9)
+    assert float(lower.noise_multiplier(*at)) <= gaussian_noise_multiplier(8.0, 1e-6) * math.sqrt(10) * (1 + 1e-9)
     assert np.isnan(poisson.noise_multiplier(1000, 1001, 300))
 
 

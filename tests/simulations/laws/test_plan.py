@@ -9,7 +9,7 @@ import pytest
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.accounting import account, calibrate
 from fedlm.fl_core.privacy.central_plan import central_plan
-from fedlm.fl_core.privacy.noise_search import gaussian_noise
+from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.noise_table import TABLE_ERROR
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, PrivateVocabulary, VocabularyOrigin
 from fedlm.models.base import parameter_count
@@ -142,7 +142,9 @@ def test_a_plan_for_data_has_its_unit_and_says_what_is_not_covered(plan):
 
 
 def test_a_vocabulary_with_an_epsilon_is_part_of_the_promise(plan):
-    private = VocabularyOrigin("private", PrivateVocabulary(2.0, 5e-9, gaussian_noise(2.0, 4e-9), 50.0, 1e-9, 100))
+    private = VocabularyOrigin(
+        "private", PrivateVocabulary(2.0, 5e-9, gaussian_noise_multiplier(2.0, 4e-9), 50.0, 1e-9, 100)
+    )
     alone = choose_training(Laws(surface=surface_of()), plan, DATA)
     with_words = choose_training(Laws(surface=surface_of()), plan, DATA._replace(vocabulary=private))
     assert with_words.noise_multiplier > alone.noise_multiplier
