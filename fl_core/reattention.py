@@ -103,6 +103,11 @@ def relevance_of_run(
             f"{path}: was counted privately in another data set than {data}, so that what it spends does not add up "
             "with what this run spends; count in this one"
         )
+    if found.origin.kind == "public" and training_data is not None and found.training_data == training_data:
+        raise ConfigurationError(
+            f"{path}: is said to be public, but was counted in the very text of {data}, of whose people this run makes "
+            "a promise; count with --epsilon and --delta, or in public text with the same tokenizer"
+        )
     if found.origin.kind != "public" and (data / BUDGET_FILE).exists():
         raise ConfigurationError(
             f"{path}: was counted in training text, and the privacy budget of {data} knows nothing of that; give "

@@ -133,7 +133,7 @@ class Relevance(NamedTuple):
       values: of each token id, the probability that it occurs in a unit, above 0 and at most 1.
       origin: where they come from.
       vocabulary: fingerprint of the tokenizer.
-      training_data: fingerprint of the training clients' text that they were counted in; None where they were not.
+      training_data: fingerprint of the training clients' text that they were counted in; None where none was.
       unit: see `Counted`.
       length: tokens of a sequence.
       packing: `packed` or `none`, as `fedlm pretrain` makes sequences.

@@ -65,7 +65,7 @@ def count_relevance(
             "tokenizer"
         )
     split, size = store.split("train"), store.vocabulary_size
-    training_data = None if public else store.training_data(check=True)
+    training_data = store.training_data(check=True)
     occurrences, units, sums = np.zeros(size, np.int64), 0, np.zeros(size + 1, np.int64)
     for client in range(split.num_clients):
         found, number = _occurrences(split, client, size, unit, length, packing)

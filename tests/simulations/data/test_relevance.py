@@ -25,7 +25,7 @@ def test_shares_of_examples(store):
     # The long example is cut before its end.
     assert [found.values[token] for token in (5, 6, 8, 11, 12, EOS_ID)] == [0.5, 0.25, 0.25, 0.25, 0.125, 0.75]
     assert found.origin.kind == "public"
-    assert found.training_data is None
+    assert found.training_data == store.training_data(check=True)
 
 
 def test_shares_of_clients(store):
@@ -52,7 +52,7 @@ def test_one_count_of_items_is_for_every_run(tmp_path, unit):
     found = count_relevance(store, "example", 8, public=True)
     assert found == count_relevance(store, "client", 8, public=True)
     assert found.unit == "client"
-    found.write(tmp_path / "relevance.json")
+    found._replace(training_data=None).write(tmp_path / "relevance.json")
     settings = {"data": store.path, "length": 8, "batch_size": 4, "steps": 2, "noise_multiplier": 1.0, "delta": 1e-3}
     run = prepare_pretraining(
         Pretraining(model="dpformer_tiny", unit=unit, relevance=tmp_path / "relevance.json", **settings)

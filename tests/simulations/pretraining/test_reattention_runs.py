@@ -50,8 +50,10 @@ def files(small_store, tmp_path_factory):
     store = TokenStore.open(small_store)
     kinds = {"public": {"public": True}, "training": {}, "private": {"private": plan_relevance(1.0, 1e-6, 20)}}
     for name, options in kinds.items():
-        count_relevance(store, "example", LENGTH, "packed", **options).write(folder / name)
-        count_relevance(store, "client", LENGTH, "none", **options).write(folder / f"{name}-client")
+        # Public ones are as of other text: no run makes a promise of the people that they were counted in.
+        elsewhere = {"training_data": None} if name == "public" else {}
+        for unit, packing, file in (("example", "packed", name), ("client", "none", f"{name}-client")):
+            count_relevance(store, unit, LENGTH, packing, **options)._replace(**elsewhere).write(folder / file)
     return folder
 
 
@@ -127,7 +129,9 @@ def test_a_run_goes_on_with_its_own_constants_alone(train, files, tmp_path):
     (out / ERRORS_FILE).unlink()
     # The file may lie elsewhere, and what its numbers spent is by the ledger, whatever it says of that later.
     record = json.loads((files / "private").read_text())
-    (tmp_path / "moved").write_text(json.dumps(record | {"relevance_origin": {"kind": "public"}}))
+    (tmp_path / "moved").write_text(
+        json.dumps(record | {"relevance_origin": {"kind": "public"}, "training_data_sha256": None})
+    )
     assert train(out, relevance=tmp_path / "moved")["privacy"] == before["privacy"]
     assert read_errors(out).relevance == tuple(record["relevance"])
     (out / "summary.json").unlink()
@@ -220,6 +224,12 @@ def test_counts_of_other_data_are_refused(train, files, small_store, tmp_path):
     record["training_data_sha256"] = "other"
     (tmp_path / "file").write_text(json.dumps(record))
     with pytest.raises(ConfigurationError, match="in another data set"):
+        train(tmp_path / "run", relevance=tmp_path / "file")
+
+
+def test_counts_of_the_people_of_a_promise_are_not_public(train, small_store, tmp_path):
+    count_relevance(TokenStore.open(small_store), "example", LENGTH, "packed", public=True).write(tmp_path / "file")
+    with pytest.raises(ConfigurationError, match="was counted in the very text"):
         train(tmp_path / "run", relevance=tmp_path / "file")
 
 
