@@ -2,7 +2,7 @@
 
 Needs the environments of `make reference` and `make bench-peers`. Peers that are not named keep what was found before.
 
-Usage: python -m benchmarks.interop.parity [fedjax] [tff] [flower] [pfl] [kinks]
+Usage: python -m benchmarks.interop.parity [fedjax] [tff] [flower] [pfl] [kinks] [ourselves]
 """
 
 import json
@@ -24,12 +24,15 @@ from benchmarks.interop.comparisons import (
     flower_setting,
     tff_setting,
 )
-from benchmarks.interop.kinks import count_kinks
+from benchmarks.interop.kinks import count_kinks, part_by_rounding
 from benchmarks.interop.task import Setting
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
+_DRAWS = 10
+_SIZES = (2.0**-24, 5e-7)  # half the last place of a float32, and four to eight of them
+_PEERS = ("fedjax", "tff", "flower", "pfl")
 
 
 def fedjax() -> list[dict[str, Any]]:
@@ -63,12 +66,17 @@ def kinks() -> list[dict[str, Any]]:
     return [count_kinks(model)._asdict() for model in MODELS]
 
 
+def ourselves() -> list[dict[str, Any]]:
+    return [part_by_rounding(Setting(model), size, _DRAWS)._asdict() for size in _SIZES for model in MODELS]
+
+
 PARTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "fedjax": fedjax,
     "tff": tff,
     "flower": flower,
     "pfl": pfl,
     "kinks": kinks,
+    "ourselves": ourselves,
 }
 
 
@@ -86,7 +94,7 @@ def table(found: dict[str, Any]) -> str:
     """Make the table of all that was compared."""
     lines = ["| peer | what | model | moved in a round | difference after one round | after all | rounds |"]
     lines.append("|---|---|---|---|---|---|---|")
-    rows = [row for name in PARTS if name != "kinks" for row in found.get(name, {"found": []})["found"]]
+    rows = [row for name in _PEERS for row in found.get(name, {"found": []})["found"]]
     for row in rows:
         versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
         numbers = (
@@ -99,6 +107,16 @@ def table(found: dict[str, Any]) -> str:
         for row in found["kinks"]["found"]:
             numbers = f"{row['batches']} | {row['jumps']} | {row['greatest_jump']:.1e} | {row['greatest_other']:.1e}"
             lines.append(f"| {row['model']} | {numbers} |")
+    if "ourselves" in found:
+        lines += [
+            "",
+            "| model | first parameters moved by | draws | after one round: median, greatest | after all | rounds |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in found["ourselves"]["found"]:
+            (one, one_most), (last, last_most) = row["after_one"], row["after_all"]
+            tried = f"{row['model']} | {row['size']:.0e} | {row['draws']}"
+            lines.append(f"| {tried} | {one:.1e}, {one_most:.1e} | {last:.1e}, {last_most:.1e} | {row['rounds']} |")
     return "\n".join(lines) + "\n"
 
 
