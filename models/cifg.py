@@ -1,16 +1,24 @@
-"""CIFG and SI-CIFG language models."""
+"""CIFG and SI-CIFG language models, and others that differ in how something is normalised."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Decoder, Model, Params
+from fedlm.models.layer_norm_recurrence import (
+    init_layer_norm_cifg_layer,
+    layer_norm_cifg_layer,
+    read_layer_norm_cifg,
+)
 from fedlm.models.layers import embed, init_embedding
 from fedlm.models.linear_head import linear_head_model
+from fedlm.models.output_norms import NO_NORM, RMS_NORM, UNIT_RMS, OutputNorm
 from fedlm.models.parameter_uses import Parameter
 from fedlm.models.recurrent import Activation, CifgState, begin_cifg, cifg_layer, init_cifg_layer, read_cifg
-from fedlm.models.scale_invariant import si_sigmoid, si_tanh, unit_rms
+from fedlm.models.scale_invariant import si_sigmoid, si_tanh
 from fedlm.models.special_tokens import OWN, SpecialTokens
 
 
@@ -35,9 +43,37 @@ class CifgConfig:
     special_tokens: SpecialTokens = OWN
 
 
+class Recurrence(NamedTuple):
+    """A recurrence with a projection to the embeddings' size.
+
+    Attributes:
+      init: maps (key, e, h) to its parameters.
+      run: maps (parameters, float [batch, time, e], unroll) to h of the same shape.
+      read: maps (parameters, state, float [batch, time, e], int32 counts [batch]) to the next state.
+    """
+
+    init: Callable[[jax.Array, int, int], Params]
+    run: Callable[[Params, jax.Array, int], jax.Array]
+    read: Callable[[Params, CifgState, jax.Array, jax.Array], CifgState]
+
+
+def activated_by(gate: Activation, cell: Activation) -> Recurrence:
+    """Make the CIFG recurrence with any activations: of the gates, and of the candidate and of the cell's output."""
+    return Recurrence(
+        init_cifg_layer,
+        lambda params, x, unroll: cifg_layer(params, x, gate, cell, unroll),
+        lambda params, state, x, counts: read_cifg(params, state, x, counts, gate, cell),
+    )
+
+
+STANDARD = activated_by(jax.nn.sigmoid, jnp.tanh)
+SCALE_INVARIANT = activated_by(si_sigmoid, si_tanh)
+LAYER_NORMALISED = Recurrence(init_layer_norm_cifg_layer, layer_norm_cifg_layer, read_layer_norm_cifg)
+
+
 def cifg(name: str, config: CifgConfig) -> Model:
     """Make a CIFG language model (sigmoid gates, tanh cell)."""
-    return cifg_with(name, config, jax.nn.sigmoid, jnp.tanh)
+    return cifg_with(name, config, STANDARD)
 
 
 def si_cifg(name: str, config: CifgConfig) -> Model:
@@ -47,27 +83,50 @@ def si_cifg(name: str, config: CifgConfig) -> Model:
     one that the model still feels, and the server's first steps, all in one direction, would drive it far too high.
     benchmarks/architectures has the evidence.
     """
-    return cifg_with(name, config, si_sigmoid, si_tanh, output=unit_rms)
+    return cifg_with(name, config, SCALE_INVARIANT, UNIT_RMS)
 
 
-def cifg_with(
-    name: str, config: CifgConfig, gate: Activation, cell: Activation, output: Activation = lambda h: h
-) -> Model:
-    """Make a CIFG language model with any activations.
+def si_cifg_published(name: str, config: CifgConfig) -> Model:
+    """Make a scale-invariant CIFG language model as it was published: tokens are scored by h as it is."""
+    return cifg_with(name, config, SCALE_INVARIANT)
+
+
+def si_cifg_rms_norm(name: str, config: CifgConfig) -> Model:
+    """Make a scale-invariant CIFG language model whose output has an RMSNorm: `si_cifg` with a learned gain."""
+    return cifg_with(name, config, SCALE_INVARIANT, RMS_NORM)
+
+
+def cifg_unit_rms(name: str, config: CifgConfig) -> Model:
+    """Make a CIFG language model with the output of `si_cifg`, to tell what that alone does."""
+    return cifg_with(name, config, STANDARD, UNIT_RMS)
+
+
+def cifg_rms_norm(name: str, config: CifgConfig) -> Model:
+    """Make a CIFG language model whose output has an RMSNorm."""
+    return cifg_with(name, config, STANDARD, RMS_NORM)
+
+
+def cifg_layer_norm(name: str, config: CifgConfig) -> Model:
+    """Make a CIFG language model with layer normalisation within the recurrence (Ba et al. 2016)."""
+    return cifg_with(name, config, LAYER_NORMALISED)
+
+
+def cifg_with(name: str, config: CifgConfig, recurrence: Recurrence, output_norm: OutputNorm = NO_NORM) -> Model:
+    """Make a CIFG language model with any recurrence.
 
     Args:
       name: the model's name.
       config: its sizes.
-      gate: activation of the gates.
-      cell: activation of the candidate and of the cell's output.
-      output: applied to h before tokens are scored; the recurrence takes h as it is.
+      recurrence: maps embeddings to h.
+      output_norm: applied to h before tokens are scored; the recurrence takes h as it is.
     """
 
     def init(rng: jax.Array) -> Params:
         rng_embedding, rng_recurrent, rng_output = jax.random.split(rng, 3)
         params = {
             "embedding": init_embedding(rng_embedding, config.vocabulary_size, config.embedding),
-            "recurrent": init_cifg_layer(rng_recurrent, config.embedding, config.hidden),
+            "recurrent": recurrence.init(rng_recurrent, config.embedding, config.hidden),
+            **output_norm.parameters("output_norm", config.embedding),
             "output_bias": jnp.zeros(config.vocabulary_size),
         }
         if not config.tied:
@@ -78,15 +137,18 @@ def cifg_with(
         # Rows of unit norm times sqrt(e) have entries of unit size: small inputs would drown in the recurrence.
         return embed(params["embedding"], tokens) * config.embedding**0.5
 
+    def normalised(params: Params, h: jax.Array) -> jax.Array:
+        return output_norm.apply(params.get("output_norm"), h)
+
     def features(params: Params, tokens: jax.Array) -> jax.Array:
-        return output(cifg_layer(params["recurrent"], inputs(params, tokens), gate, cell, config.unroll))
+        return normalised(params, recurrence.run(params["recurrent"], inputs(params, tokens), config.unroll))
 
     def begin(params: Params, rows: int, length: int) -> CifgState:
         return begin_cifg(params["recurrent"], rows)
 
     def read(params: Params, state: CifgState, tokens: jax.Array, counts: jax.Array) -> tuple[jax.Array, CifgState]:
-        state = read_cifg(params["recurrent"], state, inputs(params, tokens), counts, gate, cell)
-        return output(state.h), state
+        state = recurrence.read(params["recurrent"], state, inputs(params, tokens), counts)
+        return normalised(params, state.h), state
 
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding" if config.tied else "output"], params["output_bias"]

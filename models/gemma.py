@@ -15,7 +15,17 @@ import jax.numpy as jnp
 from fedlm.models.base import Decoder, Model, Params
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.key_value_cache import KeyValueCache, empty_cache, last_read
-from fedlm.models.layers import dense, dense_together, embed, for_few_rows, rms_norm, rotary_positions, rotate, soft_cap
+from fedlm.models.layers import (
+    dense,
+    dense_together,
+    embed,
+    for_few_rows,
+    init_gain,
+    rms_norm,
+    rotary_positions,
+    rotate,
+    soft_cap,
+)
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.models.transformer import check_layers, softmax_attention_weights
@@ -115,7 +125,7 @@ def gemma(name: str, config: GemmaConfig) -> Model:
         return {
             "embedding": {"table": _draw(rng_embedding, config.vocabulary_size, config.embedding)},
             "blocks": [_init_block(rng_block, config) for rng_block in jax.random.split(rng_blocks, config.layers)],
-            "final_norm": _init_norm(config.embedding),
+            "final_norm": init_gain(config.embedding),
         }
 
     def features(params: Params, tokens: jax.Array) -> jax.Array:
@@ -168,10 +178,6 @@ def _draw(rng: jax.Array, *shape: int) -> jax.Array:
     return _DEVIATION * jax.random.normal(rng, shape)
 
 
-def _init_norm(width: int) -> Params:
-    return {"scale": jnp.zeros(width)}
-
-
 def _init_block(rng: jax.Array, config: GemmaConfig) -> Params:
     e, rngs = config.embedding, jax.random.split(rng, 7)
     queries, keys = config.heads * config.head_size, config.key_value_heads * config.head_size
@@ -190,7 +196,7 @@ def _init_block(rng: jax.Array, config: GemmaConfig) -> Params:
         norms |= {"attention_post_norm": e, "mlp_post_norm": e}
     if config.query_key_norms:
         norms |= {"query_norm": config.head_size, "key_norm": config.head_size}
-    return block | {name: _init_norm(width) for name, width in norms.items()}
+    return block | {name: init_gain(width) for name, width in norms.items()}
 
 
 def _base(config: GemmaConfig, window: int) -> float:

@@ -134,24 +134,39 @@ def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array
       x: float [..., width]; the result has its shape and dtype.
       epsilon: added to the variance.
     """
+    return add(scale(standardised(x, epsilon), params["scale"]), params["shift"]).astype(x.dtype)
+
+
+def standardised(x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
+    """Do what `layer_norm` does without parameters, giving float32 or wider."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    normalised = centred * jax.lax.rsqrt(variance + epsilon)
-    return add(scale(normalised, params["scale"]), params["shift"]).astype(x.dtype)
+    return centred * jax.lax.rsqrt(variance + epsilon)
+
+
+def init_gain(width: int) -> Params:
+    """Make `{"scale": zeros [width]}`, float32: a gain of 1 at first."""
+    return {"scale": jnp.zeros(width)}
+
+
+def gain(params: Params, x: jax.Array) -> jax.Array:
+    """Multiply float [..., width] by 1 + scale, entry by entry; params are of `init_gain`."""
+    return x + scale(x, params["scale"])
 
 
 def rms_norm(params: Params, x: jax.Array, epsilon: float) -> jax.Array:
-    """Divide by the root mean square over the last axis, times 1 + scale, in float32 (Zhang and Sennrich 2019).
+    """Divide by the root mean square over the last axis, times a gain, in float32 (Zhang and Sennrich 2019).
 
     Args:
-      params: `{"scale": float [width]}`, 0 for plain normalisation.
+      params: of `init_gain`.
       x: float [..., width]; the result has its shape and dtype.
       epsilon: added to the mean square.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    normalised = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
-    return (normalised + scale(normalised, params["scale"])).astype(x.dtype)
+    return gain(params, wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)).astype(
+        x.dtype
+    )
 
 
 def rotary_positions(places: jax.Array, width: int, base: float) -> tuple[jax.Array, jax.Array]:

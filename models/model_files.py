@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 from fedlm.models.base import Model
 from fedlm.models.bert import BertConfig, bert
-from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.cifg import (
+    CifgConfig,
+    cifg,
+    cifg_layer_norm,
+    cifg_rms_norm,
+    cifg_unit_rms,
+    si_cifg,
+    si_cifg_published,
+    si_cifg_rms_norm,
+)
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import GemmaConfig, gemma
 from fedlm.models.reattention import (
@@ -26,7 +35,14 @@ from fedlm.models.reattention import (
 )
 from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.sasrec import SasRecConfig, sasrec
-from fedlm.models.transformer import LARGEST_SIZE, TransformerConfig, si_transformer, transformer
+from fedlm.models.transformer import (
+    LARGEST_SIZE,
+    TransformerConfig,
+    si_transformer,
+    si_transformer_rms_norm,
+    transformer,
+    transformer_rms_norm,
+)
 
 
 class Architecture(NamedTuple):
@@ -39,8 +55,15 @@ class Architecture(NamedTuple):
 ARCHITECTURES = {
     "cifg": Architecture(cifg, CifgConfig),
     "si_cifg": Architecture(si_cifg, CifgConfig),
+    "si_cifg_published": Architecture(si_cifg_published, CifgConfig),
+    "cifg_unit_rms": Architecture(cifg_unit_rms, CifgConfig),
+    "cifg_rms_norm": Architecture(cifg_rms_norm, CifgConfig),
+    "si_cifg_rms_norm": Architecture(si_cifg_rms_norm, CifgConfig),
+    "cifg_layer_norm": Architecture(cifg_layer_norm, CifgConfig),
     "transformer": Architecture(transformer, TransformerConfig),
     "si_transformer": Architecture(si_transformer, TransformerConfig),
+    "transformer_rms_norm": Architecture(transformer_rms_norm, TransformerConfig),
+    "si_transformer_rms_norm": Architecture(si_transformer_rms_norm, TransformerConfig),
     "reattention_transformer": Architecture(reattention_transformer, ReattentionConfig),
     "si_reattention_transformer": Architecture(si_reattention_transformer, ReattentionConfig),
     "bert": Architecture(bert, BertConfig),

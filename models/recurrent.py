@@ -19,6 +19,9 @@ from fedlm.models.matrix_products import constant_product, sum_of_outer_products
 from fedlm.models.parameter_uses import Recorded, with_tap
 
 Activation = Callable[[jax.Array], jax.Array]
+Advance = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array, Any]]
+"""Maps all that is added up in the gates [batch, 3h], c_{t-1} [batch, h], and what is given of a time step, to c_t, to
+m_t, of which h_t is the projection, and to whatever else is to be known of the step."""
 _Pair = tuple[jax.Array, jax.Array]
 _Steps = tuple[jax.Array | None, ...]
 
@@ -75,7 +78,7 @@ def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activ
     recurrent, projection = params["recurrent"], params["projection"]
     recurrent_ex3h, projection_hxe = recurrent["kernel"], projection["kernel"]
     if ADAPTER in recurrent or ADAPTER in projection:
-        return _adapted_recurrence(gate, cell, unroll, z_bxtx3h, recurrent, projection)
+        return adapted_recurrence(_advance_by(gate, cell), unroll, z_bxtx3h, recurrent, projection)
     if isinstance(recurrent_ex3h, Recorded):
         return _recorded_recurrence(gate, cell, unroll, z_bxtx3h, recurrent_ex3h, projection_hxe)
     h_txbxe = _recurrence(gate, cell, unroll, jnp.swapaxes(z_bxtx3h, 0, 1), recurrent_ex3h, projection_hxe)
@@ -109,15 +112,19 @@ def one_later(h_bxtxe: jax.Array) -> jax.Array:
     return jnp.pad(h_bxtxe[:, :-1], ((0, 0), (1, 0), (0, 0)))
 
 
-def _adapted_recurrence(
-    gate: Activation, cell: Activation, unroll: int, z_bxtx3h: jax.Array, recurrent: Params, projection: Params
+def adapted_recurrence(
+    advance: Advance, unroll: int, z_bxtx3h: jax.Array, recurrent: Params, projection: Params
 ) -> jax.Array:
-    """Run the recurrence with matrices that are constant, and an adapter at one of them or at both."""
+    """Run a recurrence with matrices that are constant, and an adapter at one of them or at both; `advance` is given
+    nothing of a time step."""
     (batch, time, _), hidden = z_bxtx3h.shape, projection["kernel"].shape[0]
     width = projection["kernel"].shape[1]
     at_z = LoopedAdapter(recurrent.get(ADAPTER), (batch, time, width), z_bxtx3h.dtype)
     at_h = LoopedAdapter(projection.get(ADAPTER), (batch, time, hidden), z_bxtx3h.dtype)
     recur, project = constant_product(recurrent["kernel"]), constant_product(projection["kernel"])
+
+    def at_cell(z_bx3h: jax.Array, c_bxh: jax.Array, given: tuple[_Steps, _Steps]) -> tuple[jax.Array, jax.Array, Any]:
+        return advance(z_bx3h, c_bxh, None)
 
     def recurred(h_bxe: jax.Array, given: tuple[_Steps, _Steps]) -> tuple[jax.Array, jax.Array | None]:
         added, narrow = at_z.add(h_bxe, given[0])
@@ -129,8 +136,8 @@ def _adapted_recurrence(
 
     given = (at_z.steps, at_h.steps)
     z_txbx3h = jnp.swapaxes(z_bxtx3h, 0, 1)
-    start = _zero_state(batch, projection["kernel"])
-    h_txbxe, m_txbxh, *narrow = _unroll(gate, cell, unroll, z_txbx3h, given, recurred, projected, start)
+    start = zero_state(batch, projection["kernel"])
+    h_txbxe, m_txbxh, _, *narrow = unroll_recurrence(at_cell, unroll, z_txbx3h, given, recurred, projected, start)
     h_bxtxe, m_bxtxh = jnp.swapaxes(h_txbxe, 0, 1), jnp.swapaxes(m_txbxh, 0, 1)
     at_z.finish(one_later(h_bxtxe), narrow[0])
     at_h.finish(m_bxtxh, narrow[1])
@@ -195,78 +202,89 @@ def _shifted(
 ) -> _Pair:
     """Run the loop with constant matrices and a shift of each h."""
     recur, project = constant_product(recurrent_ex3h), constant_product(projection_hxe)
-    h_txbxe, m_txbxh, *_ = _unroll(
-        gate,
-        cell,
+    h_txbxe, m_txbxh, *_ = unroll_recurrence(
+        _advance_by(gate, cell),
         unroll,
         z_txbx3h,
         shift_txbxe,
         lambda h_bxe, _: (recur(h_bxe), None),
         lambda m_bxh, shift_bxe: (project(m_bxh) + shift_bxe, None),
-        _zero_state(z_txbx3h.shape[1], projection_hxe),
+        zero_state(z_txbx3h.shape[1], projection_hxe),
     )
     return h_txbxe, m_txbxh
 
 
-def _unroll(
-    gate: Activation,
-    cell: Activation,
+def unroll_recurrence(
+    advance: Advance,
     unroll: int,
     z_txbx3h: jax.Array,
     given: Any,
     recur: Callable[[jax.Array, Any], tuple[jax.Array, Any]],
     project: Callable[[jax.Array, Any], tuple[jax.Array, Any]],
     start: _Pair,
-) -> tuple[jax.Array, jax.Array, Any, Any]:
+) -> tuple[jax.Array, jax.Array, Any, Any, Any]:
     """Run the loop.
 
     Args:
-      given: what the two functions are given of each time step, arrays with the time first.
+      advance: see `Advance`.
+      unroll: time steps that the compiled loop takes at once.
+      z_txbx3h: what inputs add to the gates.
+      given: what the three functions are given of each time step, arrays with the time first.
       recur: maps h_{t-1} [batch, e] to what is added to z_t [batch, 3h], and whatever else is to be known of it.
       project: maps m_t [batch, h] to h_t [batch, e] in the same way.
       start: h and c before the first step.
 
     Returns:
-      h_t and m_t of all time steps, and what else the two functions gave; the time first.
+      h_t and m_t of all time steps, and what else the three functions gave; the time first.
     """
 
-    def step(state: _Pair, inputs: tuple[jax.Array, Any]) -> tuple[_Pair, tuple[jax.Array, jax.Array, Any, Any]]:
+    def step(state: _Pair, inputs: tuple[jax.Array, Any]) -> tuple[_Pair, tuple[jax.Array, jax.Array, Any, Any, Any]]:
         h_bxe, c_bxh = state
         z_bx3h, now = inputs
         recurred_bx3h, of_recurrent = recur(h_bxe, now)
-        c_bxh, m_bxh = _next_cell(gate, cell, z_bx3h + recurred_bx3h, c_bxh)
+        c_bxh, m_bxh, of_cell = advance(z_bx3h + recurred_bx3h, c_bxh, now)
         h_bxe, of_projection = project(m_bxh, now)
-        return (h_bxe, c_bxh), (h_bxe, m_bxh, of_recurrent, of_projection)
+        return (h_bxe, c_bxh), (h_bxe, m_bxh, of_cell, of_recurrent, of_projection)
 
     return jax.lax.scan(step, start, (z_txbx3h, given), unroll=unroll)[1]
 
 
-def _next_cell(gate: Activation, cell: Activation, z_bx3h: jax.Array, c_bxh: jax.Array) -> _Pair:
-    """Compute c_t, and what h_t is the projection of, of all that is added up in the gates, and c_{t-1}."""
-    i, g, o = jnp.split(z_bx3h, 3, axis=-1)
-    c_bxh = c_bxh + gate(i) * (cell(g) - c_bxh)
-    return c_bxh, gate(o) * cell(c_bxh)
+def _advance_by(gate: Activation, cell: Activation) -> Advance:
+    def advance(z_bx3h: jax.Array, c_bxh: jax.Array, now: Any) -> tuple[jax.Array, jax.Array, None]:
+        i, g, o = jnp.split(z_bx3h, 3, axis=-1)
+        c_bxh = c_bxh + gate(i) * (cell(g) - c_bxh)
+        return c_bxh, gate(o) * cell(c_bxh), None
+
+    return advance
 
 
-def _zero_state(batch: int, projection_hxe: jax.Array) -> _Pair:
+def zero_state(batch: int, projection_hxe: jax.Array) -> _Pair:
+    """Make h_0 and c_0."""
     hidden, width = projection_hxe.shape
     return jnp.zeros((batch, width), projection_hxe.dtype), jnp.zeros((batch, hidden), projection_hxe.dtype)
 
 
 def begin_cifg(params: Params, batch: int) -> CifgState:
     """Make the state in which the recurrence begins."""
-    return CifgState(*_zero_state(batch, params["projection"]["kernel"]))
+    return CifgState(*zero_state(batch, params["projection"]["kernel"]))
 
 
 def read_cifg(
     params: Params, state: CifgState, x_bxtxe: jax.Array, counts: jax.Array, gate: Activation, cell: Activation
 ) -> CifgState:
     """Go on with the recurrence from a state, by the first `counts`, int32 [batch], of each row's inputs."""
+    return read_recurrence(_advance_by(gate, cell), params, state, x_bxtxe, counts)
+
+
+def read_recurrence(
+    advance: Advance, params: Params, state: CifgState, x_bxtxe: jax.Array, counts: jax.Array
+) -> CifgState:
+    """Do what `read_cifg` does, with any cell."""
     recur, project = (constant_product(params[name]["kernel"]) for name in ("recurrent", "projection"))
 
     def step(state: CifgState, inputs: _Pair) -> tuple[CifgState, None]:
         z_bx3h, is_read = inputs
-        c_bxh, m_bxh = _next_cell(gate, cell, z_bx3h + recur(state.h), state.c)
+        c_bxh, m_bxh, _ = advance(z_bx3h + recur(state.h), state.c, None)
         new = CifgState(project(m_bxh), c_bxh)
         return CifgState(*(jnp.where(is_read[:, None], *pair) for pair in zip(new, state, strict=True))), None
 

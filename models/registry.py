@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 from fedlm.models.base import Model
 from fedlm.models.bert import BertConfig, bert
-from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.cifg import (
+    CifgConfig,
+    cifg,
+    cifg_layer_norm,
+    cifg_rms_norm,
+    cifg_unit_rms,
+    si_cifg,
+    si_cifg_published,
+    si_cifg_rms_norm,
+)
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import gemma, vault_gemma
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
@@ -25,16 +34,24 @@ from fedlm.models.reattention import (
 from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.sasrec import SasRecConfig, sasrec
 from fedlm.models.special_tokens import OWN, SpecialTokens
-from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
+from fedlm.models.transformer import (
+    TransformerConfig,
+    si_transformer,
+    si_transformer_rms_norm,
+    transformer,
+    transformer_rms_norm,
+)
 
 _DESCRIPTION = ".json"
 _CIFG_6M = CifgConfig(vocabulary_size=30_000, embedding=96, hidden=670, tied=False)
 _CIFG_9M = CifgConfig(embedding=512, hidden=2048)
 _CIFG_19M = CifgConfig(embedding=1024, hidden=2048)
+_CIFG_4M = CifgConfig(embedding=320, hidden=1280)
 _CIFG_1M = CifgConfig(embedding=128, hidden=512)
 _CIFG_TINY = CifgConfig(embedding=64, hidden=256)
 _TRANSFORMER_21M = TransformerConfig(layers=6, heads=8, embedding=512, mlp=2048)
 _TRANSFORMER_11M = TransformerConfig(layers=3, heads=8, embedding=512, mlp=2048)
+_TRANSFORMER_4M = TransformerConfig(layers=4, heads=8, embedding=256, mlp=1024)
 _TRANSFORMER_1M = TransformerConfig(layers=3, heads=4, embedding=128, mlp=512)
 _TRANSFORMER_TINY = TransformerConfig(layers=2, heads=4, embedding=64, mlp=256)
 _RECURRENT_TINY = RecurrentRecommenderConfig(embedding=16, hidden=32)
@@ -90,12 +107,38 @@ MODELS: dict[str, ModelEntry] = {
     "si_transformer_1m": ModelEntry(si_transformer, _TRANSFORMER_1M),
     "reattention_transformer_1m": ModelEntry(reattention_transformer, _reattention(_TRANSFORMER_1M)),
     "si_reattention_transformer_1m": ModelEntry(si_reattention_transformer, _reattention(_TRANSFORMER_1M)),
+    "cifg_4m": ModelEntry(cifg, _CIFG_4M),
+    "si_cifg_4m": ModelEntry(si_cifg, _CIFG_4M),
+    "transformer_4m": ModelEntry(transformer, _TRANSFORMER_4M),
+    "si_transformer_4m": ModelEntry(si_transformer, _TRANSFORMER_4M),
     "cifg_6m": ModelEntry(cifg, _CIFG_6M),
     "si_cifg_6m": ModelEntry(si_cifg, _CIFG_6M),
     "cifg_9m": ModelEntry(cifg, _CIFG_9M),
     "si_cifg_9m": ModelEntry(si_cifg, _CIFG_9M),
     "cifg_19m": ModelEntry(cifg, _CIFG_19M),
     "si_cifg_19m": ModelEntry(si_cifg, _CIFG_19M),
+    "si_cifg_published_tiny": ModelEntry(si_cifg_published, _CIFG_TINY),
+    "si_cifg_published_1m": ModelEntry(si_cifg_published, _CIFG_1M),
+    "si_cifg_published_4m": ModelEntry(si_cifg_published, _CIFG_4M),
+    "si_cifg_published_19m": ModelEntry(si_cifg_published, _CIFG_19M),
+    "si_cifg_rms_norm_tiny": ModelEntry(si_cifg_rms_norm, _CIFG_TINY),
+    "si_cifg_rms_norm_1m": ModelEntry(si_cifg_rms_norm, _CIFG_1M),
+    "si_cifg_rms_norm_4m": ModelEntry(si_cifg_rms_norm, _CIFG_4M),
+    "cifg_rms_norm_tiny": ModelEntry(cifg_rms_norm, _CIFG_TINY),
+    "cifg_rms_norm_1m": ModelEntry(cifg_rms_norm, _CIFG_1M),
+    "cifg_rms_norm_4m": ModelEntry(cifg_rms_norm, _CIFG_4M),
+    "cifg_unit_rms_tiny": ModelEntry(cifg_unit_rms, _CIFG_TINY),
+    "cifg_unit_rms_1m": ModelEntry(cifg_unit_rms, _CIFG_1M),
+    "cifg_unit_rms_4m": ModelEntry(cifg_unit_rms, _CIFG_4M),
+    "cifg_layer_norm_tiny": ModelEntry(cifg_layer_norm, _CIFG_TINY),
+    "cifg_layer_norm_1m": ModelEntry(cifg_layer_norm, _CIFG_1M),
+    "cifg_layer_norm_4m": ModelEntry(cifg_layer_norm, _CIFG_4M),
+    "transformer_rms_norm_tiny": ModelEntry(transformer_rms_norm, _TRANSFORMER_TINY),
+    "transformer_rms_norm_1m": ModelEntry(transformer_rms_norm, _TRANSFORMER_1M),
+    "transformer_rms_norm_4m": ModelEntry(transformer_rms_norm, _TRANSFORMER_4M),
+    "si_transformer_rms_norm_tiny": ModelEntry(si_transformer_rms_norm, _TRANSFORMER_TINY),
+    "si_transformer_rms_norm_1m": ModelEntry(si_transformer_rms_norm, _TRANSFORMER_1M),
+    "si_transformer_rms_norm_4m": ModelEntry(si_transformer_rms_norm, _TRANSFORMER_4M),
     "transformer_11m": ModelEntry(transformer, _TRANSFORMER_11M),
     "si_transformer_11m": ModelEntry(si_transformer, _TRANSFORMER_11M),
     "reattention_transformer_11m": ModelEntry(reattention_transformer, _reattention(_TRANSFORMER_11M)),
@@ -266,6 +309,7 @@ def _imported_entry(name: str) -> ModelEntry:
 
 
 def standard_twin(name: str) -> str | None:
-    """Name the standard architecture that a scale-invariant model, `si_NAME`, is compared with, if there is one."""
-    twin = name.removeprefix("si_")
+    """Name the standard architecture that a scale-invariant model, `si_NAME` or `si_NAME_published`, is compared with,
+    if there is one."""
+    twin = name.removeprefix("si_").replace("_published_", "_")
     return twin if twin != name and twin in MODELS else None

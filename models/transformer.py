@@ -25,6 +25,7 @@ from fedlm.models.layers import (
     sinusoidal_positions,
 )
 from fedlm.models.linear_head import linear_head_model
+from fedlm.models.output_norms import LAYER_NORM, RMS_NORM, OutputNorm
 from fedlm.models.parameter_uses import Parameter
 from fedlm.models.scale_invariant import si_attention_weights
 from fedlm.models.special_tokens import OWN, SpecialTokens
@@ -83,6 +84,16 @@ def si_transformer(name: str, config: TransformerConfig) -> Model:
     return transformer_with(name, config, si_attention_weights)
 
 
+def transformer_rms_norm(name: str, config: TransformerConfig) -> Model:
+    """Make a Transformer decoder whose last norm is an RMSNorm, as that of `fedlm.models.cifg.cifg_rms_norm` is."""
+    return transformer_with(name, config, softmax_attention_weights, RMS_NORM)
+
+
+def si_transformer_rms_norm(name: str, config: TransformerConfig) -> Model:
+    """Make a scale-invariant Transformer decoder whose last norm is an RMSNorm."""
+    return transformer_with(name, config, si_attention_weights, RMS_NORM)
+
+
 def softmax_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
     """Masked softmax over the last axis, computed in float32.
 
@@ -97,8 +108,10 @@ def softmax_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
     return jax.nn.softmax(jnp.where(mask, wide, -jnp.inf), axis=-1).astype(scores.dtype)
 
 
-def transformer_with(name: str, config: TransformerConfig, attention_weights: AttentionWeights) -> Model:
-    """Make a Transformer decoder with any attention in place of the masked softmax."""
+def transformer_with(
+    name: str, config: TransformerConfig, attention_weights: AttentionWeights, final_norm: OutputNorm = LAYER_NORM
+) -> Model:
+    """Make a Transformer decoder with any attention in place of the masked softmax, and any norm after the blocks."""
 
     def apply_blocks(
         params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, cache: KeyValueCache | None
@@ -113,7 +126,7 @@ def transformer_with(name: str, config: TransformerConfig, attention_weights: At
             x = x + _mlp(block, layer_norm(block["mlp_norm"], x))
         return x, cache
 
-    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads)
+    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads, final_norm=final_norm)
 
 
 ApplyBlocks = Callable[
@@ -134,6 +147,7 @@ def decoder_of_blocks(
     apply_blocks: ApplyBlocks,
     cached_size: int,
     lay_out: Callable[[Params], Params] = laid_out,
+    final_norm: OutputNorm = LAYER_NORM,
 ) -> Model:
     """Make a Transformer decoder of what its blocks compute.
 
@@ -143,6 +157,7 @@ def decoder_of_blocks(
       apply_blocks: see `ApplyBlocks`.
       cached_size: numbers that the cache keeps of each key, and of each value, of a head.
       lay_out: makes of a block's parameters those that `apply_blocks` takes where it decodes.
+      final_norm: of what comes out of the last block.
     """
 
     def init(rng: jax.Array) -> Params:
@@ -150,14 +165,14 @@ def decoder_of_blocks(
         return {
             "embedding": init_embedding(rng_embedding, config.vocabulary_size, config.embedding),
             "blocks": [_init_block(rng_block, config) for rng_block in jax.random.split(rng_blocks, config.layers)],
-            "final_norm": init_layer_norm(config.embedding),
+            **final_norm.parameters("final_norm", config.embedding),
             "output_bias": jnp.zeros(config.vocabulary_size),
         }
 
     def features(params: Params, tokens: jax.Array) -> jax.Array:
         causal = jnp.tril(jnp.ones((tokens.shape[1], tokens.shape[1]), dtype=bool))
         x, _ = apply_blocks(params, tokens, jnp.arange(tokens.shape[1]), causal, None)
-        return layer_norm(params["final_norm"], x)
+        return final_norm.apply(params.get("final_norm"), x)
 
     def head(params: Params) -> tuple[Params, Parameter]:
         return params["embedding"], params["output_bias"]
@@ -169,7 +184,7 @@ def decoder_of_blocks(
         features,
         head,
         special_tokens=config.special_tokens,
-        decoder=cached_decoder(config, apply_blocks, cached_size, lay_out),
+        decoder=cached_decoder(config, apply_blocks, cached_size, lay_out, final_norm=final_norm),
     )
 
 
@@ -179,8 +194,9 @@ def cached_decoder(
     cached_size: int,
     lay_out: Callable[[Params], Params],
     max_length: int | None = None,
+    final_norm: OutputNorm = LAYER_NORM,
 ) -> Decoder:
-    """Make the decoder of blocks whose keys and values are kept, and after which comes a layer norm.
+    """Make the decoder of blocks whose keys and values are kept, and after which comes a norm.
 
     Args:
       config: see `decoder_of_blocks`, as for the next three.
@@ -188,6 +204,7 @@ def cached_decoder(
       cached_size: numbers that the cache keeps of a key.
       lay_out: makes a block's parameters ready.
       max_length: most tokens of a row, where positions end; None where they do not.
+      final_norm: see `decoder_of_blocks`.
     """
 
     def begin(params: Params, rows: int, length: int) -> KeyValueCache:
@@ -201,7 +218,7 @@ def cached_decoder(
         # Padding may have places beyond the last position.
         positions = places if max_length is None else jnp.minimum(places, max_length - 1)
         x, read_cache = apply_blocks(params, tokens, positions, cache.visible(places)[:, None], cache)
-        return layer_norm(params["final_norm"], last_read(x, counts)), read_cache
+        return final_norm.apply(params.get("final_norm"), last_read(x, counts)), read_cache
 
     def prepare(params: Params) -> Params:
         return params | {"blocks": [lay_out(block) for block in params["blocks"]]}

@@ -41,20 +41,20 @@ Lines = dict[str, dict[str, Any]]
 QUESTIONS: dict[str, Lines] = {
     "SI-CIFG before its output was normalised: the server's steps": {
         "CIFG": {"model": "cifg_tiny"},
-        "SI-CIFG, not normalised": {"model": f"{VARIANTS}PLAIN"},
-        "rate 0.003": {"model": f"{VARIANTS}PLAIN", "server_learning_rate": 0.003},
-        "rate 0.001": {"model": f"{VARIANTS}PLAIN", "server_learning_rate": 0.001},
-        "warm-up 20": {"model": f"{VARIANTS}PLAIN", "server_warmup_rounds": 20},
-        "epsilon 1e-3": {"model": f"{VARIANTS}PLAIN", "server_epsilon": 1e-3},
+        "SI-CIFG, not normalised": {"model": "si_cifg_published_tiny"},
+        "rate 0.003": {"model": "si_cifg_published_tiny", "server_learning_rate": 0.003},
+        "rate 0.001": {"model": "si_cifg_published_tiny", "server_learning_rate": 0.001},
+        "warm-up 20": {"model": "si_cifg_published_tiny", "server_warmup_rounds": 20},
+        "epsilon 1e-3": {"model": "si_cifg_published_tiny", "server_epsilon": 1e-3},
         "epsilon 1e-2, rate 0.03": {
-            "model": f"{VARIANTS}PLAIN",
+            "model": "si_cifg_published_tiny",
             "server_epsilon": 1e-2,
             "server_learning_rate": 0.03,
         },
     },
     "SI-CIFG: scales and normalisation": {
         "CIFG": {"model": "cifg_tiny"},
-        "not normalised": {"model": f"{VARIANTS}PLAIN"},
+        "not normalised": {"model": "si_cifg_published_tiny"},
         "not normalised, output / sqrt(e)": {"model": f"{VARIANTS}SMALL_OUTPUT"},
         "not normalised, output / e": {"model": f"{VARIANTS}SMALLER_OUTPUT"},
         "not normalised, gate weights x 10": {"model": f"{VARIANTS}LARGER_GATES"},
@@ -65,7 +65,7 @@ QUESTIONS: dict[str, Lines] = {
     },
     "CIFG and SI-CIFG: normalised output, rate, clipping": {
         "CIFG": {"model": "cifg_tiny"},
-        "CIFG, output normalised": {"model": f"{VARIANTS}NORMALISED_CIFG"},
+        "CIFG, output normalised": {"model": "cifg_unit_rms_tiny"},
         "CIFG, rate 0.03": {"model": "cifg_tiny", "server_learning_rate": 0.03},
         "CIFG, no clip": {"model": "cifg_tiny", "client_gradient_clip": None},
         "SI-CIFG (output normalised)": {"model": "si_cifg_tiny"},

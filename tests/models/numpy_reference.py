@@ -47,7 +47,11 @@ def unit_rms(x):
     return x / np.sqrt(np.mean(x**2)) if np.any(x) else 0 * x
 
 
-def cifg_logits(params, tokens, gate=sigmoid, cell=np.tanh, final=lambda h: h):
+def rms_norm(params, x):
+    return unit_rms(x) * (1 + params["scale"])
+
+
+def cifg_logits(params, tokens, gate=sigmoid, cell=np.tanh, final=lambda params, h: h):
     table = params["embedding"]["table"]
     output = params["output"]["table"] if "output" in params else table
     w, b = params["recurrent"]["input"]["kernel"], params["recurrent"]["input"]["bias"]
@@ -61,7 +65,27 @@ def cifg_logits(params, tokens, gate=sigmoid, cell=np.tanh, final=lambda h: h):
             i, g, o = gate(z[:hidden]), cell(z[hidden : 2 * hidden]), gate(z[2 * hidden :])
             c = (1 - i) * c + i * g
             h = p.T @ (o * cell(c))
-            logits[row, t] = output @ final(h) + params["output_bias"]
+            logits[row, t] = output @ final(params, h) + params["output_bias"]
+    return logits
+
+
+def layer_norm_cifg_logits(params, tokens):
+    table, layer = params["embedding"]["table"], params["recurrent"]
+    w, r, p = (layer[name]["kernel"] for name in ("input", "recurrent", "projection"))
+    hidden, width = p.shape
+    gate_norms = [
+        {name: numbers[gate * hidden : (gate + 1) * hidden] for name, numbers in layer["gate_norm"].items()}
+        for gate in range(3)
+    ]
+    logits = np.zeros((*tokens.shape, len(table)))
+    for row, example in enumerate(tokens):
+        h, c = np.zeros(width), np.zeros(hidden)
+        for t, token in enumerate(example):
+            z = (w.T @ (np.sqrt(width) * table[token]) + r.T @ h).reshape(3, hidden)
+            i, g, o = (layer_norm(norm, gate) for norm, gate in zip(gate_norms, z, strict=True))
+            c = (1 - sigmoid(i)) * c + sigmoid(i) * np.tanh(g)
+            h = p.T @ (sigmoid(o) * np.tanh(layer_norm(layer["cell_norm"], c)))
+            logits[row, t] = table @ h + params["output_bias"]
     return logits
 
 
@@ -83,7 +107,7 @@ def attention(block, x, heads, weights_of, drop=lambda weights: weights):
     return mixed @ block["attention_output"]["kernel"]
 
 
-def transformer_logits(params, tokens, heads, weights_of=softmax):
+def transformer_logits(params, tokens, heads, weights_of=softmax, final=layer_norm):
     table = params["embedding"]["table"]
     width = table.shape[1]
     logits = np.zeros((*tokens.shape, len(table)))
@@ -95,7 +119,7 @@ def transformer_logits(params, tokens, heads, weights_of=softmax):
                 inner = np.maximum(layer_norm(block["mlp_norm"], x[t]) @ block["mlp_input"]["kernel"], 0)
                 x[t] = x[t] + inner @ block["mlp_output"]["kernel"]
         for t in range(len(example)):
-            logits[row, t] = table @ layer_norm(params["final_norm"], x[t]) + params["output_bias"]
+            logits[row, t] = table @ final(params["final_norm"], x[t]) + params["output_bias"]
     return logits
 
 

@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedlm.models.base import Batch, batch_loss
 from fedlm.models.gemma import GemmaConfig, gemma
@@ -133,6 +134,22 @@ def random_batch(words=WORDS, length=LENGTH, vocabulary=VOCABULARY, seed=0):
     rng = np.random.default_rng(seed)
     rows = [sequence(list(rng.integers(OOV_ID, vocabulary, size=n)), length) for n in words]
     return Batch(jnp.asarray(rows, jnp.int32), jnp.ones(len(rows)))
+
+
+# Made of parts that the others have, and held to the NumPy reference.
+MADE_OF_OTHERS = (
+    "si_cifg_published_tiny",
+    "cifg_unit_rms_tiny",
+    "cifg_rms_norm_tiny",
+    "transformer_rms_norm_tiny",
+    "si_transformer_rms_norm_tiny",
+)
+
+
+def each(models, long=MADE_OF_OTHERS):
+    """One parameter for each model of a dictionary, or of names, those of `long` marked so."""
+    values = models.items() if isinstance(models, dict) else ((name, name) for name in models)
+    return [pytest.param(value, id=name, marks=pytest.mark.long if name in long else ()) for name, value in values]
 
 
 def _distinct():

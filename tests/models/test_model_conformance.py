@@ -15,6 +15,7 @@ from tests.models.small_models import (
     LENGTH,
     SMALL_MODELS,
     VOCABULARY,
+    each,
     inputs_of,
     perturbed,
     random_batch,
@@ -26,7 +27,7 @@ leaves = jax.tree_util.tree_leaves
 GEMMA = pytest.param(EVERY_PART_OF_GEMMA, marks=pytest.mark.long, id="gemma")
 
 
-@pytest.fixture(params=[*(pytest.param(small, id=name) for name, small in SMALL_MODELS.items()), GEMMA])
+@pytest.fixture(params=[*each(SMALL_MODELS), GEMMA])
 def small(request):
     return request.param
 
@@ -34,7 +35,7 @@ def small(request):
 CAUSAL = {name: small for name, small in SMALL_MODELS.items() if small.model.objective == "causal"}
 
 
-@pytest.fixture(params=[*(pytest.param(small, id=name) for name, small in CAUSAL.items()), GEMMA])
+@pytest.fixture(params=[*each(CAUSAL), GEMMA])
 def causal(request):
     return request.param
 

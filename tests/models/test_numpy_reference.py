@@ -7,21 +7,39 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.models.cifg import CifgConfig, cifg, si_cifg
+from fedlm.models.cifg import (
+    CifgConfig,
+    cifg,
+    cifg_layer_norm,
+    cifg_rms_norm,
+    cifg_unit_rms,
+    si_cifg,
+    si_cifg_published,
+    si_cifg_rms_norm,
+)
 from fedlm.models.gated_recurrence import GRU, LSTM, init_recurrent_layer, recurrent_layer
-from fedlm.models.layers import sinusoidal_positions
+from fedlm.models.layer_norm_recurrence import init_layer_norm_cifg_layer, layer_norm_cifg_layer
+from fedlm.models.layers import layer_norm, sinusoidal_positions
 from fedlm.models.recurrent import cifg_layer, init_cifg_layer
 from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.sasrec import SasRecConfig, sasrec
 from fedlm.models.scale_invariant import si_sigmoid, si_tanh
-from fedlm.models.transformer import TransformerConfig, si_transformer, transformer
+from fedlm.models.transformer import (
+    TransformerConfig,
+    si_transformer,
+    si_transformer_rms_norm,
+    transformer,
+    transformer_rms_norm,
+)
 from tests.models import numpy_reference as reference
 from tests.models.small_models import perturbed, random_batch
 
 SIZES = CifgConfig(vocabulary_size=29, embedding=10, hidden=14)
 UNTIED = CifgConfig(vocabulary_size=29, embedding=10, hidden=14, tied=False)
 BLOCKS = TransformerConfig(vocabulary_size=29, layers=2, heads=3, embedding=12, mlp=20)
-SI_CIFG = {"gate": reference.si_sigmoid, "cell": reference.si_tanh, "final": reference.unit_rms}
+SI_CIFG = {"gate": reference.si_sigmoid, "cell": reference.si_tanh}
+UNIT_RMS = {"final": lambda params, h: reference.unit_rms(h)}
+RMS_NORM = {"final": lambda params, h: reference.rms_norm(params["output_norm"], h)}
 STACKED = RecurrentRecommenderConfig(vocabulary_size=29, layers=2, embedding=10, hidden=7)
 UNTIED_RECURRENT = RecurrentRecommenderConfig(vocabulary_size=29, embedding=10, hidden=14, tied=False)
 SASREC = SasRecConfig(vocabulary_size=29, embedding=12, mlp=20, max_length=9)
@@ -29,12 +47,29 @@ UNTIED_SASREC = SasRecConfig(vocabulary_size=29, heads=3, embedding=12, mlp=12, 
 ARCHITECTURES = {
     "cifg": (cifg, SIZES, reference.cifg_logits),
     "untied cifg": (cifg, UNTIED, reference.cifg_logits),
-    "si_cifg": (si_cifg, SIZES, functools.partial(reference.cifg_logits, **SI_CIFG)),
+    "si_cifg": (si_cifg, SIZES, functools.partial(reference.cifg_logits, **SI_CIFG, **UNIT_RMS)),
+    "si_cifg_published": (si_cifg_published, SIZES, functools.partial(reference.cifg_logits, **SI_CIFG)),
+    "si_cifg_rms_norm": (si_cifg_rms_norm, SIZES, functools.partial(reference.cifg_logits, **SI_CIFG, **RMS_NORM)),
+    "cifg_unit_rms": (cifg_unit_rms, SIZES, functools.partial(reference.cifg_logits, **UNIT_RMS)),
+    "cifg_rms_norm": (cifg_rms_norm, SIZES, functools.partial(reference.cifg_logits, **RMS_NORM)),
+    "cifg_layer_norm": (cifg_layer_norm, SIZES, reference.layer_norm_cifg_logits),
     "transformer": (transformer, BLOCKS, functools.partial(reference.transformer_logits, heads=3)),
     "si_transformer": (
         si_transformer,
         BLOCKS,
         functools.partial(reference.transformer_logits, heads=3, weights_of=reference.normalised_relu),
+    ),
+    "transformer_rms_norm": (
+        transformer_rms_norm,
+        BLOCKS,
+        functools.partial(reference.transformer_logits, heads=3, final=reference.rms_norm),
+    ),
+    "si_transformer_rms_norm": (
+        si_transformer_rms_norm,
+        BLOCKS,
+        functools.partial(
+            reference.transformer_logits, heads=3, weights_of=reference.normalised_relu, final=reference.rms_norm
+        ),
     ),
     "gru4rec": (
         gru4rec,
@@ -127,6 +162,35 @@ def test_gradients_of_the_recurrence(gate, cell, length, unroll):
         layers = functools.partial(cifg_layer, unroll=unroll), unrolled_cifg
         found, expected = (gradients(layer)(params, x) for layer in layers)
         jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected)
+
+
+def unrolled_layer_norm_cifg(params, x_bxtxe):
+    hidden = params["projection"]["kernel"].shape[0]
+    h, c = jnp.zeros_like(x_bxtxe[:, 0]), jnp.zeros((len(x_bxtxe), hidden), x_bxtxe.dtype)
+    outputs = []
+    for t in range(x_bxtxe.shape[1]):
+        z = x_bxtxe[:, t] @ params["input"]["kernel"] + h @ params["recurrent"]["kernel"]
+        norms = params["gate_norm"]
+        i, g, o = (
+            layer_norm({name: numbers[gate] for name, numbers in norms.items()}, z[:, gate])
+            for gate in (slice(start, start + hidden) for start in range(0, 3 * hidden, hidden))
+        )
+        c = (1 - jax.nn.sigmoid(i)) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = (jax.nn.sigmoid(o) * jnp.tanh(layer_norm(params["cell_norm"], c))) @ params["projection"]["kernel"]
+        outputs.append(h)
+    return jnp.stack(outputs, axis=1)
+
+
+def test_gradients_of_the_layer_normalised_recurrence():
+    rng = np.random.default_rng(0)
+    params = in_float64(perturbed(init_layer_norm_cifg_layer(jax.random.key(0), 5, 7)))
+    x, weights = rng.normal(size=(2, 3, 4, 5))
+    with jax.enable_x64(True):
+        found, expected = (
+            jax.jit(jax.grad(lambda p, x, layer=layer: jnp.sum(layer(p, x) * weights), argnums=(0, 1)))(params, x)
+            for layer in (functools.partial(layer_norm_cifg_layer, unroll=3), unrolled_layer_norm_cifg)
+        )
+        jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10), found, expected)
 
 
 def unrolled(advance):

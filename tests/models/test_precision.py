@@ -6,12 +6,12 @@ import pytest
 from fedlm.models.base import batch_loss
 from fedlm.models.precision import precision_scope, resolve_precision, with_precision
 from fedlm.models.registry import create_model
-from tests.models.small_models import SMALL_MODELS, random_batch
+from tests.models.small_models import SMALL_MODELS, each, random_batch
 
 leaves = jax.tree_util.tree_leaves
 
 
-@pytest.fixture(params=SMALL_MODELS.values(), ids=SMALL_MODELS.keys())
+@pytest.fixture(params=each(SMALL_MODELS))
 def small(request):
     return request.param
 

@@ -38,6 +38,13 @@ def test_standard_models_feel_it(name, scaled):
     assert np.abs(logits(small, scaled(small.params)) - logits(small, small.params)).max() > 0.01
 
 
+def test_a_gain_is_1_at_first():
+    plain, gained = SMALL_MODELS["si_cifg_tiny"], SMALL_MODELS["si_cifg_rms_norm_tiny"]
+    params = gained.model.init(jax.random.key(5))
+    without = {name: part for name, part in params.items() if name != "output_norm"}
+    np.testing.assert_array_equal(logits(gained, params), logits(plain, without))
+
+
 @by_case
 def test_twins_start_from_the_same_parameters(name, scaled):
     drawn = [SMALL_MODELS[each].model.init(jax.random.key(5)) for each in (name, "si_" + name)]

@@ -17,7 +17,7 @@ from fedlm.models.layers import embed, init_embedding, logits_from_table
 from fedlm.models.lora import LoraConfig, lora_model
 from fedlm.models.precision import precision_scope, with_precision
 from tests.fl_core.clipping.small_layers import every_use, random_units
-from tests.models.small_models import ADAPTABLE, EVERY_PART_OF_GEMMA, SMALL_MODELS, perturbed, random_batch
+from tests.models.small_models import ADAPTABLE, EVERY_PART_OF_GEMMA, SMALL_MODELS, each, perturbed, random_batch
 
 FAST = ("ghost", "bookkeeping")
 VOCABULARY, WIDTH = 11, 4
@@ -76,7 +76,7 @@ def test_equals_vmap(method, form, units, examples, length, clip_norm, function)
         assert_same(found, reference)
 
 
-@pytest.mark.parametrize("small", EVERY_MODEL.values(), ids=EVERY_MODEL.keys())
+@pytest.mark.parametrize("small", each(EVERY_MODEL))
 def test_equals_vmap_for_every_model(small):
     method = "bookkeeping"
     batch = random_batch()
@@ -293,7 +293,7 @@ def test_clipped_gradients_are_no_longer_than_the_clip_norm(method, form, precis
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("small", EVERY_MODEL.values(), ids=EVERY_MODEL.keys())
+@pytest.mark.parametrize("small", each(EVERY_MODEL))
 @pytest.mark.long
 def test_no_models_clipped_gradients_are_longer_than_the_clip_norm(small, precision):
     low = with_precision(small.model, precision)

@@ -21,6 +21,7 @@ from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 from fedlm.simulations.engine.lanes import lane_chunks
 from tests.clients.in_process import InProcessRunner
+from tests.models.small_models import each
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -83,7 +84,7 @@ def assert_same(found, expected, tolerance):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("_tiny") and name != "bert_tiny"])
+@pytest.mark.parametrize("name", each(name for name in MODELS if name.endswith("_tiny") and name != "bert_tiny"))
 def test_every_architecture_matches_the_plain_loop(name):
     assert_same(*run_both(small(name)), tolerance=2e-4)
 
