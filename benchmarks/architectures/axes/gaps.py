@@ -1,0 +1,195 @@
+"""The gap between a scale-invariant model and its twin at every point of an axis, and a line through it."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t
+
+from benchmarks.architectures.axes.points import EVALUATE_EVERY, PAIRS, SEEDS, Axis, Point
+from benchmarks.architectures.axes.records import Records
+from benchmarks.architectures.axes.selection import seeds_of, select
+
+CONFIDENCE = 0.95
+SMOOTHED = 4 * EVALUATE_EVERY
+"""Rounds over which curves are averaged."""
+AHEAD, BEHIND, UNDECIDED, MISSING = "ahead", "behind", "not decided", "missing"
+
+
+class Spread(NamedTuple):
+    """Numbers of several seeds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation over seeds; 0 of one."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else 0.0
+
+    @property
+    def half_width(self) -> float:
+        """Half of the mean's interval of `CONFIDENCE`, by Student's distribution; infinite of one seed."""
+        number = len(self.values)
+        if number < 2:
+            return math.inf
+        return float(t.ppf((1 + CONFIDENCE) / 2, number - 1)) * self.deviation / math.sqrt(number)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A model at a point, at its selected rates; losses and accuracies are means over the point's last rounds.
+
+    Attributes:
+      rates: client's and server's.
+      at_edge: whether one of them is the least or the largest that there was.
+      test: test losses, by seed; infinite where a training diverged.
+      heldout: the same of held-out clients.
+      accuracy: for test clients, by seed.
+    """
+
+    rates: tuple[float, float]
+    at_edge: bool
+    test: dict[int, float]
+    heldout: dict[int, float]
+    accuracy: dict[int, float]
+
+    def perplexity(self, kind: str = "test") -> Spread | None:
+        """Give perplexities of the seeds that did not diverge; None where there is none."""
+        values = tuple(math.exp(loss) for loss in getattr(self, kind).values() if loss < math.inf)
+        return Spread(values) if values else None
+
+    @property
+    def diverged(self) -> int:
+        """How many seeds diverged."""
+        return sum(loss == math.inf for loss in self.test.values())
+
+
+def score(records: Records, point: Point, model: str) -> Score | None:
+    """Give a model's scores of the seeds that have ended; None where rates are not selected, or nothing has."""
+    runs = [run for run in seeds_of(records, point, model) if records.has(run, point.rounds)]
+    if not runs:
+        return None
+    client, server = runs[0].client_rate, runs[0].server_rate
+    edge = client in (min(point.client_rates), max(point.client_rates))
+    edge |= server in (min(point.server_rates), max(point.server_rates))
+    return Score(
+        (client, server),
+        edge,
+        {run.seed: records.test_loss(run, point.rounds) for run in runs},
+        {run.seed: records.heldout_loss(run, point.rounds) for run in runs},
+        {run.seed: records.test_accuracy(run, point.rounds) for run in runs},
+    )
+
+
+def left_at(records: Records, point: Point, model: str) -> bool:
+    """Say whether trainings of a model at a point are missing."""
+    selection = select(records, point, model)
+    runs = seeds_of(records, point, model)
+    return not selection.decided or any(not records.has(run, point.rounds) for run in runs)
+
+
+def gap(records: Records, point: Point, model: str, twin: str) -> Spread | None:
+    """Give by how much a model's test perplexity is above its twin's, relative to it, seed by seed: the same seed has
+    the same cohorts. None where no seed has both."""
+    one, other = score(records, point, model), score(records, point, twin)
+    if one is None or other is None:
+        return None
+    both = [
+        seed for seed in point.seeds if max(one.test.get(seed, math.inf), other.test.get(seed, math.inf)) < math.inf
+    ]
+    return Spread(tuple(math.expm1(one.test[seed] - other.test[seed]) for seed in both)) if both else None
+
+
+def judged(found: Spread | None) -> str:
+    """Say whether a model is ahead of its twin: whether the interval of the gap's mean is on one side of 0."""
+    if found is None or len(found.values) < len(SEEDS):
+        return MISSING
+    if found.mean + found.half_width < 0:
+        return AHEAD
+    return BEHIND if found.mean - found.half_width > 0 else UNDECIDED
+
+
+class Line(NamedTuple):
+    """A straight line through gaps against the logarithm of an axis' value, by least squares.
+
+    Attributes:
+      slope: by doubling.
+      slope_half_width: half of its interval of `CONFIDENCE`.
+      at: where it was asked for.
+      value: there.
+      half_width: half of the line's interval there: of the line, with what points differ from it, and not of the
+        assumption that it is straight so far beyond them.
+    """
+
+    slope: float
+    slope_half_width: float
+    at: float
+    value: float
+    half_width: float
+
+    @property
+    def verdict(self) -> str:
+        """On which side of 0 the interval is."""
+        if self.value + self.half_width < 0:
+            return AHEAD
+        return BEHIND if self.value - self.half_width > 0 else UNDECIDED
+
+
+def gaps_along(records: Records, axis: Axis, model: str, twin: str) -> list[tuple[float, Spread]]:
+    """List an axis' values that are numbers, with the gaps there."""
+    found = [(point.value, gap(records, point, model, twin)) for point in axis.points]
+    return [(value, spread) for value, spread in found if not isinstance(value, str) and spread is not None]
+
+
+def line_through(gaps: list[tuple[float, Spread]], at: float) -> Line | None:
+    """Fit a line to the gaps of all seeds; None where there are fewer than three values of the axis."""
+    if len(gaps) < 3:
+        return None
+    x = np.array([math.log2(value) for value, spread in gaps for _ in spread.values])
+    y = np.array([one for _, spread in gaps for one in spread.values])
+    if len(y) < 4:
+        return None
+    centred = x - x.mean()
+    scatter = float(centred @ centred)
+    slope = float(centred @ y) / scatter
+    residuals = y - y.mean() - slope * centred
+    freedom = len(y) - 2
+    deviation = math.sqrt(float(residuals @ residuals) / freedom)
+    quantile = float(t.ppf((1 + CONFIDENCE) / 2, freedom))
+    away = math.log2(at) - float(x.mean())
+    return Line(
+        slope,
+        quantile * deviation / math.sqrt(scatter),
+        at,
+        float(y.mean()) + slope * away,
+        quantile * deviation * math.sqrt(1 / len(y) + away**2 / scatter),
+    )
+
+
+def pairs_of(axis: Axis) -> list[tuple[str, str]]:
+    """List the pairs of scale-invariant models and twins among an axis' models."""
+    return [pair for pair in PAIRS if set(pair) <= set(axis.models)]
+
+
+def mean_curve(records: Records, point: Point, model: str) -> tuple[list[int], list[float]]:
+    """Average held-out losses over the seeds at the selected rates and over the last `SMOOTHED` rounds: rounds and
+    losses, empty where there are none."""
+    runs = [run for run in seeds_of(records, point, model) if records.has(run, point.rounds)]
+    curves = [
+        {row[0]: row[1] for row in records.runs[run]["heldout"] if row[0] <= point.rounds and row[1] is not None}
+        for run in runs
+    ]
+    rounds = sorted(set.intersection(*map(set, curves))) if curves else []
+    means = {done: float(np.mean([curve[done] for curve in curves])) for done in rounds}
+    smooth = [float(np.mean([means[one] for one in rounds if done - SMOOTHED < one <= done])) for done in rounds]
+    return rounds, smooth
+
+
+def is_complete(records: Records, axis: Axis) -> bool:
+    """Say whether an axis has all of its trainings."""
+    return not any(left_at(records, point, model) for point in axis.points for model in axis.models)

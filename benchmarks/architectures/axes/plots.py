@@ -1,0 +1,134 @@
+"""A picture an axis: perplexity, the gap to the twin with the line through it, and curves."""
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.architectures.axes.gaps import (
+    SMOOTHED,
+    gap,
+    gaps_along,
+    line_through,
+    mean_curve,
+    pairs_of,
+    score,
+)
+from benchmarks.architectures.axes.points import Axis, published_gap
+from benchmarks.architectures.axes.records import Records
+
+TITLES = {
+    "cifg": "CIFG",
+    "si_cifg_published": "SI-CIFG as published",
+    "si_cifg": "SI-CIFG (output normalised)",
+    "si_cifg_rms_norm": "SI-CIFG (RMSNorm with gain)",
+    "cifg_rms_norm": "CIFG (RMSNorm with gain)",
+    "cifg_unit_rms": "CIFG (output normalised)",
+    "cifg_layer_norm": "CIFG (layer norm within)",
+    "transformer": "Transformer",
+    "si_transformer": "SI-Transformer",
+    "transformer_rms_norm": "Transformer (last norm RMSNorm)",
+    "si_transformer_rms_norm": "SI-Transformer (last norm RMSNorm)",
+}
+_COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+def draw(records: Records, axis: Axis) -> Figure:
+    """Draw what is there of an axis: three panels."""
+    figure = Figure(figsize=(17, 4.8), layout="constrained")
+    panels = figure.subplots(1, 3)
+    _draw_perplexities(panels[0], records, axis)
+    _draw_gaps(panels[1], records, axis)
+    _draw_curves(panels[2], records, axis)
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _places(axes: Axes, axis: Axis) -> list[float]:
+    """Lay an axis' points out; where they are numbers, in their logarithm."""
+    if any(isinstance(point.value, str) for point in axis.points):
+        names = [point.value if isinstance(point.value, str) else f"{point.value:g}" for point in axis.points]
+        axes.set_xticks(range(len(names)), [name.replace(", ", "\n") for name in names], fontsize=8)
+        return list(range(len(names)))
+    values = [float(point.value) for point in axis.points]
+    axes.set_xscale("log")
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.minorticks_off()
+    return values
+
+
+def _draw_perplexities(axes: Axes, records: Records, axis: Axis) -> None:
+    places = _places(axes, axis)
+    for number, model in enumerate(axis.models):
+        known = [
+            (place, found.perplexity())
+            for place, point in zip(places, axis.points, strict=True)
+            if (found := score(records, point, model)) is not None
+        ]
+        drawn = [(place, spread) for place, spread in known if spread is not None]
+        colour = _COLOURS[number % len(_COLOURS)]
+        axes.plot([place for place, _ in drawn], [one.mean for _, one in drawn], color=colour, label=TITLES[model])
+        for place, spread in drawn:
+            axes.plot([place] * len(spread.values), spread.values, "o", color=colour, markersize=4, alpha=0.6)
+    _logarithmic(axes)
+    axes.set_xlabel(axis.title)
+    axes.set_title("Test perplexity at the selected rates; dots are seeds", loc="left", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
+    places = _places(axes, axis)
+    axes.axhline(0, color="black", linewidth=0.8)
+    for number, (model, twin) in enumerate(pairs_of(axis)):
+        colour = _COLOURS[1 + number % (len(_COLOURS) - 1)]
+        found = [gap(records, point, model, twin) for point in axis.points]
+        drawn = [(place, one) for place, one in zip(places, found, strict=True) if one is not None]
+        for place, one in drawn:
+            axes.plot([place] * len(one.values), [100 * value for value in one.values], "o", color=colour, alpha=0.5)
+        label = f"{TITLES[model]} against {TITLES[twin]}"
+        axes.plot([place for place, _ in drawn], [100 * one.mean for _, one in drawn], color=colour, label=label)
+        _draw_line(axes, records, axis, (model, twin), colour)
+    published = {published_gap(model) for model, _ in pairs_of(axis)}
+    for one in published:
+        axes.axhline(100 * one, color="grey", linestyle=":", label=f"published: {100 * one:.1f} %")
+    axes.set_xlabel(axis.title)
+    axes.set_title("Perplexity above the twin's, per cent, seed by seed", loc="left", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_line(axes: Axes, records: Records, axis: Axis, pair: tuple[str, str], colour: str) -> None:
+    gaps = gaps_along(records, axis, *pair)
+    if axis.published is None or len(gaps) < len(axis.points):
+        return
+    values = np.geomspace(min(value for value, _ in gaps), max(axis.published, *(value for value, _ in gaps)), 30)
+    lines = [line_through(gaps, value) for value in values]
+    if all(line is not None for line in lines):
+        middle = np.array([100 * line.value for line in lines if line])
+        half = np.array([100 * line.half_width for line in lines if line])
+        axes.plot(values, middle, "--", color=colour, linewidth=0.8)
+        axes.fill_between(values, middle - half, middle + half, color=colour, alpha=0.08, linewidth=0)
+
+
+def _draw_curves(axes: Axes, records: Records, axis: Axis) -> None:
+    point = next(
+        (point for point in reversed(axis.points) if any(mean_curve(records, point, one)[0] for one in axis.models)),
+        axis.points[-1],
+    )
+    for number, model in enumerate(axis.models):
+        rounds, losses = mean_curve(records, point, model)
+        if rounds:
+            perplexities = [math.exp(loss) for loss in losses]
+            axes.plot(rounds, perplexities, color=_COLOURS[number % len(_COLOURS)], label=TITLES[model])
+    _logarithmic(axes)
+    axes.set_xlabel("rounds done")
+    title = f"Held-out perplexity at {point.value}, mean over seeds and the last {SMOOTHED} rounds"
+    axes.set_title(title, loc="left", fontsize=10)
+
+
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")

@@ -1,0 +1,281 @@
+"""What is trained, as data: the axes, from the preset `small` towards the published setting, one thing at a time."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+BATCH_SIZE = 10
+LENGTH = 20
+EVALUATE_EVERY = 5
+"""Rounds from one score on held-out clients to the next; all numbers of rounds are multiples of it."""
+SEEDS = (0, 1, 2)
+"""Of the points that do not name others; the first is the one that rates are selected with."""
+RUNGS = ((1 / 6, 12), (1 / 3, 4), (1.0, 2))
+"""Successive halving: after which share of the rounds how many pairs of rates at most have come so far."""
+CLIENT_RATES = (0.1, 0.5, 1.0, 2.0)
+SERVER_RATES = (0.003, 0.01, 0.03)
+
+
+class DataSource(NamedTuple):
+    """A text and how it is imported.
+
+    Attributes:
+      text: which.
+      vocabulary: tokens, but for the made-up text, which has the words that it has.
+      min_examples: clients with fewer sentences are left out.
+    """
+
+    text: Literal["stackexchange", "stdlib", "synthetic"]
+    vocabulary: int = 4096
+    min_examples: int = 1
+
+
+DATA = {
+    "stackexchange": DataSource("stackexchange"),
+    "stackexchange_1024": DataSource("stackexchange", 1024),
+    "stackexchange_16384": DataSource("stackexchange", 16_384),
+    "stackexchange_large_clients": DataSource("stackexchange", min_examples=50),
+    "stdlib": DataSource("stdlib"),
+    "synthetic": DataSource("synthetic"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a training has beside its model, rates, rounds and seed; the defaults are those of the preset `small`.
+
+    Attributes:
+      data: name in `DATA`.
+      size: of the model: how its name ends.
+      cohort: clients of a round.
+      max_batches: local steps of a client at most.
+      epochs: passes of a client over its sentences.
+      clip: norm that local gradients are clipped to; None for no clipping.
+      epsilon: of FedAdam.
+      privacy: epsilon of DP-FTRL, in place of FedAdam, for the number of rounds that there are; None without.
+    """
+
+    data: str = "stackexchange"
+    size: str = "tiny"
+    cohort: int = 20
+    max_batches: int = 120
+    epochs: int = 1
+    clip: float | None = 1.0
+    epsilon: float = 1e-8
+    privacy: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Name it as a folder: what differs from the defaults."""
+        changed = [
+            f"{field.name}-{getattr(self, field.name)}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+        return "_".join(changed) or "small"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training, however many rounds it has had."""
+
+    setting: Setting
+    model: str
+    client_rate: float
+    server_rate: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name its folder, a path of two."""
+        rates = f"client-{self.client_rate:g}_server-{self.server_rate:g}_seed-{self.seed}"
+        return f"{self.setting.name}/{self.model}_{rates}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Make a record of it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of_json(cls, record: dict[str, Any]) -> "Run":
+        """Read what `as_json` made, and maybe more beside it."""
+        fields = {field.name: record[field.name] for field in dataclasses.fields(cls)}
+        return cls(**fields | {"setting": Setting(**fields["setting"])})
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on an axis, at which each model's rates are selected again.
+
+    Attributes:
+      value: where on the axis; a name where it has no numbers.
+      setting: of its trainings.
+      rounds: of its trainings, a multiple of `EVALUATE_EVERY`.
+      client_rates: to select from.
+      server_rates: to select from.
+      seeds: the first is the one that rates are selected with.
+    """
+
+    value: float | str
+    setting: Setting = Setting()
+    rounds: int = 60
+    client_rates: tuple[float, ...] = CLIENT_RATES
+    server_rates: tuple[float, ...] = SERVER_RATES
+    seeds: tuple[int, ...] = SEEDS
+
+    def rungs(self) -> list[tuple[int, int]]:
+        """List after how many rounds how many pairs of rates have come so far."""
+        pairs, found = len(self.client_rates) * len(self.server_rates), []
+        if pairs == 1 or self.setting.privacy is not None:
+            # Noise is for a number of rounds: a private training cannot go on.
+            return [(self.rounds, pairs)]
+        for share, number in RUNGS:
+            steps = max(1, round(share * self.rounds / EVALUATE_EVERY))
+            found.append((steps * EVALUATE_EVERY, min(number, pairs)))
+        # However many pairs there are, all of them begin.
+        return [(found[0][0], pairs), *found[1:]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis: what is varied, and where on it the published setting lies.
+
+    Attributes:
+      title: in tables and plots.
+      points: in the order in which they are trained.
+      models: names of models without their sizes.
+      published: the value in Ro et al. 2024, table 2; None where there is none to extrapolate to.
+    """
+
+    title: str
+    points: tuple[Point, ...]
+    models: tuple[str, ...]
+    published: float | None = None
+
+
+CIFGS = ("cifg", "si_cifg_published", "si_cifg", "si_cifg_rms_norm", "cifg_rms_norm")
+TRANSFORMERS = ("transformer", "si_transformer", "transformer_rms_norm", "si_transformer_rms_norm")
+PAIRS = (
+    ("si_cifg_published", "cifg"),
+    ("si_cifg", "cifg"),
+    ("si_cifg_rms_norm", "cifg"),
+    ("si_cifg_rms_norm", "cifg_rms_norm"),
+    ("si_transformer", "transformer"),
+    ("si_transformer_rms_norm", "transformer_rms_norm"),
+)
+"""Scale-invariant models and the standard ones that they are compared with."""
+CONTROLS = ("cifg", "si_cifg", "cifg_unit_rms", "cifg_layer_norm")
+PARAMETERS = {"tiny": 0.4e6, "1m": 1e6, "4m": 4.2e6}
+PUBLISHED_GAP = {"si_cifg": 33.6 / 35.5 - 1, "si_transformer": 33.7 / 34.6 - 1}
+"""Test perplexities of Ro et al. 2024, table 2, at 19 to 21 M parameters, 500 clients and 3,000 rounds, relative."""
+
+
+def published_gap(model: str) -> float:
+    """Give the published relative gap of a scale-invariant model, whatever its output's norm, to its twin."""
+    return next(gap for name, gap in PUBLISHED_GAP.items() if model.startswith(name))
+
+
+def _cohorts(sizes: tuple[int, ...], **setting: Any) -> tuple[Point, ...]:
+    return tuple(Point(size, Setting(cohort=size, **setting)) for size in sizes)
+
+
+def _at_100(data: str, size: str) -> Point:
+    """The setting in which the gain was seen to help, `end of round 150 of 100 clients`, nothing clipped."""
+    return Point(f"{data}, {size}", Setting(data, size, cohort=100, clip=None), 150)
+
+
+AXES: dict[str, Axis] = {
+    "cohort": Axis("clients a round", _cohorts((20, 50, 100, 200)), CIFGS, 500),
+    "rounds": Axis("rounds", tuple(Point(rounds, rounds=rounds) for rounds in (60, 180, 420, 1000)), CIFGS, 3000),
+    "gain": Axis(
+        "a learned gain",
+        tuple(
+            _at_100(data, size)
+            for data, size in (
+                ("stackexchange", "tiny"),
+                ("stdlib", "tiny"),
+                ("stackexchange", "1m"),
+                ("stdlib", "1m"),
+                ("stackexchange", "4m"),
+            )
+        ),
+        ("cifg", "si_cifg", "si_cifg_rms_norm", "cifg_rms_norm"),
+    ),
+    "steps": Axis(
+        "local steps of a client at most",
+        (
+            *(Point(steps, Setting(max_batches=steps)) for steps in (1, 4, 16, 120)),
+            Point("4 epochs", Setting(epochs=4)),
+            Point("clients of 50 sentences or more", Setting("stackexchange_large_clients")),
+        ),
+        CIFGS,
+        120,
+    ),
+    "size": Axis(
+        "parameters", tuple(Point(count, Setting(size=size)) for size, count in PARAMETERS.items()), CIFGS, 18.9e6
+    ),
+    "clipping": Axis(
+        "local gradients clipped",
+        tuple(
+            Point(f"{'norm 1' if clip else 'not'}, {cohort} clients", Setting(cohort=cohort, clip=clip))
+            for cohort in (20, 100)
+            for clip in (1.0, None)
+        ),
+        CIFGS,
+    ),
+    "epsilon": Axis(
+        "FedAdam's epsilon",
+        (
+            *(Point(epsilon, Setting(epsilon=epsilon)) for epsilon in (1e-8, 1e-5)),
+            # What is divided by more needs a larger rate.
+            *(Point(eps, Setting(epsilon=eps), server_rates=(0.01, 0.03, 0.1)) for eps in (1e-3, 1e-2)),
+        ),
+        CIFGS,
+        1e-8,
+    ),
+    "vocabulary": Axis(
+        "tokens of the vocabulary",
+        (
+            Point(1024, Setting("stackexchange_1024")),
+            Point(4096),
+            Point(16_384, Setting("stackexchange_16384")),
+        ),
+        CIFGS,
+        4096,
+    ),
+    "text": Axis(
+        "text",
+        tuple(
+            Point(f"{data}, {cohort} clients", Setting(data, cohort=cohort))
+            for data in ("stdlib", "synthetic")
+            for cohort in (20, 100)
+        ),
+        CIFGS,
+    ),
+    "transformers": Axis("clients a round, Transformers", _cohorts((20, 50, 100, 200)), TRANSFORMERS, 500),
+    "controls": Axis("other norms", _cohorts((20, 100)), CONTROLS),
+}
+"""By name, in the order in which they are trained: what decides most comes first.
+
+Stack Exchange has clients for cohorts of 200 and no more; the published vocabulary is of 4,096 pieces, its epsilon
+1e-8, and its clients take at most 120 local steps, so that on these axes the published point is one of ours.
+"""
+
+
+def window(rounds: int) -> int:
+    """Give over how many of its last rounds a training's scores are averaged: 100, as published, but of short trainings
+    the last sixth."""
+    return min(100, max(EVALUATE_EVERY, rounds // 6))
+
+
+def ends(axes: dict[str, Axis], setting: Setting) -> list[int]:
+    """List after how many rounds a setting's trainings are scored for a point."""
+    return sorted({point.rounds for axis in axes.values() for point in axis.points if point.setting == setting})
+
+
+def scored_rounds(axes: dict[str, Axis], setting: Setting) -> frozenset[int]:
+    """Name the rounds after which a setting's trainings are scored on test clients: ten of each window at most."""
+    found: set[int] = set()
+    for end in ends(axes, setting):
+        stride = -(-window(end) // (10 * EVALUATE_EVERY)) * EVALUATE_EVERY
+        found.update(range(end, end - window(end), -stride))
+    return frozenset(found)

@@ -1,0 +1,205 @@
+"""The report: verdicts, tables and a picture an axis, as a page of Markdown, of whatever has been trained."""
+
+import math
+from pathlib import Path
+
+from benchmarks.architectures.axes.gaps import (
+    CONFIDENCE,
+    MISSING,
+    Line,
+    Spread,
+    gap,
+    gaps_along,
+    is_complete,
+    judged,
+    left_at,
+    line_through,
+    pairs_of,
+    score,
+)
+from benchmarks.architectures.axes.plots import TITLES, draw
+from benchmarks.architectures.axes.points import Axis, Point, published_gap, window
+from benchmarks.architectures.axes.records import Records
+from benchmarks.architectures.axes.selection import selection_rounds
+from fedlm.fl_core.atomic_files import write_atomically
+
+REPORT = "axes.md"
+
+
+def write_report(records: Records, axes: dict[str, Axis], folder: Path) -> Path:
+    """Write the page and a picture for each axis of which something is there; returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    begun = {name: axis for name, axis in axes.items() if _begun(records, axis)}
+    for name, axis in begun.items():
+        beside = folder / f"axes_{name}.partial.png"
+        draw(records, axis).savefig(beside, dpi=100)
+        beside.replace(folder / f"axes_{name}.png")
+    path = folder / REPORT
+    write_atomically(path, "\n\n".join(_sections(records, axes, begun)) + "\n")
+    return path
+
+
+def _begun(records: Records, axis: Axis) -> bool:
+    return any(score(records, point, model) for point in axis.points for model in axis.models)
+
+
+def _sections(records: Records, axes: dict[str, Axis], begun: dict[str, Axis]) -> list[str]:
+    absent = [name for name in axes if name not in begun]
+    partial = [name for name, axis in begun.items() if not is_complete(records, axis)]
+    sections = [
+        "# From our setting towards the published one",
+        "Each axis varies one thing of the preset `small`: 0.4 M parameters, 20 clients a round, 60 rounds, local "
+        "gradients clipped to a norm of 1, Stack Exchange, 4,096 tokens. At every point each model has the client and "
+        "server rate that successive halving on held-out loss finds with the first seed. A perplexity is that of the "
+        "mean loss on test clients over the last rounds, as many as the tables say. A gap is by how much it is above "
+        "that of the standard twin with the same seed; below 0 the scale-invariant model is better. Intervals are of "
+        f"{100 * CONFIDENCE:.0f} per cent, by Student's distribution over seeds.",
+        _what_is_missing(absent, partial),
+    ]
+    if begun:
+        sections += [
+            "## Verdicts",
+            "The line is a straight one through the gaps of all seeds against the logarithm of the axis' value. Where "
+            "the published value is beyond the points it is an extrapolation: its interval is of the line, and not of "
+            "the assumption that it goes on so far.",
+            _verdicts(records, begun),
+        ]
+    for name, axis in begun.items():
+        sections += [
+            f"## {axis.title[0].upper()}{axis.title[1:]}",
+            f"![Perplexity, gap and curves along the axis {name}](axes_{name}.png)",
+            _scores(records, axis),
+            _gaps(records, axis),
+            _selection(axis),
+        ]
+    return [section for section in sections if section]
+
+
+def _what_is_missing(absent: list[str], partial: list[str]) -> str:
+    lines = []
+    for what, names in (("Nothing is there yet", absent), ("Trainings are missing", partial)):
+        if names:
+            commands = f"`python -m benchmarks.architectures.axes --axis {' '.join(names)}`"
+            lines.append(f"**{what} of: {', '.join(names)}** ({commands}).")
+    return " ".join(lines) or "All trainings have ended."
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Make a table of Markdown."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
+
+
+def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
+    rows = []
+    for axis in axes.values():
+        for model, twin in pairs_of(axis):
+            found = [(point, gap(records, point, model, twin)) for point in axis.points]
+            known = [(point, one) for point, one in found if one is not None]
+            if not known:
+                continue
+            first, last = known[0], known[-1]
+            line = line_through(gaps_along(records, axis, model, twin), axis.published) if axis.published else None
+            rows.append(
+                [
+                    axis.title,
+                    f"{TITLES[model]} against {TITLES[twin]}",
+                    f"{_value(first[0])}: {_gap(first[1])}",
+                    f"{_value(last[0])}: {_gap(last[1])}",
+                    "" if line is None else f"{100 * line.slope:+.1f} ± {100 * line.slope_half_width:.1f}",
+                    ""
+                    if line is None
+                    else f"{_number(line.at)}: {100 * line.value:+.1f} ± {100 * line.half_width:.1f}",
+                    f"{100 * published_gap(model):+.1f}",
+                    judged(last[1]) if line is None else f"{judged(last[1])}; {_how(line, axis)} {line.verdict}",
+                ]
+            )
+    head = [
+        "axis",
+        "pair",
+        "gap at first, %",
+        "gap at last, %",
+        "by doubling",
+        "line at the published value",
+        "published",
+        "verdict",
+    ]
+    return table(head, rows)
+
+
+def _how(line: Line, axis: Axis) -> str:
+    beyond = line.at > max(point.value for point in axis.points if not isinstance(point.value, str))
+    return "extrapolated" if beyond else "on the line"
+
+
+def _gap(found: Spread) -> str:
+    half = "" if math.isinf(found.half_width) else f" ± {100 * found.half_width:.1f}"
+    return f"{100 * found.mean:+.1f}{half}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def _value(point: Point) -> str:
+    return point.value if isinstance(point.value, str) else _number(point.value)
+
+
+def _scores(records: Records, axis: Axis) -> str:
+    rows = []
+    for point in axis.points:
+        entropy = records.about["data"].get(point.setting.data, {}).get("entropy")
+        for model in axis.models:
+            found = score(records, point, model)
+            missing = " (trainings missing)" if left_at(records, point, model) else ""
+            if found is None:
+                rows.append([_value(point), TITLES[model], MISSING, *[""] * 5])
+                continue
+            test = found.perplexity()
+            above = f" ({sum(found.test.values()) / len(found.test) - entropy:.3f})" if entropy and test else ""
+            edge = " (edge)" if found.at_edge else ""
+            rows.append(
+                [
+                    _value(point),
+                    TITLES[model],
+                    spread_words(test) + above + missing,
+                    spread_words(found.perplexity("heldout")),
+                    f"{100 * sum(found.accuracy.values()) / len(found.accuracy):.2f}",
+                    f"{found.rates[0]:g}, {found.rates[1]:g}{edge}",
+                    str(found.diverged),
+                    f"{window(point.rounds)} of {point.rounds}",
+                ]
+            )
+    head = [axis.title, "model", "test perplexity", "held-out", "accuracy, %", "rates", "diverged", "rounds averaged"]
+    note = ""
+    if any(records.about["data"].get(point.setting.data, {}).get("entropy") for point in axis.points):
+        note = "\n\nIn brackets: nats a word above the entropy of the made-up text."
+    return table(head, rows) + note
+
+
+def spread_words(found: Spread | None) -> str:
+    """Say mean and standard deviation over seeds, "diverged" where there is none."""
+    if found is None:
+        return "diverged"
+    return f"{found.mean:.1f} ± {found.deviation:.1f}" if len(found.values) > 1 else f"{found.mean:.1f}"
+
+
+def _gaps(records: Records, axis: Axis) -> str:
+    pairs = pairs_of(axis)
+    if not pairs:
+        return ""
+    rows = []
+    for model, twin in pairs:
+        found = [gap(records, point, model, twin) for point in axis.points]
+        cells = [MISSING if one is None else f"{_gap(one)} ({judged(one)})" for one in found]
+        rows.append([f"{TITLES[model]} against {TITLES[twin]}", *cells])
+    return table(["gap, %", *(_value(point) for point in axis.points)], rows)
+
+
+def _selection(axis: Axis) -> str:
+    costs = [selection_rounds(point) for point in axis.points]
+    halving, grid = (sum(column) for column in zip(*costs, strict=True))
+    return (
+        f"Selecting rates takes {halving / len(axis.points):.0f} rounds a model and point on average; a whole grid "
+        f"would take {grid / len(axis.points):.0f}. Rates that are marked are at the edge of those that there were, so "
+        "that a larger grid may move them, and early rounds may prefer rates that later ones would not."
+    )

@@ -1,0 +1,102 @@
+"""Which trainings come next: rates by successive halving, then the other seeds at the rates that were selected."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from benchmarks.architectures.axes.points import Axis, Point, Run
+from benchmarks.architectures.axes.records import Records
+
+Task = tuple[Run, int]
+"""A training, and how many rounds it is to have had."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How far a model's rates are selected at a point.
+
+    Attributes:
+      left: trainings that can be done now.
+      chosen: client and server rate; None where that is not known yet, or all trainings diverged.
+      decided: whether nothing is left to be selected.
+    """
+
+    left: tuple[Task, ...]
+    chosen: tuple[float, float] | None = None
+    decided: bool = False
+
+
+def select(records: Records, point: Point, model: str) -> Selection:
+    """Go through the rungs of successive halving as far as they are trained.
+
+    Pairs of rates go on from their checkpoints: those with the lowest held-out loss over the last rounds of a rung.
+    """
+    pairs = [(client, server) for client in point.client_rates for server in point.server_rates]
+
+    def run_of(pair: tuple[float, float]) -> Run:
+        return Run(point.setting, model, *pair, point.seeds[0])
+
+    for rounds, number in point.rungs():
+        pairs = pairs[:number]
+        left = tuple((run_of(pair), rounds) for pair in pairs if not records.has(run_of(pair), rounds))
+        if left:
+            return Selection(left)
+        losses = {pair: records.heldout_loss(run_of(pair), rounds) for pair in pairs}
+        pairs = sorted((pair for pair in pairs if losses[pair] < math.inf), key=lambda pair: losses[pair])
+    return Selection((), pairs[0] if pairs else None, True)
+
+
+def seeds_of(records: Records, point: Point, model: str) -> list[Run]:
+    """List a model's trainings at its selected rates, one a seed; none where they are not known."""
+    chosen = select(records, point, model).chosen
+    return [] if chosen is None else [Run(point.setting, model, *chosen, seed) for seed in point.seeds]
+
+
+def next_tasks(records: Records, axis: Axis) -> list[Task]:
+    """List what of an axis can be trained now, each training once and as far as it may go now, point by point."""
+    tasks: dict[Run, int] = {}
+    for point in axis.points:
+        for model in axis.models:
+            for run, rounds in _next_of(records, point, model):
+                tasks[run] = max(rounds, tasks.get(run, 0))
+    return list(tasks.items())
+
+
+def _next_of(records: Records, point: Point, model: str) -> Iterable[Task]:
+    selection = select(records, point, model)
+    if not selection.decided:
+        return selection.left
+    seeds = seeds_of(records, point, model)
+    return [(run, point.rounds) for run in seeds if not records.has(run, point.rounds)]
+
+
+def rounds_left(records: Records, point: Point, model: str) -> int:
+    """Count the rounds that a model's trainings at a point have left; no other point is taken to share any."""
+    selection = select(records, point, model)
+    chosen = selection.chosen
+    if selection.decided:
+        seeds = seeds_of(records, point, model) if chosen else []
+        return sum(point.rounds - _done(records, run, point.rounds) for run in seeds)
+    left = sum(rounds - _done(records, run, rounds) for run, rounds in selection.left)
+    last = max(rounds for _, rounds in selection.left)
+    later = [(rounds, number) for rounds, number in point.rungs() if rounds > last]
+    for rounds, number in later:
+        left += (rounds - last) * number
+        last = rounds
+    return left + point.rounds * (len(point.seeds) - 1)
+
+
+def _done(records: Records, run: Run, rounds: int) -> int:
+    found = records.runs.get(run)
+    if found is None:
+        return 0
+    return rounds if records.has(run, rounds) else found["rounds"]
+
+
+def selection_rounds(point: Point) -> tuple[int, int]:
+    """Give how many rounds it takes to select one model's rates at a point, and how many all pairs would take."""
+    cost, before = 0, 0
+    for rounds, number in point.rungs():
+        cost += (rounds - before) * number
+        before = rounds
+    return cost, point.rounds * len(point.client_rates) * len(point.server_rates)

@@ -1,0 +1,267 @@
+"""The axes: which trainings there are, how rates are selected, gaps and lines, and what the report says of parts."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.architectures.axes import __main__ as command
+from benchmarks.architectures.axes import costs, training
+from benchmarks.architectures.axes.gaps import (
+    AHEAD,
+    BEHIND,
+    MISSING,
+    UNDECIDED,
+    Spread,
+    gap,
+    judged,
+    line_through,
+    mean_curve,
+    score,
+)
+from benchmarks.architectures.axes.points import (
+    AXES,
+    DATA,
+    EVALUATE_EVERY,
+    PAIRS,
+    Axis,
+    Point,
+    Run,
+    Setting,
+    ends,
+    scored_rounds,
+    window,
+)
+from benchmarks.architectures.axes.records import Records
+from benchmarks.architectures.axes.selection import next_tasks, select, selection_rounds
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.models.registry import MODELS
+from fedlm.simulations.data.client_text import ClientText
+from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources.in_memory import InMemoryText
+
+ABOUT = {"machine": {}, "protocol": {"seeds": [0, 1, 2]}, "data": {"stackexchange": {"clients": 9, "entropy": None}}}
+RATES = {"client_rates": (0.5, 1.0, 2.0), "server_rates": (0.003, 0.01, 0.03)}
+COHORTS = Axis(
+    "clients a round",
+    tuple(Point(cohort, Setting(cohort=cohort), 30, **RATES) for cohort in (2, 4, 8)),
+    ("cifg", "si_cifg"),
+    500,
+)
+
+
+class InProcess:
+    """Runs cells here, one after another."""
+
+    def execute(self, cells, observe, total):
+        for cell in cells:
+            cell.run(lambda row, cell=cell: observe(cell, row))
+        return {}
+
+
+def loss_of(run, rounds):
+    """Client rate 1 and server rate 0.01 are best in the end, 0.03 at first; SI-CIFG gains with the cohort."""
+    distance = abs(math.log(run.client_rate)) + abs(math.log(run.server_rate / 0.01)) * rounds / 30
+    early = -0.5 * (run.server_rate == 0.03) * (rounds < 10)
+    gain = 0.01 * math.log2(run.setting.cohort / 4) if run.model == "si_cifg" else 0.0
+    return 5.0 - 0.02 * rounds + 0.1 * distance + early - gain + 0.001 * run.seed
+
+
+def made_up(run, rounds, change=lambda run, found: found):
+    done = range(EVALUATE_EVERY, rounds + 1, EVALUATE_EVERY)
+    rows = [[one, loss_of(run, one), 0.1 + 0.001 * one] for one in done]
+    found = {"status": "finished", "rounds": rounds, "heldout": rows, "test": rows, "steps": 10, "seconds": 1.0}
+    return change(run, found)
+
+
+def records_of(folder, axis=COHORTS, change=lambda run, found: found, waves=10):
+    records = Records(folder / "axes.json", ABOUT)
+    for _ in range(waves):
+        for run, rounds in next_tasks(records, axis):
+            records.runs[run] = run.as_json() | made_up(run, rounds, change)
+    return records
+
+
+def test_the_axes_are_of_models_and_texts_that_there_are():
+    for axis in AXES.values():
+        for point in axis.points:
+            assert point.setting.data in DATA
+            assert point.rounds % EVALUATE_EVERY == 0
+            assert [rounds for rounds, _ in point.rungs()] == sorted({rounds for rounds, _ in point.rungs()})
+            assert point.rungs()[-1][0] == point.rounds
+            assert all(f"{model}_{point.setting.size}" in MODELS for model in axis.models)
+    assert {model for pair in PAIRS for model in pair} <= {model for axis in AXES.values() for model in axis.models}
+    # One thing at a time: an axis' first point of numbers is the preset, or shares the name of another's.
+    names = {Run(point.setting, "cifg", 1.0, 0.01, 0).name for axis in AXES.values() for point in axis.points}
+    settings = {point.setting for axis in AXES.values() for point in axis.points}
+    assert len(names) == len(settings)
+
+
+def test_scores_are_averaged_over_the_last_hundred_rounds_where_there_are_six_times_as_many():
+    assert [window(rounds) for rounds in (20, 60, 180, 600, 3000)] == [5, 10, 30, 100, 100]
+    assert ends(AXES, Setting()) == [60, 180, 420, 1000]
+    tested = scored_rounds(AXES, Setting())
+    for end in ends(AXES, Setting()):
+        assert 2 <= sum(end - window(end) < one <= end for one in tested) <= 10
+        assert end in tested
+
+
+def test_rates_are_selected_by_halving_from_checkpoints(tmp_path):
+    records, point = Records(tmp_path / "axes.json", ABOUT), COHORTS.points[0]
+    seen = []
+    while tasks := [task for task in next_tasks(records, COHORTS) if task[0].setting == point.setting]:
+        seen.append(sorted((run.server_rate, rounds) for run, rounds in tasks if run.model == "cifg"))
+        for run, rounds in tasks:
+            before = records.runs.get(run, {"rounds": 0})["rounds"]
+            assert rounds > before
+            records.runs[run] = run.as_json() | made_up(run, rounds)
+    # All nine pairs, four of them, two of them, and then the other seeds.
+    assert [len(wave) for wave in seen] == [9, 4, 2, 2]
+    assert [wave[0][1] for wave in seen] == [5, 10, 30, 30]
+    assert select(records, point, "cifg").chosen == (1.0, 0.01)
+    assert selection_rounds(point) == (9 * 5 + 4 * 5 + 2 * 20, 9 * 30)
+
+
+def test_a_training_that_diverged_comes_no_further(tmp_path):
+    def lost(run, found):
+        diverges = run.client_rate == 1.0
+        return found | {"status": "diverged" if diverges else "finished", "rounds": min(found["rounds"], 5)}
+
+    records = Records(tmp_path / "axes.json", ABOUT)
+    run = Run(COHORTS.points[0].setting, "cifg", 1.0, 0.01, 0)
+    records.runs[run] = run.as_json() | made_up(run, 5, lost)
+    assert records.has(run, 30)
+    assert records.heldout_loss(run, 30) == math.inf
+    assert records.heldout_loss(run, 5) < math.inf
+
+
+def test_gaps_are_of_seeds_and_lines_go_through_their_logarithm(tmp_path):
+    records = records_of(tmp_path)
+    gaps = [gap(records, point, "si_cifg", "cifg") for point in COHORTS.points]
+    for cohort, found in zip((2, 4, 8), gaps, strict=True):
+        np.testing.assert_allclose(found.values, [math.expm1(-0.01 * math.log2(cohort / 4))] * 3)
+    line = line_through([(point.value, found) for point, found in zip(COHORTS.points, gaps, strict=True)], 512)
+    assert line.slope == pytest.approx(-0.01, rel=0.02)
+    assert line.value == pytest.approx(-0.07, rel=0.03)
+    assert line.verdict == AHEAD
+    assert line_through([(2, gaps[0]), (4, gaps[1])], 512) is None
+    found = score(records, COHORTS.points[0], "cifg")
+    assert (found.rates, found.at_edge, found.diverged) == ((1.0, 0.01), False, 0)
+    rounds, losses = mean_curve(records, COHORTS.points[0], "cifg")
+    assert rounds == [5, 10, 15, 20, 25, 30]
+    assert losses[-1] == pytest.approx(5.001 - 0.02 * (15 + 20 + 25 + 30) / 4)
+
+
+def test_the_line_is_that_of_least_squares_with_its_interval():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(400):
+        noise = rng.normal(scale=0.02, size=(4, 3))
+        gaps = [
+            (value, Spread(tuple(0.05 - 0.01 * math.log2(value) + noise[place])))
+            for place, value in enumerate((20, 50, 100, 200))
+        ]
+        line = line_through(gaps, 500)
+        inside += abs(line.value - (0.05 - 0.01 * math.log2(500))) < line.half_width
+    # 95 of 100; one in a hundred thousand is outside of this.
+    assert 360 < inside < 398
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ((-0.05, -0.06, -0.055), AHEAD),
+        ((0.05, 0.06, 0.055), BEHIND),
+        ((-0.05, 0.06, 0.0), UNDECIDED),
+        ((-0.05, -0.06), MISSING),
+    ],
+)
+def test_a_model_is_ahead_where_the_interval_is(values, verdict):
+    assert judged(Spread(values)) == verdict
+    assert judged(None) == MISSING
+
+
+def test_the_command_goes_on_and_reports_parts(tmp_path, monkeypatch, capsys):
+    trained = []
+
+    def train(settings, rounds, store, directory, tested):
+        rates = settings["client_learning_rate"], settings["server_learning_rate"]
+        model = settings["model"].removesuffix("_tiny")
+        run = Run(Setting(cohort=settings["cohort_size"]), model, *rates, settings["seed"])
+        trained.append((run, rounds))
+        (directory / "run").mkdir(exist_ok=True)
+        return made_up(run, rounds)
+
+    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(command, "prepare_data", lambda name, work, dumps: tmp_path / name)
+    monkeypatch.setattr(command, "describe_data", lambda store: ABOUT["data"]["stackexchange"])
+    monkeypatch.setattr(costs, "mean_steps", lambda store, setting: 12.0)
+    monkeypatch.setattr(costs, "_time_step", lambda name, store: 0.003)
+    study = command.STUDY._replace(axes={"cohort": COHORTS, "later": Axis("later", (Point("here"),), ("cifg",))})
+    words = ["--work", str(tmp_path / "work"), "--results", str(tmp_path / "results"), "--workers", "2"]
+    assert command.main(["estimate", *words], study, InProcess()) == 0
+    assert not trained
+    assert "cohort: at most" in capsys.readouterr().out
+    assert command.main(["--axis", "cohort", "--at-most", "30", *words], study, InProcess()) == 0
+    assert len(trained) == 30
+    assert len(list((tmp_path / "work").glob("cells/*/*/run"))) == 30
+    page = (tmp_path / "results" / "axes.md").read_text()
+    assert "Nothing is there yet of: cohort, later" in page
+    assert command.main(["--axis", "cohort", *words], study, InProcess()) == 0
+    assert len(set(trained)) == len(trained) == 3 * 2 * (9 + 4 + 2 + 2)
+    page = (tmp_path / "results" / "axes.md").read_text()
+    assert "Nothing is there yet of: later" in page
+    assert "ahead; extrapolated ahead" in page
+    assert "(edge)" not in page
+    assert (tmp_path / "results" / "axes_cohort.png").stat().st_size > 10_000
+    assert len(json.loads((tmp_path / "results" / "axes.json").read_text())["runs"]) == 3 * 2 * (9 + 2)
+    assert not list((tmp_path / "work").glob("cells/*/*/run"))
+    number = len(trained)
+    assert command.main(["report", "--results", str(tmp_path / "results")], study) == 0
+    assert (tmp_path / "results" / "axes.md").read_text() == page
+    assert len(trained) == number
+    monkeypatch.setattr(command, "protocol", lambda: {"seeds": [7]})
+    assert command.main(words, study, InProcess()) == 1
+    assert "another protocol" in capsys.readouterr().err
+
+
+def test_records_of_other_data_are_refused(tmp_path):
+    records = Records(tmp_path / "axes.json", ABOUT)
+    run = Run(Setting(), "cifg", 1.0, 0.01, 0)
+    records.add(run, made_up(run, 5))
+    more = ABOUT | {"data": {"stdlib": {"clients": 3}}}
+    assert set(Records(tmp_path / "axes.json", more).about["data"]) == {"stackexchange", "stdlib"}
+    with pytest.raises(CheckpointError, match="another data"):
+        Records(tmp_path / "axes.json", ABOUT | {"data": {"stackexchange": {"clients": 10}}})
+    with pytest.raises(CheckpointError, match="train first"):
+        Records(tmp_path / "nothing.json")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("axes") / "text"
+    words = "the cat sat on a mat and dogs ran to it".split()
+    rng = np.random.default_rng(0)
+    texts = [ClientText(f"user {n}", [" ".join(rng.choice(words, 6)) for _ in range(12)]) for n in range(30)]
+    import_text("made up", InMemoryText(texts), path, ImportSettings(vocabulary_size=40), workers=1)
+    return path
+
+
+def test_a_training_that_goes_on_is_the_one_that_was_not_interrupted(store, tmp_path, monkeypatch, quick_compilation):
+    monkeypatch.setattr(training, "HELDOUT_EXAMPLES", 20)
+    monkeypatch.setattr(training, "TEST_EXAMPLES", 20)
+    run, tested = Run(Setting(cohort=3), "cifg", 1.0, 0.01, 1), frozenset((5, 10))
+    settings = training.settings_of(run)
+    short = training.train(settings, 5, store, tmp_path / "parts", tested)
+    assert short["rounds"] == 5
+    in_parts = training.train(settings, 10, store, tmp_path / "parts", tested)
+    at_once = training.train(settings, 10, store, tmp_path / "whole", tested)
+    for found in (in_parts, at_once):
+        assert found["seconds"] > 0
+        assert [row[0] for row in found["test"]] == [row[0] for row in found["heldout"]] == [5, 10]
+    differ = {name for name in at_once if at_once[name] != in_parts[name]}
+    assert differ <= {"seconds"}
+    assert training.mean_steps(store, Setting()) == 2.0
+    assert training.mean_steps(store, Setting(epochs=4)) == 8.0
+    assert training.mean_steps(store, Setting(max_batches=1)) == 1.0
