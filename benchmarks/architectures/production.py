@@ -1,0 +1,226 @@
+"""The claims on production training of Ro et al. 2024: how often CIFG diverges, and SI-CIFG, and both with DP-FTRL.
+
+    python -m benchmarks.architectures.production --dumps ../shared/data/stackexchange
+    python -m benchmarks.architectures.production report
+
+Client rate 0.7, server rate 0.02, local gradients not clipped, uploads of 8 bits, 2,000 rounds (table 3), and what
+would show is said before anything is trained:
+
+- a training diverges where its held-out loss is no finite number, or it ends above a uniform guess, or its mean over
+  the last 100 rounds is above twice the lowest perplexity that 100 rounds in a row had;
+- it spikes where after the first 100 rounds a held-out perplexity is more than one and a half times the lowest before.
+
+With DP-FTRL all models have the same epsilon: the same cohorts, clip norm and noise. Its rates are selected in a grid,
+which no epsilon here has paid for. The command goes on where it was stopped, as that of the axes
+(`python -m benchmarks.architectures.axes`) does, and writes results/production.json, production.md and a picture.
+"""
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import binomtest
+
+from benchmarks.architectures.axes.__main__ import Study, main
+from benchmarks.architectures.axes.gaps import Spread, left_at, score
+from benchmarks.architectures.axes.plots import TITLES
+from benchmarks.architectures.axes.points import EVALUATE_EVERY, Axis, Point, Setting
+from benchmarks.architectures.axes.records import DIVERGED, Records
+from benchmarks.architectures.axes.report import spread_words, table
+from benchmarks.architectures.axes.selection import seeds_of
+from fedlm.fl_core.atomic_files import write_atomically
+
+ROUNDS = 2000
+SEEDS = (0, 1, 2, 3, 4)
+WINDOW = 100
+"""Rounds over which scores and curves are averaged."""
+LOST = 2.0
+SPIKE = 1.5
+MODELS = ("cifg", "si_cifg_published", "si_cifg", "si_cifg_rms_norm")
+EPSILONS = (10.0, 30.0, 100.0)
+
+
+def _stability(data: str) -> Axis:
+    rates: dict[str, Any] = {"client_rates": (0.7,), "server_rates": (0.02,), "seeds": SEEDS}
+    return Axis(f"stability on {data}", (Point(data, Setting(data, clip=None), ROUNDS, **rates),), MODELS)
+
+
+AXES = {
+    "stackexchange": _stability("stackexchange"),
+    "stdlib": _stability("stdlib"),
+    "dp_ftrl": Axis(
+        "epsilon of DP-FTRL",
+        tuple(
+            Point(
+                epsilon,
+                Setting(cohort=100, max_batches=8, privacy=epsilon),
+                client_rates=(0.5, 2.0),
+                server_rates=(0.25, 0.5, 1.0),
+            )
+            for epsilon in EPSILONS
+        ),
+        MODELS,
+    ),
+}
+PRIVATE = ("dp_ftrl",)
+
+
+def smoothed(rows: list[list[float | None]]) -> tuple[np.ndarray, np.ndarray]:
+    """Average held-out losses [rounds, loss, ...] over the last `WINDOW` rounds: rounds from there on, perplexities."""
+    rounds = np.array([row[0] for row in rows], float)
+    losses = np.array([math.nan if row[1] is None else row[1] for row in rows])
+    ends = rounds[rounds >= WINDOW]
+    means = [float(np.mean(losses[(rounds > end - WINDOW) & (rounds <= end)])) for end in ends]
+    return ends, np.exp(np.array(means))
+
+
+def diverged(found: dict[str, Any]) -> bool:
+    """Say whether a training diverged, as the head of this module has it."""
+    if found["status"] == DIVERGED or any(row[1] is None for row in found["heldout"]):
+        return True
+    _, perplexities = smoothed(found["heldout"])
+    return len(perplexities) > 0 and bool(perplexities[-1] > LOST * perplexities.min())
+
+
+def spikes(found: dict[str, Any]) -> int:
+    """Count the spikes of a training; those in a row are one."""
+    lowest, number, within = math.inf, 0, False
+    for rounds, loss, *_ in found["heldout"]:
+        high = rounds > WINDOW and (loss is None or loss > lowest + math.log(SPIKE))
+        number += high and not within
+        within = high
+        lowest = min(lowest, math.inf if loss is None else loss)
+    return number
+
+
+def write_report(records: Records, axes: dict[str, Axis], folder: Path) -> Path:
+    """Write the page and its picture of what has been trained."""
+    folder.mkdir(parents=True, exist_ok=True)
+    open_ends = [
+        name
+        for name, axis in axes.items()
+        if any(left_at(records, point, model) for point in axis.points for model in axis.models)
+    ]
+    missing = (
+        f"**Trainings are missing of: {', '.join(open_ends)}** "
+        f"(`python -m benchmarks.architectures.production --axis {' '.join(open_ends)}`)."
+    )
+    sections = [
+        "# Production training",
+        f"Models of 0.4 M parameters; 20 clients a round, {ROUNDS:,} rounds at client rate 0.7 and server rate 0.02, "
+        "local gradients not clipped, uploads of 8 bits. A training diverges where its held-out loss is no finite "
+        f"number, or ends above a uniform guess, or where its mean over the last {WINDOW} rounds is above {LOST:g} "
+        f"times the lowest perplexity that {WINDOW} rounds in a row had. It spikes where after {WINDOW} rounds a "
+        f"held-out perplexity, taken every {EVALUATE_EVERY} rounds, is above {SPIKE:g} times the lowest before. "
+        f"Perplexities are means over the last {WINDOW} rounds, of seeds that did not diverge.",
+        missing if open_ends else "All trainings have ended.",
+    ]
+    stable = {name: axis for name, axis in axes.items() if name not in PRIVATE}
+    if any(_ended(records, axis, model) for axis in stable.values() for model in axis.models):
+        beside = folder / "production.partial.png"
+        draw(records, stable).savefig(beside, dpi=100)
+        beside.replace(folder / "production.png")
+        picture = "![Held-out perplexity of every seed over rounds](production.png)"
+        sections += [_stability_table(records, stable), picture]
+    for name in PRIVATE:
+        if name in axes:
+            sections += ["## DP-FTRL", _private_table(records, axes[name])]
+    path = folder / "production.md"
+    write_atomically(path, "\n\n".join(sections) + "\n")
+    return path
+
+
+def _ended(records: Records, axis: Axis, model: str) -> dict[int, dict[str, Any]]:
+    """Give what was found of a model's seeds that have ended."""
+    (point,) = axis.points
+    runs = [run for run in seeds_of(records, point, model) if records.has(run, point.rounds)]
+    return {run.seed: records.runs[run] for run in runs}
+
+
+def _stability_table(records: Records, axes: dict[str, Axis]) -> str:
+    rows = []
+    for axis in axes.values():
+        (point,) = axis.points
+        for model in axis.models:
+            found = _ended(records, axis, model)
+            lost = [seed for seed, one in found.items() if diverged(one)]
+            scores = score(records, point, model)
+            kept = [] if scores is None else [loss for seed, loss in scores.test.items() if seed not in lost]
+            perplexity = Spread(tuple(math.exp(loss) for loss in kept)) if kept else None
+            rows.append(
+                [
+                    str(point.value),
+                    TITLES[model],
+                    f"{len(lost)} of {len(found)}" + _share(len(lost), len(found)),
+                    str(sum(spikes(one) for one in found.values())),
+                    spread_words(perplexity) if found else "",
+                ]
+            )
+    return table(["text", "model", "diverged (share, 95 % interval)", "spikes, all seeds", "test perplexity"], rows)
+
+
+def _share(number: int, of: int) -> str:
+    if not of:
+        return ""
+    interval = binomtest(number, of).proportion_ci(0.95, method="exact")
+    return f" ({100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
+
+
+def _private_table(records: Records, axis: Axis) -> str:
+    rows = []
+    for point in axis.points:
+        for model in axis.models:
+            found = score(records, point, model)
+            if found is None:
+                continue
+            (run, *_) = seeds_of(records, point, model)
+            rows.append(
+                [
+                    f"{point.value:g}",
+                    TITLES[model],
+                    spread_words(found.perplexity()),
+                    f"{found.rates[0]:g}, {found.rates[1]:g}" + (" (edge)" if found.at_edge else ""),
+                    str(len(found.test)),
+                    records.runs[run]["privacy"],
+                ]
+            )
+    if not rows:
+        return "Nothing has been trained yet."
+    note = "Rates were selected with the first seed on held-out loss, which no epsilon here has paid for."
+    head = ["target epsilon", "model", "test perplexity at the end", "rates", "seeds", "statement of the first seed"]
+    return f"{table(head, rows)}\n\n{note}"
+
+
+def draw(records: Records, axes: dict[str, Axis]) -> Figure:
+    """Draw each seed's held-out perplexity over rounds, a panel a text and model; above each the mean of the last
+    `WINDOW` rounds, as published, behind it single scores."""
+    models = next(iter(axes.values())).models
+    figure = Figure(figsize=(4.4 * len(models), 3.6 * len(axes)), layout="constrained")
+    panels = figure.subplots(len(axes), len(models), sharex=True, sharey="row", squeeze=False)
+    for row, (name, axis) in zip(panels, axes.items(), strict=True):
+        for panel, model in zip(row, models, strict=True):
+            for seed, found in _ended(records, axis, model).items():
+                colour = f"C{seed}"
+                single = [(rounds, math.exp(loss)) for rounds, loss, *_ in found["heldout"] if loss is not None]
+                panel.plot(*np.array(single).T, color=colour, linewidth=0.5, alpha=0.4)
+                panel.plot(*smoothed(found["heldout"]), color=colour, label=f"seed {seed}")
+            panel.set_yscale("log")
+            panel.yaxis.set_major_formatter("{x:g}")
+            panel.yaxis.set_minor_formatter("")
+            panel.set_title(f"{TITLES[model]}, {name}", loc="left", fontsize=10)
+            panel.set_xlabel("rounds done")
+            panel.grid(alpha=0.3)
+            panel.spines[["top", "right"]].set_visible(False)
+        row[0].set_ylabel(f"held-out perplexity\n(thick: mean of {WINDOW} rounds)")
+    panels[0, 0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+STUDY = Study(__doc__ or "", AXES, "production", write_report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(study=STUDY))

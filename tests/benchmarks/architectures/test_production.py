@@ -1,0 +1,100 @@
+"""What counts as divergence and as a spike, and the report of production trainings."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.architectures import production
+from benchmarks.architectures.axes import training
+from benchmarks.architectures.axes.points import Point, Run, Setting
+from benchmarks.architectures.axes.records import Records
+from benchmarks.architectures.axes.selection import next_tasks
+from fedlm.fl_core.composed_settings import compose
+from fedlm.simulations.experiments.configuration import Experiment
+
+ABOUT = {"machine": {}, "protocol": {}, "data": {}}
+
+
+def curve(*changes, rounds=600):
+    """From a perplexity of 1,000 down to 100, but for (from, until, perplexity)."""
+    rows = [[done, math.log(100 + 900 * math.exp(-done / 50)), 0.1] for done in range(5, rounds + 1, 5)]
+    for begin, end, perplexity in changes:
+        for row in rows:
+            if begin <= row[0] < end:
+                row[1] = None if perplexity is None else math.log(perplexity)
+    return {"status": "finished", "heldout": rows, "test": rows, "rounds": rounds, "steps": 9, "seconds": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "diverges", "spikes"),
+    [
+        ([], False, 0),
+        ([(300, 320, 400)], False, 1),
+        # Those in a row are one, and what comes before round 100 is none.
+        ([(50, 60, 5000), (300, 320, 400), (400, 405, 160)], False, 2),
+        ([(300, 320, 140)], False, 0),
+        ([(500, 601, 350)], True, 1),
+        ([(300, 305, None)], True, 1),
+    ],
+)
+def test_divergence_and_spikes(changes, diverges, spikes):
+    found = curve(*changes)
+    assert (production.diverged(found), production.spikes(found)) == (diverges, spikes)
+
+
+def test_a_run_that_diverged_by_itself_did():
+    assert production.diverged(curve() | {"status": "diverged"})
+
+
+def test_curves_are_means_of_a_hundred_rounds():
+    rows = [[5 * number, math.log(50) + (number == 60), 0.0] for number in range(1, 121)]
+    rounds, perplexities = production.smoothed(rows)
+    assert (rounds[0], rounds[-1], len(rounds)) == (100, 600, 101)
+    assert perplexities[0] == pytest.approx(50)
+    # A twentieth of the rounds was a nat higher.
+    assert perplexities[rounds == 300] == pytest.approx(50 * math.exp(1 / 20))
+    assert perplexities[rounds == 400] == pytest.approx(50)
+
+
+def test_the_report_counts_seeds_and_says_what_is_missing(tmp_path):
+    records = Records(tmp_path / "production.json", ABOUT)
+    axes = {name: production.AXES[name] for name in ("stackexchange", "dp_ftrl")}
+    while tasks := next_tasks(records, axes["stackexchange"]):
+        for run, rounds in tasks:
+            lost = run.model == "cifg" and run.seed in (1, 3)
+            found = curve(*[(1500, 2001, 900)] * lost, rounds=rounds)
+            records.runs[run] = run.as_json() | found | {"privacy": "NOT PRIVATE"}
+    assert {run.seed for run in records.runs} == {0, 1, 2, 3, 4}
+    page = production.write_report(records, axes, tmp_path).read_text()
+    assert "| stackexchange | CIFG | 2 of 5 (5 to 85 %) | 2 | 100.0 ± 0.0 |" in page
+    assert "| stackexchange | SI-CIFG (output normalised) | 0 of 5 (0 to 52 %) | 0 | 100.0 ± 0.0 |" in page
+    assert "Trainings are missing of: dp_ftrl" in page
+    assert "Nothing has been trained yet." in page
+    assert (tmp_path / "production.png").exists()
+    point = axes["dp_ftrl"].points[0]
+    while tasks := [task for task in next_tasks(records, axes["dp_ftrl"]) if task[0].setting == point.setting]:
+        # Private trainings cannot go on: all pairs have all rounds at once.
+        assert {rounds for _, rounds in tasks} == {point.rounds}
+        for run, rounds in tasks:
+            records.runs[run] = run.as_json() | curve(rounds=rounds) | {"privacy": "(10, 1e-5)-DP"}
+    page = production.write_report(records, axes, tmp_path).read_text()
+    assert "| 10 | CIFG |" in page
+    assert "(10, 1e-5)-DP" in page
+
+
+def test_models_share_all_that_epsilon_depends_on():
+    (first, *_), settings = production.AXES["dp_ftrl"].points, []
+    for model in production.MODELS:
+        run = Run(first.setting, model, 0.5, 0.25, 0)
+        found = training.settings_of(run)
+        experiment = compose(Experiment, data=Path("."), rounds=first.rounds, **found)
+        assert experiment.privacy.is_private
+        assert experiment.privacy.target_epsilon == first.value
+        settings.append({name: value for name, value in found.items() if name != "model"})
+    assert all(one == settings[0] for one in settings)
+    plain = training.settings_of(Run(Setting(clip=None), "cifg", 0.7, 0.02, 0))
+    experiment = compose(Experiment, data=Path("."), rounds=production.ROUNDS, **plain)
+    assert experiment.training.upload_bits == 8
+    assert experiment.training.client_gradient_clip is None
+    assert Point("", Setting(clip=None), 2000, (0.7,), (0.02,)).rungs() == [(2000, 1)]
