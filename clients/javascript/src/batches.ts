@@ -2,7 +2,11 @@
 
 import { crc32 } from "./crc32.js";
 
-export interface Batches {
+export interface Batches extends Selection {
+  length: number; pad: number; bos: number; eos: number; oov: number;
+}
+/** Which examples make up the batches. */
+export interface Selection {
   batch_size: number; epochs: number; max_batches: number; max_examples: number | null;
   cap_order: "shuffle_then_cap" | "cap_then_shuffle"; batches_across_epochs: boolean;
 }
@@ -37,7 +41,7 @@ export function shuffled(count: number, key: Pair): number[] {
 }
 
 /** Which examples make up each local step, -1 where a batch is not filled; at most `most` steps. */
-export function batchRows(count: number, batches: Batches, most: number, seed: number, round: number, client: number): number[][] {
+export function batchRows(count: number, batches: Selection, most: number, seed: number, round: number, client: number): number[][] {
   const size = batches.batch_size, kept = batches.max_examples === null ? count : Math.min(count, batches.max_examples);
   const perEpoch = batches.batches_across_epochs ? kept : Math.ceil(kept / size) * size;
   const steps = Math.min(Math.ceil((perEpoch * batches.epochs) / size), batches.max_batches, most);
@@ -53,4 +57,20 @@ export function batchRows(count: number, batches: Batches, most: number, seed: n
 export function randomWords(size: number, seed: number, round: number, client: number, step: number): Pair[] {
   const key = stream(seed, "dropout", round, client, step);
   return Array.from({ length: size }, (_, row) => threefry(key, row));
+}
+
+/** Make `[BOS] w1 .. wk [EOS]` of token ids, cut or padded: a row of `length + 1` for each. */
+export function sequencesOf(encoded: number[][], batches: Batches): Int32Array[] {
+  return encoded.map((ids) => {
+    const row = new Int32Array(batches.length + 1).fill(batches.pad);
+    row.set([batches.bos, ...ids.slice(0, batches.length), batches.eos].slice(0, batches.length + 1));
+    return row;
+  });
+}
+
+/** A step's tokens, `[batch_size, length + 1]`, and weights, `[batch_size]`. */
+export function batchOf(sequences: Int32Array[], rows: number[], batches: Batches): { tokens: Int32Array; weight: Float32Array } {
+  const width = batches.length + 1, tokens = new Int32Array(rows.length * width).fill(batches.pad);
+  rows.forEach((row, place) => row >= 0 && tokens.set(sequences[row]!, place * width));
+  return { tokens, weight: Float32Array.from(rows, (row) => Number(row >= 0)) };
 }

@@ -22,8 +22,8 @@ const ARRAYS = {
 };
 const PLAIN = `add_v1 and_v1 or_v1 xor_v1 subtract_v1 multiply_v1 divide_v1 maximum_v1 minimum_v1 abs_v1 negate_v1 floor_v1 is_finite_v1 select_v1 convert_v1
   reshape_v1 shift_left_v1 shift_right_logical_v1 sign_v1 optimization_barrier_v1 while_v1 case_v1 return_v1 dynamic_update_slice_v1 power_v1 not_v1
-  remainder_v1`;
-const ACCURATE = "exponential_v2 log_v2 sqrt_v2 rsqrt_v2 tanh_v2 sine_v2 cosine_v2 logistic_v2 exponential_minus_one_v2 log_plus_one_v2";
+  remainder_v1 ceil_v1 clamp_v1 popcnt_v1 count_leading_zeros_v1 round_nearest_even_v1 round_nearest_afz_v1 shift_right_arithmetic_v1 atan2_v1`;
+const ACCURATE = "exponential_v2 log_v2 sqrt_v2 rsqrt_v2 tanh_v2 sine_v2 cosine_v2 logistic_v2 exponential_minus_one_v2 log_plus_one_v2 cbrt_v2 tan_v2";
 /** The operations that this client runs, with the names of their attributes in the order in which they travel. */
 const ATTRIBUTES = new Map<string, string[]>([
   ...PLAIN.split(/\s+/).map((name): [string, string[]] => [name, []]),
@@ -39,7 +39,9 @@ const ATTRIBUTES = new Map<string, string[]>([
   ["func_v1", ["arg_attrs", "function_type", "res_attrs", "sym_name", "sym_visibility"]],
   ["gather_v2", ["collapsed", "index_vector_dim", "sorted", "offset_dims", "operand_batching", "slice_sizes", "start_index_map", "indices_batching"]],
   ["iota_v1", ["iota_dimension"]],
+  ["pad_v1", ["high", "low", "interior"]],
   ["reduce_v1", ["dimensions"]],
+  ["reverse_v1", ["dimensions"]],
   ["scatter_v2", ["index_vector_dim", "sorted", "operand_batching", "inserted", "start_index_map", "indices_batching", "unique", "update_window_dims"]],
   ["slice_v1", ["limit", "start", "strides"]],
   ["transpose_v1", ["permutation"]],
@@ -76,6 +78,11 @@ export function readProgram(content: Uint8Array): Map<string, Body> {
   return functions;
 }
 
+/** Lists of dimensions and sizes travel as tensors of 64 bits. */
+function plain(name: string, value: Value): Value {
+  return typeof value === "object" && "dtype" in value && name !== "value" ? Array.from(value.data, Number) : value;
+}
+
 class Reading {
   constructor(private readonly module: Module) {}
 
@@ -86,7 +93,7 @@ class Reading {
     if (names.length !== one.attributes.length) throw new PlanError(`the plan's program has ${one.attributes.length} attributes of ${short}, and not ${names.length}`);
     const given: Record<string, Value> = {};
     names.forEach((name, index) => {
-      if (!UNREAD.has(name)) given[name] = this.attribute(one.attributes[index]!);
+      if (!UNREAD.has(name)) given[name] = plain(name, this.attribute(one.attributes[index]!));
     });
     const types = one.types.map((type) => this.type(type));
     return { name: short.replace(/_v\d+$/, ""), given, operands: one.operands, results: one.results, types, regions: one.regions.map((region) => this.body(region)) };

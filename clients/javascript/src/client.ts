@@ -1,0 +1,287 @@
+/**
+ * A device's part in a run by plans: checks in, trains when it is selected and allowed to, and answers with an update.
+ *
+ * What leaves the device is the messages of docs/protocol.md and nothing else.
+ */
+
+import { create } from "@bufbuild/protobuf";
+
+import { Assembly, equal, hex, sha256 } from "./artifacts.js";
+import { batchOf, batchRows, randomWords, sequencesOf } from "./batches.js";
+import { crc32 } from "./crc32.js";
+import { ClientError, GoneError, PlanError, TransportError } from "./errors.js";
+import type { Limits } from "./limits.js";
+import { checkLimits, checkProgram, downloadValues, type Manifest, readManifest } from "./manifest.js";
+import {
+  type Artifact, type CheckInReply, type CheckInRequest, CheckInRequestSchema, type Plan, type RoundConfiguration, RuntimeSchema, type UploadHeader,
+  UploadHeader_Outcome as Outcome, UploadHeaderSchema, type UploadReply, UploadReply_Status as Status,
+} from "./messages_pb.js";
+import type { OwnParticipation } from "./own_participation.js";
+import { checkSignature } from "./signature.js";
+import { WordPiece } from "./tokenizer.js";
+import { type StartThread, Trainer } from "./trainer.js";
+
+export const VERSION = "0.1.0";
+const PROTOCOL = 2, SOONEST = 0.02, LATEST = 24 * 3600, NEWEST_STABLEHLO = "1.15.0", MOST_FAILURES = 30;
+
+/** Calls a server; each call may raise TransportError, and ClientError where the server refuses for good. */
+export interface Channel {
+  readonly name: string;
+  checkIn(request: CheckInRequest): Promise<CheckInReply>;
+  /** Fetch what is missing of an artifact; raises GoneError where it is not offered any more. */
+  download(assembly: Assembly): Promise<void>;
+  /** Send a report; `beforeBytes` ends before the first of its bytes leaves. */
+  upload(header: UploadHeader, body: Uint8Array, beforeBytes: () => Promise<void>): Promise<UploadReply>;
+  close(): void;
+}
+
+/** The device's text. */
+export interface TextStore {
+  version(): Promise<string>; // another one where the text is another one
+  texts(): Promise<string[]>;
+}
+
+export interface Settings {
+  text: TextStore;
+  keys: CryptoKey[]; // whose plans it runs
+  startThread: StartThread;
+  limits: Limits;
+  notice: (words: string) => void;
+  allowed?: () => boolean; // whether the device may train now
+}
+
+interface Ready { offered: Uint8Array; manifest: Manifest; trainer: Trainer }
+
+class Ended extends Error {
+  constructor(readonly outcome: Outcome) {
+    super();
+  }
+}
+
+export class Client {
+  private ready: Ready | null = null;
+  private tokenizer: { digest: Uint8Array; pieces: WordPiece } | null = null;
+  private sequences: { key: string; rows: Int32Array[] } | null = null;
+  private model: Assembly | null = null;
+  private failures = 0;
+  private stopped = false;
+  private wake: () => void = () => {};
+
+  /** Prepare; nothing is sent before `run`. */
+  constructor(private readonly channel: Channel, private readonly settings: Settings, private readonly participation: OwnParticipation) {}
+
+  /** Check in no more; a round under way goes on to its end. */
+  stop(): void {
+    this.stopped = true;
+    this.wake();
+  }
+
+  /**
+   * Take part until the run is over, this client's part in it, or `stop`; whether it is over for all.
+   *
+   * Raises ClientError where the server turns this client away, or asks for what it does not allow.
+   */
+  async run(): Promise<boolean> {
+    try {
+      while (!this.stopped) {
+        const wait = await this.once();
+        if (typeof wait === "boolean") return wait;
+        await this.sleep(wait);
+      }
+      return false;
+    } finally {
+      this.channel.close();
+      this.closePlan();
+    }
+  }
+
+  private async sleep(seconds: number): Promise<void> {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    await new Promise<void>((resolve) => {
+      this.wake = resolve;
+      timer = setTimeout(resolve, 1000 * seconds);
+      if (this.stopped) resolve();
+    });
+    clearTimeout(timer);
+  }
+
+  /** Check in once, and take part if selected; how long to wait or, at the end, whether for everybody. */
+  private async once(): Promise<number | boolean> {
+    try {
+      const runtime = create(RuntimeSchema, { name: "fedlm-js", version: VERSION, stablehlo: NEWEST_STABLEHLO });
+      const reply = await this.channel.checkIn(create(CheckInRequestSchema, { protocol: PROTOCOL, clientVersion: `fedlm-js-client ${VERSION}`, runtimes: [runtime] }));
+      const spoken = reply.protocols.length ? reply.protocols : [1];
+      if (!spoken.includes(PROTOCOL)) throw new ClientError(`the server speaks version ${spoken.join(", ")} of the protocol, and not ${PROTOCOL}; update one of the two`);
+      this.failures = 0;
+      if (reply.answer.case === "selected") return await this.takePart(reply.answer.value);
+      const told = reply.answer.case === "comeBack" ? reply.answer.value : undefined;
+      if (told?.done && !told.finished) this.settings.notice(printable(told.reason));
+      return told && (told.finished || told.done) ? told.finished : bounded(told?.seconds ?? 0);
+    } catch (error) {
+      if (error instanceof GoneError) return this.backoff();
+      if (!(error instanceof TransportError)) throw error;
+      const wait = this.backoff();
+      this.settings.notice(`the server cannot be reached: ${error.message}; trying again in ${wait.toFixed(1)} seconds`);
+      return wait;
+    }
+  }
+
+  private backoff(): number {
+    const { firstBackoff, longestBackoff } = this.settings.limits, longest = Math.min(firstBackoff * 2 ** this.failures, longestBackoff);
+    this.failures = Math.min(this.failures + 1, MOST_FAILURES);
+    return longest * (0.5 + Math.random());
+  }
+
+  private async takePart(asked: RoundConfiguration): Promise<number> {
+    const deadline = performance.now() + 1000 * bounded(asked.seconds);
+    if (!asked.plan) throw new ClientError("the server makes no plans, which this client needs; its operator gives it a key for them");
+    const header = create(UploadHeaderSchema, { attempt: asked.attempt, uploadId: crypto.getRandomValues(new Uint8Array(16)) });
+    const examples = await this.settings.text.version();
+    let upload = new Uint8Array();
+    try {
+      const reason = await this.participation.may(asked, examples);
+      if (reason) {
+        this.settings.notice(`round ${asked.roundNumber}: it does not take part, since ${reason}`);
+        throw new Ended(Outcome.NOT_ALLOWED);
+      }
+      const { manifest, trainer } = await this.plan(asked.plan), sequences = await this.examples(asked.vocabulary, manifest, examples);
+      const values = await this.downloadModel(asked.parameters, manifest);
+      upload = await this.train(asked, manifest, trainer, values, sequences, deadline, header);
+      await this.participation.tell(asked, examples);
+    } catch (error) {
+      if (!(error instanceof Ended)) throw error;
+      header.outcome = error.outcome;
+    }
+    header.size = BigInt(upload.length);
+    const reply = await this.send(header, upload, () => this.participation.take(asked, examples), deadline);
+    this.settings.notice(`round ${asked.roundNumber}: ${Status[reply.status] ?? reply.status} ${printable(reply.reason)}`.trimEnd());
+    return bounded(reply.comeBackSeconds);
+  }
+
+  /** Fetch, check and load a plan; the one that is loaded where it is the same. */
+  private async plan(offered: Plan): Promise<Ready> {
+    const digest = offered.manifest?.digest ?? new Uint8Array();
+    if (this.ready && equal(this.ready.offered, digest)) return this.ready;
+    const { limits, keys, notice, startThread } = this.settings;
+    const described = await this.fetch(offered.manifest, limits.programBytes);
+    await checkSignature(described, offered.signature, keys);
+    const manifest = await readManifest(described);
+    checkLimits(manifest, limits);
+    const step = await this.fetch(offered.step, limits.programBytes), finish = await this.fetch(offered.finish, limits.programBytes);
+    await checkProgram(manifest.step, step, "step");
+    await checkProgram(manifest.finish, finish, "finish");
+    this.closePlan();
+    notice(`plan ${manifest.digest.slice(0, 12)}: ${printable(manifest.about)}`);
+    this.ready = { offered: digest, manifest, trainer: await Trainer.load(startThread, manifest, described, step, finish) };
+    return this.ready;
+  }
+
+  private closePlan(): void {
+    this.ready?.trainer.close();
+    this.ready = null;
+  }
+
+  private async fetch(described: Artifact | undefined, largest: number): Promise<Uint8Array> {
+    const assembly = await Assembly.of(described, largest);
+    await this.channel.download(assembly);
+    return assembly.content;
+  }
+
+  /** Fetch the server's tensors, going on where the last try broke off. */
+  private async downloadModel(described: Artifact | undefined, manifest: Manifest): Promise<Float32Array> {
+    if (!this.model || !described || !equal(this.model.digest, described.digest)) this.model = await Assembly.of(described, this.settings.limits.largestDownload);
+    if (!this.model.complete) await this.channel.download(this.model);
+    return valuesOf(this.model.content, described!.encoding, downloadValues(manifest));
+  }
+
+  private async examples(described: Artifact | undefined, manifest: Manifest, version: string): Promise<Int32Array[]> {
+    const digest = described?.digest ?? new Uint8Array();
+    if (!this.tokenizer || !equal(this.tokenizer.digest, digest)) {
+      const content = await this.fetch(described, this.settings.limits.largestDownload);
+      if (hex(await sha256(content)) !== manifest.tokenizer) throw new PlanError("the server's tokenizer is not the one that the plan names");
+      this.tokenizer = { digest, pieces: WordPiece.read(content) };
+    }
+    const { pieces } = this.tokenizer, key = JSON.stringify([hex(digest), manifest.batches, version]);
+    if (this.sequences?.key !== key) {
+      const texts = await this.settings.text.texts();
+      this.sequences = { key, rows: sequencesOf(texts.map((text) => pieces.encode(text)), manifest.batches) };
+    }
+    return this.sequences.rows;
+  }
+
+  private async train(
+    asked: RoundConfiguration, manifest: Manifest, trainer: Trainer, values: Float32Array, sequences: Int32Array[], deadline: number, header: UploadHeader,
+  ): Promise<Uint8Array<ArrayBuffer>> {
+    if (!sequences.length) throw new Ended(Outcome.NO_EXAMPLES);
+    const { learningRate, seed, roundNumber, clientIndex } = asked, { limits, allowed } = this.settings, { batches } = manifest;
+    if (!(learningRate > 0 && Number.isFinite(learningRate))) throw new ClientError(`the server asks for the learning rate ${learningRate}`);
+    const latest = Math.min(deadline, performance.now() + 1000 * limits.maxTrainingSeconds);
+    try {
+      await trainer.begin(values);
+      for (const [number, rows] of batchRows(sequences.length, batches, limits.maxBatches, seed, roundNumber, clientIndex).entries()) {
+        if (performance.now() > latest) throw new Ended(Outcome.TOO_SLOW);
+        if (allowed && !allowed()) throw new Ended(Outcome.NOT_ALLOWED);
+        const random = Uint32Array.from(randomWords(batches.batch_size, seed, roundNumber, clientIndex, number).flat());
+        await trainer.step({ ...batchOf(sequences, rows, batches), random, learningRate });
+      }
+      const { sums, finite, body } = await trainer.finish(seed, roundNumber, clientIndex);
+      if (!finite) throw new Ended(Outcome.NOT_FINITE);
+      header.outcome = Outcome.TRAINED;
+      header.numExamples = BigInt(Math.min(sequences.length, batches.max_examples ?? Infinity));
+      [header.loss, header.tokens, header.gradientNorm] = sums as [number, number, number];
+      return uploadOf(manifest, body);
+    } catch (error) {
+      if (error instanceof PlanError) this.closePlan();
+      throw error;
+    }
+  }
+
+  /** Upload, again where the connection broke, under the same id so that it counts once. */
+  private async send(header: UploadHeader, upload: Uint8Array, before: () => Promise<void>, deadline: number): Promise<UploadReply> {
+    for (;;) {
+      try {
+        const reply = await this.channel.upload(header, upload, before);
+        if (reply.status !== Status.DAMAGED) {
+          this.failures = 0;
+          return reply;
+        }
+      } catch (error) {
+        if (!(error instanceof TransportError)) throw error;
+        this.settings.notice(`the upload broke off: ${error.message}`);
+      }
+      const wait = this.backoff();
+      if (performance.now() + 1000 * wait > deadline) throw new TransportError("the upload did not get through while the round was open");
+      await new Promise((resolve) => setTimeout(resolve, 1000 * wait));
+    }
+  }
+}
+
+/** Make an upload of what the program finish gave: header, body and checksum. */
+export function uploadOf(manifest: Manifest, body: Uint8Array): Uint8Array<ArrayBuffer> {
+  const start = manifest.header.length, end = start + body.length, whole = new Uint8Array(end + 4);
+  if (whole.length !== manifest.uploadBytes) throw new PlanError(`the plan's program made ${whole.length} bytes of an upload, but its manifest says ${manifest.uploadBytes}`);
+  whole.set(manifest.header);
+  whole.set(body, start);
+  new DataView(whole.buffer).setUint32(end, crc32(whole.subarray(0, end)), true);
+  return whole;
+}
+
+/** Read the tensors of a download, end to end; raises PlanError where it is another model's. */
+export function valuesOf(content: Uint8Array, encoding: string, count: number): Float32Array {
+  const size = encoding === "float32" ? 4 : 2;
+  if ((encoding !== "float32" && encoding !== "bfloat16") || content.length !== count * size)
+    throw new PlanError(`the download has ${content.length} bytes of '${encoding.slice(0, 16)}', but the plan has ${count} values`);
+  const view = new DataView(content.buffer, content.byteOffset, content.byteLength), made = new Float32Array(count), bits = new Uint32Array(made.buffer);
+  if (size === 4) for (let place = 0; place < count; place++) bits[place] = view.getUint32(4 * place, true);
+  else for (let place = 0; place < count; place++) bits[place] = view.getUint16(2 * place, true) << 16;
+  return made;
+}
+
+/** Take seconds from a server, which may say anything. */
+function bounded(seconds: number): number {
+  return Number.isFinite(seconds) ? Math.min(Math.max(seconds, SOONEST), LATEST) : LATEST;
+}
+
+export function printable(text: string): string {
+  return [...text.slice(0, 500)].filter((one) => one === " " || !/^[\p{C}\p{Z}]$/u.test(one)).join("");
+}

@@ -1,0 +1,31 @@
+/** What the owner of a device lets a server have it do. */
+
+import { ClientError } from "./errors.js";
+
+export interface Limits {
+  memoryBytes: number; // of a program's tensors
+  compileSeconds: number; // to read and check both programs of a plan
+  callSeconds: number; // of one call of a program, as a local step is
+  programBytes: number; // of one program, and of a manifest
+  largestDownload: number; // bytes of a model or a tokenizer
+  maxBatches: number; // local steps in a round, whatever the plan says
+  maxTrainingSeconds: number; // of a round's training
+  firstBackoff: number; // seconds, about the first wait after a failure; each further one doubles it
+  longestBackoff: number; // seconds, about the longest
+}
+
+export const LIMITS: Limits = {
+  memoryBytes: 2 ** 32, compileSeconds: 600, callSeconds: 60, programBytes: 8 << 20, largestDownload: 2 ** 30, maxBatches: 10_000, maxTrainingSeconds: 3600,
+  firstBackoff: 0.5, longestBackoff: 60,
+};
+
+/** The name of a limit as an option, such as memory-bytes. */
+export function optionOf(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+}
+
+export function checkLimits(limits: Limits): Limits {
+  for (const [name, value] of Object.entries(limits))
+    if (!(value > 0)) throw new ClientError(`--${optionOf(name)} is ${value}, but must be a positive number`);
+  return limits;
+}

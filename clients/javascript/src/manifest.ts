@@ -1,0 +1,196 @@
+/** The manifest of a plan, of which nothing is believed before it was checked; docs/protocol.md describes it. */
+
+import { hex, sha256 } from "./artifacts.js";
+import type { Batches } from "./batches.js";
+import { PlanError } from "./errors.js";
+import { type Limits, optionOf } from "./limits.js";
+import { bytesOf, count, type Dtype, type Type } from "./program.js";
+
+export interface Argument extends Type { role: string; index: number }
+export interface Program { sha256: string; bytes: number; inputs: Argument[]; outputs: Argument[] }
+export interface Place extends Type { name: string; begins: number | null } // the tensor of the download that one of the state begins as
+export interface Manifest {
+  digest: string; // SHA-256 in hex
+  about: string; // what the server says of it, for people
+  step: Program;
+  finish: Program;
+  download: Place[];
+  state: Place[];
+  header: Uint8Array; // of an upload
+  uploadBytes: number;
+  batches: Batches;
+  tokenizer: string; // SHA-256 in hex
+  memoryBytes: number;
+  compileSeconds: number;
+  callSeconds: number;
+}
+
+export const SUMS = 3;
+const FORMAT = "fedlm-plan", VERSION = 1, SHUFFLE = "threefry-sort", SHUFFLE_VERSION = 1, MOST_ARGUMENTS = 100_000, CHECKSUM_BYTES = 4, HEADER_BYTES = 8;
+const DTYPES = ["float32", "int32", "uint32", "uint8", "uint16"];
+type Found = Record<string, unknown>;
+
+/** Read a manifest, and check that its parts fit each other; raises PlanError. */
+export async function readManifest(content: Uint8Array): Promise<Manifest> {
+  let found: Found;
+  try {
+    found = record(JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(content)));
+  } catch (error) {
+    throw new PlanError(`the plan's manifest cannot be read (${(error as Error).message.slice(0, 200)})`);
+  }
+  if (found["format"] !== FORMAT || found["version"] !== VERSION)
+    throw new PlanError(`the plan is a ${shown(found["format"])} of version ${shown(found["version"])}, but this client reads ${FORMAT} ${VERSION}; bring the older of the two up to date`);
+  const shuffle = record(found["shuffle"]);
+  if (shuffle["name"] !== SHUFFLE || shuffle["version"] !== SHUFFLE_VERSION || Object.keys(shuffle).length !== 2)
+    throw new PlanError(`the plan shuffles by ${shown(shuffle)}, but this client knows ${SHUFFLE} ${SHUFFLE_VERSION} alone`);
+  const programs = record(found["programs"]), upload = record(found["upload"]), limits = record(found["limits"]);
+  const manifest: Manifest = {
+    digest: hex(await sha256(content)),
+    about: shown(found["about"]),
+    step: program(programs["step"]),
+    finish: program(programs["finish"]),
+    download: list(record(found["download"])["tensors"]).map((one) => place(one, false)),
+    state: list(found["state"]).map((one) => place(one, true)),
+    header: unhex(text(upload["header"])),
+    uploadBytes: whole(upload["bytes"]),
+    batches: batches(record(found["batches"])),
+    tokenizer: text(record(found["tokenizer"])["sha256"]),
+    memoryBytes: whole(limits["memory_bytes"]),
+    compileSeconds: number(limits["compile_seconds"]),
+    callSeconds: number(limits["call_seconds"]),
+  };
+  check(manifest);
+  return manifest;
+}
+
+/** Refuse, with PlanError, a plan that says that it needs more than the owner allows. */
+export function checkLimits(manifest: Manifest, limits: Limits): void {
+  const { memoryBytes, compileSeconds, callSeconds } = manifest, programBytes = Math.max(manifest.step.bytes, manifest.finish.bytes);
+  for (const [name, value] of Object.entries({ memoryBytes, compileSeconds, callSeconds, programBytes })) {
+    const most = limits[name as keyof Limits];
+    if (!(value > 0 && value <= most))
+      throw new PlanError(`the plan's ${optionOf(name)} is ${value}, but this client allows ${most}; its owner may allow more with --${optionOf(name)}`);
+  }
+}
+
+/** Refuse, with PlanError, another program than the one that the manifest names. */
+export async function checkProgram(described: Program, content: Uint8Array, name: string): Promise<void> {
+  if (content.length !== described.bytes || hex(await sha256(content)) !== described.sha256)
+    throw new PlanError(`the plan's program ${name} is not the one that its manifest names`);
+}
+
+/** Values of all tensors of the download together. */
+export function downloadValues(manifest: Manifest): number {
+  return manifest.download.reduce((sum, one) => sum + count(one.shape), 0);
+}
+
+function wrong(found: unknown, wanted: string): never {
+  throw new PlanError(`the plan's manifest cannot be read: it has ${shown(found)} where ${wanted} belongs`);
+}
+
+function shown(found: unknown): string {
+  return (JSON.stringify(found) ?? "nothing").slice(0, 200);
+}
+
+function record(found: unknown): Found {
+  return typeof found === "object" && found !== null && !Array.isArray(found) ? (found as Found) : wrong(found, "an object");
+}
+
+function list(found: unknown): unknown[] {
+  return Array.isArray(found) ? found : wrong(found, "a list");
+}
+
+function text(found: unknown): string {
+  return typeof found === "string" ? found : wrong(found, "a text");
+}
+
+function number(found: unknown): number {
+  return typeof found === "number" && Number.isFinite(found) ? found : wrong(found, "a number");
+}
+
+function whole(found: unknown, least = 0): number {
+  return Number.isSafeInteger(found) && (found as number) >= least ? (found as number) : wrong(found, `a count of at least ${least}`);
+}
+
+function unhex(found: string): Uint8Array {
+  if (found.length % 2 || !/^[0-9a-fA-F]*$/.test(found)) wrong(found, "bytes in hex");
+  return Uint8Array.from(found.match(/../g) ?? [], (one) => parseInt(one, 16));
+}
+
+function typeOf(found: Found): Type {
+  const dtype = text(found["dtype"]);
+  if (!DTYPES.includes(dtype)) throw new PlanError(`the plan has a tensor of ${shown(dtype)}, but only ${DTYPES.join(", ")} are known`);
+  return { shape: list(found["shape"]).map((one) => whole(one, 1)), dtype: dtype as Dtype };
+}
+
+function place(found: unknown, ofState: boolean): Place {
+  const one = record(found);
+  const begins = ofState && one["begins"] !== null ? whole(one["begins"]) : null;
+  return { ...typeOf(one), name: text(one["name"]), begins };
+}
+
+function program(found: unknown): Program {
+  const one = record(found);
+  const [inputs, outputs] = ["inputs", "outputs"].map((side) => {
+    const given = list(one[side]);
+    if (!given.length || given.length > MOST_ARGUMENTS) throw new PlanError("a program of the plan has no argument, no result, or too many");
+    return given.map(record).map((each) => ({ ...typeOf(each), role: text(each["role"]), index: whole(each["index"]) }));
+  });
+  return { sha256: text(one["sha256"]), bytes: whole(one["bytes"], 1), inputs: inputs!, outputs: outputs! };
+}
+
+function batches(found: Found): Batches {
+  const order = found["cap_order"], across = found["batches_across_epochs"], most = found["max_examples"];
+  if ((order !== "shuffle_then_cap" && order !== "cap_then_shuffle") || typeof across !== "boolean")
+    throw new PlanError(`the plan's batches have the cap_order ${shown(order)}, which this client does not know`);
+  return {
+    length: whole(found["length"], 1), batch_size: whole(found["batch_size"], 1), epochs: whole(found["epochs"], 1), max_batches: whole(found["max_batches"], 1),
+    pad: whole(found["pad"]), bos: whole(found["bos"]), eos: whole(found["eos"]), oov: whole(found["oov"]),
+    max_examples: most === null ? null : whole(most, 1), cap_order: order, batches_across_epochs: across,
+  };
+}
+
+const key = (role: string, index: number): string => `${role} ${index}`;
+const scalar = (dtype: Dtype): Type => ({ shape: [], dtype });
+
+export function sameType(a: Type | undefined, b: Type | undefined): boolean {
+  return !!a && !!b && a.dtype === b.dtype && a.shape.length === b.shape.length && a.shape.every((one, axis) => one === b.shape[axis]);
+}
+
+/** Refuse programs whose arguments are not those that a client of this version has to give them. */
+function check(manifest: Manifest): void {
+  const { batch_size, length } = manifest.batches;
+  const state = manifest.state.map((one, index): [string, Type] => [key("state", index), one]);
+  const download = manifest.download.map((one, index): [string, Type] => [key("download", index), one]);
+  const sums = Array.from({ length: SUMS }, (_, index): [string, Type] => [key("sums", index), scalar("float32")]);
+  const rows: [string, Type][] = [
+    [key("tokens", 0), { shape: [batch_size, length + 1], dtype: "int32" }],
+    [key("weight", 0), { shape: [batch_size], dtype: "float32" }],
+    [key("random", 0), { shape: [batch_size, 2], dtype: "uint32" }],
+    [key("learning_rate", 0), scalar("float32")],
+  ];
+  const names = ["seed", "round_number", "client_index"].map((name): [string, Type] => [key(name, 0), scalar("uint32")]);
+  checkSide("step takes", manifest.step.inputs, [...state, ...download, ...sums, ...rows]);
+  checkSide("step gives", manifest.step.outputs, [...state, ...sums], true);
+  checkSide("finish takes", manifest.finish.inputs, [...state, ...download, ...names]);
+  const pieces = manifest.finish.outputs.filter((one) => one.role === "upload").sort((a, b) => a.index - b.index);
+  const sent = pieces.map((one, index): [string, Type] => [key("upload", index), one]);
+  checkSide("finish gives", manifest.finish.outputs, [...sent, [key("finite", 0), scalar("int32")]], true);
+  if (manifest.header.length !== HEADER_BYTES || new TextDecoder().decode(manifest.header.subarray(0, 4)) !== "FLU2")
+    throw new PlanError("the plan's header of an upload is none");
+  if (pieces.reduce((sum, one) => sum + bytesOf(one), 0) + HEADER_BYTES + CHECKSUM_BYTES !== manifest.uploadBytes)
+    throw new PlanError("the plan's upload is not as long as what its program finish gives");
+  for (const one of manifest.state)
+    if (one.begins !== null && !sameType(manifest.download[one.begins], one))
+      throw new PlanError(`the plan's state ${shown(one.name)} begins as a tensor that the download has not got`);
+  if (manifest.download.some((one) => one.dtype !== "float32")) throw new PlanError("the plan's download has a tensor that is not float32");
+}
+
+function checkSide(what: string, side: Argument[], expected: [string, Type][], every = false): void {
+  const known = new Map(expected), found = new Set(side.map((one) => key(one.role, one.index)));
+  if (found.size !== side.length || (every && (found.size !== known.size || [...known.keys()].some((one) => !found.has(one)))))
+    throw new PlanError(`the plan's ${what} other tensors than it must`);
+  for (const one of side)
+    if (!sameType(known.get(key(one.role, one.index)), one))
+      throw new PlanError(`the plan's ${what} ${one.role.slice(0, 40)} ${one.index} as ${one.dtype}[${one.shape}], which is none of what this client has`);
+}

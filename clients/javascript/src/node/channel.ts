@@ -1,0 +1,164 @@
+/** A client's connection to a server, on Node: HTTP/1.1 with TLS and certificates on both sides, one call at a time. */
+
+import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import type { GenMessage } from "@bufbuild/protobuf/codegenv2";
+import type { Message } from "@bufbuild/protobuf";
+import { X509Certificate } from "node:crypto";
+import { readFileSync, statSync } from "node:fs";
+import http from "node:http";
+import https from "node:https";
+import { isIP } from "node:net";
+import { join } from "node:path";
+
+import { type Assembly, hex } from "../artifacts.js";
+import type { Channel } from "../client.js";
+import { ClientError, GoneError, TransportError } from "../errors.js";
+import { ANSWER_SECONDS, checkAnswer, isLoopback, LONGEST_MESSAGE } from "../http_answers.js";
+import {
+  type CheckInReply, CheckInReplySchema, type CheckInRequest, CheckInRequestSchema, type UploadHeader, UploadHeaderSchema, type UploadReply, UploadReplySchema,
+} from "../messages_pb.js";
+
+const OTHERS_MAY_READ = 0o077, CLAIMED = /^[!-~][ -~]{0,127}$/;
+
+interface Credentials { ca: Buffer; cert: Buffer; key: Buffer }
+interface Request { method: string; path: string; fields?: Record<string, string | number>; body?: Uint8Array; beforeBytes?: () => Promise<void> }
+
+export class NodeChannel implements Channel {
+  readonly name: string;
+  private readonly host: string;
+  private readonly port: number;
+  private readonly agent: http.Agent;
+  private readonly encrypted: boolean;
+  private readonly claimed: Record<string, string>;
+
+  /**
+   * Prepare to dial; raises ClientError where the address or a credential is none, or others would hear plain text.
+   *
+   * @param address host and port
+   * @param folder of `ca.pem`, `client.pem` and `client.key`; undefined for plain text, on loopback alone
+   * @param name what the client calls itself where it has no certificate
+   */
+  constructor(address: string, folder?: string, name?: string) {
+    const found = /^(.+):(\d{1,5})$/.exec(address);
+    if (!found || !(Number(found[2]) > 0 && Number(found[2]) < 1 << 16)) throw new ClientError(`--server ${address} is no host and port, such as fl.example.org:8470`);
+    this.host = found[1]!.replace(/^\[(.*)\]$/, "$1");
+    this.port = Number(found[2]);
+    this.encrypted = folder !== undefined;
+    if (folder === undefined && !(name && isLoopback(this.host)))
+      throw new ClientError("without --credentials a client needs a --name, and speaks to a server on loopback alone (127.0.0.1)");
+    const credentials = folder === undefined ? undefined : readCredentials(folder);
+    if (!credentials && !CLAIMED.test(name!)) throw new ClientError(`--name ${name} is no name of 1 to 128 printable characters of ASCII`);
+    this.claimed = credentials ? {} : { "fedlm-client": name! };
+    this.name = credentials ? nameIn(credentials.cert, folder!) : name!;
+    const kept = { keepAlive: true, maxSockets: 1 };
+    this.agent = credentials ? new https.Agent({ ...kept, ...credentials, minVersion: "TLSv1.2", ...(isIP(this.host) ? {} : { servername: this.host }) }) : new http.Agent(kept);
+  }
+
+  async checkIn(request: CheckInRequest): Promise<CheckInReply> {
+    const body = toBinary(CheckInRequestSchema, request);
+    return this.message(CheckInReplySchema, { method: "POST", path: "/check-in", body, fields: { "Content-Type": "application/x-protobuf", "Content-Length": body.length } });
+  }
+
+  async download(assembly: Assembly): Promise<void> {
+    assembly.begin();
+    await this.exchange({ method: "GET", path: `/artifacts/${hex(assembly.digest)}?first_chunk=${assembly.nextChunk}` }, async (answer) => {
+      for await (const piece of answer) await assembly.add(piece as Uint8Array);
+    });
+    if (!assembly.complete) throw new TransportError("a download ended before its last chunk");
+  }
+
+  async upload(header: UploadHeader, body: Uint8Array, beforeBytes: () => Promise<void>): Promise<UploadReply> {
+    const encoded = Buffer.from(toBinary(UploadHeaderSchema, header)).toString("base64");
+    const fields = { "fedlm-upload": encoded, "Content-Length": body.length };
+    if (!body.length) return this.message(UploadReplySchema, { method: "PUT", path: "/upload", fields });
+    return this.message(UploadReplySchema, { method: "PUT", path: "/upload", fields: { ...fields, Expect: "100-continue" }, body, beforeBytes });
+  }
+
+  close(): void {
+    this.agent.destroy();
+  }
+
+  private message<T extends Message>(schema: GenMessage<T>, request: Request): Promise<T> {
+    return this.exchange(request, async (answer) => fromBinary(schema, await whole(answer)) as T);
+  }
+
+  /** Send a request, and read its answer while the connection lasts. */
+  private async exchange<T>(request: Request, read: (answer: http.IncomingMessage) => Promise<T>): Promise<T> {
+    try {
+      const answer = await this.send(request);
+      try {
+        const status = answer.statusCode ?? 0;
+        if (status !== 200) checkAnswer(status, (await whole(answer)).toString());
+        return await read(answer);
+      } finally {
+        // A connection on which something is left to be sent or read is not used again.
+        if (!answer.complete) answer.destroy();
+      }
+    } catch (error) {
+      if (isOurs(error)) throw error;
+      throw new TransportError(said(error as NodeJS.ErrnoException));
+    }
+  }
+
+  private send({ method, path, fields, body, beforeBytes }: Request): Promise<http.IncomingMessage> {
+    return new Promise((resolve, reject) => {
+      const options = { host: this.host, port: this.port, method, path, agent: this.agent, timeout: 1000 * ANSWER_SECONDS, headers: { ...this.claimed, ...fields } };
+      const sent = (this.encrypted ? https : http).request(options);
+      sent.on("timeout", () => sent.destroy(new TransportError(`nothing came for ${ANSWER_SECONDS} seconds`)));
+      sent.on("error", reject);
+      sent.on("response", (answer) => {
+        // An answer before the body was wanted: the body is never sent.
+        if (!sent.writableEnded) answer.on("end", () => sent.destroy());
+        resolve(answer);
+      });
+      if (!beforeBytes) return void sent.end(body);
+      sent.on("continue", () => {
+        beforeBytes().then(() => sent.end(body), (error: Error) => {
+          reject(error);
+          sent.destroy();
+        });
+      });
+      sent.flushHeaders();
+    });
+  }
+}
+
+function isOurs(error: unknown): boolean {
+  return error instanceof TransportError || error instanceof ClientError || error instanceof GoneError;
+}
+
+function said(error: NodeJS.ErrnoException): string {
+  return `${error.code ?? error.name}: ${error.message.slice(0, 300)}`;
+}
+
+async function whole(answer: http.IncomingMessage): Promise<Buffer> {
+  const pieces: Buffer[] = [];
+  let length = 0;
+  for await (const piece of answer) {
+    pieces.push(piece as Buffer);
+    length += (piece as Buffer).length;
+    if (length > LONGEST_MESSAGE) throw new TransportError(`the server sends more than ${LONGEST_MESSAGE} bytes where a message belongs`);
+  }
+  return Buffer.concat(pieces);
+}
+
+function readCredentials(folder: string): Credentials {
+  try {
+    const key = join(folder, "client.key");
+    if (statSync(key).mode & OTHERS_MAY_READ) throw new ClientError(`${key}: others than its owner can read this private key; chmod 600 it`);
+    return { ca: readFileSync(join(folder, "ca.pem")), cert: readFileSync(join(folder, "client.pem")), key: readFileSync(key) };
+  } catch (error) {
+    if (error instanceof ClientError) throw error;
+    throw new ClientError(`${folder}: has no credentials that can be read (${(error as Error).message}); enrol this device again`);
+  }
+}
+
+function nameIn(certificate: Buffer, folder: string): string {
+  try {
+    const found = new X509Certificate(certificate).subject.split("\n").filter((line) => line.startsWith("CN="));
+    if (found.length === 1) return found[0]!.slice(3);
+  } catch {
+    // Said below.
+  }
+  throw new ClientError(`${join(folder, "client.pem")}: no certificate with a name can be read; enrol this device again`);
+}

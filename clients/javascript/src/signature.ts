@@ -1,0 +1,30 @@
+/** Whose plans a device runs: those that are signed with a key that its owner was given. */
+
+import { ClientError, PlanError } from "./errors.js";
+
+const PURPOSE = new TextEncoder().encode("fedlm plan 1\n");
+const PEM = /-----BEGIN ([A-Z ]+)-----([A-Za-z0-9+/=\s]*)-----END \1-----/g;
+
+/** Read the public keys in a text in PEM, one at least: several while one key follows another. */
+export async function readPublicKeys(text: string, name: string): Promise<CryptoKey[]> {
+  const found = [...text.matchAll(PEM)];
+  try {
+    if (!found.length || found.some((one) => one[1] !== "PUBLIC KEY")) throw new TypeError("another kind of key, or none");
+    const bytes = found.map((one) => Uint8Array.from(atob(one[2]!.replace(/\s/g, "")), (letter) => letter.charCodeAt(0)));
+    return await Promise.all(bytes.map((one) => crypto.subtle.importKey("spki", one, "Ed25519", false, ["verify"])));
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "NotSupportedError")
+      throw new ClientError("this browser knows no signatures by Ed25519, so that it cannot tell whose plans it is offered; bring it up to date");
+    throw new ClientError(`${name}: holds no Ed25519 public key in PEM, or others too; ask the server's operator for plan.pub`);
+  }
+}
+
+/** Refuse, with PlanError, a manifest that none of the keys has signed. */
+export async function checkSignature(manifest: Uint8Array, signature: Uint8Array, keys: CryptoKey[]): Promise<void> {
+  if (!signature.length) throw new PlanError("the plan is not signed; this client runs none of that kind");
+  const signed = new Uint8Array(PURPOSE.length + manifest.length);
+  signed.set(PURPOSE);
+  signed.set(manifest, PURPOSE.length);
+  for (const key of keys) if (await crypto.subtle.verify("Ed25519", key, signature as Uint8Array<ArrayBuffer>, signed)) return;
+  throw new PlanError("the plan's signature is not of a key that this client believes; its owner may have been given another");
+}

@@ -1,0 +1,112 @@
+/** What runs the programs of a plan: it has the plan, a model and batches of tokens, and no text, key or connection. */
+
+import { PlanError } from "./errors.js";
+import { Interpreter } from "./interpreter.js";
+import { type Argument, type Manifest, type Program, readManifest, sameType, SUMS } from "./manifest.js";
+import { type Body, bytesOf, count, readProgram, type Tensor, type Type, zeros } from "./program.js";
+
+export interface Step { tokens: Int32Array; weight: Float32Array; random: Uint32Array; learningRate: number }
+export interface Finished { sums: number[]; finite: boolean; body: Uint8Array }
+export type Question =
+  | { ask: "load"; manifest: Uint8Array; step: Uint8Array; finish: Uint8Array }
+  | { ask: "begin"; values: Float32Array }
+  | ({ ask: "step" } & Step)
+  | { ask: "finish"; seed: number; round: number; client: number };
+export type Answer = { error: string } | { finished?: Finished };
+type Given = Record<string, Tensor[]>;
+
+/** A loaded plan, and where one round of it stands. */
+export class Training {
+  private have: Given = {};
+
+  private constructor(private readonly manifest: Manifest, private readonly programs: { step: Interpreter; finish: Interpreter }) {}
+
+  /** Read a plan whose signature was checked; raises PlanError where a program does more than compute, or is of another type than the manifest says. */
+  static async load(described: Uint8Array, step: Uint8Array, finish: Uint8Array): Promise<Training> {
+    const manifest = await readManifest(described), bounds = { memoryBytes: manifest.memoryBytes, callSeconds: manifest.callSeconds };
+    const made = (content: Uint8Array, program: Program) => new Interpreter(checkedMain(readProgram(content), program), bounds);
+    return new Training(manifest, { step: made(step, manifest.step), finish: made(finish, manifest.finish) });
+  }
+
+  /** Take the server's tensors, end to end. */
+  begin(values: Float32Array): void {
+    let start = 0;
+    const download = this.manifest.download.map(({ shape }): Tensor => ({ shape, dtype: "float32", data: values.slice(start, (start += count(shape))) }));
+    const state = this.manifest.state.map(({ shape, dtype, begins }) => (begins === null ? zeros({ shape, dtype }) : download[begins]!));
+    this.have = { download, state, sums: Array.from({ length: SUMS }, () => zeros({ shape: [], dtype: "float32" })) };
+  }
+
+  /** Take a local step. */
+  step({ tokens, weight, random, learningRate }: Step): void {
+    const { batch_size, length } = this.manifest.batches;
+    Object.assign(this.have, this.call("step", {
+      tokens: [{ shape: [batch_size, length + 1], dtype: "int32", data: tokens }],
+      weight: [{ shape: [batch_size], dtype: "float32", data: weight }],
+      random: [{ shape: [batch_size, 2], dtype: "uint32", data: random }],
+      learning_rate: [{ shape: [], dtype: "float32", data: Float32Array.of(learningRate) }],
+    }));
+  }
+
+  /** Make sums, whether all is finite, and what of an upload lies between its header and its checksum. */
+  finish(seed: number, round: number, client: number): Finished {
+    const word = (value: number): Tensor[] => [{ shape: [], dtype: "uint32", data: Uint32Array.of(value) }];
+    const { upload, finite } = this.call("finish", { seed: word(seed), round_number: word(round), client_index: word(client) }) as { upload: Tensor[]; finite: Tensor[] };
+    const sums = this.have["sums"]!.map((one) => Number(one.data[0])), body = new Uint8Array(upload.reduce((sum, one) => sum + bytesOf(one), 0));
+    let start = 0;
+    for (const { data } of upload) {
+      body.set(littleEndian(data as Float32Array), start);
+      start += data.byteLength;
+    }
+    const whole = finite[0]!.data[0] !== 0 && sums.every(Number.isFinite);
+    if (whole && Math.min(...sums) < 0) throw new PlanError("the plan's program made sums below 0 of losses, tokens or norms");
+    return { sums, finite: whole, body };
+  }
+
+  private call(name: "step" | "finish", given: Given): Given {
+    const have = { ...this.have, ...given }, described = this.manifest[name], made: Given = {};
+    const results = this.programs[name].run(described.inputs.map((one) => have[one.role]![one.index]!));
+    described.outputs.forEach((one, place) => ((made[one.role] ??= [])[one.index] = results[place]!));
+    return made;
+  }
+}
+
+/** Refuse programs whose `main` has other types than the manifest says. */
+export function checkedMain(functions: Map<string, Body>, program: Pick<Program, "inputs" | "outputs">): Map<string, Body> {
+  const main = functions.get("main");
+  if (!main) throw new PlanError("the plan's program has no function main");
+  const types = new Map<number, Type>(main.arguments.map((place, index) => [place, main.types[index]!]));
+  for (const step of main.steps) step.results.forEach((place, index) => types.set(place, step.types[index]!));
+  const last = main.steps.at(-1), given = last?.name === "return" ? last.operands.map((place) => types.get(place)) : [];
+  const same = (found: (Type | undefined)[], wanted: Argument[]) => found.length === wanted.length && wanted.every((one, index) => sameType(found[index], one));
+  if (!same(main.types, program.inputs)) throw new PlanError("the plan's program takes other tensors than its manifest says");
+  if (!same(given, program.outputs)) throw new PlanError("the plan's program gives other tensors than its manifest says");
+  return functions;
+}
+
+/** Answers questions one after another, in a thread of its own. */
+export class Answering {
+  private training: Training | null = null;
+
+  async answer(question: Question): Promise<Answer> {
+    try {
+      if (question.ask === "load") this.training = await Training.load(question.manifest, question.step, question.finish);
+      else if (!this.training) throw new PlanError("no plan is loaded");
+      else if (question.ask === "begin") this.training.begin(question.values);
+      else if (question.ask === "step") this.training.step(question);
+      else return { finished: this.training.finish(question.seed, question.round, question.client) };
+      return {};
+    } catch (error) {
+      if (error instanceof PlanError) return { error: error.message };
+      const { name, message } = error as Error;
+      return { error: name === "RangeError" ? "the plan's program needs more memory than it may have" : `the plan's program does not run (${name}: ${message.slice(0, 300)})` };
+    }
+  }
+}
+
+const LITTLE = new Uint8Array(Uint16Array.of(1).buffer)[0] === 1;
+
+function littleEndian(data: Float32Array): Uint8Array {
+  const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice(), size = data.BYTES_PER_ELEMENT;
+  if (!LITTLE) for (let place = 0; place < bytes.length; place += size) bytes.subarray(place, place + size).reverse();
+  return bytes;
+}
