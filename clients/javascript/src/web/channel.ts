@@ -1,0 +1,101 @@
+/** A client's connection to the server that its page came from: TLS, and the certificate that the browser's user chose, are the browser's. */
+
+import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import type { Message } from "@bufbuild/protobuf";
+import type { GenMessage } from "@bufbuild/protobuf/codegenv2";
+
+import { type Assembly, hex } from "../artifacts.js";
+import type { Channel } from "../client.js";
+import { ClientError, GoneError, TransportError } from "../errors.js";
+import { ANSWER_SECONDS, checkAnswer, isLoopback, LONGEST_MESSAGE } from "../http_answers.js";
+import {
+  type CheckInReply, CheckInReplySchema, type CheckInRequest, CheckInRequestSchema, type UploadHeader, UploadHeaderSchema, type UploadReply, UploadReplySchema,
+} from "../messages_pb.js";
+
+const CLAIMED = /^[!-~][ -~]{0,127}$/;
+
+export class PageChannel implements Channel {
+  readonly name: string;
+  private readonly claimed: Record<string, string>;
+
+  /**
+   * Prepare to call; raises ClientError where others would hear plain text.
+   *
+   * @param page where the page came from
+   * @param insecure its user's word that plain text may be spoken, which it is on loopback alone
+   * @param name what the client calls itself in plain text; with TLS the name in its certificate counts
+   */
+  constructor(page: Location, insecure: boolean, name: string) {
+    const encrypted = page.protocol === "https:";
+    if (!encrypted && !(page.protocol === "http:" && isLoopback(page.hostname)))
+      throw new ClientError("this page did not come over https, so that others could hear and change what it says; open it over https");
+    if (!encrypted && !(insecure && CLAIMED.test(name)))
+      throw new ClientError("this page came in plain text: allow that for this machine, and give a name of 1 to 128 printable characters of ASCII, or open it over https");
+    this.name = encrypted ? page.host : name;
+    this.claimed = encrypted ? {} : { "fedlm-client": name };
+  }
+
+  async checkIn(request: CheckInRequest): Promise<CheckInReply> {
+    const body = toBinary(CheckInRequestSchema, request) as Uint8Array<ArrayBuffer>;
+    return this.message(CheckInReplySchema, "/check-in", { method: "POST", body, headers: { "Content-Type": "application/x-protobuf" } });
+  }
+
+  async download(assembly: Assembly): Promise<void> {
+    assembly.begin();
+    await this.exchange(`/artifacts/${hex(assembly.digest)}?first_chunk=${assembly.nextChunk}`, {}, (piece) => assembly.add(piece));
+    if (!assembly.complete) throw new TransportError("a download ended before its last chunk");
+  }
+
+  async upload(header: UploadHeader, body: Uint8Array, beforeBytes: () => Promise<void>): Promise<UploadReply> {
+    // A browser does not ask whether the bytes are wanted, so that they count from here on.
+    if (body.length) await beforeBytes();
+    const encoded = btoa(String.fromCharCode(...toBinary(UploadHeaderSchema, header)));
+    return this.message(UploadReplySchema, "/upload", { method: "PUT", body: body as Uint8Array<ArrayBuffer>, headers: { "fedlm-upload": encoded } });
+  }
+
+  close(): void {
+    // Connections are the browser's.
+  }
+
+  private async message<T extends Message>(schema: GenMessage<T>, path: string, request: RequestInit): Promise<T> {
+    const pieces: Uint8Array<ArrayBuffer>[] = [];
+    let length = 0;
+    await this.exchange(path, request, async (piece) => {
+      pieces.push(piece);
+      length += piece.length;
+      if (length > LONGEST_MESSAGE) throw new TransportError(`the server sends more than ${LONGEST_MESSAGE} bytes where a message belongs`);
+    });
+    try {
+      return fromBinary(schema, new Uint8Array(await new Blob(pieces).arrayBuffer())) as T;
+    } catch (error) {
+      throw new TransportError(`the server sends no message (${(error as Error).message.slice(0, 200)})`);
+    }
+  }
+
+  /** Send a request, and take its answer piece by piece; gives up where nothing came for a while. */
+  private async exchange(path: string, request: RequestInit, take: (piece: Uint8Array<ArrayBuffer>) => Promise<void>): Promise<void> {
+    const silence = new AbortController();
+    let timer = 0;
+    const wait = (): void => {
+      clearTimeout(timer);
+      timer = Number(setTimeout(() => silence.abort(), 1000 * ANSWER_SECONDS));
+    };
+    try {
+      // A large upload takes its time; the browser ends it where the connection is lost.
+      if (!request.body || request.method === "POST") wait();
+      const headers = { ...this.claimed, ...(request.headers as Record<string, string>) };
+      const answer = await fetch(path, { ...request, headers, signal: silence.signal, cache: "no-store", redirect: "error", referrerPolicy: "no-referrer" });
+      if (answer.status !== 200) checkAnswer(answer.status, await answer.text());
+      const reader = answer.body!.getReader();
+      for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+        wait();
+        await take(piece.value);
+      }
+    } catch (error) {
+      if (error instanceof TransportError || error instanceof ClientError || error instanceof GoneError) throw error;
+      throw new TransportError(silence.signal.aborted ? `nothing came for ${ANSWER_SECONDS} seconds` : (error as Error).message.slice(0, 300));
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
