@@ -53,6 +53,9 @@ class ServeCommand:
     plan_key: Path | None = None
     """Key of `fedlm keys plan`, `plan.key`, with which plans are signed for clients that have no models
     (`fedlm-client`); that of --keys where it has one. Without a key such clients are turned away."""
+    page: Path | None = None
+    """Folder of the client of plans for browsers, `build/page` of clients/javascript, to be opened at this server's
+    address; over --transport http."""
     max_connections: int = 10_000
     """Connections of clients at once, as far as this process may open so many files; beyond that the newest are shut,
     and over HTTP beyond half of it from one address."""
@@ -140,7 +143,11 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
 
     listen, shared = TRANSPORTS[command.transport].listen, command.role == "aggregator"
     limits = ConnectionLimits(command.max_connections, max(1, command.max_connections // 2))
-    options = ListenOptions(command.address, command.deployment.chunk_bytes, command.keys, shared, limits)
+    if command.page is not None and command.transport != "http":
+        raise ConfigurationError(
+            f"page is {command.page}, but browsers open none over {command.transport}; give --transport http"
+        )
+    options = ListenOptions(command.address, command.deployment.chunk_bytes, command.keys, shared, limits, command.page)
     if command.insecure:
         if command.keys is not None:
             raise ConfigurationError("insecure does without keys; leave one of them out")

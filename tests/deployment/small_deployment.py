@@ -141,8 +141,8 @@ class Server:
 
     operators = None
 
-    def __init__(self, what, out, port=0, linger=0.2, keys=None, database=None, transport="grpc"):
-        self.keys, self.transport = keys, TRANSPORTS[transport]
+    def __init__(self, what, out, port=0, linger=0.2, keys=None, database=None, transport="grpc", page=None):
+        self.keys, self.transport, self.page = keys, TRANSPORTS[transport], page
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
         self.database = database
         self.rounds = None
@@ -153,7 +153,9 @@ class Server:
 
         def listen(handlers):
             self.rounds = getattr(handlers, "inner", handlers).rounds
-            options = ListenOptions(f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, self.keys)
+            options = ListenOptions(
+                f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, self.keys, page=self.page
+            )
             made = self.transport.listen(handlers, options)
             start = made.start
 

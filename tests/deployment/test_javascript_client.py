@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.security.plan_keys import create_plan_key
 from tests.deployment import small_deployment as small
 from tests.deployment import test_plan_clients as beside
+from tests.support.browser import NAMES, Browser
 
 FOLDER = Path(__file__).parents[2] / "clients/javascript"
 COMMAND = ("node", str(FOLDER / "build/src/node/cli.js"), "run")
@@ -26,7 +26,16 @@ keys, tokenizer = beside.keys, beside.tokenizer
 def built():
     if shutil.which("node") is None or not (FOLDER / "node_modules").exists():
         pytest.skip("Node, or TypeScript for it, is missing; `npm ci` in clients/javascript installs it")
-    subprocess.run([FOLDER / "node_modules/.bin/tsc", "-p", FOLDER], check=True)
+    subprocess.run(["npm", "--silent", "run", "build"], cwd=FOLDER, check=True)
+
+
+@pytest.fixture
+def browser(tmp_path):
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip(f"there is no browser: none of {', '.join(NAMES)} is installed")
+    with Browser(program, tmp_path) as browser:
+        yield browser
 
 
 def started(port, folder, number, keys, *words):
@@ -51,3 +60,106 @@ def test_it_takes_part_with_privacy_beside_clients_in_python(tmp_path, keys, tok
     beside.check_final(task, tmp_path / "run", tmp_path / "simulation", 3)
     (found,) = json.loads((tmp_path / "client2.jsonl.participation.json").read_text())["populations"].values()
     assert (list(found["taken"]), found["told"]) == (["0", "1"], [])
+
+
+def test_it_is_known_by_its_certificate_and_ends_with_its_part(tmp_path, keys, tokenizer):
+    authority = Authority.create(tmp_path / "keys")
+    authority.make_server(("127.0.0.1",), 1)
+    credentials = authority.make_client("ann", 1)
+    private = {**small.PRIVACY, "update_norm_bound": "auto", "rounds": 3, "max_participations": 1, "min_separation": 1}
+    task = beside.task_of(tokenizer, keys, **private, **ONE)
+
+    async def run():
+        async with small.Server(task, tmp_path / "run", transport="http", keys=tmp_path / "keys") as server:
+            process = started(server.port, tmp_path, 1, keys, "--credentials", credentials)
+            _, said = await asyncio.to_thread(process.communicate, timeout=300)
+            return process.returncode, said.splitlines()
+
+    status, said = asyncio.run(run())
+    assert (status, said[-2:]) == (
+        0,
+        [f"fedlm-js-client ann: {words}" for words in ("round 0: ACCEPTED", "it has taken part as often as it may")],
+    )
+
+
+def refused(*words):
+    """What a client says that ends before it has called anybody."""
+    done = subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    (said,) = done.stderr.splitlines()
+    return said
+
+
+def test_what_its_owner_got_wrong_is_said_in_a_line(tmp_path, keys):
+    text = beside.data_of(tmp_path, 1)
+    here, elsewhere = ("--server", "127.0.0.1:1"), ("--server", "192.0.2.1:8470")
+    plain, usual = ("--insecure", "--name", "ann"), ("--data", text, "--plan-key", keys / "plan.pub")
+    assert "on loopback alone" in refused(*elsewhere, *plain, *usual)
+    assert "no host and port" in refused("--server", "here", *plain, *usual)
+    assert "--credentials, or --insecure" in refused(*here, *usual)
+    assert "--data is missing" in refused(*here, *plain, "--plan-key", keys / "plan.pub")
+    assert "holds no Ed25519 public key" in refused(*here, *plain, "--data", text, "--plan-key", keys / "plan.key")
+    assert "--help" in refused(*here, *plain, *usual, "--no-such-option")
+    assert "--max-batches is 0" in refused(*here, *plain, *usual, "--max-batches", 0)
+    assert "enrol this device again" in refused(*here, *usual, "--credentials", tmp_path)
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    assert "--plan-key" in done.stdout
+    assert not done.stderr
+
+
+FILL = """(async () => {
+  const file = (id, name, text) => {
+    const given = new DataTransfer(), input = document.getElementById(id);
+    given.items.add(new File([text], name));
+    input.files = given.files;
+    input.dispatchEvent(new Event("change"));
+  };
+  file("file", "mine.jsonl", DATA);
+  file("key", "plan.pub", KEY);
+  document.getElementById("first-backoff").value = 0.05;
+  document.getElementById("longest-backoff").value = 0.5;
+  document.getElementById("name").value = "client1";
+})()"""
+
+
+def filled(data, key):
+    return FILL.replace("DATA", json.dumps(data)).replace("KEY", json.dumps(key))
+
+
+def log_of(browser):
+    return browser.run("[...document.querySelectorAll('#log li')].map((line) => line.textContent)")
+
+
+def test_the_page_takes_part_in_a_browser(tmp_path, keys, tokenizer, browser):
+    task = beside.task_of(tokenizer, keys, cohort_size=2, minimum_reports=2, over_selection=1.0)
+    data, key = beside.data_of(tmp_path, 1).read_text(), (keys / "plan.pub").read_text()
+
+    def drive(port):
+        assert browser.open(f"http://127.0.0.1:{port}/") == ""
+        browser.wait("document.querySelectorAll('#limits input').length > 0", 60)
+        browser.run(filled(data, key))
+        browser.wait("document.getElementById('amount').textContent.startsWith('4 texts')", 60)
+        browser.wait("document.getElementById('key-state').textContent.startsWith('A key is kept')", 60)
+        # Plain text is spoken where its user said so, and not before.
+        browser.run("document.getElementById('start').click()")
+        browser.wait("document.querySelector('#log .wrong')?.textContent.includes('plain text')", 60)
+        browser.run("document.getElementById('insecure').checked = true; document.getElementById('start').click()")
+        browser.wait("document.querySelectorAll('#log li').length > 2", 60)
+        over = "[...document.querySelectorAll('#log li')].some((line) => line.textContent.includes('run is over'))"
+        browser.wait(over, 300)
+        return log_of(browser)
+
+    async def run():
+        page = FOLDER / "build/page"
+        async with small.Server(task, tmp_path / "run", transport="http", linger=20, page=page) as server:
+            async with small.running([beside.native_client(server.port, tmp_path, 0)]):
+                said = await asyncio.to_thread(drive, server.port)
+                assert await server.over
+            return server.rows, said
+
+    rows, said = asyncio.run(run())
+    assert [row["clients"] for row in rows] == [2, 2]
+    assert [line.split("  ")[1] for line in said if "ACCEPTED" in line] == ["round 0: ACCEPTED", "round 1: ACCEPTED"]
+    beside.check_final(task, tmp_path / "run", tmp_path / "simulation", 2)
+    browser.screenshot(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 10_000

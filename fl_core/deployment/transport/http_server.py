@@ -21,6 +21,7 @@ from fedlm.fl_core.deployment.security.credentials import CertifiedNames, reload
 from fedlm.fl_core.deployment.transport.http_connections import BadRequestError, ServedCall
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener
 from fedlm.fl_core.deployment.transport.http_names import ARTIFACTS, CHECK_IN, CHUNK_BYTES, FIRST_CHUNK, UPLOAD
+from fedlm.fl_core.deployment.transport.http_page import Page, check_origin
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 
 _STALLED_SECONDS = 60.0
@@ -35,10 +36,17 @@ class HttpServer(HttpListener):
         self._handlers, self._names, tls = handlers, None, None
         if options.keys is not None:
             self._names, tls = CertifiedNames(options.keys), reloading_tls(options.keys, certified=True)
+        self._page = None if options.page is None else Page(options.page)
         super().__init__(self._call, options.address, tls, options.limits, options.share_port)
 
     async def _call(self, call: ServedCall) -> None:
+        if self._page is not None and self._page.has(call.head):
+            # In plain text, a browser that opens the page has no name yet.
+            call.peer = "" if self._names is None else self._identify(call)
+            await self._page.send(call)
+            return
         call.peer = self._identify(call)
+        check_origin(call.head)
         await self._route(call, call.peer)
 
     def _identify(self, call: ServedCall) -> str:

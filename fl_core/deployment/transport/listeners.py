@@ -19,6 +19,8 @@ class ListenOptions(NamedTuple):
     share_port: bool = False
     # connections at once; over gRPC those of all alone, and for an address and a client as many calls under way
     limits: ConnectionLimits = ConnectionLimits()
+    # over HTTP, folder of the client for browsers, which is served beside calls
+    page: Path | None = None
 
 
 class Listener(Protocol):

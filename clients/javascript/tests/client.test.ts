@@ -1,0 +1,97 @@
+/** A client with a server in memory: plans that it runs, goes on with, and refuses. The folder in PLAN_PROGRAMS is written by tests/clients/test_javascript.py. */
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+
+import { Client, type Settings } from "../src/client.js";
+import { crc32 } from "../src/crc32.js";
+import { ClientError } from "../src/errors.js";
+import { LIMITS } from "../src/limits.js";
+import { UploadHeader_Outcome as Outcome } from "../src/messages_pb.js";
+import { startThread } from "../src/node/thread.js";
+import { OwnParticipation, type RecordStore } from "../src/own_participation.js";
+import { readPublicKeys } from "../src/signature.js";
+import { MemoryServer, type Offer } from "./server.js";
+
+interface Case { name: string; error: string; offer: Record<keyof Offer, string> }
+const folder = process.env["PLAN_PROGRAMS"] ?? "";
+const { keys: pem, honest, hostile } = JSON.parse(readFileSync(join(folder, "plans.json"), "utf8")) as { keys: string; honest: Case; hostile: Case[] };
+const keys = await readPublicKeys(pem, "plan.pub");
+
+class MemoryRecord implements RecordStore {
+  readonly name = "record";
+  kept: string | null = null;
+  async read(): Promise<string | null> {
+    return this.kept;
+  }
+  async write(text: string): Promise<void> {
+    this.kept = text;
+  }
+}
+
+function offer({ offer: given }: Case): Offer {
+  return Object.fromEntries(Object.entries(given).map(([name, value]) => [name, new Uint8Array(Buffer.from(value, "base64"))])) as unknown as Offer;
+}
+
+async function run(server: MemoryServer, record = new MemoryRecord(), texts = ["the cat sat", "on a mat", "the the"]): Promise<string[]> {
+  const said: string[] = [], text = { version: async () => "1", texts: async () => texts };
+  const settings: Settings = { text, keys, startThread, limits: { ...LIMITS, firstBackoff: 0.01 }, notice: (words) => said.push(words) };
+  await new Client(server, settings, new OwnParticipation(record)).run();
+  return said;
+}
+
+test("it trains, uploads with a checksum, and counts its rounds", async () => {
+  const server = new MemoryServer(offer(honest), 3), record = new MemoryRecord(), said = await run(server, record);
+  assert.deepEqual(server.uploads.map(({ header }) => header.outcome), [Outcome.TRAINED, Outcome.TRAINED, Outcome.NOT_ALLOWED]);
+  assert.match(said.join("\n"), /round 2: it does not take part, since it has taken part 2 times/);
+  const { header, body } = server.uploads[0]!;
+  assert.equal(new DataView(body.buffer, body.byteOffset).getUint32(body.length - 4, true), crc32(body.subarray(0, -4)));
+  assert.deepEqual([header.size, header.numExamples, new TextDecoder().decode(body.subarray(0, 4))], [BigInt(body.length), 3n, "FLU2"]);
+  assert.ok(header.loss > 0 && header.tokens > 0);
+  assert.equal(server.uploads[2]!.body.length, 0);
+  assert.deepEqual(Object.keys(JSON.parse(record.kept!).populations.people.taken), ["0", "1"]);
+});
+
+test("a model that broke off on the way is fetched from its first missing chunk on", async () => {
+  const server = new MemoryServer(offer(honest));
+  await run(server); // fetches and keeps everything in no pieces
+  const broken = new MemoryServer(offer(honest));
+  broken.breaks = 1;
+  await run(broken);
+  assert.equal(broken.uploads.length, 1);
+  const whole = offer(honest);
+  // What breaks first is the manifest, which begins anew; models are kept.
+  assert.ok(broken.asked.length > server.asked.length);
+  class LateServer extends MemoryServer {
+    override async download(assembly: Parameters<MemoryServer["download"]>[0]): Promise<void> {
+      this.breaks = assembly.content.length === whole.model.length && assembly.nextChunk === 0 ? 1 : 0;
+      await super.download(assembly);
+    }
+  }
+  const late = new LateServer(whole);
+  await run(late);
+  assert.deepEqual([late.uploads.length, late.asked.includes(1)], [1, true]);
+});
+
+test("a device without text says so", async () => {
+  const server = new MemoryServer(offer(honest));
+  await run(server, new MemoryRecord(), []);
+  assert.deepEqual(server.uploads.map(({ header }) => [header.outcome, header.size]), [[Outcome.NO_EXAMPLES, 0n]]);
+});
+
+for (const one of hostile) {
+  test(`a plan is refused: ${one.name}`, async () => {
+    const server = new MemoryServer(offer(one));
+    await assert.rejects(run(server), (error) => error instanceof ClientError && new RegExp(one.error).test(error.message));
+    assert.equal(server.uploads.length, 0);
+  });
+}
+
+test("a plan of participation that allows more than the first, another population and a record that is none are refused", async () => {
+  const kept = (plan: unknown, name = "people"): MemoryRecord => Object.assign(new MemoryRecord(), { kept: JSON.stringify({ populations: { [name]: { plan, taken: {}, told: [] } } }) });
+  for (const plan of [[99, 2, 1], [100, 1, 1], [100, 2, 2]]) await assert.rejects(run(new MemoryServer(offer(honest)), kept(plan)), /allows more than/);
+  await assert.rejects(run(new MemoryServer(offer(honest)), kept([100, 2, 1], "others")), /population "people"/);
+  await assert.rejects(run(new MemoryServer(offer(honest)), Object.assign(new MemoryRecord(), { kept: "{}" })), /not a record/);
+});

@@ -1,0 +1,92 @@
+"""The client for browsers is served beside calls, and pages from elsewhere make none."""
+
+import asyncio
+
+import pytest
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport.http_page import Page
+from fedlm.fl_core.deployment.transport.http_server import HttpServer
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+from fedlm.fl_core.errors import ConfigurationError
+from tests.deployment.test_hostile_http import answer, request
+from tests.fl_core.deployment.transport.test_transports import Handlers
+
+CHECK_IN = messages.CheckInRequest(protocol=2).SerializeToString()
+
+
+@pytest.fixture
+def page(tmp_path):
+    folder = tmp_path / "page"
+    folder.mkdir()
+    for name, content in {"index.html": "<p>page", "page.js": "run()", "plan.key": "secret"}.items():
+        (folder / name).write_text(content)
+    (tmp_path / "beside.js").write_text("secret")
+    return folder
+
+
+def asked(folder, *sent):
+    """What a server with a page answers, one connection after another."""
+
+    async def run():
+        server = HttpServer(Handlers(), ListenOptions("127.0.0.1:0", 1 << 16, page=folder))
+        await server.start()
+        try:
+            return [await answer(server.port, one) for one in sent]
+        finally:
+            await server.stop(0)
+
+    return asyncio.run(run())
+
+
+def test_a_page_is_served_without_a_name_and_calls_are_not(page):
+    first, script, call = asked(
+        page,
+        request("GET /", name=None),
+        request("GET /page.js", name=None),
+        request("POST /check-in", body=CHECK_IN, name=None),
+    )
+    assert (first, script) == ((200, b"<p>page"), (200, b"run()"))
+    assert call[0] == 401
+
+
+def test_nothing_but_the_files_of_a_page_is_served(page):
+    names = ("/plan.key", "/../beside.js", "/..%2fbeside.js", "//page.js", "/page.js/", "/page.js?x", "/.")
+    assert {found[0] for found in asked(page, *(request(f"GET {name}") for name in names))} == {404}
+    assert asked(page, request("POST /page.js")) == [(404, b"there is no POST of /page.js")]
+    assert asked(None, request("GET /"))[0][0] == 404
+
+
+def test_pages_from_elsewhere_make_no_calls(page):
+    origins = ("http://elsewhere", "http://here:1", "null", "http://[", "http://here.elsewhere")
+    refused = asked(
+        page, *(request("POST /check-in", f"Origin: {origin}", body=CHECK_IN, name="ann") for origin in origins)
+    )
+    assert {found[0] for found in refused} == {403}
+    ((status, body),) = asked(page, request("POST /check-in", "Origin: http://here", body=CHECK_IN, name="ann"))
+    assert (status, messages.CheckInReply.FromString(body).come_back.reason) == (200, "ann")
+
+
+def test_a_page_is_for_those_with_a_certificate(page, tmp_path):
+    authority = Authority.create(tmp_path / "keys")
+    authority.make_server(("127.0.0.1",), 1)
+
+    async def run():
+        options = ListenOptions("127.0.0.1:0", 1 << 16, tmp_path / "keys", page=page)
+        server = HttpServer(Handlers(), options)
+        await server.start()
+        try:
+            return await answer(server.port, request("GET /", name=None))
+        finally:
+            await server.stop(0)
+
+    assert asyncio.run(run()) is None
+
+
+def test_a_folder_that_is_no_page_is_refused(page, tmp_path):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Page(tmp_path / "nowhere")
+    (page / "index.html").unlink()
+    with pytest.raises(ConfigurationError, match=r"no index\.html"):
+        Page(page)
