@@ -1,6 +1,6 @@
 /** Operations that add up: products of matrices, and reductions. */
 
-import { howOf, isLarge, type Numbers, refuse } from "./elementwise.js";
+import { howOf, isLarge, LATTER, type Numbers, refuse } from "./elementwise.js";
 import { axes, offsets, strides } from "./movement.js";
 import { type Step, type Tensor, type Type, zeros } from "./program.js";
 
@@ -102,6 +102,8 @@ function multiplyOne(into: Float32Array, to: number, left: Float32Array, row: nu
 /** The one operation of a region that combines two values. */
 export function combiner(step: Step): string {
   const body = step.regions[0], [first, last] = body?.steps ?? [];
+  // A region without an operation keeps what is new.
+  if (body?.steps.length === 1 && body.arguments.length === 2 && first!.name === "return" && first!.operands[0] === body.arguments[1]) return LATTER;
   const plain = body?.steps.length === 2 && last!.name === "return" && last!.operands[0] === first!.results[0] && body.arguments.length === 2;
   if (!plain || first!.operands.length !== 2 || new Set([...first!.operands, ...body.arguments]).size !== 2) refuse(`has ${step.name} by more than one operation`);
   return first!.name;

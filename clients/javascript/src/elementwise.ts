@@ -82,7 +82,11 @@ const LARGE: Record<string, (a: bigint, b: bigint) => bigint> = {
   maximum: (a, b) => (a > b ? a : b), minimum: (a, b) => (a < b ? a : b),
 };
 
+/** What combines two values to the second of them; no operation has this name. */
+export const LATTER = "the latter";
+
 export function howOf(name: string, dtype: string): Both {
+  if (name === LATTER) return (_, b) => b;
   return (dtype === "float32" ? FLOAT : dtype === "bool" ? TRUTH : WHOLE)[name] ?? refuse(`has the operation ${name} of ${dtype}, which this client does not run`);
 }
 
