@@ -12,13 +12,14 @@ LONG = long or reference
 REFERENCE_VENV = reference/.venv
 ACCELERATOR_VENV = .venv-accelerator
 MINUTES ?= 9
+LITERT_VENV = .venv-litert
 PLAN_CLIENT = clients/plan_client
 PEERS = benchmarks/simulation/peers
 IS_PYTHON_311 = -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 REFERENCE_PYTHON ?= $(shell for p in python3.11 $(PYTHON); do $$p $(IS_PYTHON_311) 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help compare docs test test-long test-all reference bench-peers lint bench accelerator clean plan-client
+.PHONY: help compare docs test test-long test-all reference bench-peers lint bench accelerator clean plan-client litert
 
 help:
 	@echo "make compare     compare four architectures on the standard library's text; ends in $(OUT)/report.html"
@@ -32,6 +33,7 @@ help:
 	@echo "make accelerator measure this machine's GPU for MINUTES=$(MINUTES) minutes, in an environment of its own"
 	@echo "make bench-peers make the environment of two more frameworks that bench times (Python 3.11)"
 	@echo "make plan-client make the environment of a client of plans with IREE and without JAX"
+	@echo "make litert      make the environment of plans as models of LiteRT"
 	@echo "make clean       remove the environments, the site and all runs"
 
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
@@ -77,6 +79,13 @@ $(PLAN_CLIENT)/.venv/installed: $(PLAN_CLIENT)/setup.cfg constraints.txt
 	$(PLAN_CLIENT)/.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '$(PLAN_CLIENT)[iree,compiler]'
 	touch $@
 
+litert: $(LITERT_VENV)/installed
+
+$(LITERT_VENV)/installed: setup.cfg pyproject.toml constraints.txt
+	test -x $(LITERT_VENV)/bin/python || $(PYTHON) -m venv $(LITERT_VENV)
+	$(LITERT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[litert]'
+	touch $@
+
 bench-peers: $(PEERS)/.venv/installed
 
 $(PEERS)/.venv/installed: $(PEERS)/requirements.txt
@@ -117,4 +126,4 @@ $(ACCELERATOR_VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ACCELERATOR_VENV) $(REFERENCE_VENV) $(PEERS)/.venv $(PLAN_CLIENT)/.venv $(SITE) runs
+	rm -rf $(VENV) $(ACCELERATOR_VENV) $(REFERENCE_VENV) $(PEERS)/.venv $(PLAN_CLIENT)/.venv $(LITERT_VENV) $(SITE) runs

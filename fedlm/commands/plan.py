@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
@@ -17,18 +17,22 @@ from fedlm.fl_core.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCommand:
-    """Write the plan of a federated run: its local step and what follows the last one as StableHLO programs, and a
-    manifest that says how a client runs them.
+    """Write the plan of a federated run: its local step and what follows the last one as StableHLO programs, or as a
+    model of LiteRT, and a manifest that says how a client runs them.
 
-    A server with a key for plans makes such plans itself, for the runtimes of the clients that check in; an export is
-    to look into, to compile for devices beforehand, and to try a runtime on. Programs are for CPUs, of fixed shapes,
-    and for months, not years: export again where a runtime is newer.
+    A server with a key for plans makes such plans of StableHLO itself, for the runtimes of the clients that check in;
+    an export is to look into, to compile for devices beforehand, and to try a runtime on. Programs are for CPUs, of
+    fixed shapes, and those of StableHLO for months, not years: export again where a runtime is newer. A model of LiteRT
+    predicts the next word too, and comes with the application that has its runtime.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run, a deployment's or a simulation's."""
     out: Path
     """Folder to make."""
+    format: Literal["stablehlo", "litert"] = "stablehlo"
+    """What the programs are: StableHLO, or one model of LiteRT (TensorFlow Lite) of its built-in operations alone,
+    which the package ai-edge-litert writes."""
     keys: Path | None = None
     """Folder of the key for plans, of `fedlm keys plan`."""
     unsigned: bool = False
@@ -70,6 +74,9 @@ _EXAMPLES = """To begin:
 def _export(argv: list[str]) -> int:
     command = read_options(ExportCommand, argv, "fedlm plan export")
     from fedlm.fl_core.composed_settings import compose, value_types
+    from fedlm.fl_core.deployment.plans.litert.folder import write_litert_plan
+    from fedlm.fl_core.deployment.plans.litert.graph import load_schema
+    from fedlm.fl_core.deployment.plans.litert.model import make_litert_plan
     from fedlm.fl_core.deployment.plans.plan import make_plan
     from fedlm.fl_core.deployment.plans.plan_folder import write_plan
     from fedlm.fl_core.deployment.plans.programs import versions
@@ -82,6 +89,10 @@ def _export(argv: list[str]) -> int:
     if command.unsigned == (command.keys is not None):
         raise ConfigurationError("a plan is signed with --keys, which `fedlm keys plan` makes, or exported --unsigned")
     signer = None if command.keys is None else PlanSigner(command.keys / PLAN_KEY_FILE)
+    if command.format == "litert":
+        if command.stablehlo is not None:
+            raise ConfigurationError("--stablehlo is for --format stablehlo: a model of LiteRT has none; leave it out")
+        load_schema()
     if command.stablehlo is not None and command.stablehlo not in versions():
         raise ConfigurationError(
             f"stablehlo is {command.stablehlo!r}, but programs are made for {', '.join(versions())}; choose one"
@@ -94,51 +105,80 @@ def _export(argv: list[str]) -> int:
         TrainingSettings, **{name: settings[name] for name in value_types(TrainingSettings) if name in settings}
     )
     tokenizer = stored.tokenizer.to_json().encode()
-    size, version = stored.tokenizer.vocabulary_size, command.stablehlo or versions()[1]
-    plan = make_plan(str(settings["model"]), tokenizer, size, training, version)
-    write_plan(command.out, plan, None if signer is None else signer.sign(plan.manifest), tokenizer)
-    print(f"plan {plan.digest} is in {command.out}{'; NOT SIGNED: clients refuse it' * (signer is None)}")
+    described = (str(settings["model"]), tokenizer, stored.tokenizer.vocabulary_size, training)
+
+    def sign(manifest: bytes) -> bytes | None:
+        return None if signer is None else signer.sign(manifest)
+
+    if command.format == "litert":
+        model = make_litert_plan(*described)
+        write_litert_plan(command.out, model, sign(model.manifest), tokenizer)
+        digest = model.digest
+    else:
+        plan = make_plan(*described, command.stablehlo or versions()[1])
+        write_plan(command.out, plan, sign(plan.manifest), tokenizer)
+        digest = plan.digest
+    print(f"plan {digest} is in {command.out}{'; NOT SIGNED: clients refuse it' * (signer is None)}")
     return 0
 
 
 def _inspect(argv: list[str]) -> int:
     command = read_options(InspectCommand, argv, "fedlm plan inspect")
+    from fedlm.fl_core.deployment.plans.litert.folder import is_litert_plan, read_litert_plan
+    from fedlm.fl_core.deployment.plans.litert.model import LitertPlan
+    from fedlm.fl_core.deployment.plans.plan import Plan
     from fedlm.fl_core.deployment.plans.plan_folder import read_plan, signed_by
 
-    found = read_plan(command.folder)
-    if command.plan_key is not None and not signed_by(found, command.plan_key):
+    if is_litert_plan(command.folder):
+        plan: Plan | LitertPlan
+        plan, manifest, signature = read_litert_plan(command.folder)
+        operations = {name: one["operations"] for name, one in manifest["signatures"].items()}
+        sizes = {"model": f"{manifest['model']['bytes']:,} bytes of a model of LiteRT"}
+    else:
+        plan, manifest, operations, signature = read_plan(command.folder)
+        sizes = {
+            name: f"{program['bytes']:,} bytes of StableHLO {manifest['stablehlo']}"
+            for name, program in manifest["programs"].items()
+        }
+    if command.plan_key is not None and not signed_by(plan.manifest, signature, command.plan_key):
         raise ConfigurationError(f"{command.folder}: the plan is not signed with {command.plan_key}; do not run it")
-    signed = "NOT SIGNED" if found.signature is None else "signed; --plan-key FILE checks by whom"
+    signed = "NOT SIGNED" if signature is None else "signed; --plan-key FILE checks by whom"
     if command.plan_key is not None:
         signed = f"signed with {command.plan_key}"
     if command.json:
-        beside = {"sha256": found.plan.digest, "signed": signed, "operations": found.operations}
-        print(json.dumps(beside | {"manifest": found.manifest}, indent=2))
+        beside = {"sha256": plan.digest, "signed": signed, "operations": operations}
+        print(json.dumps(beside | {"manifest": manifest}, indent=2))
         return 0
-    _print(found.plan.digest, signed, found.manifest, found.operations)
+    _print(plan.digest, signed, manifest, sizes, operations)
     return 0
 
 
-def _print(digest: str, signed: str, manifest: dict[str, Any], operations: dict[str, dict[str, int]]) -> None:
+def _print(
+    digest: str, signed: str, manifest: dict[str, Any], sizes: dict[str, str], operations: dict[str, dict[str, int]]
+) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    about, batches, upload, limits = (manifest[name] for name in ("about", "batches", "upload", "limits"))
+    about, batches, upload = (manifest[name] for name in ("about", "batches", "upload"))
     console.print(f"plan {digest}, {signed}", markup=False)
     console.print(
         f"{about['client_algorithm']} on {about['model']}, {about['precision']}; batches of {batches['batch_size']} x "
         f"{batches['length'] + 1} tokens, at most {batches['max_batches']} of them",
         markup=False,
     )
-    console.print(
-        f"download {manifest['download']['values']:,} values; upload {upload['bytes']:,} bytes; memory "
-        f"{limits['memory_bytes']:,} bytes, {limits['compile_seconds']} s to compile, {limits['call_seconds']} s a call"
+    limits = manifest.get("limits")
+    bounds = (
+        ""
+        if limits is None
+        else (
+            f"; memory {limits['memory_bytes']:,} bytes, {limits['compile_seconds']} s to compile, "
+            f"{limits['call_seconds']} s a call"
+        )
     )
-    for name, program in manifest["programs"].items():
+    console.print(f"download {manifest['download']['values']:,} values; upload {upload['bytes']:,} bytes{bounds}")
+    for name in dict.fromkeys((*sizes, *operations)):
         counted = ", ".join(
-            f"{one.removeprefix('stablehlo.')} {count}" for one, count in sorted(operations[name].items())
+            f"{one.removeprefix('stablehlo.')} {count}" for one, count in sorted(operations.get(name, {}).items())
         )
-        console.print(
-            f"{name}: {program['bytes']:,} bytes of StableHLO {manifest['stablehlo']}: {counted}", markup=False
-        )
+        console.print(f"{name}: {': '.join(filter(None, (sizes.get(name), counted)))}", markup=False)
     table = Table("tensor", "shape", "values", "offset")
     for one in manifest["download"]["tensors"]:
         table.add_row(

@@ -15,8 +15,9 @@ from fedlm.fl_core.deployment.plans.programs import Argument, Program, Tensor, m
 from fedlm.fl_core.deployment.protocol.update_bytes import upload_bytes, upload_header
 from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.settings import TrainingSettings
+from fedlm.models.base import Model
 from fedlm.models.dropout import with_dropout
-from fedlm.models.precision import resolve_precision, with_precision
+from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import OOV_ID, OWN, PAD_ID
 
@@ -54,9 +55,7 @@ def make_plan(name: str, tokenizer: bytes, vocabulary_size: int, settings: Train
     Raises:
       ConfigurationError: a program would need code that it does not carry; see `make_programs`.
     """
-    # Devices compute on their CPUs, whatever the server computes on.
-    precision = resolve_precision(settings.precision, "cpu")
-    model = with_precision(with_dropout(create_model(name, vocabulary_size), settings.dropout), precision)
+    model, precision = model_of_clients(name, vocabulary_size, settings)
     training, compressor = settings.local_training(), settings.compressor()
     made = make_programs(model, precision, training, compressor, settings.length, version)
     update = sent_by_client(training.algorithm, jax.eval_shape(model.init, jax.random.key(0)))
@@ -87,6 +86,12 @@ def make_plan(name: str, tokenizer: bytes, vocabulary_size: int, settings: Train
         },
     }
     return Plan(json.dumps(manifest, separators=(",", ":")).encode(), made.step.content, made.finish.content)
+
+
+def model_of_clients(name: str, vocabulary_size: int, settings: TrainingSettings) -> tuple[Model, Precision]:
+    """Make a model as clients train it, and its precision on their CPUs, whatever the server computes on."""
+    precision = resolve_precision(settings.precision, "cpu")
+    return with_precision(with_dropout(create_model(name, vocabulary_size), settings.dropout), precision), precision
 
 
 def _batches(training: LocalTraining, length: int) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,15 +36,16 @@ def write_plan(out: Path, plan: Plan, signature: bytes | None, tokenizer: bytes)
     Raises:
       ConfigurationError: there is something at `out`.
     """
+    files = {MANIFEST_FILE: plan.manifest, PROGRAM_FILES["step"]: plan.step, PROGRAM_FILES["finish"]: plan.finish}
+    write_folder(out, files | {TOKENIZER_FILE: tokenizer}, signature)
+
+
+def write_folder(out: Path, files: Mapping[str, bytes], signature: bytes | None) -> None:
+    """Write files, and the signature of the manifest among them where there is one, as `write_plan` does."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out}: is there already; give --out a folder that is not, or is empty")
-    files = {
-        MANIFEST_FILE: plan.manifest,
-        PROGRAM_FILES["step"]: plan.step,
-        PROGRAM_FILES["finish"]: plan.finish,
-        TOKENIZER_FILE: tokenizer,
-        **({} if signature is None else {SIGNATURE_FILE: signature}),
-    }
+    if signature is not None:
+        files = {**files, SIGNATURE_FILE: signature}
     with whole_folder(out) as made:
         for name, content in files.items():
             (made / name).write_bytes(content)
@@ -54,33 +57,53 @@ def read_plan(folder: Path) -> FoundPlan:
     Raises:
       DataError: a file is missing, or is not the one that the manifest names.
     """
+    with reading(folder):
+        content, manifest = read_manifest(folder, FORMAT, VERSION)
+        programs = {name: read_named(folder / file, manifest["programs"][name]) for name, file in PROGRAM_FILES.items()}
+        return FoundPlan(
+            Plan(content, programs["step"], programs["finish"]),
+            manifest,
+            {name: count_operations(program) for name, program in programs.items()},
+            read_signature(folder),
+        )
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Turn whatever is wrong with a plan that is read from a folder into a `DataError`."""
     path = folder / MANIFEST_FILE
     try:
-        content = path.read_bytes()
-        manifest = json.loads(content)
-        if (manifest["format"], manifest["version"]) != (FORMAT, VERSION):
-            raise DataError(f"{path}: is no {FORMAT} of version {VERSION}; export the plan again")
-        programs = {name: _program(folder / file, manifest["programs"][name]) for name, file in PROGRAM_FILES.items()}
+        yield
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: no plan can be read ({error}); give the --out of `fedlm plan export`") from error
-    signature = folder / SIGNATURE_FILE
-    return FoundPlan(
-        Plan(content, programs["step"], programs["finish"]),
-        manifest,
-        {name: count_operations(program) for name, program in programs.items()},
-        signature.read_bytes() if signature.exists() else None,
-    )
 
 
-def _program(path: Path, described: dict[str, Any]) -> bytes:
+def read_manifest(folder: Path, form: str, version: int) -> tuple[bytes, dict[str, Any]]:
+    """Read the manifest of a folder, which must be of a format; use it within `reading`."""
+    path = folder / MANIFEST_FILE
+    content = path.read_bytes()
+    manifest = json.loads(content)
+    if (manifest["format"], manifest["version"]) != (form, version):
+        raise DataError(f"{path}: is no {form} of version {version}; export the plan again")
+    return content, manifest
+
+
+def read_named(path: Path, described: dict[str, Any]) -> bytes:
+    """Read a file that a manifest describes; `DataError`: it is another one."""
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != described["sha256"]:
         raise DataError(f"{path}: is not the program that the manifest names; export the plan again")
     return content
 
 
-def signed_by(found: FoundPlan, path: Path) -> bool:
-    """Say whether a plan is signed with the public key in a PEM file; `ConfigurationError`: there is none."""
+def read_signature(folder: Path) -> bytes | None:
+    """Read the signature of a plan; None where it has none."""
+    path = folder / SIGNATURE_FILE
+    return path.read_bytes() if path.exists() else None
+
+
+def signed_by(manifest: bytes, signature: bytes | None, path: Path) -> bool:
+    """Say whether a manifest is signed with the public key in a PEM file; `ConfigurationError`: there is none."""
     try:
         key = serialization.load_pem_public_key(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -88,7 +111,7 @@ def signed_by(found: FoundPlan, path: Path) -> bool:
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigurationError(f"{path}: is no key for plans, which are Ed25519; `fedlm keys plan` makes one")
     try:
-        key.verify(found.signature or b"", PURPOSE + found.plan.manifest)
+        key.verify(signature or b"", PURPOSE + manifest)
     except InvalidSignature:
         return False
     return True

@@ -18,6 +18,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, algorithm_step
 from fedlm.fl_core.randomness import device_key
 from fedlm.models.base import Batch, Model
+from fedlm.models.decoding import decoder_of
 from fedlm.models.precision import Precision, precision_scope
 
 _Requirement = stablehlo.StablehloCompatibilityRequirement
@@ -110,6 +111,38 @@ def make_programs(
             version,
         )
     return PlanPrograms(step, finish, _tensors(server), _tensors(local), _beginnings(algorithm, server))
+
+
+def make_inference(model: Model, precision: Precision, length: int, version: str) -> Program:
+    """Trace and lower what a model expects after the beginning of a text, for CPUs.
+
+    Args:
+      model: the model; it predicts the next token.
+      precision: its own.
+      length: tokens of a beginning at most, BOS among them.
+      version: of StableHLO, one of `versions()`.
+
+    Returns:
+      A program of `parameters`, `tokens`, int32 [1, length], and `count`, int32 [1], how many of these there are; its
+      result is `logits`, float32 [vocabulary].
+
+    Raises:
+      ConfigurationError: the model does not predict the next token.
+    """
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    decoder = decoder_of(model)
+
+    def run(given: _Given) -> dict[str, list[jax.Array]]:
+        prepared = decoder.prepare(_filled(params, given["parameters"]))
+        logits, _ = decoder.read(prepared, decoder.begin(prepared, 1, length), given["tokens"][0], given["count"][0])
+        return {"logits": [logits[0].astype(jnp.float32)]}
+
+    prompt = {
+        "tokens": [jax.ShapeDtypeStruct((1, length), jnp.int32)],
+        "count": [jax.ShapeDtypeStruct((1,), jnp.int32)],
+    }
+    with precision_scope(precision):
+        return _lower(run, {"parameters": jax.tree_util.tree_leaves(params)} | prompt, version)
 
 
 _Given = dict[str, list[Any]]
@@ -219,7 +252,7 @@ def _refuse_calls(text: str) -> None:
 def _portable(artifact: bytes, version: str) -> bytes:
     """Serialize a module for a version of StableHLO, without what says where our code lies."""
     with ir.Context() as context:
-        module = _read(context, artifact)
+        module = read_program(context, artifact)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
         return bytes(stablehlo.serialize_portable_artifact(module, version))
 
@@ -233,10 +266,11 @@ def count_operations(artifact: bytes) -> dict[str, int]:
         return ir.WalkResult.ADVANCE
 
     with ir.Context() as context:
-        _read(context, artifact).operation.walk(visit)
+        read_program(context, artifact).operation.walk(visit)
     return dict(found)
 
 
-def _read(context: ir.Context, artifact: bytes) -> ir.Module:
+def read_program(context: ir.Context, artifact: bytes) -> ir.Module:
+    """Read a program as a module of StableHLO; raises ValueError where it is none."""
     stablehlo.register_dialect(context)
     return stablehlo.deserialize_portable_artifact(context, artifact)

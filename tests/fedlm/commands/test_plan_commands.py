@@ -1,6 +1,7 @@
 """`fedlm plan`: what is written, and what is refused in one line."""
 
 import json
+import sys
 
 import pytest
 
@@ -53,10 +54,13 @@ def test_a_plan_is_exported_signed_and_looked_into(run, tmp_path, fedlm_here):
         (["export", "OUT", "--out", "OUT", "--unsigned"], "holds no checkpoints"),
         (["export", "RUN", "--out", "RUN", "--unsigned"], "is there already"),
         (["export", "RUN", "--out", "OUT", "--unsigned", "--stablehlo", "0.1.0"], "choose one"),
+        (["export", "RUN", "--out", "OUT", "--unsigned", "--format", "litert"], "pip install 'fedlm[litert]'"),
+        (["export", "RUN", "--out", "OUT", "--unsigned", "--format", "litert", "--stablehlo", "1.0.0"], "leave it out"),
         (["inspect", "OUT"], "no plan can be read"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(run, tmp_path, fedlm_here, words, why):
+def test_what_cannot_be_is_refused_in_one_line(run, tmp_path, fedlm_here, monkeypatch, words, why):
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
     places = {"RUN": run / "run", "OUT": tmp_path / "out"}
     result = fedlm_here("plan", *(places.get(word, word) for word in words))
     said = [line for line in result.stderr.splitlines() if line.startswith("fedlm ")]
