@@ -1,6 +1,5 @@
 """What the axes cost: hours of a CPU core, worked out from trainings that were done, or from a few local steps."""
 
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +9,15 @@ import numpy as np
 
 from benchmarks.architectures.axes.points import BATCH_SIZE, EVALUATE_EVERY, LENGTH, Axis, Point, Setting
 from benchmarks.architectures.axes.records import Records
-from benchmarks.architectures.axes.selection import Task, rounds_left
-from benchmarks.architectures.axes.training import HELDOUT_EXAMPLES, TEST_EXAMPLES, mean_steps
+from benchmarks.architectures.axes.selection import Task, left_of
+from benchmarks.architectures.axes.training import HELDOUT_EXAMPLES, TEST_EXAMPLES, device_clock, mean_steps
 from fedlm.models.base import Batch, batch_loss
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.federated_models import create_federated_model
 
 _FORWARD_SHARE = 0.35  # of a step's time that scoring a batch takes, by measurement
+_START = 4.0  # seconds until a part of a training has begun, by measurement
+_LONG = 60.0  # seconds of a training from which it tells what a step takes
 _STEPS = 20
 _SHAPE = tuple[str, str, str]
 
@@ -34,9 +35,11 @@ class Costs:
         self.measured = dict(measured or {})
         spent: dict[_SHAPE, list[float]] = {}
         for run, found in records.runs.items():
+            if found["seconds"] < _LONG:
+                continue
             steps = found["steps"] + self._scoring(found["rounds"], run.setting.data)
             shape = (_family(run.model), run.setting.size, run.setting.data)
-            spent.setdefault(shape, []).append(found["seconds"] / steps)
+            spent.setdefault(shape, []).append((found["seconds"] - _START) / steps)
         self.measured |= {shape: float(np.median(times)) for shape, times in spent.items()}
 
     def step(self, model: str, setting: Setting) -> float:
@@ -60,11 +63,12 @@ class Costs:
         """Give the seconds of what is left of a training."""
         run, rounds = task
         done = records.runs[run]["rounds"] if run in records.runs else 0
-        return self.training(run.model, run.setting, max(rounds - done, 0))
+        return _START + self.training(run.model, run.setting, max(rounds - done, 0))
 
     def point(self, records: Records, point: Point, model: str) -> float:
         """Give the seconds that are left of a model at a point."""
-        return self.training(model, point.setting, rounds_left(records, point, model))
+        left = left_of(records, point, model)
+        return _START * left.parts + (self.training(model, point.setting, left.rounds) if left.rounds else 0.0)
 
     def axis(self, records: Records, axis: Axis) -> float:
         """Give the seconds that are left of an axis, no more than those: points that share trainings cost less."""
@@ -95,7 +99,7 @@ def _family(model: str) -> str:
 
 
 def _time_step(name: str, store: Path) -> float:
-    """Time local steps of a model: CPU time, which what else runs here does not lengthen much."""
+    """Time local steps of a model."""
     data = TokenStore.open(store)
     model = create_federated_model(name, data.vocabulary_size, data.special_tokens)
     rows = data.split("train").sequences(int(np.argmax(data.split("train").num_examples)), LENGTH)[:BATCH_SIZE]
@@ -107,8 +111,8 @@ def _time_step(name: str, store: Path) -> float:
         return jax.tree_util.tree_map(lambda leaf, slope: leaf - 0.1 * slope, params, gradient)
 
     params = jax.block_until_ready(step(model.init(jax.random.key(0))))
-    began = time.process_time()
+    began = device_clock()
     for _ in range(_STEPS):
         params = step(params)
     jax.block_until_ready(params)
-    return (time.process_time() - began) / _STEPS
+    return (device_clock() - began) / _STEPS

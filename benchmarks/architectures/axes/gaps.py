@@ -186,8 +186,8 @@ def mean_curve(records: Records, point: Point, model: str) -> tuple[list[int], l
     ]
     rounds = sorted(set.intersection(*map(set, curves))) if curves else []
     means = {done: float(np.mean([curve[done] for curve in curves])) for done in rounds}
-    smooth = [float(np.mean([means[one] for one in rounds if done - SMOOTHED < one <= done])) for done in rounds]
-    return rounds, smooth
+    ends = [done for done in rounds if done >= SMOOTHED]
+    return ends, [float(np.mean([means[one] for one in rounds if done - SMOOTHED < one <= done])) for done in ends]
 
 
 def is_complete(records: Records, axis: Axis) -> bool:

@@ -36,28 +36,40 @@ _COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#
 
 def draw(records: Records, axis: Axis) -> Figure:
     """Draw what is there of an axis: three panels."""
-    figure = Figure(figsize=(17, 4.8), layout="constrained")
+    figure = Figure(figsize=(17, 5.8), layout="constrained")
     panels = figure.subplots(1, 3)
     _draw_perplexities(panels[0], records, axis)
     _draw_gaps(panels[1], records, axis)
     _draw_curves(panels[2], records, axis)
     for axes in panels:
         axes.grid(alpha=0.3)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14))
         axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def _places(axes: Axes, axis: Axis) -> list[float]:
     """Lay an axis' points out; where they are numbers, in their logarithm."""
-    if any(isinstance(point.value, str) for point in axis.points):
+    if not _is_numeric(axis):
         names = [point.value if isinstance(point.value, str) else f"{point.value:g}" for point in axis.points]
         axes.set_xticks(range(len(names)), [name.replace(", ", "\n") for name in names], fontsize=8)
         return list(range(len(names)))
     values = [float(point.value) for point in axis.points]
+    ticks = sorted({*values, axis.published or values[0]})
     axes.set_xscale("log")
-    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.set_xticks(ticks, [f"{value:.3g}" for value in ticks])
     axes.minorticks_off()
     return values
+
+
+def _is_numeric(axis: Axis) -> bool:
+    return not any(isinstance(point.value, str) for point in axis.points)
+
+
+def _style(axis: Axis) -> str:
+    """Join means where the axis has numbers; else mark them."""
+    return "-" if _is_numeric(axis) else "_"
 
 
 def _draw_perplexities(axes: Axes, records: Records, axis: Axis) -> None:
@@ -70,13 +82,13 @@ def _draw_perplexities(axes: Axes, records: Records, axis: Axis) -> None:
         ]
         drawn = [(place, spread) for place, spread in known if spread is not None]
         colour = _COLOURS[number % len(_COLOURS)]
-        axes.plot([place for place, _ in drawn], [one.mean for _, one in drawn], color=colour, label=TITLES[model])
+        means = [one.mean for _, one in drawn]
+        axes.plot([place for place, _ in drawn], means, _style(axis), markersize=14, color=colour, label=TITLES[model])
         for place, spread in drawn:
             axes.plot([place] * len(spread.values), spread.values, "o", color=colour, markersize=4, alpha=0.6)
     _logarithmic(axes)
     axes.set_xlabel(axis.title)
     axes.set_title("Test perplexity at the selected rates; dots are seeds", loc="left", fontsize=10)
-    axes.legend(frameon=False, fontsize=8)
 
 
 def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
@@ -89,14 +101,14 @@ def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
         for place, one in drawn:
             axes.plot([place] * len(one.values), [100 * value for value in one.values], "o", color=colour, alpha=0.5)
         label = f"{TITLES[model]} against {TITLES[twin]}"
-        axes.plot([place for place, _ in drawn], [100 * one.mean for _, one in drawn], color=colour, label=label)
+        means = [100 * one.mean for _, one in drawn]
+        axes.plot([place for place, _ in drawn], means, _style(axis), markersize=14, color=colour, label=label)
         _draw_line(axes, records, axis, (model, twin), colour)
     published = {published_gap(model) for model, _ in pairs_of(axis)}
     for one in published:
         axes.axhline(100 * one, color="grey", linestyle=":", label=f"published: {100 * one:.1f} %")
     axes.set_xlabel(axis.title)
     axes.set_title("Perplexity above the twin's, per cent, seed by seed", loc="left", fontsize=10)
-    axes.legend(frameon=False, fontsize=8)
 
 
 def _draw_line(axes: Axes, records: Records, axis: Axis, pair: tuple[str, str], colour: str) -> None:
@@ -124,7 +136,7 @@ def _draw_curves(axes: Axes, records: Records, axis: Axis) -> None:
             axes.plot(rounds, perplexities, color=_COLOURS[number % len(_COLOURS)], label=TITLES[model])
     _logarithmic(axes)
     axes.set_xlabel("rounds done")
-    title = f"Held-out perplexity at {point.value}, mean over seeds and the last {SMOOTHED} rounds"
+    title = f"Held-out perplexity, mean over seeds and the last {SMOOTHED} rounds\n{axis.title}: {point.value}"
     axes.set_title(title, loc="left", fontsize=10)
 
 

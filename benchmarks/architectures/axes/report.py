@@ -27,7 +27,7 @@ REPORT = "axes.md"
 
 
 def write_report(records: Records, axes: dict[str, Axis], folder: Path) -> Path:
-    """Write the page and a picture for each axis of which something is there; returns the page."""
+    """Write the page and a picture for each axis that is begun; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     begun = {name: axis for name, axis in axes.items() if _begun(records, axis)}
     for name, axis in begun.items():
@@ -40,7 +40,9 @@ def write_report(records: Records, axes: dict[str, Axis], folder: Path) -> Path:
 
 
 def _begun(records: Records, axis: Axis) -> bool:
-    return any(score(records, point, model) for point in axis.points for model in axis.models)
+    """Say whether there is something at two points at least: most axes share the one that is the preset."""
+    reached = sum(any(score(records, point, model) for model in axis.models) for point in axis.points)
+    return reached >= min(2, len(axis.points))
 
 
 def _sections(records: Records, axes: dict[str, Axis], begun: dict[str, Axis]) -> list[str]:
@@ -95,7 +97,7 @@ def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
         for model, twin in pairs_of(axis):
             found = [(point, gap(records, point, model, twin)) for point in axis.points]
             known = [(point, one) for point, one in found if one is not None]
-            if not known:
+            if len(known) < min(2, len(axis.points)):
                 continue
             first, last = known[0], known[-1]
             line = line_through(gaps_along(records, axis, model, twin), axis.published) if axis.published else None
@@ -137,7 +139,7 @@ def _gap(found: Spread) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:g}"
 
 
 def _value(point: Point) -> str:

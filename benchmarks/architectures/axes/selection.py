@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from benchmarks.architectures.axes.points import Axis, Point, Run
 from benchmarks.architectures.axes.records import Records
@@ -70,27 +71,35 @@ def _next_of(records: Records, point: Point, model: str) -> Iterable[Task]:
     return [(run, point.rounds) for run in seeds if not records.has(run, point.rounds)]
 
 
-def rounds_left(records: Records, point: Point, model: str) -> int:
-    """Count the rounds that a model's trainings at a point have left; no other point is taken to share any."""
+class Left(NamedTuple):
+    """What is left of a model's trainings at a point; no other point is taken to share any.
+
+    Attributes:
+      rounds: of all trainings together.
+      parts: in which they are done.
+    """
+
+    rounds: int
+    parts: int
+
+
+def left_of(records: Records, point: Point, model: str) -> Left:
+    """Count what is left of a model at a point."""
     selection = select(records, point, model)
-    chosen = selection.chosen
     if selection.decided:
-        seeds = seeds_of(records, point, model) if chosen else []
-        return sum(point.rounds - _done(records, run, point.rounds) for run in seeds)
-    left = sum(rounds - _done(records, run, rounds) for run, rounds in selection.left)
-    last = max(rounds for _, rounds in selection.left)
-    later = [(rounds, number) for rounds, number in point.rungs() if rounds > last]
-    for rounds, number in later:
-        left += (rounds - last) * number
-        last = rounds
-    return left + point.rounds * (len(point.seeds) - 1)
+        seeds = [run for run in seeds_of(records, point, model) if not records.has(run, point.rounds)]
+        return Left(sum(point.rounds - _done(records, run) for run in seeds), len(seeds))
+    rounds = sum(wanted - _done(records, run) for run, wanted in selection.left)
+    parts, last = len(selection.left), max(wanted for _, wanted in selection.left)
+    for wanted, number in point.rungs():
+        if wanted > last:
+            rounds, parts, last = rounds + (wanted - last) * number, parts + number, wanted
+    others = len(point.seeds) - 1
+    return Left(rounds + point.rounds * others, parts + others)
 
 
-def _done(records: Records, run: Run, rounds: int) -> int:
-    found = records.runs.get(run)
-    if found is None:
-        return 0
-    return rounds if records.has(run, rounds) else found["rounds"]
+def _done(records: Records, run: Run) -> int:
+    return records.runs[run]["rounds"] if run in records.runs else 0
 
 
 def selection_rounds(point: Point) -> tuple[int, int]:
