@@ -152,7 +152,7 @@ def protocol() -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Runner:
-    """Trains what is left of axes, a wave of trainings after the other: what comes next follows from what was found.
+    """Trains what is left of axes, a wave of trainings after another: what comes next follows from what was found.
 
     Attributes:
       records: the table.
@@ -173,15 +173,17 @@ class Runner:
     trained: int = 0
 
     def run(self, name: str, axis: Axis, costs: Costs, workers: int, at_most: int | None) -> None:
-        """Train what is left of an axis, or so many trainings."""
+        """Train what is left of an axis point by point, so that the first are known first, or so many trainings."""
         failed: dict[Run, str] = {}
-        while tasks := [task for task in next_tasks(self.records, axis) if task[0] not in failed]:
-            if at_most is not None:
-                tasks = tasks[: max(at_most - self.trained, 0)]
-                if not tasks:
-                    return
-            failed |= self._wave(name, axis, tasks, costs, workers)
-            self._remove_checkpoints(axis)
+        for point in axis.points:
+            here = dataclasses.replace(axis, points=(point,))
+            while tasks := [task for task in next_tasks(self.records, here) if task[0] not in failed]:
+                if at_most is not None:
+                    tasks = tasks[: max(at_most - self.trained, 0)]
+                    if not tasks:
+                        return
+                failed |= self._wave(name, axis, tasks, costs, workers)
+                self._remove_checkpoints(axis)
         for run, why in failed.items():
             self.say(f"{run.name}: failed: {why}")
 
