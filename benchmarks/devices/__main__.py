@@ -1,14 +1,16 @@
-"""What a client of plans costs a device: sizes, memory and time of a local step, by JAX and by IREE.
+"""What a client of plans costs a device: sizes, memory and time of a local step, by JAX, by IREE and in TypeScript.
 
     python -m benchmarks.devices
 
-`make plan-client` makes the environment of IREE; without it that runtime is left out. Run it when nothing else runs:
+`make plan-client` makes the environment of IREE, and `npm ci && npm run build` in clients/javascript the client in
+TypeScript; without them these are left out. Run it when nothing else runs:
 the load of the machine is in the results. The task is that of Stack Overflow with a small vocabulary, in batches of 10.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ from fedlm.fl_core.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "clients/plan_client"
+JAVASCRIPT = ROOT / "clients/javascript"
 PYTHONS = {"jax": Path(sys.executable), "iree": CLIENT / ".venv/bin/python"}
 VOCABULARY = 4096
 DEVELOPMENT = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "__pycache__", "fedlm_client")
@@ -44,7 +47,10 @@ def main() -> None:
         "machine": describe_machine(),
         "setting": {"vocabulary": VOCABULARY, "steps": arguments.steps},
     }
-    results |= {"installed_bytes": installed_bytes(), "models": measured_before(path, results, "models", {})}
+    results |= {
+        "installed_bytes": installed_bytes() | javascript_bytes(),
+        "models": measured_before(path, results, "models", {}),
+    }
     arguments.results.mkdir(parents=True, exist_ok=True)
     for model in arguments.models:
         results["models"][model] = {"load": os.getloadavg(), **measure(model, arguments.steps)}
@@ -70,24 +76,44 @@ def measure(model: str, steps: int) -> dict[str, Any]:
         contents = {"manifest.json": exact.manifest, "step.stablehlo": exact.step, "finish.stablehlo": exact.finish}
         for file, content in contents.items():
             (folder / file).write_bytes(content)
-        (folder / "vocabulary_size").write_text(str(VOCABULARY))
-        for runtime, python in PYTHONS.items():
-            if python.exists():
-                found["runtimes"][runtime] = run(python, folder, runtime, steps)
-                updates[runtime] = np.fromfile(folder / f"{runtime}.update", "<f4").astype(np.float64)
-    if len(updates) == len(PYTHONS):
-        error = np.linalg.norm(updates["iree"] - updates["jax"]) / np.linalg.norm(updates["jax"])
-        found["relative_difference_of_the_update"] = float(error)
+        rng, batches = np.random.default_rng(0), manifest["batches"]
+        rows = (steps, batches["batch_size"], batches["length"] + 1)
+        (0.05 * rng.normal(size=manifest["download"]["values"])).astype("<f4").tofile(folder / "values.f32")
+        rng.integers(4, VOCABULARY, rows).astype("<i4").tofile(folder / "tokens.i32")
+        commands = {
+            runtime: [python, Path(__file__).with_name("measure.py"), folder, runtime]
+            for runtime, python in PYTHONS.items()
+            if python.exists()
+        }
+        if shutil.which("node") and (JAVASCRIPT / "build/src").exists():
+            commands["javascript"] = ["node", Path(__file__).with_name("measure.mjs"), folder]
+        for runtime, words in commands.items():
+            found["runtimes"][runtime] = run(words)
+            updates[runtime] = np.fromfile(folder / f"{runtime}.update", "<f4").astype(np.float64)
+    norm = np.linalg.norm(updates["jax"])
+    found["relative_difference_of_the_update"] = {
+        runtime: float(np.linalg.norm(update - updates["jax"]) / norm)
+        for runtime, update in updates.items()
+        if runtime != "jax"
+    }
     return found
 
 
-def run(python: Path, folder: Path, runtime: str, steps: int) -> dict[str, Any]:
-    """Measure with the Python of a client's environment."""
-    words = [python, Path(__file__).with_name("measure.py"), folder, runtime, str(steps)]
+def run(words: list[Any]) -> dict[str, Any]:
+    """Measure with a client of its own environment."""
     done = subprocess.run(
         words, env=os.environ | {"PYTHONPATH": str(CLIENT)}, capture_output=True, text=True, check=True
     )
     return json.loads(done.stdout)
+
+
+def javascript_bytes() -> dict[str, int]:
+    """Add up the files of the client in TypeScript: of the page, of Node's part with its package, and of Node."""
+    parts = {"page": "build/page", "javascript_on_node": "build/src", "javascript_package": "node_modules/@bufbuild"}
+    places = {name: JAVASCRIPT / part for name, part in parts.items() if (JAVASCRIPT / part).exists()}
+    sizes = {name: sum(one.stat().st_size for one in path.rglob("*") if one.is_file()) for name, path in places.items()}
+    node = shutil.which("node")
+    return sizes | ({"node": Path(node).resolve().stat().st_size} if node else {})
 
 
 def installed_bytes() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A round of a plan on one runtime, as a device runs it: `measure.py FOLDER RUNTIME STEPS`, with the client's Python.
+"""A round of a plan on one runtime, as a device runs it: `measure.py FOLDER RUNTIME`, with the client's Python.
 
 It needs the client's package alone; it prints a JSON object, and writes the update beside the plan.
 """
@@ -20,7 +20,7 @@ ARM = ("--iree-llvmcpu-target-triple=aarch64-none-linux-android34",)
 
 
 def main() -> None:
-    folder, runtime, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    folder, runtime = Path(sys.argv[1]), sys.argv[2]
     described = (folder / "manifest.json").read_bytes()
     manifest = read_manifest(described)
     contents = [(folder / f"{name}.stablehlo").read_bytes() for name in ("step", "finish")]
@@ -35,15 +35,12 @@ def main() -> None:
         contents, start = modules, time.monotonic()
     with Trainer(manifest, described, runtime, contents) as trainer:
         found["load_seconds"] = time.monotonic() - start
-        rng = np.random.default_rng(0)
         batches = manifest.batches
-        values = (0.05 * rng.normal(size=manifest.download_values)).astype(np.float32)
-        most = int((folder / "vocabulary_size").read_text())
-        trainer.begin(values)
+        rows = np.fromfile(folder / "tokens.i32", "<i4").reshape(-1, batches.batch_size, batches.length + 1)
+        trainer.begin(np.fromfile(folder / "values.f32", "<f4"))
         seconds = []
         weight, random = np.ones(batches.batch_size), np.zeros((batches.batch_size, 2))
-        for _ in range(steps):
-            tokens = rng.integers(4, most, (batches.batch_size, batches.length + 1))
+        for tokens in rows:
             start = time.monotonic()
             trainer.step(tokens, weight, random, 0.5)
             seconds.append(time.monotonic() - start)

@@ -16,7 +16,7 @@ function sides(tensor: Tensor, batched: unknown, contracted: unknown): Sides {
 /** Lay the values of one matrix of a batch end to end, `inner` of each line together. */
 function packed(into: Float32Array, from: Float32Array, start: number, lines: Int32Array, inner: Int32Array): void {
   const length = inner.length;
-  if (length > 1 && inner[1] === 1 && inner[length - 1] === length - 1) {
+  if (length > 1 && endToEnd(inner)) {
     for (let line = 0; line < lines.length; line++) into.set(from.subarray(start + lines[line]!, start + lines[line]! + length), line * length);
     return;
   }
@@ -118,12 +118,26 @@ export function reduced(step: Step, operands: Tensor[]): Tensor {
   const outer = of(kept), inner = of(dropped), made = zeros(type), source = a.data as Numbers, into = made.data as Numbers, adds = name === "add" && a.dtype === "float32";
   if (outer.length !== into.length) refuse("reduces to another size");
   const first = start.data[0] as number;
+  if (adds && endToEnd(outer) && !endToEnd(inner)) {
+    // Sums down columns are made line by line, as the values lie.
+    const sums = new Float64Array(outer.length).fill(first);
+    for (let k = 0; k < inner.length; k++)
+      for (let place = 0, base = inner[k]!; place < sums.length; place++) sums[place]! += source[base + place]!;
+    (made.data as Float32Array).set(sums);
+    return made;
+  }
   for (let place = 0; place < outer.length; place++) {
     const base = outer[place]!;
     let value = first;
     if (adds) for (let k = 0; k < inner.length; k++) value += source[base + inner[k]!]!;
+    else if (name === "maximum") for (let k = 0; k < inner.length; k++) value = Math.max(value, source[base + inner[k]!]!);
     else for (let k = 0; k < inner.length; k++) value = how(value, source[base + inner[k]!]!);
     into[place] = value;
   }
   return made;
+}
+
+function endToEnd(places: Int32Array): boolean {
+  const last = places.length - 1;
+  return last < 1 || (places[1] === 1 && places[last] === last);
 }
