@@ -31,7 +31,7 @@ export class PageChannel implements Channel {
       throw new ClientError("this page did not come over https, so that others could hear and change what it says; open it over https");
     if (!encrypted && !(insecure && CLAIMED.test(name)))
       throw new ClientError("this page came in plain text: allow that for this machine, and give a name of 1 to 128 printable characters of ASCII, or open it over https");
-    this.name = encrypted ? page.host : name;
+    this.name = encrypted ? "whom this browser's certificate names" : name;
     this.claimed = encrypted ? {} : { "fedlm-client": name };
   }
 
