@@ -120,7 +120,10 @@ export class Interpreter {
     const [condition, body] = step.regions;
     if (!condition || !body) refuse("has a loop without a body");
     let values = operands;
-    while (this.body(condition, values, frame)[0]?.data[0]) values = this.body(body, values, frame);
+    while (this.body(condition, values, frame)[0]?.data[0]) {
+      this.check(0);
+      values = this.body(body, values, frame);
+    }
     return values;
   }
 

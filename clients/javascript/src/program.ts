@@ -61,10 +61,10 @@ export function bytesOf(type: Type): number {
   return count(type.shape) * ARRAYS[type.dtype].BYTES_PER_ELEMENT;
 }
 
-/** Read the functions of a program by their names; raises PlanError where it does more than compute. */
-export function readProgram(content: Uint8Array): Map<string, Body> {
+/** Read the functions of a program by their names; raises PlanError where it does more than compute, or its constants take more than so many bytes. */
+export function readProgram(content: Uint8Array, memoryBytes: number): Map<string, Body> {
   const module = readModule(content);
-  const reading = new Reading(module);
+  const reading = new Reading(module, memoryBytes);
   const [top] = module.top;
   if (module.top.length !== 1 || top?.name !== "builtin.module" || top.regions.length !== 1) throw new PlanError("the plan's program is no single module");
   const functions = new Map<string, Body>();
@@ -84,7 +84,7 @@ function plain(name: string, value: Value): Value {
 }
 
 class Reading {
-  constructor(private readonly module: Module) {}
+  constructor(private readonly module: Module, private left: number) {}
 
   step(one: Operation): Step {
     const [dialect, short = ""] = one.name.split(/\.(.*)/s);
@@ -139,6 +139,8 @@ class Reading {
   }
 
   private tensor(type: Type, bytes: Uint8Array): Tensor {
+    this.left -= bytesOf(type);
+    if (this.left < 0) throw new PlanError("the plan's program has constants that need more memory than it may have");
     const made = zeros(type);
     const into = new Uint8Array(made.data.buffer);
     const size = ARRAYS[type.dtype].BYTES_PER_ELEMENT;

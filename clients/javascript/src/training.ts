@@ -24,7 +24,7 @@ export class Training {
   /** Read a plan whose signature was checked; raises PlanError where a program does more than compute, or is of another type than the manifest says. */
   static async load(described: Uint8Array, step: Uint8Array, finish: Uint8Array): Promise<Training> {
     const manifest = await readManifest(described), bounds = { memoryBytes: manifest.memoryBytes, callSeconds: manifest.callSeconds };
-    const made = (content: Uint8Array, program: Program) => new Interpreter(checkedMain(readProgram(content), program), bounds);
+    const made = (content: Uint8Array, program: Program) => new Interpreter(checkedMain(readProgram(content, bounds.memoryBytes), program), bounds);
     return new Training(manifest, { step: made(step, manifest.step), finish: made(finish, manifest.finish) });
   }
 

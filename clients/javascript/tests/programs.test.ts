@@ -26,7 +26,7 @@ function tensor(one: Known): Tensor {
 
 for (const [name, { inputs, outputs }] of Object.entries(cases)) {
   test(`${name} gives what JAX gives`, () => {
-    const made = new Interpreter(readProgram(read(name)), bounds).run(inputs.map(tensor));
+    const made = new Interpreter(readProgram(read(name), bounds.memoryBytes), bounds).run(inputs.map(tensor));
     assert.equal(made.length, outputs.length);
     made.forEach((one, index) => {
       const expected = outputs[index]!;
@@ -46,14 +46,15 @@ for (const [name, { inputs, outputs }] of Object.entries(cases)) {
 }
 
 test("programs that call what they do not carry, or are cut off, are refused", () => {
-  assert.throws(() => readProgram(read("calling")), /custom_call.*does not run/);
+  assert.throws(() => readProgram(read("calling"), bounds.memoryBytes), /custom_call.*does not run/);
   const whole = read(Object.keys(cases)[0]!);
-  for (let length = 0; length < whole.length; length += 97) assert.throws(() => readProgram(whole.subarray(0, length)), PlanError);
+  for (let length = 0; length < whole.length; length += 97) assert.throws(() => readProgram(whole.subarray(0, length), bounds.memoryBytes), PlanError);
 });
 
 test("programs end that need more memory or time than they may have", () => {
   const [name, { inputs }] = Object.entries(cases)[0]!;
-  const given = inputs.map(tensor), program = readProgram(read(name));
+  const given = inputs.map(tensor), program = readProgram(read(name), bounds.memoryBytes);
   assert.throws(() => new Interpreter(program, { ...bounds, memoryBytes: 20_000 }).run(given), /more memory/);
   assert.throws(() => new Interpreter(program, { ...bounds, callSeconds: 0 }).run(given), /longer/);
+  assert.throws(() => readProgram(read(name), 10), /constants that need more memory/);
 });
