@@ -86,6 +86,17 @@ QUESTIONS: dict[str, Lines] = {
         "SI-Transformer, half on itself": {"model": f"{VARIANTS}ATTENTION_WITH_SELF"},
         "SI-Transformer, rate 0.03": {"model": "si_transformer_tiny", "server_learning_rate": 0.03},
     },
+    "A learned gain on the normalised output": {
+        "CIFG": {"model": "cifg_tiny"},
+        "CIFG, output normalised": {"model": "cifg_unit_rms_tiny"},
+        "CIFG, with gain": {"model": "cifg_rms_norm_tiny"},
+        "SI-CIFG (output normalised)": {"model": "si_cifg_tiny"},
+        "SI-CIFG, with gain": {"model": "si_cifg_rms_norm_tiny"},
+        "Transformer": {"model": "transformer_tiny"},
+        "Transformer, without gain": {"model": f"{VARIANTS}TRANSFORMER_WITHOUT_GAIN"},
+        "SI-Transformer": {"model": "si_transformer_tiny"},
+        "SI-Transformer, without gain": {"model": f"{VARIANTS}SI_TRANSFORMER_WITHOUT_GAIN"},
+    },
 }
 
 
