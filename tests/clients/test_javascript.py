@@ -25,7 +25,18 @@ from tests.clients.plan_client.test_refusals import program_of, replaced_step
 from tests.support import plans
 
 FOLDER = Path(__file__).parents[2] / "clients/javascript"
-CASES = ((plans.BIGRAM, 8), ("cifg_tiny", 32), ("transformer_tiny", 32), ("si_cifg_tiny", 8))
+CASES = (
+    {"upload_bits": 8},
+    {"model": "cifg_tiny", "upload_bits": 32},
+    {"model": "transformer_tiny", "upload_bits": 32},
+    {"model": "si_cifg_tiny", "upload_bits": 8},
+    {"model": "si_transformer_tiny", "upload_bits": 16},
+    {"model": "gru4rec_tiny", "dropout": 0.4, "upload_bits": 8},
+    {"upload_bits": 2, "upload_rotation": True, "client_gradient_clip": 0.1},
+    {"client_algorithm": "mime_lite", "upload_bits": 32},
+    {"client_algorithm": "local_adam", "upload_bits": 4},
+    {"client_algorithm": "fedprox", "fedprox_mu": 0.5, "upload_bits": 16},
+)
 TEXTS = [
     *(
         "",
@@ -70,14 +81,15 @@ TEXTS = [
 ]
 
 
-def _value(rng, argument):
+def _value(rng, argument, positive):
     if argument.role == "tokens":
         return plans.examples(argument.shape[0], argument.shape[1] - 1)
     if argument.role == "weight":
         return np.arange(argument.shape[0]) < argument.shape[0] - 1
     if argument.dtype == "uint32":
         return rng.integers(0, 2**32, argument.shape, np.uint32)
-    return 0.1 * rng.normal(size=argument.shape)
+    drawn = 0.1 * rng.normal(size=argument.shape)
+    return np.abs(drawn) if positive else drawn
 
 
 def _plain(value):
@@ -100,7 +112,13 @@ def _operations(rng):
             at = indices[row], indices[column]
             yield lax.dynamic_slice(x, at, (2, 3))
             yield lax.dynamic_update_slice(x, rows[:2, :3], at)
-        yield lax.pad(x, jnp.float32(9), ((1, 2, 1), (0, 1, 0)))
+        for padding in (
+            ((1, 2, 1), (0, 1, 0)),
+            ((-2, 1, 0), (0, -3, 2)),
+            ((-3, -2, 1), (2, 0, 0)),
+            ((-9, 9, 0), (0, 0, 0)),
+        ):
+            yield lax.pad(x, jnp.float32(9), padding)
         yield lax.rev(x, (0, 1))
         yield lax.slice(x, (1, 0), (5, 4), (2, 3))
         yield jnp.einsum("ij,kj->jik", x, rows)
@@ -117,6 +135,8 @@ def _operations(rng):
         signed = words.astype(jnp.int32)
         yield from (lax.shift_right_arithmetic(signed, jnp.full_like(signed, one)) for one in (3, 31, 32))
         yield from (lax.shift_right_logical(words, jnp.full_like(words, one)) for one in (3, 32))
+        yield lax.bitcast_convert_type(words, jnp.int32)
+        yield lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint32) ^ jnp.uint32(1), jnp.float32)
         yield from (words.astype(one) for one in (jnp.uint8, jnp.uint16, jnp.float32, jnp.bool_))
         yield from (signed // 7, signed % 7, words // 7, words % 7, words * words, signed * signed, jnp.abs(signed))
         yield (100 * x).astype(jnp.int32)
@@ -130,12 +150,14 @@ def _operations(rng):
 
 def _write(folder):
     rng, cases = np.random.default_rng(0), {}
-    for model, bits in CASES:
-        plan, manifest = plans.plan_of(model, upload_bits=bits)
+    for number, settings in enumerate(CASES):
+        plan, manifest = plans.plan_of(**settings)
         for part in ("step", "finish"):
             content, program = getattr(plan, part), getattr(manifest, part)
-            name = f"{model.rpartition(':')[2].lower()}.{part}"
-            inputs = [np.asarray(_value(rng, one), one.dtype) for one in program.inputs]
+            name = f"{number}.{part}"
+            # Second moments are not negative.
+            positive = settings.get("client_algorithm") == "local_adam"
+            inputs = [np.asarray(_value(rng, one, positive), one.dtype) for one in program.inputs]
             outputs = [np.asarray(one) for one in load(content, program)(inputs)]
             (folder / name).write_bytes(content)
             cases[name] = {"inputs": [_plain(one) for one in inputs], "outputs": [_plain(one) for one in outputs]}

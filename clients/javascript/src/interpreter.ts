@@ -3,7 +3,7 @@
 import { combiner, dot, reduced } from "./contractions.js";
 import { binary, clamped, compared, converted, refuse, selected, unary } from "./elementwise.js";
 import { broadcast, concatenated, gathered, iota, padded, reversed, scattered, sliced, starts, transposed, updated } from "./movement.js";
-import { type Body, bytesOf, count, type Step, type Tensor, type Type } from "./program.js";
+import { bitcast, type Body, bytesOf, count, type Step, type Tensor, type Type } from "./program.js";
 
 export interface Bounds { memoryBytes: number; callSeconds: number }
 
@@ -146,6 +146,7 @@ export class Interpreter {
       case "select": return selected(operands, type);
       case "clamp": return clamped(operands, type);
       case "convert": return converted(a, type);
+      case "bitcast_convert": return bitcast(a, type) ?? refuse("takes bits for numbers of another width");
     }
     if (operands.length === 1) return unary(name, a, type) ?? refuse(`has the operation ${name} of ${a.dtype}, which this client does not run`);
     if (!b) refuse(`has ${name} of nothing`);

@@ -156,12 +156,17 @@ export function concatenated(operands: Tensor[], dimension: number, type: Type):
   return made;
 }
 
+/** Put values apart, with what fills before, between and after them; less than none takes values away. */
 export function padded(step: Step, a: Tensor, value: Tensor, type: Type): Tensor {
-  const rank = a.shape.length, low = step.given["low"] as number[], interior = list(step.given["interior"], rank), own = strides(type.shape), made = zeros(type);
-  const fits = low.length === rank && low.every((one, axis) => one >= 0 && one + (a.shape[axis]! - 1) * (interior[axis]! + 1) < type.shape[axis]!);
-  if (!fits || a.dtype !== type.dtype || value.dtype !== type.dtype || !a.data.length) refuse("pads in a way that this client does not run");
+  const rank = a.shape.length, low = step.given["low"] as number[], between = list(step.given["interior"], rank).map((one) => one + 1), made = zeros(type);
+  if (low.length !== rank || type.shape.length !== rank || a.dtype !== type.dtype || value.dtype !== type.dtype) refuse("pads tensors that do not fit");
   (made.data as Float32Array).fill(value.data[0] as number);
-  copy(made.data, low.reduce((sum, one, axis) => sum + one * own[axis]!, 0), own.map((one, axis) => one * (interior[axis]! + 1)), a.data, 0, strides(a.shape), a.shape);
+  // Of each dimension, the first value that stays, and how many do.
+  const first = low.map((one, axis) => Math.max(0, Math.ceil(-one / between[axis]!)));
+  const kept = low.map((one, axis) => Math.max(0, Math.min(a.shape[axis]! - 1, Math.floor((type.shape[axis]! - 1 - one) / between[axis]!)) - first[axis]! + 1));
+  const own = strides(a.shape), into = strides(type.shape), sum = (places: number[], steps: number[]): number => places.reduce((total, one, axis) => total + one * steps[axis]!, 0);
+  const to = sum(low.map((one, axis) => one + first[axis]! * between[axis]!), into);
+  if (count(kept)) copy(made.data, to, into.map((one, axis) => one * between[axis]!), a.data, sum(first, own), own, kept);
   return made;
 }
 

@@ -22,7 +22,8 @@ const ARRAYS = {
 };
 const PLAIN = `add_v1 and_v1 or_v1 xor_v1 subtract_v1 multiply_v1 divide_v1 maximum_v1 minimum_v1 abs_v1 negate_v1 floor_v1 is_finite_v1 select_v1 convert_v1
   reshape_v1 shift_left_v1 shift_right_logical_v1 sign_v1 optimization_barrier_v1 while_v1 case_v1 return_v1 dynamic_update_slice_v1 power_v1 not_v1
-  remainder_v1 ceil_v1 clamp_v1 popcnt_v1 count_leading_zeros_v1 round_nearest_even_v1 round_nearest_afz_v1 shift_right_arithmetic_v1 atan2_v1`;
+  remainder_v1 ceil_v1 clamp_v1 popcnt_v1 count_leading_zeros_v1 round_nearest_even_v1 round_nearest_afz_v1 shift_right_arithmetic_v1 atan2_v1
+  bitcast_convert_v1`;
 const ACCURATE = "exponential_v2 log_v2 sqrt_v2 rsqrt_v2 tanh_v2 sine_v2 cosine_v2 logistic_v2 exponential_minus_one_v2 log_plus_one_v2 cbrt_v2 tan_v2";
 /** The operations that this client runs, with the names of their attributes in the order in which they travel. */
 const ATTRIBUTES = new Map<string, string[]>([
@@ -55,6 +56,13 @@ export function count(shape: number[]): number {
 
 export function zeros(type: Type): Tensor {
   return { ...type, data: new ARRAYS[type.dtype](count(type.shape)) };
+}
+
+/** The same bits as numbers of another type that is as wide; null where it is not. */
+export function bitcast(a: Tensor, type: Type): Tensor | null {
+  const made = ARRAYS[type.dtype], { buffer, byteOffset, byteLength, BYTES_PER_ELEMENT: width } = a.data;
+  if (a.dtype === "bool" || type.dtype === "bool" || made.BYTES_PER_ELEMENT !== width || count(type.shape) !== a.data.length) return null;
+  return { ...type, data: new made(buffer.slice(byteOffset, byteOffset + byteLength) as ArrayBuffer) };
 }
 
 export function bytesOf(type: Type): number {

@@ -39,8 +39,8 @@ for (const [name, { inputs, outputs }] of Object.entries(cases)) {
         else assert.ok(Math.abs(found - value) <= 1e-7 + 1e-5 * Math.abs(value), `${name}: result ${index} is ${found}, and not ${value}`);
         assert.ok(Math.abs(found - value) <= 1);
       });
-      // A code may fall to the other side of a boundary where rounding differs in the last place.
-      assert.ok(different <= 2 + expected.data.length / 1000, `${name}: ${different} codes differ`);
+      // A code may fall to the other side of a boundary where rounding differs in the last place; of 16 bits there are more boundaries.
+      assert.ok(different <= 2 + expected.data.length / (one.dtype === "uint16" ? 20 : 1000), `${name}: ${different} codes differ`);
     });
   });
 }
