@@ -136,7 +136,7 @@ def test_the_page_takes_part_in_a_browser(tmp_path, keys, tokenizer, browser):
 
     def drive(port):
         assert browser.open(f"http://127.0.0.1:{port}/") == ""
-        browser.wait("document.querySelectorAll('#limits input').length > 0", 60)
+        browser.wait("document.body?.dataset.state === 'idle'", 60)
         browser.run(filled(data, key))
         browser.wait("document.getElementById('amount').textContent.startsWith('4 texts')", 60)
         browser.wait("document.getElementById('key-state').textContent.startsWith('A key is kept')", 60)
