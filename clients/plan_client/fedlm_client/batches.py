@@ -6,9 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlm_client.errors import PlanError
 from fedlm_client.manifest import Batches
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_MOST_ROWS = 1 << 24  # of a round, in memory at once
 _Words = NDArray[np.uint32]
 
 
@@ -53,11 +55,18 @@ def batch_rows(count: int, batches: Batches, most: int, seed: int, number: int, 
 
     Returns:
       int [steps, batch_size]; -1 where a batch is not filled.
+
+    Raises:
+      PlanError: they are too many to be made at once.
     """
     size = batches.batch_size
     kept = count if batches.max_examples is None else min(count, batches.max_examples)
     per_epoch = kept if batches.batches_across_epochs else -(-kept // size) * size
     steps = min(-(-per_epoch * batches.epochs // size), batches.max_batches, most)
+    if steps * size > _MOST_ROWS:
+        raise PlanError(
+            f"the plan wants {steps} batches of {size} rows, but this client makes {_MOST_ROWS:,} rows at most"
+        )
     rows = np.full((min(batches.epochs, -(-steps * size // max(per_epoch, 1))), per_epoch), -1, np.intp)
     among = kept if batches.cap_order == "cap_then_shuffle" else count
     for epoch, row in enumerate(rows):

@@ -15,7 +15,7 @@ from fedlm_client.manifest import check_limits, check_program, read_manifest
 from fedlm_client.own_participation import OwnParticipation
 from fedlm_client.signature import check_signature, read_public_keys
 
-_USER_ERROR, _INTERRUPTED = 2, 130
+_USER_ERROR, _INTERRUPTED, _LONGEST_ERROR = 2, 130, 1000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         (_compile if arguments.command == "compile" else _run)(arguments, limits)
         return 0
     except ClientError as error:
-        print(f"fedlm-client: {error}", file=sys.stderr)
+        # A server may have chosen some of the words.
+        said = "".join(one for one in str(error)[:_LONGEST_ERROR] if one.isprintable())
+        print(f"fedlm-client: {said}", file=sys.stderr)
         return _USER_ERROR
     except KeyboardInterrupt:
         return _INTERRUPTED

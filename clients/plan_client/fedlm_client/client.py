@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import random
+import re
 import secrets
 import threading
 import time
@@ -92,6 +93,7 @@ class Client:
           ClientError: the server turns this client away, or asks for what it does not allow.
         """
         try:
+            self._examples_version()
             while not self._stopped.is_set():
                 wait = self._once()
                 if isinstance(wait, bool):
@@ -149,13 +151,17 @@ class Client:
             ready = self._plan(asked.plan)
             sequences = self._examples(asked.vocabulary, ready.manifest, examples)
             values = self._download_model(asked.parameters, ready.manifest)
-            upload = self._train(asked, ready, values, sequences, deadline, header)
+            if not len(sequences):
+                raise _Ended(_Outcome.NO_EXAMPLES)
+            # A plan chooses whether training ends, in time and in numbers: each end says something of the text.
             self._participation.tell(asked, examples)
+            upload = self._train(asked, ready, values, sequences, deadline, header)
         except _Ended as ended:
             header.outcome = ended.outcome
         header.size = len(upload)
         reply = self._send(header, upload, lambda: self._participation.take(asked, examples), deadline)
-        status = messages.UploadReply.Status.Name(reply.status)
+        known = reply.status in messages.UploadReply.Status.values()
+        status = messages.UploadReply.Status.Name(reply.status) if known else str(reply.status)
         self._settings.notice(f"round {asked.round_number}: {status} {_printable(reply.reason)}".strip())
         return _seconds(reply.come_back_seconds)
 
@@ -174,7 +180,7 @@ class Client:
             check_program(getattr(manifest, name), content, name)
             contents.append(content)
         self._close_plan()
-        self._settings.notice(f"plan {manifest.digest[:12]}: {manifest.about}")
+        self._settings.notice(f"plan {manifest.digest[:12]}: {_printable(manifest.about)}")
         made = runtimes.trainer(self._settings.runtime, manifest, described, contents, self._settings.modules)
         self._ready = _Ready(offered.manifest.digest, manifest, made)
         return self._ready
@@ -214,7 +220,13 @@ class Client:
             self._tokenizer = description.digest, WordPiece(content)
         key = (self._tokenizer[0], manifest.batches, version)
         if self._sequences is None or self._sequences[0] != key:
-            encoded = [self._tokenizer[1].encode(text) for text in read_texts(self._settings.data)]
+            texts = read_texts(self._settings.data)
+            if 4 * len(texts) * (manifest.batches.length + 1) > manifest.memory_bytes:
+                raise PlanError(
+                    f"{len(texts)} texts of the plan's {manifest.batches.length} tokens take more than its memory "
+                    f"of {manifest.memory_bytes:,} bytes"
+                )
+            encoded = [self._tokenizer[1].encode(text) for text in texts]
             self._sequences = key, sequences_of(encoded, manifest.batches)
         return self._sequences[1]
 
@@ -227,8 +239,6 @@ class Client:
         deadline: float,
         header: "messages.UploadHeader",
     ) -> bytes:
-        if not len(sequences):
-            raise _Ended(_Outcome.NO_EXAMPLES)
         rate, limits = asked.learning_rate, self._settings.limits
         if not (rate > 0 and math.isfinite(rate)):
             raise ClientError(f"the server asks for the learning rate {rate}")
@@ -294,16 +304,23 @@ def kept_examples(count: int, batches: Batches) -> int:
 
 def read_texts(path: Path) -> list[str]:
     """Read a device's text, line by line; raises ClientError where a line is none."""
-    found = []
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            if line.strip():
-                found.append(json.loads(line)["text"])
-                if not isinstance(found[-1], str):
-                    raise ValueError(f"line {number} has no text")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        # Line separators of Unicode may stand inside of a text.
+        lines = re.split(r"\r\n|\n|\r", path.read_bytes().decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
         raise ClientError(f'{path}: expected lines of {{"text": "..."}} in UTF-8 ({error})') from error
-    return found
+    return [_text(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _text(path: Path, number: int, line: str) -> str:
+    try:
+        found = json.loads(line)["text"]
+        if isinstance(found, str):
+            return found
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    # What the parser says may hold the text itself, and this may go to a log.
+    raise ClientError(f'{path}: expected lines of {{"text": "..."}} in UTF-8, but line {number} is none')
 
 
 def _seconds(seconds: float) -> float:

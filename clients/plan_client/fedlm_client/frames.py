@@ -45,7 +45,7 @@ def receive_frame(
         raise FrameError(f"a message of {words} and {size} bytes")
     try:
         head = json.loads(bytes(_receive(connection, words, deadline)))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FrameError(str(error)) from error
     if not isinstance(head, dict):
         raise FrameError("a message is no object")

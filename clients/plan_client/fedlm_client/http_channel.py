@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import ipaddress
+import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ _ANSWER_SECONDS = 30.0
 _LONGEST_MESSAGE = 1 << 22
 _AT_ONCE = 1 << 17
 _OK, _NOT_FOUND = 200, 404
+_CLAIMED = re.compile(r"[!-~][ -~]{0,127}")
 _FOR_GOOD = (*range(400, 404), *range(405, 408))
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -44,6 +46,8 @@ class Channel:
         self._tls = None if credentials is None else _tls(credentials)
         if credentials is None and not (name and _is_loopback(self._host)):
             raise ClientError("without credentials a client needs a name, and speaks to a server on loopback alone")
+        if name is not None and credentials is None and not _CLAIMED.fullmatch(name):
+            raise ClientError(f"the name {name!r} is none of 1 to 128 printable characters of ASCII")
         self.name = name if credentials is None else _name(credentials / "client.pem")
         self._open: tuple[socket.socket, h11.Connection] | None = None
 
@@ -110,7 +114,10 @@ class Channel:
             if self._open is None:
                 self._open = self._dial(), h11.Connection(h11.CLIENT)
             connection, parser = self._open
-            always = [("Host", f"{self._host}:{self._port}"), ("fedlm-client", self.name or "")]
+            always = [
+                ("Host", f"{self._host}:{self._port}"),
+                *([] if self._tls else [("fedlm-client", self.name or "")]),
+            ]
             exchange = _Exchange(connection, parser, always)
             yield exchange
             if not exchange.reusable():
@@ -216,7 +223,12 @@ def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ClientError(f"{address!r} is no host and port, such as fl.example.org:8470")
-    return host.strip("[]"), int(port)
+    host = host.strip("[]")
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ClientError(f"{address!r} has no name of a host ({error})") from error
+    return host, int(port)
 
 
 def _is_loopback(host: str) -> bool:

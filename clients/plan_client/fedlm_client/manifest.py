@@ -18,6 +18,7 @@ SUMS = 3
 _DTYPES = {"float32", "int32", "uint32", "uint8", "uint16"}
 _CAP_ORDERS = ("shuffle_then_cap", "cap_then_shuffle")
 _MOST_ARGUMENTS, _CHECKSUM_BYTES = 100_000, 4
+_MOST_DIMENSIONS, _TOKENS, _LARGEST_BATCH = 64, 1 << 31, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def read_manifest(content: bytes) -> Manifest:
       PlanError: it is of another version, is not one, or contradicts itself.
     """
     try:
-        found = json.loads(content)
+        found = json.loads(content.decode("utf-8-sig"), parse_constant=_no_number)
         if found["format"] != FORMAT or found["version"] != VERSION:
             raise PlanError(
                 f"the plan is a {found['format']} of version {found['version']}, but this client reads {FORMAT} "
@@ -112,7 +113,7 @@ def read_manifest(content: bytes) -> Manifest:
         manifest = _manifest(hashlib.sha256(content).hexdigest(), found)
     except PlanError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise PlanError(f"the plan's manifest cannot be read ({type(error).__name__}: {error})") from error
     _check(manifest)
     return manifest
@@ -154,18 +155,30 @@ def _manifest(digest: str, found: dict[str, Any]) -> Manifest:
         batches=_batches(found["batches"]),
         tokenizer=str(found["tokenizer"]["sha256"]),
         memory_bytes=_count(limits["memory_bytes"]),
-        compile_seconds=float(limits["compile_seconds"]),
-        call_seconds=float(limits["call_seconds"]),
+        compile_seconds=_number(limits["compile_seconds"]),
+        call_seconds=_number(limits["call_seconds"]),
     )
 
 
-def _count(value: Any, least: int = 0) -> int:
-    if type(value) is not int or not least <= value < 1 << 53:
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise PlanError(f"the plan has {str(value)[:100]!r} where a number belongs")
+    return float(value)
+
+
+def _count(value: Any, least: int = 0, below: int = 1 << 53) -> int:
+    if type(value) is not int or not least <= value < below:
         raise PlanError(f"the plan has {value!r} where a count of at least {least} belongs")
     return value
 
 
 def _shape(found: Any) -> tuple[int, ...]:
+    if len(found) > _MOST_DIMENSIONS:
+        raise PlanError(f"the plan has a tensor of {len(found)} dimensions, but at most {_MOST_DIMENSIONS} are known")
     return tuple(_count(one, 1) for one in found)
 
 
@@ -192,8 +205,13 @@ def _argument(found: dict[str, Any]) -> Argument:
 
 def _batches(found: dict[str, Any]) -> Batches:
     counts = {name: _count(found[name], 1) for name in ("length", "batch_size", "epochs", "max_batches")}
-    special = {name: _count(found[name]) for name in ("pad", "bos", "eos", "oov")}
+    special = {name: _count(found[name], below=_TOKENS) for name in ("pad", "bos", "eos", "oov")}
     most = found["max_examples"]
+    if counts["batch_size"] * (counts["length"] + 1) > _LARGEST_BATCH:
+        raise PlanError(
+            f"the plan's batches have {counts['batch_size']} rows of {counts['length'] + 1} tokens, but this "
+            f"client makes batches of at most {_LARGEST_BATCH:,} tokens"
+        )
     if found["cap_order"] not in _CAP_ORDERS or type(found["batches_across_epochs"]) is not bool:
         raise PlanError(
             f"the plan's batches have the cap_order {found['cap_order']!r}, which this client does not know"

@@ -79,16 +79,13 @@ class OwnParticipation:
         self._write(record)
 
     def _read(self) -> dict[str, Any]:
-        if not self._path.exists():
-            return {}
         try:
+            if not self._path.exists():
+                return {}
             found = json.loads(self._path.read_text(encoding="utf-8"))["populations"]
             for one in found.values():
-                if one["plan"] is not None:
-                    rounds, most, apart = one["plan"]
-                    _ = _most((int(rounds), most, int(apart)))
-                _ = [int(number) for number in one["taken"]], list(one.get("told", []))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+                _check_kept(one)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ClientError(
                 f"{self._path}: not a record of what this device took part in ({error}); put it back as it was"
             ) from error
@@ -106,6 +103,18 @@ class OwnParticipation:
             raise ClientError(
                 f"{self._path}: cannot be written ({error}), so that this device does not take part"
             ) from error
+
+
+def _check_kept(found: dict[str, Any]) -> None:
+    """Refuse, with `ValueError` or what follows from other types, what `_write` does not write."""
+    if found["plan"] is not None:
+        rounds, most, apart = found["plan"]
+        if any(type(one) is not int or one < 1 for one in (rounds, 1 if most is None else most, apart)):
+            raise ValueError("a plan is none")
+    if not all(number.isdecimal() and type(digest) is str for number, digest in found["taken"].items()):
+        raise ValueError("its rounds are none")
+    if type(found.get("told", [])) is not list:
+        raise ValueError("what was told is none")
 
 
 def _of(record: dict[str, Any], name: str) -> dict[str, Any]:

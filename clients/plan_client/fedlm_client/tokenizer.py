@@ -14,6 +14,9 @@ _CHINESE = (
 _WHITE = " \t\n\r\x0b\x0c\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 
+_LONGEST_WORD = 1000  # letters, since what a word takes grows with the square of its length
+
+
 class WordPiece:
     """A tokenizer; `encode` gives ids."""
 
@@ -27,11 +30,9 @@ class WordPiece:
                     f"the server's tokenizer is of {', '.join(kinds)}, but this client knows WordPiece alone"
                 )
             model, self._rules = found["model"], _rules(found["normalizer"])
-            self._ids: dict[str, int] = {str(piece): int(number) for piece, number in model["vocab"].items()}
-            self._prefix, self._longest = (
-                str(model["continuing_subword_prefix"]),
-                int(model["max_input_chars_per_word"]),
-            )
+            self._ids: dict[str, int] = {str(piece): _whole(number) for piece, number in model["vocab"].items()}
+            self._prefix = str(model["continuing_subword_prefix"])
+            self._longest = _whole(model["max_input_chars_per_word"], _LONGEST_WORD + 1)
             self._unknown = self._ids[model["unk_token"]]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise PlanError(f"the server's tokenizer cannot be read ({type(error).__name__}: {error})") from error
@@ -53,6 +54,12 @@ class WordPiece:
             found.append(self._ids[prefix + word[start:end]])
             start = end
         return found
+
+
+def _whole(found: Any, below: int = 1 << 31) -> int:
+    if type(found) is not int or not 0 <= found < below:
+        raise ValueError(f"{str(found)[:100]!r} where a number below {below} belongs")
+    return found
 
 
 def _rules(normalizer: dict[str, Any]) -> dict[str, bool]:

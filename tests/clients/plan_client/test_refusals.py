@@ -93,6 +93,12 @@ def test_another_program_than_the_manifest_names_is_refused(made):
         (lambda found: found["programs"]["step"]["inputs"][0].update(shape=[-1]), "where a count"),
         (lambda found: found["programs"]["step"]["inputs"][0].update(dtype="object"), "'object'"),
         (lambda found: found.pop("limits"), "cannot be read"),
+        (lambda found: found["limits"].update(call_seconds=10**400), "cannot be read"),
+        (lambda found: found["limits"].update(call_seconds=float("nan")), "no number of JSON"),
+        (lambda found: found["limits"].update(call_seconds="1"), "where a number"),
+        (lambda found: found["batches"].update(pad=1 << 31), "where a count"),
+        (lambda found: found["batches"].update(batch_size=1 << 40), "batches of at most"),
+        (lambda found: found["state"][0].update(shape=[1] * 65), "65 dimensions"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(made, change, why):
@@ -100,8 +106,15 @@ def test_a_manifest_that_contradicts_itself_is_refused(made, change, why):
         read_manifest(changed(made[0], change))
 
 
-def test_bytes_that_are_no_manifest_are_refused():
-    for content in (b"", b"[]", b"\xff", b"[" * 100_000, b'{"format": "fedlm-plan"}'):
+def test_bytes_that_are_no_manifest_are_refused(made):
+    for content in (
+        made[0].manifest.decode().encode("utf-16"),
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"format": "fedlm-plan"}',
+    ):
         with pytest.raises(PlanError):
             read_manifest(content)
 

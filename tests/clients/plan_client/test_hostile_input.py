@@ -1,0 +1,178 @@
+"""Whatever a device is given by its server or its owner comes to a clear error where it is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedlm.fl_core.deployment.security.plan_keys import create_plan_key
+from fedlm_client import messages_pb2 as messages
+from fedlm_client.batches import batch_rows
+from fedlm_client.cli import main
+from fedlm_client.client import Client, Settings, read_texts
+from fedlm_client.errors import ClientError, PlanError
+from fedlm_client.http_channel import Channel
+from fedlm_client.manifest import Batches
+from fedlm_client.own_participation import OwnParticipation
+from fedlm_client.tokenizer import WordPiece
+
+BATCHES = Batches(5, 4, 1, 5, None, "shuffle_then_cap", False, 0, 1, 2, 3)
+RULES = {"lowercase": True, "strip_accents": None, "clean_text": True, "handle_chinese_chars": True}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'\xef\xbb\xbf{"text": "a"}\r\n\r\n{"text": "b"}',
+        b'{"text": "a"}\n \n{"text": "b"}\n\n',
+    ],
+)
+def test_text_of_other_systems_is_read(tmp_path, content):
+    (tmp_path / "mine.jsonl").write_bytes(content)
+    assert read_texts(tmp_path / "mine.jsonl") == ["a", "b"]
+
+
+def test_separators_within_a_text_end_no_line(tmp_path):
+    text = "a\u2028b\u2029c\x85d"
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
+    assert read_texts(tmp_path / "mine.jsonl") == [text]
+
+
+@pytest.mark.parametrize("line", [b"my secret", b"{}", b"[1]", b'{"text": 1}', b"[" * 100_000, b"1" * 5000])
+def test_a_line_that_is_no_text_is_named_and_not_shown(tmp_path, line):
+    (tmp_path / "mine.jsonl").write_bytes(b'{"text": "a"}\n' + line)
+    with pytest.raises(ClientError, match=r"mine\.jsonl: expected .* line 2 is none$"):
+        read_texts(tmp_path / "mine.jsonl")
+
+
+def test_text_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "mine.jsonl").write_bytes(b'{"text": "\xe9"}')
+    with pytest.raises(ClientError, match="UTF-8"):
+        read_texts(tmp_path / "mine.jsonl")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vocab": {"[UNK]": float("inf")}},
+        {"vocab": {"[UNK]": 1 << 31}},
+        {"vocab": {"[UNK]": -1}},
+        {"max_input_chars_per_word": 1 << 30},
+    ],
+)
+def test_numbers_of_a_tokenizer_are_checked(change):
+    model = {"type": "WordPiece", "vocab": {"[UNK]": 3}, "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+    model |= {"max_input_chars_per_word": 100}
+    parts = {"normalizer": {"type": "BertNormalizer", **RULES}, "pre_tokenizer": {"type": "BertPreTokenizer"}}
+    assert WordPiece(json.dumps(parts | {"model": model}).encode()).encode("a") == [3]
+    with pytest.raises(PlanError, match="cannot be read"):
+        WordPiece(json.dumps(parts | {"model": model | change}).encode())
+
+
+def test_more_rows_than_fit_are_not_made():
+    large = BATCHES.__class__(**BATCHES.__dict__ | {"batch_size": 1 << 20, "epochs": 1000, "max_batches": 1000})
+    with pytest.raises(PlanError, match="rows at most"):
+        batch_rows(3, large, 1000, 1, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["J\u00fcrgen", "a\nb", "", "a" * 129])
+def test_a_name_that_http_cannot_carry_is_refused(name):
+    with pytest.raises(ClientError, match="name"):
+        Channel("127.0.0.1:1", None, name)
+
+
+def test_an_address_that_is_none_is_refused():
+    with pytest.raises(ClientError, match="no name of a host"):
+        Channel("a..b:80", None, "ann")
+
+
+@pytest.mark.parametrize(
+    "content", ['{"plan": ["8", 3, 2]}', '{"plan": [1e400, 3, 2]}', '{"plan": null, "taken": ["1"]}', "[" * 100_000]
+)
+def test_a_record_that_was_changed_is_refused(tmp_path, content):
+    whole = content if content[0] == "[" else f'{{"populations": {{"people": {{"taken": {{}}, {content[1:]}}}}}'
+    (tmp_path / "record").write_text(whole)
+    asked = messages.RoundConfiguration(population="people", participation={"rounds": 8, "min_separation": 1})
+    with pytest.raises(ClientError, match="not a record"):
+        OwnParticipation(tmp_path / "record").may(asked, "1")
+
+
+def test_missing_text_is_said_before_a_server_is_asked(tmp_path, capsys):
+    words = ["--server", "127.0.0.1:1", "--insecure", "--name", "ann", "--runtime", "jax"]
+    words += ["--data", str(tmp_path / "none.jsonl"), "--plan-key", str(create_plan_key(tmp_path / "made"))]
+    assert main(["run", *words]) == 2
+    assert "none.jsonl: cannot be read" in capsys.readouterr().err
+
+
+class Asking:
+    """A server that asks for a round again and again, each time otherwise, and wants no update."""
+
+    name = "ann"
+
+    def __init__(self, status):
+        self.outcomes, self._status, self._round = [], status, 0
+
+    def check_in(self, request):
+        self._round += 1
+        if self._round > 8:
+            return messages.CheckInReply(protocols=[2], come_back=messages.ComeBack(done=True))
+        asked = messages.RoundConfiguration(
+            seed=self._round, seconds=60, learning_rate=1, population="people", plan=messages.Plan()
+        )
+        asked.participation.CopyFrom(messages.ParticipationPlan(rounds=9, max_participations=1, min_separation=1))
+        return messages.CheckInReply(protocols=[2], selected=asked)
+
+    def upload(self, header, body, before):
+        self.outcomes.append(messages.UploadHeader.Outcome.Name(header.outcome))
+        return messages.UploadReply(status=self._status)
+
+    def close(self):
+        pass
+
+
+class Ending:
+    """A plan that ends as its author wants."""
+
+    def __init__(self, outcome):
+        self._outcome = outcome
+
+    def begin(self, values):
+        pass
+
+    def step(self, *given):
+        pass
+
+    def finish(self, *stream):
+        return [0.0, 0.0, 0.0], self._outcome == "TRAINED", b""
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("outcome", ["TRAINED", "NOT_FINITE", "TOO_SLOW"])
+def test_a_plan_learns_no_more_by_how_training_ends_than_the_count_allows(tmp_path, monkeypatch, outcome):
+    (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
+    server, ready = Asking(messages.UploadReply.LATE), type("Ready", (), {})()
+    ready.trainer = Ending(outcome)
+    ready.manifest = type("Manifest", (), {"batches": BATCHES, "header": b"FLU2abcd"})
+    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name: messages.Runtime(name=name))
+    monkeypatch.setattr(Client, "_plan", lambda self, offered: ready)
+    monkeypatch.setattr(Client, "_examples", lambda *given: np.ones((3, 6), np.int32))
+    monkeypatch.setattr(Client, "_download_model", lambda *given: np.zeros(1, np.float32))
+    limits = Settings(tmp_path / "mine.jsonl", [], "jax").limits
+    if outcome == "TOO_SLOW":
+        limits = limits.__class__(max_training_seconds=1e-9)
+    settings = Settings(tmp_path / "mine.jsonl", [], "jax", limits=limits)
+    Client(server, settings, OwnParticipation(tmp_path / "record")).run()
+    assert server.outcomes == [outcome] * 4 + ["NOT_ALLOWED"] * 4
+
+
+def test_a_status_of_a_later_version_is_no_defect(tmp_path, monkeypatch):
+    (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
+    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name: messages.Runtime(name=name))
+    said = []
+    record = OwnParticipation(tmp_path / "record")
+    monkeypatch.setattr(record, "may", lambda *given: "its owner says so")
+    settings = Settings(tmp_path / "mine.jsonl", [], "jax", notice=said.append)
+    Client(Asking(99), settings, record).run()
+    assert "round 0: 99" in said
