@@ -25,18 +25,21 @@ def check_address(address: str) -> None:
         )
 
 
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine, by its address or as `localhost`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def loopback_only(address: str) -> None:
     """Refuse to speak plain text where others could listen.
 
     Raises:
       ConfigurationError: the host, to listen on or to dial, is not loopback.
     """
-    host = address.rsplit(":", 1)[0].strip("[]")
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
+    if not is_loopback(address.rsplit(":", 1)[0].strip("[]")):
         raise ConfigurationError(
             f"the address is {address}, but plain text is for loopback alone, such as 127.0.0.1. Elsewhere it takes "
             "a folder of keys or credentials (`fedlm keys` makes them), and no --insecure"

@@ -166,6 +166,8 @@ def _write(folder):
         (folder / name).write_bytes(programs._portable(exported.mlir_module_serialized, programs.versions()[1]))
         outputs = [np.asarray(one) for one in jax.jit(run)(*inputs)]
         cases[name] = {"inputs": [_plain(one) for one in inputs], "outputs": [_plain(one) for one in outputs]}
+    empty = jax.ShapeDtypeStruct((0, 1 << 28), jnp.float32)
+    (folder / "empty").write_bytes(program_of(lambda x: jnp.sum(x, axis=1), empty)[0])
     (folder / "calling").write_bytes(plans.portable(plans.CALLING))
     (folder / "cases.json").write_text(json.dumps(cases))
 
@@ -256,6 +258,14 @@ def _write_plans(folder):
         case("header", "header of an upload", lambda found: found["upload"].update(header="00" * 8)),
         case("negative", "a count", lambda found: found["programs"]["step"]["inputs"][0].update(shape=[-1])),
         case("dtype", "object", lambda found: found["programs"]["step"]["inputs"][0].update(dtype="object")),
+        case("large batches", "at most", lambda found: found["batches"].update(batch_size=1 << 40)),
+        case("no token", "number of a token", lambda found: found["batches"].update(pad=1 << 31)),
+        case("dimensions", "65 dimensions", lambda found: found["state"][0].update(shape=[1] * 65)),
+        case(
+            "large tensors",
+            "plan's tensors take",
+            lambda found: found["download"]["tensors"].append({"name": "x", "shape": [1 << 40], "dtype": "float32"}),
+        ),
         case("no limits", "cannot be read", lambda found: found.pop("limits")),
         case("tokenizer", "not the one that the plan names", lambda found: found["tokenizer"].update(sha256="0" * 64)),
     ]

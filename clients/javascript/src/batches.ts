@@ -1,6 +1,7 @@
 /** From a device's examples to the batches of a round, as docs/protocol.md says it for all languages. */
 
 import { crc32 } from "./crc32.js";
+import { PlanError } from "./errors.js";
 
 export interface Batches extends Selection {
   length: number; pad: number; bos: number; eos: number; oov: number;
@@ -12,6 +13,7 @@ export interface Selection {
 }
 type Pair = [number, number];
 
+const MOST_ROWS = 1 << 24; // of a round, in memory at once
 const ROTATIONS = [[13, 15, 26, 6], [17, 29, 16, 24]];
 
 /** Threefry-2x32 with 20 rounds (Salmon et al. 2011) of the pair (0, counter). */
@@ -45,10 +47,12 @@ export function batchRows(count: number, batches: Selection, most: number, seed:
   const size = batches.batch_size, kept = batches.max_examples === null ? count : Math.min(count, batches.max_examples);
   const perEpoch = batches.batches_across_epochs ? kept : Math.ceil(kept / size) * size;
   const steps = Math.min(Math.ceil((perEpoch * batches.epochs) / size), batches.max_batches, most);
+  if (steps * size > MOST_ROWS) throw new PlanError(`the plan wants ${steps} batches of ${size} rows, but ${MOST_ROWS} rows at most are made`);
   const among = batches.cap_order === "cap_then_shuffle" ? kept : count, rows: number[] = [];
   for (let epoch = 0; epoch < batches.epochs && rows.length < steps * size; epoch++) {
     const order = shuffled(among, stream(seed, "shuffle", round, client, epoch)).slice(0, kept);
-    rows.push(...order, ...new Array<number>(perEpoch - kept).fill(-1));
+    // One by one: a call takes no more arguments than its stack has room for.
+    for (let place = 0; place < perEpoch; place++) rows.push(order[place] ?? -1);
   }
   return Array.from({ length: steps }, (_, step) => Array.from({ length: size }, (_, row) => rows[step * size + row] ?? -1));
 }

@@ -83,6 +83,7 @@ export class Client {
    */
   async run(): Promise<boolean> {
     try {
+      await this.settings.text.version();
       while (!this.stopped) {
         const wait = await this.once();
         if (typeof wait === "boolean") return wait;
@@ -146,8 +147,10 @@ export class Client {
       }
       const { manifest, trainer } = await this.plan(asked.plan), sequences = await this.examples(asked.vocabulary, manifest, examples);
       const values = await this.downloadModel(asked.parameters, manifest);
-      upload = await this.train(asked, manifest, trainer, values, sequences, deadline, header);
+      if (!sequences.length) throw new Ended(Outcome.NO_EXAMPLES);
+      // A plan chooses whether training ends, in time and in numbers: each end says something of the text.
       await this.participation.tell(asked, examples);
+      upload = await this.train(asked, manifest, trainer, values, sequences, deadline, header);
     } catch (error) {
       if (!(error instanceof Ended)) throw error;
       header.outcome = error.outcome;
@@ -203,7 +206,9 @@ export class Client {
     }
     const { pieces } = this.tokenizer, key = JSON.stringify([hex(digest), manifest.batches, version]);
     if (this.sequences?.key !== key) {
-      const texts = await this.settings.text.texts();
+      const texts = await this.settings.text.texts(), { length } = manifest.batches;
+      if (4 * texts.length * (length + 1) > manifest.memoryBytes)
+        throw new PlanError(`${texts.length} texts of the plan's ${length} tokens take more than its memory of ${manifest.memoryBytes} bytes`);
       this.sequences = { key, rows: sequencesOf(texts.map((text) => pieces.encode(text)), manifest.batches) };
     }
     return this.sequences.rows;
@@ -212,7 +217,6 @@ export class Client {
   private async train(
     asked: RoundConfiguration, manifest: Manifest, trainer: Trainer, values: Float32Array, sequences: Int32Array[], deadline: number, header: UploadHeader,
   ): Promise<Uint8Array<ArrayBuffer>> {
-    if (!sequences.length) throw new Ended(Outcome.NO_EXAMPLES);
     const { learningRate, seed, roundNumber, clientIndex } = asked, { limits, allowed } = this.settings, { batches } = manifest;
     if (!(learningRate > 0 && Number.isFinite(learningRate))) throw new ClientError(`the server asks for the learning rate ${learningRate}`);
     const latest = Math.min(deadline, performance.now() + 1000 * limits.maxTrainingSeconds);

@@ -8,6 +8,8 @@ import { bitcast, type Body, bytesOf, count, type Step, type Tensor, type Type }
 export interface Bounds { memoryBytes: number; callSeconds: number }
 
 const MOST_CALLS = 200;
+/** Operations that note where values lie, 4 bytes for each. */
+const NOTING = new Set(["dot_general", "gather", "reduce", "scatter"]);
 
 /** A function's values, and those of the regions in it. */
 class Frame {
@@ -29,6 +31,11 @@ class Frame {
     if (before) this.held -= bytesOf(before);
     this.values[place] = undefined;
   }
+}
+
+/** Bytes that noting where values lie takes at most; a tensor without values may have dimensions all the same. */
+function notes(types: Type[]): number {
+  return 4 * types.reduce((sum, { shape }) => sum + count(shape.map((one) => Math.max(one, 1))), 0);
 }
 
 export class Interpreter {
@@ -79,7 +86,7 @@ export class Interpreter {
     for (const [index, step] of body.steps.entries()) {
       const operands = step.operands.map((place) => frame.get(place));
       if (step.name !== "return") {
-        this.check(step.types.reduce((sum, type) => sum + bytesOf(type), 0));
+        this.check(step.types.reduce((sum, type) => sum + bytesOf(type), 0) + (NOTING.has(step.name) ? notes([...operands, ...step.types]) : 0));
         const results = this.step(step, operands, frame);
         if (results.length !== step.results.length) refuse(`has ${step.name} with another number of results`);
         results.forEach((one, place) => this.keep(frame, step.results[place]!, step.types[place]!, one));

@@ -27,6 +27,7 @@ export interface Manifest {
 
 export const SUMS = 3;
 const FORMAT = "fedlm-plan", VERSION = 1, SHUFFLE = "threefry-sort", SHUFFLE_VERSION = 1, MOST_ARGUMENTS = 100_000, CHECKSUM_BYTES = 4, HEADER_BYTES = 8;
+const MOST_DIMENSIONS = 64, TOKENS = 2 ** 31, LARGEST_BATCH = 1 << 22;
 const DTYPES = ["float32", "int32", "uint32", "uint8", "uint16"];
 type Found = Record<string, unknown>;
 
@@ -112,6 +113,11 @@ function whole(found: unknown, least = 0): number {
   return Number.isSafeInteger(found) && (found as number) >= least ? (found as number) : wrong(found, `a count of at least ${least}`);
 }
 
+function id(found: unknown): number {
+  const one = whole(found);
+  return one < TOKENS ? one : wrong(found, "the number of a token");
+}
+
 function unhex(found: string): Uint8Array {
   if (found.length % 2 || !/^[0-9a-fA-F]*$/.test(found)) wrong(found, "bytes in hex");
   return Uint8Array.from(found.match(/../g) ?? [], (one) => parseInt(one, 16));
@@ -120,7 +126,9 @@ function unhex(found: string): Uint8Array {
 function typeOf(found: Found): Type {
   const dtype = text(found["dtype"]);
   if (!DTYPES.includes(dtype)) throw new PlanError(`the plan has a tensor of ${shown(dtype)}, but only ${DTYPES.join(", ")} are known`);
-  return { shape: list(found["shape"]).map((one) => whole(one, 1)), dtype: dtype as Dtype };
+  const shape = list(found["shape"]);
+  if (shape.length > MOST_DIMENSIONS) throw new PlanError(`the plan has a tensor of ${shape.length} dimensions, but at most ${MOST_DIMENSIONS} are known`);
+  return { shape: shape.map((one) => whole(one, 1)), dtype: dtype as Dtype };
 }
 
 function place(found: unknown, ofState: boolean): Place {
@@ -143,9 +151,12 @@ function batches(found: Found): Batches {
   const order = found["cap_order"], across = found["batches_across_epochs"], most = found["max_examples"];
   if ((order !== "shuffle_then_cap" && order !== "cap_then_shuffle") || typeof across !== "boolean")
     throw new PlanError(`the plan's batches have the cap_order ${shown(order)}, which this client does not know`);
+  const length = whole(found["length"], 1), size = whole(found["batch_size"], 1);
+  if (size * (length + 1) > LARGEST_BATCH)
+    throw new PlanError(`the plan's batches have ${size} rows of ${length + 1} tokens, but this client makes batches of at most ${LARGEST_BATCH} tokens`);
   return {
-    length: whole(found["length"], 1), batch_size: whole(found["batch_size"], 1), epochs: whole(found["epochs"], 1), max_batches: whole(found["max_batches"], 1),
-    pad: whole(found["pad"]), bos: whole(found["bos"]), eos: whole(found["eos"]), oov: whole(found["oov"]),
+    length, batch_size: size, epochs: whole(found["epochs"], 1), max_batches: whole(found["max_batches"], 1),
+    pad: id(found["pad"]), bos: id(found["bos"]), eos: id(found["eos"]), oov: id(found["oov"]),
     max_examples: most === null ? null : whole(most, 1), cap_order: order, batches_across_epochs: across,
   };
 }

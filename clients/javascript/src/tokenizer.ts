@@ -7,6 +7,8 @@ const CHINESE = [
 ] as const;
 const WHITE = /^\p{White_Space}$/u, CONTROL = /^[\p{Cc}\p{Cf}\p{Co}\p{Cs}\ufffd]$/u, MARK = /^\p{Mn}$/u, PUNCTUATION = /^[\p{P}!-/:-@[-`{-~]$/u;
 
+const LONGEST_WORD = 1000; // letters, since what a word takes grows with the square of its length
+
 interface Rules { clean: boolean; chinese: boolean; accents: boolean; lowercase: boolean }
 
 export class WordPiece {
@@ -25,7 +27,7 @@ export class WordPiece {
       const ids = new Map(Object.entries<unknown>(model.vocab).map(([piece, id]) => [piece, whole(id)]));
       const { lowercase, strip_accents: accents, clean_text: clean, handle_chinese_chars: chinese } = normalizer;
       return new WordPiece(
-        ids, whole(ids.get(model.unk_token)), String(model.continuing_subword_prefix), whole(model.max_input_chars_per_word),
+        ids, whole(ids.get(model.unk_token)), String(model.continuing_subword_prefix), whole(model.max_input_chars_per_word, LONGEST_WORD + 1),
         { clean: !!clean, chinese: !!chinese, accents: !!(accents ?? lowercase), lowercase: !!lowercase },
       );
     } catch (error) {
@@ -54,8 +56,8 @@ export class WordPiece {
   }
 }
 
-function whole(found: unknown): number {
-  if (!Number.isSafeInteger(found) || (found as number) < 0 || (found as number) >= 2 ** 31) throw new TypeError("a number is missing, or is no count");
+function whole(found: unknown, below = 2 ** 31): number {
+  if (!Number.isSafeInteger(found) || (found as number) < 0 || (found as number) >= below) throw new TypeError("a number is missing, or is no count");
   return found as number;
 }
 

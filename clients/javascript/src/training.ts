@@ -24,6 +24,8 @@ export class Training {
   /** Read a plan whose signature was checked; raises PlanError where a program does more than compute, or is of another type than the manifest says. */
   static async load(described: Uint8Array, step: Uint8Array, finish: Uint8Array): Promise<Training> {
     const manifest = await readManifest(described), bounds = { memoryBytes: manifest.memoryBytes, callSeconds: manifest.callSeconds };
+    const tensors = [...manifest.download, ...manifest.state].reduce((sum, one) => sum + bytesOf(one), 0);
+    if (tensors > bounds.memoryBytes) throw new PlanError(`the plan's tensors take ${tensors} bytes, more memory than its ${bounds.memoryBytes}`);
     const made = (content: Uint8Array, program: Program) => new Interpreter(checkedMain(readProgram(content, bounds.memoryBytes), program), bounds);
     return new Training(manifest, { step: made(step, manifest.step), finish: made(finish, manifest.finish) });
   }

@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { type Batches, batchRows, randomWords, shuffled, stream } from "../src/batches.js";
+import { PlanError } from "../src/errors.js";
 
 interface Vector {
   seed: number; round_number: number; client_index: number; orders: Record<string, number[][]>;
@@ -25,4 +26,11 @@ test("batches", () => {
 
 test("words", () => {
   vector.random.forEach((words, step) => assert.deepEqual(randomWords(vector.batches[0]!.batch_size, ...numbers, step), words));
+});
+
+test("devices with many examples have batches of all of them, and plans of too many rows are refused", () => {
+  const selection = { batch_size: 10, epochs: 1, max_batches: 1e6, max_examples: null, cap_order: "shuffle_then_cap", batches_across_epochs: false } as const;
+  const rows = batchRows(300_005, selection, 1e6, ...numbers).flat();
+  assert.deepEqual([rows.length, new Set(rows).size, rows.filter((row) => row < 0).length], [300_010, 300_006, 5]);
+  assert.throws(() => batchRows(3, { ...selection, batch_size: 1 << 20, epochs: 1000 }, 1000, ...numbers), PlanError);
 });

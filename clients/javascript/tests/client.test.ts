@@ -5,11 +5,14 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 
+import { create } from "@bufbuild/protobuf";
+
 import { Client, type Settings } from "../src/client.js";
 import { crc32 } from "../src/crc32.js";
 import { ClientError } from "../src/errors.js";
 import { LIMITS } from "../src/limits.js";
-import { UploadHeader_Outcome as Outcome } from "../src/messages_pb.js";
+import { UploadHeader_Outcome as Outcome, type UploadReply, UploadReply_Status, UploadReplySchema } from "../src/messages_pb.js";
+import { TextFile } from "../src/node/files.js";
 import { startThread } from "../src/node/thread.js";
 import { OwnParticipation, type RecordStore } from "../src/own_participation.js";
 import { readPublicKeys } from "../src/signature.js";
@@ -75,6 +78,21 @@ test("a model that broke off on the way is fetched from its first missing chunk 
   assert.deepEqual([late.uploads.length, late.asked.includes(1)], [1, true]);
 });
 
+test("a plan learns no more by how training ends than the count allows", async () => {
+  class CuriousServer extends MemoryServer {
+    override async upload(header: Parameters<MemoryServer["upload"]>[0], body: Uint8Array): Promise<UploadReply> {
+      this.uploads.push({ header, body });
+      return create(UploadReplySchema, { status: UploadReply_Status.LATE });
+    }
+  }
+  for (const [maxTrainingSeconds, outcome] of [[1e-9, Outcome.TOO_SLOW], [60, Outcome.TRAINED]] as const) {
+    const server = new CuriousServer(offer(honest), 6), text = { version: async () => "1", texts: async () => ["the cat sat"] };
+    const settings: Settings = { text, keys, startThread, limits: { ...LIMITS, maxTrainingSeconds }, notice: () => {} };
+    await new Client(server, settings, new OwnParticipation(new MemoryRecord())).run();
+    assert.deepEqual(server.uploads.map(({ header }) => header.outcome), [...new Array(4).fill(outcome), Outcome.NOT_ALLOWED, Outcome.NOT_ALLOWED]);
+  }
+});
+
 test("a device without text says so", async () => {
   const server = new MemoryServer(offer(honest));
   await run(server, new MemoryRecord(), []);
@@ -94,4 +112,9 @@ test("a plan of participation that allows more than the first, another populatio
   for (const plan of [[99, 2, 1], [100, 1, 1], [100, 2, 2]]) await assert.rejects(run(new MemoryServer(offer(honest)), kept(plan)), /allows more than/);
   await assert.rejects(run(new MemoryServer(offer(honest)), kept([100, 2, 1], "others")), /population "people"/);
   await assert.rejects(run(new MemoryServer(offer(honest)), Object.assign(new MemoryRecord(), { kept: "{}" })), /not a record/);
+});
+
+test("text that is missing or cannot be read is said", async () => {
+  await assert.rejects(new TextFile("/nowhere").version(), /nowhere: cannot be read/);
+  await assert.rejects(new TextFile("/").texts(), (error) => error instanceof ClientError && /cannot be read/.test(error.message));
 });

@@ -51,6 +51,11 @@ test("programs that call what they do not carry, or are cut off, are refused", (
   for (let length = 0; length < whole.length; length += 97) assert.throws(() => readProgram(whole.subarray(0, length), bounds.memoryBytes), PlanError);
 });
 
+test("tensors without values take no memory that is not counted", () => {
+  const program = readProgram(read("empty"), bounds.memoryBytes), given = [zeros({ shape: [0, 2 ** 28], dtype: "float32" })];
+  assert.throws(() => new Interpreter(program, { ...bounds, memoryBytes: 1e6 }).run(given), /more memory/);
+});
+
 test("programs end that need more memory or time than they may have", () => {
   const [name, { inputs }] = Object.entries(cases)[0]!;
   const given = inputs.map(tensor), program = readProgram(read(name), bounds.memoryBytes);

@@ -46,7 +46,7 @@ class HttpServer(HttpListener):
             await self._page.send(call)
             return
         call.peer = self._identify(call)
-        check_origin(call.head)
+        check_origin(call.head, plain=self._names is None)
         await self._route(call, call.peer)
 
     def _identify(self, call: ServedCall) -> str:

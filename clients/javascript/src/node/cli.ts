@@ -4,7 +4,7 @@
 import { readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 
-import { Client, VERSION } from "../client.js";
+import { Client, printable, VERSION } from "../client.js";
 import { ClientError } from "../errors.js";
 import { checkLimits, type Limits, LIMITS, optionOf } from "../limits.js";
 import { OwnParticipation } from "../own_participation.js";
@@ -96,7 +96,7 @@ run(process.argv.slice(2)).then(
   () => process.exit(0),
   (error: Error) => {
     const ours = error instanceof ClientError;
-    console.error(`fedlm-js-client: ${ours ? error.message : `${error.name}: ${error.message} (a defect of this client; please report it)`}`);
+    console.error(`fedlm-js-client: ${ours ? printable(error.message) : `${error.name}: ${error.message} (a defect of this client; please report it)`}`);
     process.exit(ours ? USER_ERROR : DEFECT);
   },
 );

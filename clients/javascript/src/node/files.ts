@@ -22,8 +22,13 @@ export class TextFile implements TextStore {
   }
 
   async texts(): Promise<string[]> {
-    await this.version();
-    return readLines(readFileSync(this.path), this.path);
+    let content: Buffer;
+    try {
+      content = readFileSync(this.path);
+    } catch (error) {
+      throw new ClientError(`${this.path}: cannot be read (${(error as Error).message}); give the file of this device's text as --data`);
+    }
+    return readLines(content, this.path);
   }
 }
 
