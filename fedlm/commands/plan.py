@@ -127,12 +127,13 @@ def _inspect(argv: list[str]) -> int:
     from fedlm.fl_core.deployment.plans.litert.folder import is_litert_plan, read_litert_plan
     from fedlm.fl_core.deployment.plans.litert.model import LitertPlan
     from fedlm.fl_core.deployment.plans.plan import Plan
-    from fedlm.fl_core.deployment.plans.plan_folder import read_plan, signed_by
+    from fedlm.fl_core.deployment.plans.plan_folder import read_plan, reading, signed_by
 
     if is_litert_plan(command.folder):
         plan: Plan | LitertPlan
         plan, manifest, signature = read_litert_plan(command.folder)
-        operations = {name: one["operations"] for name, one in manifest["signatures"].items()}
+        with reading(command.folder):
+            operations = {name: one["operations"] for name, one in manifest["signatures"].items()}
         sizes = {"model": f"{manifest['model']['bytes']:,} bytes of a model of LiteRT"}
     else:
         plan, manifest, operations, signature = read_plan(command.folder)
@@ -149,7 +150,8 @@ def _inspect(argv: list[str]) -> int:
         beside = {"sha256": plan.digest, "signed": signed, "operations": operations}
         print(json.dumps(beside | {"manifest": manifest}, indent=2))
         return 0
-    _print(plan.digest, signed, manifest, sizes, operations)
+    with reading(command.folder):
+        _print(plan.digest, signed, manifest, sizes, operations)
     return 0
 
 

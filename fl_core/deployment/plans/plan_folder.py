@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from fedlm.fl_core.deployment.security.plan_keys import PURPOSE
 from fedlm.fl_core.errors import ConfigurationError, DataError
 
 MANIFEST_FILE, SIGNATURE_FILE, TOKENIZER_FILE = "manifest.json", "manifest.sig", "tokenizer.json"
+_KEY_BEGINS = b"-----BEGIN PUBLIC KEY-----"
 PROGRAM_FILES = {"step": "step.stablehlo", "finish": "finish.stablehlo"}
 
 
@@ -59,6 +60,7 @@ def read_plan(folder: Path) -> FoundPlan:
     """
     with reading(folder):
         content, manifest = read_manifest(folder, FORMAT, VERSION)
+        read_named(folder / TOKENIZER_FILE, manifest["tokenizer"])
         programs = {name: read_named(folder / file, manifest["programs"][name]) for name, file in PROGRAM_FILES.items()}
         return FoundPlan(
             Plan(content, programs["step"], programs["finish"]),
@@ -74,7 +76,7 @@ def reading(folder: Path) -> Iterator[None]:
     path = folder / MANIFEST_FILE
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: no plan can be read ({error}); give the --out of `fedlm plan export`") from error
 
 
@@ -92,7 +94,7 @@ def read_named(path: Path, described: dict[str, Any]) -> bytes:
     """Read a file that a manifest describes; `DataError`: it is another one."""
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != described["sha256"]:
-        raise DataError(f"{path}: is not the program that the manifest names; export the plan again")
+        raise DataError(f"{path}: is not what the manifest names; export the plan again")
     return content
 
 
@@ -103,15 +105,17 @@ def read_signature(folder: Path) -> bytes | None:
 
 
 def signed_by(manifest: bytes, signature: bytes | None, path: Path) -> bool:
-    """Say whether a manifest is signed with the public key in a PEM file; `ConfigurationError`: there is none."""
+    """Say whether a manifest is signed with a public key in a PEM file; `ConfigurationError`: there is none."""
     try:
-        key = serialization.load_pem_public_key(path.read_bytes())
+        # Several follow each other in a file while one key follows another.
+        parts = path.read_bytes().split(_KEY_BEGINS)[1:] or [b""]
+        keys = [serialization.load_pem_public_key(_KEY_BEGINS + part) for part in parts]
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path}: no public key can be read ({error}); `fedlm keys plan` makes one") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise ConfigurationError(f"{path}: is no key for plans, which are Ed25519; `fedlm keys plan` makes one")
-    try:
-        key.verify(signature or b"", PURPOSE + manifest)
-    except InvalidSignature:
-        return False
-    return True
+    for key in keys:
+        if not isinstance(key, Ed25519PublicKey):
+            raise ConfigurationError(f"{path}: is no key for plans, which are Ed25519; `fedlm keys plan` makes one")
+        with suppress(InvalidSignature):
+            key.verify(signature or b"", PURPOSE + manifest)
+            return True
+    return False

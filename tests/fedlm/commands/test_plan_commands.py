@@ -5,8 +5,11 @@ import sys
 
 import pytest
 
+from fedlm.fl_core.deployment.plans.plan_folder import write_plan
+from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm_client.manifest import read_manifest
 from fedlm_client.signature import check_signature, read_public_keys
+from tests.support import plans
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,40 @@ def test_a_plan_is_exported_signed_and_looked_into(run, tmp_path, fedlm_here):
 
     (tmp_path / "plan/step.stablehlo").write_bytes(b"x")
     changed = fedlm_here("plan", "inspect", tmp_path / "plan")
-    assert (changed.returncode, "is not the program that the manifest names" in changed.stderr) == (2, True)
+    assert (changed.returncode, "is not what the manifest names" in changed.stderr) == (2, True)
+
+
+def test_a_folder_that_was_changed_by_hand_is_noticed(tmp_path, fedlm_here):
+    tokenizer = b"{}"
+    plan, _ = plans.plan_of()
+    create_plan_key(tmp_path / "keys")
+    create_plan_key(tmp_path / "others")
+    signature = PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE).sign(plan.manifest)
+    write_plan(tmp_path / "plan", plan, signature, tokenizer)
+    own, other = ((tmp_path / name / "plan.pub").read_bytes() for name in ("keys", "others"))
+    (tmp_path / "both.pub").write_bytes(other + own)
+    (tmp_path / "other.pub").write_bytes(other)
+    folder, manifest = tmp_path / "plan", tmp_path / "plan/manifest.json"
+
+    def inspected(*words):
+        done = fedlm_here("plan", "inspect", folder, *words)
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stderr
+
+    # While one key follows another, a file has both.
+    assert inspected("--plan-key", tmp_path / "both.pub")[0] == 0
+    assert "is not signed with" in inspected("--plan-key", tmp_path / "other.pub")[1]
+    (folder / "tokenizer.json").write_bytes(b"{ }")
+    assert "tokenizer.json: is not what the manifest names" in inspected()[1]
+    (folder / "tokenizer.json").write_bytes(tokenizer)
+    found = json.loads(manifest.read_bytes())
+    found["state"][0], found["upload"] = found["upload"], found["state"][0]
+    manifest.write_text(json.dumps(found))
+    assert "is not signed with" in inspected("--plan-key", tmp_path / "both.pub")[1]
+    for content in (json.dumps(found), "[" * 100_000, '{"format": "fedlm-litert", "version": 1}', "[]"):
+        manifest.write_text(content)
+        status, said = inspected()
+        assert (status, "no plan can be read" in said) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ async function run(words: string[]): Promise<void> {
     values = found.values as typeof values;
     positionals = found.positionals;
   } catch (error) {
-    throw new ClientError(`${(error as Error).message.split(". ")[0]}; see fedlm-js-client --help`);
+    throw new ClientError(`${(error as Error).message.split(/\.\s/)[0]}; see fedlm-js-client --help`);
   }
   if (values["help"] || !words.length) return console.log(help());
   if (positionals.join() !== "run") throw new ClientError(`the command is run, and not ${positionals.join(" ") || "left out"}; see fedlm-js-client --help`);

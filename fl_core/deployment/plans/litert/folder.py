@@ -51,4 +51,5 @@ def read_litert_plan(folder: Path) -> FoundLitertPlan:
     with reading(folder):
         content, manifest = read_manifest(folder, FORMAT, VERSION)
         model = read_named(folder / MODEL_FILE, manifest["model"])
+        read_named(folder / TOKENIZER_FILE, manifest["tokenizer"])
         return FoundLitertPlan(LitertPlan(content, model), manifest, read_signature(folder))
