@@ -86,6 +86,38 @@ class Evidence:
         return Spread(tuple(a / b - 1 for a, b in zip(one.values, other.values, strict=True)))
 
 
+class Pair(NamedTuple):
+    """Two variants that differ in one thing, whose trainings of one seed begin alike.
+
+    Attributes:
+      one: the variant that may be better.
+      other: the variant that it is compared with.
+      gains: by epsilon, how much the score of the one is above that of the other, relative to it, by seed.
+    """
+
+    one: str
+    other: str
+    gains: dict[float, Spread]
+
+
+PAIRS = (
+    ("dpformer", "tied"),
+    ("placebo", "tied"),
+    ("dpformer", "placebo"),
+    ("private_relevance", "tied"),
+    ("dpformer_untied", "untied"),
+)
+
+
+def pairs(evidence: Evidence) -> list[Pair]:
+    """Compare variants seed by seed, where both were measured."""
+    found = []
+    for one, other in PAIRS:
+        gains = {epsilon: evidence.gain(other, one, epsilon) for epsilon in evidence.scale.epsilons}
+        found.append(Pair(one, other, {epsilon: gain for epsilon, gain in gains.items() if gain is not None}))
+    return found
+
+
 def above(one: Spread | None, other: Spread | None, seeds: int) -> str:
     """Say whether scores are above others: of all seeds, or of none."""
     if one is None or other is None or min(len(one.values), len(other.values)) < seeds:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recommendation.claims import Evidence, Spread, not_yet, selection_costs, verdicts
+from benchmarks.recommendation.claims import Evidence, Spread, not_yet, pairs, selection_costs, verdicts
 from benchmarks.recommendation.grid import best_rate, chosen_points, rate_points
 from benchmarks.recommendation.models import CONTROLS, MODELS, VARIANTS
 from fedlm.fl_core.atomic_files import write_atomically
@@ -61,6 +61,11 @@ def _sections(evidence: Evidence) -> list[str]:
         *(_scores(evidence, metric) for metric in ("ndcg@10", "hit@10")),
         f"A user more or less among the {data['users']:,} that are ranked for moves HIT@10 by little: its standard "
         f"error over users is {100 * _user_error(evidence):.2f}, the same users for all models.",
+        "## Seed by seed",
+        "Trainings of one seed begin with the same parameters and draw the same batches, so that what moves both goes "
+        "out of their ratio: NDCG@10 of the one over that of the other, in per cent, by seed. Numbers of one seed at "
+        "several epsilons are not independent of each other.",
+        _pairs(evidence),
         "## By popularity",
         f"HIT@10, per cent, epsilon {scale.rate_epsilon:g}; each third has about as many interactions of training.",
         _by_popularity(evidence),
@@ -107,6 +112,20 @@ def _scores(evidence: Evidence, metric: str) -> str:
     ]
     popularity = f"{100 * evidence.popularity(metric):.2f}"
     return _table(head, [*rows, ["Popularity", *[""] * (len(epsilons) - 1), popularity]])
+
+
+def _pairs(evidence: Evidence) -> str:
+    head = ["one over the other", *(f"epsilon {epsilon:g}" for epsilon in evidence.scale.epsilons), "above 0"]
+    rows = []
+    for pair in pairs(evidence):
+        gains = [gain for spread in pair.gains.values() for gain in spread.values]
+        by_epsilon = [
+            ", ".join(f"{100 * gain:+.1f}" for gain in pair.gains[epsilon].values) if epsilon in pair.gains else "?"
+            for epsilon in evidence.scale.epsilons
+        ]
+        names = f"{VARIANTS[pair.one].title} over {VARIANTS[pair.other].title}"
+        rows.append([names, *by_epsilon, f"{sum(gain > 0 for gain in gains)} of {len(gains)}"])
+    return _table(head, rows)
 
 
 def _by_popularity(evidence: Evidence) -> str:

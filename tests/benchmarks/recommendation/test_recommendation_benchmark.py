@@ -144,6 +144,19 @@ def test_claims_are_judged_by_all_seeds(tmp_path):
 
     found = {one.claim: one.verdict for one in verdicts(evidence_of(tmp_path, without_a_seed))}
     assert found["Re-attention helps the tied Transformer"] == f"{claims.MISSING} 1 of 3, {claims.HOLDS} 2 of 3"
+    assert list(claims.pairs(evidence_of(tmp_path, without_a_seed))[0].gains) == [8.0, 10.0]
+
+
+def test_variants_are_compared_seed_by_seed(tmp_path):
+    first, *_, last = claims.pairs(evidence_of(tmp_path))
+    assert (first.one, first.other) == ("dpformer", "tied")
+    tied = [0.02 + 0.001 * seed for seed in SCALE.seeds]
+    best = [value + 0.02 for value in tied]
+    rate = 0.1 * max(SCALE.rates)
+    expected = [(one + rate) / (other + rate) - 1 for one, other in zip(best, tied, strict=True)]
+    for epsilon in SCALE.epsilons:
+        np.testing.assert_allclose(first.gains[epsilon].values, expected)
+        np.testing.assert_allclose(last.gains[epsilon].values, 0)
 
 
 def test_spreads_that_overlap_decide_nothing():
