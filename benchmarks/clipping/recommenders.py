@@ -59,23 +59,28 @@ def main(words: Sequence[str] | None = None) -> None:
     console = Console(width=TABLE_WIDTH)
     arguments.results.mkdir(parents=True, exist_ok=True)
     setting = "full rows of items with Zipf's frequencies, clip norm 1, float32, no dropout; Opacus has untied items"
-    results: dict[str, Any] = {"machine": describe_machine(), "setting": setting, "memory_bytes": MEMORY, "shapes": {}}
-    for shape in SHAPES:
+    path = arguments.results / "recommenders.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["shapes"] if path.exists() else {}
+    results: dict[str, Any] = {"setting": setting, "memory_bytes": MEMORY, "shapes": before}
+    for shape in [one for one in SHAPES if one.data in arguments.shapes]:
         greatest = {}
         for kind in arguments.kinds:
             greatest[kind] = greatest_batch(shape, kind)
             console.log(f"{shape.data}: {kind}: {greatest[kind]} examples in 16 GiB")
         arguments.vocabulary = shape.vocabulary
         timed = measure_case(shape.model, arguments.examples, shape.length, arguments, console.log)
-        results["shapes"][shape.data] = {"items": shape.items, "greatest_batch": greatest, "steps": timed}
+        found = {"machine": describe_machine(), "items": shape.items, "greatest_batch": greatest, "steps": timed}
+        results["shapes"][shape.data] = found
         console.print(table(timed))
+        write_atomically(path, json.dumps(results, indent=2) + "\n")
     console.print(batches_table(results["shapes"]))
-    write_atomically(arguments.results / "recommenders.json", json.dumps(results, indent=2) + "\n")
     draw(results["shapes"]).savefig(arguments.results / "recommenders.png", dpi=120)
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    data = [shape.data for shape in SHAPES]
+    parser.add_argument("--shapes", nargs="+", choices=data, default=data, help="others keep what was found before")
     parser.add_argument("--examples", type=int, default=256, help="the logical batch whose step is timed")
     parser.add_argument("--microbatches", nargs="+", type=int, default=[8, 16, 32, 64, 128, 256])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="what is measured of JAX")
@@ -108,8 +113,9 @@ def batches_table(shapes: dict[str, Any]) -> Table:
     result.add_column("step", no_wrap=True)
     for data in shapes:
         result.add_column(data, justify="right")
-    for kind in next(iter(shapes.values()))["greatest_batch"]:
-        result.add_row(LABELS[kind], *(f"{found['greatest_batch'][kind]:,}" for found in shapes.values()))
+    greatest = [found["greatest_batch"] for found in shapes.values()]
+    for kind in dict.fromkeys(kind for found in greatest for kind in found):
+        result.add_row(LABELS[kind], *(f"{found[kind]:,}" if kind in found else "" for found in greatest))
     return result
 
 
