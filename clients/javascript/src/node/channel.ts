@@ -106,6 +106,10 @@ export class NodeChannel implements Channel {
       const sent = (this.encrypted ? https : http).request(options);
       sent.on("timeout", () => sent.destroy(new TransportError(`nothing came for ${ANSWER_SECONDS} seconds`)));
       sent.on("error", reject);
+      sent.on("upgrade", (_, socket) => {
+        socket.destroy();
+        reject(new TransportError("the server changes to another protocol"));
+      });
       sent.on("response", (answer) => {
         // An answer before the body was wanted: the body is never sent.
         if (!sent.writableEnded) answer.on("end", () => sent.destroy());
