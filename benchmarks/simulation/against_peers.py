@@ -14,6 +14,7 @@ Models that are not measured keep the numbers of an earlier run on the same mach
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -92,18 +93,34 @@ PROGRAMS |= {
 
 
 class Cohort(NamedTuple):
-    """On how many clients a model is measured, and by whom if not told otherwise."""
+    """On which clients a model is measured, and by whom if not told otherwise.
+
+    Attributes:
+      clients: how many.
+      programs: by whom.
+      median: about how many sentences a client has in the median.
+      most: sentences of a client.
+    """
 
     clients: int
     programs: tuple[str, ...]
+    median: float = math.exp(3.2)
+    most: int = 200
 
 
+AGAINST_PFL = ("engine", "bare", "pfl")
+# Most clients have one batch or two, as in Stack Exchange's small sites and in the standard library.
+SMALL_CLIENTS = Cohort(100, AGAINST_PFL, 12.0, 100)
 COHORTS = {
+    "cifg_100k": SMALL_CLIENTS,
+    "transformer_100k": SMALL_CLIENTS,
+    "cifg_tiny": SMALL_CLIENTS,
+    "transformer_tiny": SMALL_CLIENTS,
     "lstm_1m": Cohort(50, (*DEFAULT, "fedjax_own_lstm")),
     "cifg_1m": Cohort(50, DEFAULT),
     "transformer_1m": Cohort(50, DEFAULT),
-    "cifg_9m": Cohort(12, ("engine", "bare", "pfl")),
-    "transformer_11m": Cohort(12, ("engine", "bare", "pfl")),
+    "cifg_9m": Cohort(12, AGAINST_PFL),
+    "transformer_11m": Cohort(12, AGAINST_PFL),
 }
 
 
@@ -146,15 +163,21 @@ def parse_arguments() -> argparse.Namespace:
 
 def setting() -> str:
     return (
-        f"clients of lognormal size (2 to 200 sentences), one epoch of SGD on batches of {BATCH} x {LENGTH} tokens, "
+        f"clients of lognormal size (2 to 200 sentences, models of at most 0.4 M parameters small ones of 2 to "
+        f"{SMALL_CLIENTS.most}), one epoch of SGD on batches of {BATCH} x {LENGTH} tokens, "
         f"client learning rate {LEARNING_RATE}, average weighted by examples, vocabulary {VOCABULARY}"
     )
 
 
-def make_task(name: str, clients: int) -> Task:
-    """Draw clients whose words are as unequally frequent as those of a language, and the model's first parameters."""
-    rng = np.random.default_rng(0)
-    sizes = np.clip(rng.lognormal(3.2, 1.1, clients).astype(int), 2, 200)
+def make_task(name: str, clients: int | None = None) -> Task:
+    """Draw clients whose words are as unequally frequent as those of a language, and the model's first parameters.
+
+    Args:
+      name: of the model.
+      clients: how many; as many as its cohort has where None.
+    """
+    rng, cohort = np.random.default_rng(0), COHORTS.get(name, COHORTS["cifg_1m"])
+    sizes = rng.lognormal(math.log(cohort.median), 1.1, clients or cohort.clients).astype(int).clip(2, cohort.most)
     words = np.arange(len(SPECIAL_TOKENS), VOCABULARY)
     frequency = 1 / np.arange(1, len(words) + 1)
 
@@ -176,7 +199,7 @@ def measure_model(
 ) -> None:
     """Measure all contestants on a model; `keep` is given what is known after every pass."""
     cohort = COHORTS[name]
-    task = make_task(name, arguments.clients or cohort.clients)
+    task = make_task(name, arguments.clients)
     LOGS.mkdir(parents=True, exist_ok=True)
     measurement = Measurement(len(task.clients), loss_before(task))
     with tempfile.TemporaryDirectory() as folder, closing(measurement):
@@ -199,7 +222,7 @@ def measure_model(
 def check_model(name: str, arguments: argparse.Namespace, say: Callable[[str], None]) -> bool:
     """See whether all contestants end with the engine's loss where the order of examples cannot matter."""
     cohort = COHORTS[name]
-    task = make_task(name, arguments.clients or cohort.clients)
+    task = make_task(name, arguments.clients)
     one_batch = [np.resize(client, (BATCH, LENGTH + 1)) for client in task.clients]
     measurement = Measurement(len(one_batch), loss_before(task))
     LOGS.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from benchmarks.architectures.axes.selection import seeds_of, select
 CONFIDENCE = 0.95
 SMOOTHED = 4 * EVALUATE_EVERY
 """Rounds over which curves are averaged."""
-AHEAD, BEHIND, UNDECIDED, MISSING = "ahead", "behind", "not decided", "missing"
+AHEAD, BEHIND, UNDECIDED, MISSING, ONE_SEED = "ahead", "behind", "not decided", "missing", "one seed"
 
 
 class Spread(NamedTuple):
@@ -107,6 +107,8 @@ def gap(records: Records, point: Point, model: str, twin: str) -> Spread | None:
 
 def judged(found: Spread | None) -> str:
     """Say whether a model is ahead of its twin: whether the interval of the gap's mean is on one side of 0."""
+    if found is not None and len(found.values) == 1:
+        return ONE_SEED
     if found is None or len(found.values) < len(SEEDS):
         return MISSING
     if found.mean + found.half_width < 0:

@@ -174,89 +174,121 @@ def published_gap(model: str) -> float:
     return next(gap for name, gap in PUBLISHED_GAP.items() if model.startswith(name))
 
 
-def _cohorts(sizes: tuple[int, ...], **setting: Any) -> tuple[Point, ...]:
-    return tuple(Point(size, Setting(cohort=size, **setting)) for size in sizes)
+NEAR: dict[str, Any] = {"client_rates": (1.0, 2.0), "server_rates": (0.01, 0.03)}
+"""Rates of trainings that cost more: around the best of the small ones, and of those of large cohorts."""
+ONCE: dict[str, Any] = {"seeds": SEEDS[:1]}
+"""Seeds of points between those that matter."""
 
 
-def _at_100(data: str, size: str) -> Point:
+def _cohort(size: int, *others: dict[str, Any], **setting: Any) -> Point:
+    fewer = {} if size == 20 else NEAR
+    return Point(size, Setting(cohort=size, **setting), **fewer, **{k: v for one in others for k, v in one.items()})
+
+
+def _at_100(data: str, size: str, *others: dict[str, Any]) -> Point:
     """The setting in which the gain was seen to help, `end of round 150 of 100 clients`, nothing clipped."""
-    return Point(f"{data}, {size}", Setting(data, size, cohort=100, clip=None), 150)
+    fewer = NEAR | {k: v for one in others for k, v in one.items()}
+    return Point(f"{data}, {size}", Setting(data, size, cohort=100, clip=None), 150, **fewer)
 
 
 AXES: dict[str, Axis] = {
-    "cohort": Axis("clients a round", _cohorts((20, 50, 100, 200)), CIFGS, 500),
-    "rounds": Axis("rounds", tuple(Point(rounds, rounds=rounds) for rounds in (60, 180, 420, 1000)), CIFGS, 3000),
+    "cohort": Axis("clients a round", (_cohort(20), _cohort(50, ONCE), _cohort(100), _cohort(200, ONCE)), CIFGS, 500),
     "gain": Axis(
         "a learned gain",
-        tuple(
-            _at_100(data, size)
-            for data, size in (
-                ("stackexchange", "tiny"),
-                ("stdlib", "tiny"),
-                ("stackexchange", "1m"),
-                ("stdlib", "1m"),
-                ("stackexchange", "4m"),
-            )
+        (
+            _at_100("stackexchange", "tiny"),
+            _at_100("stdlib", "tiny"),
+            _at_100("stackexchange", "1m", ONCE),
+            _at_100("stdlib", "1m", ONCE),
         ),
         ("cifg", "si_cifg", "si_cifg_rms_norm", "cifg_rms_norm"),
+    ),
+    "rounds": Axis(
+        "rounds",
+        (
+            Point(60),
+            *(Point(rounds, rounds=rounds, client_rates=NEAR["client_rates"], **ONCE) for rounds in (180, 420)),
+            Point(1000, rounds=1000, client_rates=NEAR["client_rates"]),
+        ),
+        CIFGS[:4],
+        3000,
+    ),
+    "size": Axis(
+        "parameters",
+        (
+            Point(PARAMETERS["tiny"]),
+            Point(PARAMETERS["1m"], Setting(size="1m"), **NEAR),
+            Point(PARAMETERS["4m"], Setting(size="4m"), **NEAR, **ONCE),
+        ),
+        CIFGS,
+        18.9e6,
     ),
     "steps": Axis(
         "local steps of a client on average",
         (
             # Few clients have sentences for more than some steps: beyond these it takes more epochs, or other clients.
-            Point(1.0, Setting(max_batches=1)),
-            Point(1.8, Setting(max_batches=4)),
+            Point(1.0, Setting(max_batches=1), **ONCE),
+            Point(1.8, Setting(max_batches=4), **ONCE),
             Point(4.2),
-            Point(13.1, Setting(epochs=4)),
-            Point(35.8, Setting(epochs=16)),
-            Point("23.0, clients of 50 sentences or more", Setting("stackexchange_large_clients")),
+            Point(13.1, Setting(epochs=4), **NEAR),
+            Point(35.8, Setting(epochs=16), **NEAR, **ONCE),
+            Point("23.0, clients of 50 sentences or more", Setting("stackexchange_large_clients"), **NEAR, **ONCE),
         ),
-        CIFGS,
+        CIFGS[:4],
         28.0,
-    ),
-    "size": Axis(
-        "parameters", tuple(Point(count, Setting(size=size)) for size, count in PARAMETERS.items()), CIFGS, 18.9e6
     ),
     "clipping": Axis(
         "local gradients clipped",
-        tuple(
-            Point(f"{'norm 1' if clip else 'not'}, {cohort} clients", Setting(cohort=cohort, clip=clip))
-            for cohort in (20, 100)
-            for clip in (1.0, None)
+        (
+            *(Point(f"{'norm 1' if clip else 'not'}, 20 clients", Setting(clip=clip)) for clip in (1.0, None)),
+            *(
+                Point(f"{'norm 1' if clip else 'not'}, 100 clients", Setting(cohort=100, clip=clip), **NEAR)
+                for clip in (1.0, None)
+            ),
         ),
         CIFGS,
     ),
     "epsilon": Axis(
         "FedAdam's epsilon",
         (
-            *(Point(epsilon, Setting(epsilon=epsilon)) for epsilon in (1e-8, 1e-5)),
+            Point(1e-8),
+            Point(1e-5, Setting(epsilon=1e-5), **NEAR, **ONCE),
             # What is divided by more needs a larger rate.
-            *(Point(eps, Setting(epsilon=eps), server_rates=(0.01, 0.03, 0.1)) for eps in (1e-3, 1e-2)),
+            *(
+                Point(eps, Setting(epsilon=eps), 60, NEAR["client_rates"], (0.01, 0.03, 0.1), SEEDS[:1])
+                for eps in (1e-3, 1e-2)
+            ),
         ),
-        CIFGS,
+        CIFGS[:4],
         1e-8,
     ),
     "vocabulary": Axis(
         "tokens of the vocabulary",
         (
-            Point(1024, Setting("stackexchange_1024")),
+            Point(1024, Setting("stackexchange_1024"), **NEAR, **ONCE),
             Point(4096),
-            Point(16_384, Setting("stackexchange_16384")),
+            Point(16_384, Setting("stackexchange_16384"), **NEAR, **ONCE),
         ),
-        CIFGS,
+        CIFGS[:4],
         4096,
     ),
     "text": Axis(
         "text",
-        tuple(
-            Point(f"{data}, {cohort} clients", Setting(data, cohort=cohort))
-            for data in ("stdlib", "synthetic")
-            for cohort in (20, 100)
+        (
+            Point("stdlib, 20 clients", Setting("stdlib")),
+            Point("stdlib, 100 clients", Setting("stdlib", cohort=100), **NEAR, **ONCE),
+            Point("synthetic, 20 clients", Setting("synthetic"), **NEAR),
+            Point("synthetic, 100 clients", Setting("synthetic", cohort=100), **NEAR, **ONCE),
         ),
-        CIFGS,
+        CIFGS[:4],
     ),
-    "transformers": Axis("clients a round, Transformers", _cohorts((20, 50, 100, 200)), TRANSFORMERS, 500),
-    "controls": Axis("other norms", _cohorts((20, 100)), CONTROLS),
+    "transformers": Axis(
+        "clients a round, Transformers",
+        (_cohort(20), _cohort(50, ONCE), _cohort(100), _cohort(200, ONCE)),
+        TRANSFORMERS,
+        500,
+    ),
+    "controls": Axis("other norms", (_cohort(20), _cohort(100)), CONTROLS),
 }
 """By name, in the order in which they are trained: what decides most comes first.
 

@@ -10,7 +10,7 @@ from torch import nn
 from benchmarks.simulation.peers.task import Tree
 from fedlm.interop.torch import CifgModel, LanguageModel, TransformerModel, linear, split_tokens
 
-HEADS = {"transformer_1m": 4, "transformer_11m": 8}
+HEADS = {"transformer_100k": 2, "transformer_tiny": 4, "transformer_1m": 4, "transformer_11m": 8}
 
 
 def create(name: str, params: Tree) -> nn.Module:

@@ -12,6 +12,7 @@ from benchmarks.architectures.axes.gaps import (
     AHEAD,
     BEHIND,
     MISSING,
+    ONE_SEED,
     UNDECIDED,
     Spread,
     gap,
@@ -175,6 +176,7 @@ def test_the_line_is_that_of_least_squares_with_its_interval():
         ((0.05, 0.06, 0.055), BEHIND),
         ((-0.05, 0.06, 0.0), UNDECIDED),
         ((-0.05, -0.06), MISSING),
+        ((-0.05,), ONE_SEED),
     ],
 )
 def test_a_model_is_ahead_where_the_interval_is(values, verdict):
