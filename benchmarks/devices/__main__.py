@@ -8,6 +8,8 @@ the load of the machine is in the results. The task is that of Stack Overflow wi
 """
 
 import argparse
+import configparser
+import importlib.metadata
 import json
 import os
 import shutil
@@ -18,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from rich.console import Console
 from rich.table import Table
 
@@ -33,7 +37,8 @@ CLIENT = ROOT / "clients/plan_client"
 JAVASCRIPT = ROOT / "clients/javascript"
 PYTHONS = {"jax": Path(sys.executable), "iree": CLIENT / ".venv/bin/python"}
 VOCABULARY = 4096
-DEVELOPMENT = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "__pycache__", "fedlm_client")
+EXTRAS = {"jax": ["jax"], "iree": ["iree", "iree,compiler"]}
+"""Extras of the client's package that the environment of a runtime has."""
 
 
 def main() -> None:
@@ -48,7 +53,7 @@ def main() -> None:
         "setting": {"vocabulary": VOCABULARY, "steps": arguments.steps},
     }
     results |= {
-        "installed_bytes": installed_bytes() | javascript_bytes(),
+        "installed_bytes": installed_bytes() | {"javascript": javascript_bytes()},
         "models": measured_before(path, results, "models", {}),
     }
     arguments.results.mkdir(parents=True, exist_ok=True)
@@ -116,23 +121,44 @@ def javascript_bytes() -> dict[str, int]:
     return sizes | ({"node": Path(node).resolve().stat().st_size} if node else {})
 
 
-def installed_bytes() -> dict[str, int]:
-    """Add up the files of the client's environment with IREE: with its compiler, and without what only that needs."""
-    place = next((CLIENT / ".venv/lib").glob("python*/site-packages"), None)
-    if place is None:
-        return {}
-    sizes = {"whole": 0, "runtime_alone": 0}
-    for path in place.rglob("*"):
-        parts = path.relative_to(place).parts
-        if not path.is_file() or parts[0].split("-")[0] in DEVELOPMENT or "__pycache__" in parts:
-            continue
-        size = path.stat().st_size
-        sizes["whole"] += size
-        if not (
-            parts[:2] in (("iree", "compiler"), ("iree", "build"))
-            or parts[0].startswith(("sympy", "mpmath", "iree_base_compiler"))
-        ):
-            sizes["runtime_alone"] += size
+def installed_bytes() -> dict[str, dict[str, int]]:
+    """Add up what `pip install fedlm-client[...]` brings, by its extras, of the environments that have it."""
+    found = {}
+    for name, python in PYTHONS.items():
+        place = next((python.parents[1] / "lib").glob("python*/site-packages"), None)
+        if place is not None:
+            for extras in EXTRAS[name]:
+                found[extras] = bytes_of(place, extras.split(","))
+    return found
+
+
+def bytes_of(place: Path, extras: list[str]) -> dict[str, int]:
+    """Add up the files of the client's packages and of what they need in turn, in a folder of packages.
+
+    Returns:
+      Bytes of the files that come with the packages, and those of the bytecode that pip compiles of them.
+    """
+    there = {canonicalize_name(one.name): one for one in importlib.metadata.distributions(path=[str(place)])}
+    configuration = configparser.ConfigParser()
+    configuration.read(CLIENT / "setup.cfg")
+    wanted = [
+        configuration["options"]["install_requires"],
+        *(configuration["options.extras_require"][one] for one in extras),
+    ]
+    names, seen = [Requirement(line) for text in wanted for line in text.split("\n") if line], set()
+    while names:
+        name = canonicalize_name(names.pop().name)
+        if name not in seen:
+            seen.add(name)
+            needed = map(Requirement, there[name].requires or [])
+            names += [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    files = sorted({place / file for name in seen for file in there[name].files or []})
+    sizes = {"files": 0, "bytecode": 0}
+    for path in files:
+        if path.exists():
+            sizes["bytecode" if path.suffix == ".pyc" else "files"] += path.stat().st_size
+    own = [one for one in (CLIENT / "fedlm_client").iterdir() if one.is_file()]
+    sizes["files"] += sum(one.stat().st_size for one in own)
     return sizes
 
 

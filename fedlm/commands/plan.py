@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.table import Table
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fedlm.fl_core.settings import TrainingSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,8 @@ class ExportCommand:
     """
 
     run: tyro.conf.Positional[Path]
-    """Folder of the run, a deployment's or a simulation's."""
+    """Folder of the run, a deployment's or a simulation's; or the TOML file of a deployment's settings (`--config` of
+    `fedlm serve`), whose server may be running, or not begun."""
     out: Path
     """Folder to make."""
     format: Literal["stablehlo", "litert"] = "stablehlo"
@@ -40,7 +44,8 @@ class ExportCommand:
     stablehlo: str | None = None
     """Version of StableHLO that the programs are for; the newest that is some weeks old where it is not given."""
     vocabulary: Path | None = None
-    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
+    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set, or of the settings, where
+    it is not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +78,6 @@ _EXAMPLES = """To begin:
 
 def _export(argv: list[str]) -> int:
     command = read_options(ExportCommand, argv, "fedlm plan export")
-    from fedlm.fl_core.composed_settings import compose, value_types
     from fedlm.fl_core.deployment.plans.litert.folder import write_litert_plan
     from fedlm.fl_core.deployment.plans.litert.graph import load_schema
     from fedlm.fl_core.deployment.plans.litert.model import make_litert_plan
@@ -81,10 +85,6 @@ def _export(argv: list[str]) -> int:
     from fedlm.fl_core.deployment.plans.plan_folder import write_plan
     from fedlm.fl_core.deployment.plans.programs import versions
     from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner
-    from fedlm.fl_core.lora_settings import recorded_lora
-    from fedlm.fl_core.privacy.ancestry import settings_in
-    from fedlm.fl_core.settings import TrainingSettings
-    from fedlm.simulations.weights.exporting import read_run
 
     if command.unsigned == (command.keys is not None):
         raise ConfigurationError("a plan is signed with --keys, which `fedlm keys plan` makes, or exported --unsigned")
@@ -97,15 +97,8 @@ def _export(argv: list[str]) -> int:
         raise ConfigurationError(
             f"stablehlo is {command.stablehlo!r}, but programs are made for {', '.join(versions())}; choose one"
         )
-    stored = read_run(command.run, command.vocabulary)
-    settings = settings_in(stored.about)
-    if "client_batch_size" not in settings or recorded_lora(settings) is not None:
-        raise ConfigurationError(f"{command.run}: no run of clients that train a whole model; give the --out of one")
-    training = compose(
-        TrainingSettings, **{name: settings[name] for name in value_types(TrainingSettings) if name in settings}
-    )
-    tokenizer = stored.tokenizer.to_json().encode()
-    described = (str(settings["model"]), tokenizer, stored.tokenizer.vocabulary_size, training)
+    described = (_of_settings if command.run.is_file() else _of_run)(command)
+    tokenizer = described[1]
 
     def sign(manifest: bytes) -> bytes | None:
         return None if signer is None else signer.sign(manifest)
@@ -120,6 +113,39 @@ def _export(argv: list[str]) -> int:
         digest = plan.digest
     print(f"plan {digest} is in {command.out}{'; NOT SIGNED: clients refuse it' * (signer is None)}")
     return 0
+
+
+def _of_run(command: ExportCommand) -> "tuple[str, bytes, int, TrainingSettings]":
+    """Read what a plan is made of (see `make_plan`) from the folder of a run."""
+    from fedlm.fl_core.composed_settings import compose, value_types
+    from fedlm.fl_core.lora_settings import recorded_lora
+    from fedlm.fl_core.privacy.ancestry import settings_in
+    from fedlm.fl_core.settings import TrainingSettings
+    from fedlm.simulations.weights.exporting import read_run
+
+    stored = read_run(command.run, command.vocabulary)
+    settings = settings_in(stored.about)
+    if "client_batch_size" not in settings or recorded_lora(settings) is not None:
+        raise ConfigurationError(f"{command.run}: no run of clients that train a whole model; give the --out of one")
+    training = compose(
+        TrainingSettings, **{name: settings[name] for name in value_types(TrainingSettings) if name in settings}
+    )
+    tokenizer = stored.tokenizer
+    return str(settings["model"]), tokenizer.to_json().encode(), tokenizer.vocabulary_size, training
+
+
+def _of_settings(command: ExportCommand) -> "tuple[str, bytes, int, TrainingSettings]":
+    """Read the same from a file of settings, as a server does that is begun with it."""
+    from fedlm.commands.serve import ServeCommand
+    from fedlm.simulations.data.store.format import TOKENIZER_FILE
+    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+
+    given = [] if command.vocabulary is None else ["--vocabulary", str(command.vocabulary)]
+    words = ["--config", str(command.run), "--out", str(command.out), *given]
+    served = read_options(ServeCommand, words, "fedlm plan export")
+    path = served.vocabulary / TOKENIZER_FILE if served.vocabulary.is_dir() else served.vocabulary
+    deployment = served.deployment
+    return deployment.model, path.read_bytes(), Tokenizer.load(path).vocabulary_size, deployment.training
 
 
 def _inspect(argv: list[str]) -> int:

@@ -53,6 +53,10 @@ class ServeCommand:
     plan_key: Path | None = None
     """Key of `fedlm keys plan`, `plan.key`, with which plans are signed for clients that have no models
     (`fedlm-client`); that of --keys where it has one. Without a key such clients are turned away."""
+    plan_modules: Path | None = None
+    """Folder of machine code that `fedlm-client compile` made of this run's plan, in a folder for each target, for
+    clients that have no compiler and whose owners ask for it (`fedlm-client run --accept-modules TARGET`). What is
+    added while the server runs is found."""
     page: Path | None = None
     """Folder of the client of plans for browsers, `build/page` of clients/javascript, to be opened at this server's
     address; over --transport http."""
@@ -221,6 +225,7 @@ def _task(command: ServeCommand) -> Any:
         score=None if command.heldout is None else _score(command, model, precision, tokenizer.fingerprint),
         vocabulary_origin=given_origin(path, tokenizer.fingerprint, command.vocabulary_origin),
         plan_signer=_plan_signer(command),
+        plan_modules=_plan_modules(command),
     )
 
 
@@ -231,6 +236,12 @@ def _plan_signer(command: ServeCommand) -> Any:
         return PlanSigner(command.plan_key)
     beside = None if command.keys is None else command.keys / PLAN_KEY_FILE
     return PlanSigner(beside) if beside is not None and beside.exists() else None
+
+
+def _plan_modules(command: ServeCommand) -> Any:
+    from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder
+
+    return None if command.plan_modules is None else ModuleFolder(command.plan_modules)
 
 
 def _score(command: ServeCommand, model: Any, precision: Any, fingerprint: str) -> Any:

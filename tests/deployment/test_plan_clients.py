@@ -15,6 +15,9 @@ from fedlm.clients import network_client
 from fedlm.clients.example_store import ExampleStore
 from fedlm.clients.server_instructions import encode
 from fedlm.fl_core.cohorts import UniformSampler
+from fedlm.fl_core.deployment.plans.plan_folder import write_plan
+from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder
+from fedlm.fl_core.deployment.plans.programs import versions
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.deployment.server.client_service import Task
@@ -98,14 +101,15 @@ def plan_client(port, folder, number, keys, **settings):
     return Client(channel, made, OwnParticipation(path.with_suffix(".participation"))), said
 
 
-def in_its_own_environment(port, folder, number, keys):
-    """A client with IREE, of an environment that has no JAX."""
+def in_its_own_environment(port, folder, number, keys, *given, hidden=None):
+    """A client with IREE, of an environment that has no JAX, nor what the folder `hidden` hides."""
     words = ["--server", f"127.0.0.1:{port}", "--insecure", "--name", f"client{number}", "--runtime", "iree"]
-    words += ["--data", str(data_of(folder, number)), "--plan-key", str(keys / "plan.pub"), "--modules", str(folder)]
-    package = str(IREE.parents[2])
+    words += ["--data", str(data_of(folder, number)), "--plan-key", str(keys / "plan.pub")]
+    words += given or ["--modules", str(folder)]
+    packages = ":".join(map(str, filter(None, [IREE.parents[2], hidden])))
     return subprocess.Popen(
         [IREE, "-m", "fedlm_client", "run", *words, "--call-seconds", "600", "--compile-seconds", "600"],
-        env={"PYTHONPATH": package, "PATH": os.environ["PATH"]},
+        env={"PYTHONPATH": packages, "PATH": os.environ["PATH"]},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -125,8 +129,8 @@ def check_final(task, out, simulation, clients):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-async def take_part(task, out, native, made, processes=lambda port: []):
-    """Run a server with its clients to the end of its rounds."""
+async def take_part(task, out, native, made, processes=lambda port: [], notices=None):
+    """Run a server with its clients to the end of its rounds; what processes say is added to `notices`."""
     server = small.Server(task, out, transport="http")
     async with server:
         started = processes(server.port)
@@ -140,6 +144,8 @@ async def take_part(task, out, native, made, processes=lambda port: []):
             for process in started:
                 _, said = await asyncio.to_thread(process.communicate, timeout=60)
                 assert process.returncode == 0, said
+                if notices is not None:
+                    notices.append(said)
         finally:
             for client in clients:
                 client.stop()
@@ -178,6 +184,34 @@ def test_jax_iree_and_ordinary_clients_take_part_together(tmp_path, keys, tokeni
     assert [row["clients"] for row in rows] == [3, 3]
     assert len(list(tmp_path.glob("*.vmfb"))) == 2
     check_final(task, tmp_path / "run", tmp_path / "simulation", 3)
+
+
+@pytest.mark.long
+def test_a_client_without_a_compiler_trains_with_the_modules_of_the_server(tmp_path, keys, tokenizer):
+    if not IREE.exists():
+        pytest.skip("IREE is not installed; `make plan-client` makes the environment of a client with it")
+    task = task_of(tokenizer, keys, cohort_size=2, minimum_reports=2, over_selection=1.0)
+    plan = task.plan(versions()[1])
+    write_plan(tmp_path / "plan", plan, task.plan_signer.sign(plan.manifest), task.vocabulary)
+    target = tmp_path / "modules/this-machine"
+    words = ["compile", tmp_path / "plan", "--plan-key", keys / "plan.pub", "--modules", target]
+    environment = {"PYTHONPATH": str(IREE.parents[2]), "PATH": os.environ["PATH"]}
+    subprocess.run([IREE, "-m", "fedlm_client", *map(str, words)], env=environment, check=True)
+    task = dataclasses.replace(task, plan_modules=ModuleFolder(tmp_path / "modules"))
+    # As where no compiler was installed.
+    without = tmp_path / "without"
+    without.mkdir()
+    (without / "sitecustomize.py").write_text("import sys\nsys.modules['iree.compiler'] = None\n")
+    notices = []
+
+    def processes(port):
+        return [in_its_own_environment(port, tmp_path, 1, keys, "--accept-modules", "this-machine", hidden=without)]
+
+    native = lambda port: [native_client(port, tmp_path, 0)]  # noqa: E731
+    rows = asyncio.run(take_part(task, tmp_path / "run", native, lambda port: [], processes, notices))
+    assert [row["clients"] for row in rows] == [2, 2]
+    assert "it runs the server's modules for this-machine" in notices[0]
+    check_final(task, tmp_path / "run", tmp_path / "simulation", 2)
 
 
 def refused(task, out, make):

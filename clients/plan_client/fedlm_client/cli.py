@@ -49,6 +49,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--accept-plan", action="store_true", help="accept the plan of participation shown now")
     run.add_argument("--require-plan", action="store_true", help="take part where one is shown alone")
     run.add_argument("--runtime", choices=("auto", *runtimes.RUNTIMES), default="auto", help="what runs programs")
+    run.add_argument(
+        "--accept-modules",
+        metavar="TARGET",
+        help="run machine code of the server for this target, where its operator has compiled it (x86_64-linux, say)",
+    )
     make = commands.add_parser("compile", help="compile an exported plan with IREE into a folder of modules")
     make.add_argument("folder", type=Path, help="the --out of `fedlm plan export`")
     make.add_argument(
@@ -74,6 +79,7 @@ def _run(arguments: argparse.Namespace, limits: Limits) -> None:
         keys=read_public_keys(arguments.plan_key),
         runtime=runtimes.installed(arguments.runtime),
         modules=arguments.modules,
+        accept_modules=arguments.accept_modules,
         limits=limits,
         notice=lambda words: print(f"fedlm-client {channel.name}: {words}", file=sys.stderr, flush=True),
     )

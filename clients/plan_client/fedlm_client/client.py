@@ -15,6 +15,7 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from fedlm_client.http_channel import Channel
 from fedlm_client.limits import Limits
 from fedlm_client.manifest import Batches, Manifest, check_limits, check_program, read_manifest
 from fedlm_client.own_participation import OwnParticipation
+from fedlm_client.served_modules import check_module, read_statement
 from fedlm_client.signature import check_signature
 from fedlm_client.tokenizer import WordPiece
 
@@ -49,6 +51,7 @@ class Settings:
     keys: list[Ed25519PublicKey]  # whose plans it runs
     runtime: str  # `jax` or `iree`
     modules: Path | None = None  # folder of compiled modules
+    accept_modules: str | None = None  # target of which machine code is taken from the server
     limits: Limits = Limits()  # noqa: RUF009
     notice: Callable[[str], None] = lambda words: None
     allowed: Callable[[], bool] = lambda: True  # whether the device may train now
@@ -74,7 +77,11 @@ class Client:
     def __init__(self, channel: Channel, settings: Settings, participation: OwnParticipation):
         """Prepare; nothing is sent before `run`."""
         self._channel, self._settings, self._participation = channel, settings, participation
-        self._runtime = runtimes.announced(settings.runtime)
+        if settings.accept_modules is not None and settings.runtime != "iree":
+            raise ClientError(
+                f"compiled modules are for IREE, but the runtime is {settings.runtime}; give --runtime iree"
+            )
+        self._runtime = runtimes.announced(settings.runtime, settings.accept_modules)
         self._ready: _Ready | None = None
         self._tokenizer: tuple[bytes, WordPiece] | None = None
         self._sequences: tuple[object, NDArray[np.int32]] | None = None
@@ -174,16 +181,39 @@ class Client:
         check_signature(described, offered.signature, self._settings.keys)
         manifest = read_manifest(described)
         check_limits(manifest, limits)
+        settings = self._settings
+        served = settings.accept_modules is not None and not runtimes.has_modules(manifest, settings.modules)
+        if served and offered.HasField("modules"):
+            contents = self._served_modules(offered.modules, manifest)
+            make = partial(Trainer, manifest, described, "iree", contents)
+        else:
+            if served:
+                wanted = f"{settings.accept_modules} and IREE {self._runtime.version}"
+                settings.notice(f"the server has no modules of plan {manifest.digest[:12]} for {wanted}")
+            contents = self._programs(offered, manifest)
+            make = partial(runtimes.trainer, settings.runtime, manifest, described, contents, settings.modules)
+        self._close_plan()
+        settings.notice(f"plan {manifest.digest[:12]}: {_printable(manifest.about)}")
+        self._ready = _Ready(offered.manifest.digest, manifest, make())
+        return self._ready
+
+    def _programs(self, offered: "messages.Plan", manifest: Manifest) -> list[bytes]:
         contents = []
         for name, artifact in (("step", offered.step), ("finish", offered.finish)):
-            content = bytes(self._fetch(artifact, limits.program_bytes))
+            content = bytes(self._fetch(artifact, self._settings.limits.program_bytes))
             check_program(getattr(manifest, name), content, name)
             contents.append(content)
-        self._close_plan()
-        self._settings.notice(f"plan {manifest.digest[:12]}: {_printable(manifest.about)}")
-        made = runtimes.trainer(self._settings.runtime, manifest, described, contents, self._settings.modules)
-        self._ready = _Ready(offered.manifest.digest, manifest, made)
-        return self._ready
+        return contents
+
+    def _served_modules(self, offered: "messages.PlanModules", manifest: Manifest) -> list[bytes]:
+        """Fetch what the server has compiled of a plan, which its owner has asked for."""
+        digests, contents = read_statement(offered, self._settings.keys, manifest, self._runtime), []
+        for name, artifact in (("step", offered.step), ("finish", offered.finish)):
+            content = bytes(self._fetch(artifact, self._settings.limits.program_bytes))
+            check_module(content, getattr(digests, name), name)
+            contents.append(content)
+        self._settings.notice(f"it runs the server's modules for {self._settings.accept_modules}")
+        return contents
 
     def _close_plan(self) -> None:
         if self._ready is not None:

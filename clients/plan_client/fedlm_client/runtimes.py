@@ -36,15 +36,15 @@ def installed(name: str) -> str:
     return name
 
 
-def announced(name: str) -> "messages.Runtime":
-    """Say what a server needs to know of an installed runtime."""
+def announced(name: str, target: str | None = None) -> "messages.Runtime":
+    """Say what a server needs to know of an installed runtime, and of which target it takes the server's modules."""
     if name == "jax":
         with Confined(_DESCRIBE_MEMORY) as process:
             answer, _ = process.ask({"do": "describe"}, [], _DESCRIBE_SECONDS)
         return messages.Runtime(name=name, version=importlib.metadata.version("jax"), stablehlo=answer["stablehlo"])
     version = importlib.metadata.version("iree-base-runtime")
     stablehlo = _READ_BY_IREE.get(".".join(version.split(".")[:2]), "")
-    return messages.Runtime(name=name, version=version, stablehlo=stablehlo)
+    return messages.Runtime(name=name, version=version, stablehlo=stablehlo, target=target or "")
 
 
 def trainer(
@@ -64,6 +64,11 @@ def trainer(
     return Trainer(manifest, described, runtime, contents)
 
 
+def has_modules(manifest: Manifest, folder: Path | None) -> bool:
+    """Say whether a folder has the modules of a plan."""
+    return folder is not None and all(path.exists() for path in _paths(manifest, folder))
+
+
 def module_path(folder: Path, sha256: str) -> Path:
     """Name the file of the module that IREE of this version compiles of a program, for whichever processor."""
     version = importlib.metadata.version("iree-base-runtime" if _has("iree.runtime") else "iree-base-compiler")
@@ -76,7 +81,7 @@ def write_modules(
     """Compile a plan's programs into a folder of modules; raises ClientError where there is no compiler."""
     if not _has("iree.compiler"):
         raise ClientError("IREE's compiler is not installed; `pip install fedlm-client[compiler]`")
-    paths = [module_path(folder, one.sha256) for one in (manifest.step, manifest.finish)]
+    paths = _paths(manifest, folder)
     made = compile_plan(manifest, described, contents, flags)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for path, content in zip(paths, made, strict=True):
@@ -88,18 +93,21 @@ def write_modules(
 
 def _modules(manifest: Manifest, described: bytes, contents: Sequence[bytes], folder: Path | None) -> list[bytes]:
     """Find the modules of a plan that were compiled before, or compile them."""
-    paths = [module_path(folder, one.sha256) for one in (manifest.step, manifest.finish)] if folder else []
-    if paths and all(path.exists() for path in paths):
-        return [path.read_bytes() for path in paths]
+    if folder is not None and has_modules(manifest, folder):
+        return [path.read_bytes() for path in _paths(manifest, folder)]
     if not _has("iree.compiler"):
         raise PlanError(
             f"the plan {manifest.digest[:12]} is compiled on no machine yet: this one has IREE without its compiler. "
             "Compile it where `pip install fedlm-client[compiler]` was given (`fedlm-client compile`), and give the "
-            "folder as --modules"
+            "folder as --modules; or take what a server has compiled, by --accept-modules"
         )
     if folder is None:
         return list(compile_plan(manifest, described, contents, HOST))
     return [path.read_bytes() for path in write_modules(manifest, described, contents, folder)]
+
+
+def _paths(manifest: Manifest, folder: Path) -> list[Path]:
+    return [module_path(folder, one.sha256) for one in (manifest.step, manifest.finish)]
 
 
 def _has(module: str) -> bool:

@@ -8,7 +8,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedlm_client.errors import ClientError, PlanError
 
-_PURPOSE = b"fedlm plan 1\n"
+PLAN, MODULES = b"fedlm plan 1\n", b"fedlm modules 1\n"
+"""What is signed: it precedes the content, so that a signature of one is none of another."""
+
 _BEGINS = b"-----BEGIN PUBLIC KEY-----"
 
 
@@ -33,13 +35,13 @@ def read_public_keys(path: Path) -> list[Ed25519PublicKey]:
     return found
 
 
-def check_signature(manifest: bytes, signature: bytes, keys: list[Ed25519PublicKey]) -> None:
-    """Refuse, with `PlanError`, a manifest that none of the keys has signed."""
+def check_signature(content: bytes, signature: bytes, keys: list[Ed25519PublicKey], purpose: bytes = PLAN) -> None:
+    """Refuse, with `PlanError`, a manifest, or a statement on modules, that none of the keys has signed."""
     if not signature:
         raise PlanError("the plan is not signed; this client runs none of that kind")
     for key in keys:
         try:
-            key.verify(signature, _PURPOSE + manifest)
+            key.verify(signature, purpose + content)
             return
         except InvalidSignature:
             continue

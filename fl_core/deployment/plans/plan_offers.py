@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.plans.plan import Plan
+from fedlm.fl_core.deployment.plans.plan_modules import PURPOSE, ModuleFolder, ModulePaths, statement_on
 from fedlm.fl_core.deployment.plans.programs import versions
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
@@ -22,17 +24,38 @@ _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}")
 class OfferedPlan(NamedTuple):
     """A plan as it is served."""
 
+    plan: Plan
     message: messages.Plan
     artifacts: tuple[ServedArtifact, ...]
 
 
-class PlanOffers:
-    """Plans by their version of StableHLO, of which there are few. Use it in one event loop."""
+class _Wanted(NamedTuple):
+    """What plans and modules differ by."""
 
-    def __init__(self, make: Callable[[str], Plan], signer: PlanSigner, chunk_bytes: int, folder: Path):
-        """Prepare to offer what `make` makes for a version of StableHLO, in chunks, from a folder of nameless files."""
+    stablehlo: str
+    target: str = ""  # of modules; no modules where empty
+    version: str = ""  # of IREE, the same
+
+
+class PlanOffers:
+    """Plans by their version of StableHLO, of which there are few, and compiled modules of these. Use it in one event
+    loop."""
+
+    def __init__(
+        self,
+        make: Callable[[str], Plan],
+        signer: PlanSigner,
+        chunk_bytes: int,
+        folder: Path,
+        modules: ModuleFolder | None = None,
+    ):
+        """Prepare to offer what `make` makes for a version of StableHLO, in chunks, from a folder of nameless files.
+
+        Modules are offered to clients that name a target, beside the plan, as soon as they are in their folder.
+        """
         self._make, self._signer, self._chunk_bytes, self._folder = make, signer, chunk_bytes, folder
-        self._made: dict[str, asyncio.Task[OfferedPlan]] = {}
+        self._modules = modules
+        self._made: dict[_Wanted, asyncio.Task[OfferedPlan]] = {}
 
     def offer(self, runtimes: Sequence[messages.Runtime]) -> OfferedPlan | str | None:
         """Find the plan for a client.
@@ -43,14 +66,25 @@ class PlanOffers:
         Returns:
           The plan; why there is none, in a few words; or None where it is being made.
         """
-        wanted = [version for version in map(_readable, runtimes) if version is not None]
-        if not wanted:
+        read = [(one, version) for one in runtimes if (version := _readable(one)) is not None]
+        if not read:
             oldest = versions()[-1]
             return f"none of the client's runtimes reads StableHLO {oldest}, the oldest that the server writes"
-        version = wanted[0]
-        if version not in self._made:
-            self._made[version] = asyncio.create_task(asyncio.to_thread(self._serve, version))
-        task = self._made[version]
+        runtime, version = read[0]
+        offered = self._offered(_Wanted(version), lambda: self._serve(version))
+        if not isinstance(offered, OfferedPlan) or not runtime.target or self._modules is None:
+            return offered
+        # Only what there are files of is kept, so that clients cannot make this grow.
+        paths = self._modules.find(offered.plan, runtime.target, runtime.version)
+        if paths is None:
+            return offered
+        wanted = _Wanted(version, runtime.target, runtime.version)
+        return self._offered(wanted, lambda: self._with_modules(offered, wanted, paths))
+
+    def _offered(self, wanted: _Wanted, make: Callable[[], OfferedPlan]) -> OfferedPlan | str | None:
+        if wanted not in self._made:
+            self._made[wanted] = asyncio.create_task(asyncio.to_thread(make))
+        task = self._made[wanted]
         if not task.done():
             return None
         error = task.exception()
@@ -69,16 +103,38 @@ class PlanOffers:
 
     def _serve(self, version: str) -> OfferedPlan:
         plan = self._make(version)
-        contents = {"plan": plan.manifest, "step": plan.step, "finish": plan.finish}
-        artifacts = [
-            ServedArtifact([content], "plan" if name == "plan" else "stablehlo", self._chunk_bytes, self._folder)
-            for name, content in contents.items()
-        ]
-        manifest, step, finish = (one.description for one in artifacts)
-        signature = self._signer.sign(plan.manifest)
-        return OfferedPlan(
-            messages.Plan(manifest=manifest, step=step, finish=finish, signature=signature), tuple(artifacts)
+        manifest = self._artifact(plan.manifest, "plan")
+        step, finish = (self._artifact(content, "stablehlo") for content in (plan.step, plan.finish))
+        message = messages.Plan(
+            manifest=manifest.description,
+            step=step.description,
+            finish=finish.description,
+            signature=self._signer.sign(plan.manifest),
         )
+        return OfferedPlan(plan, message, (manifest, step, finish))
+
+    def _with_modules(self, offered: OfferedPlan, wanted: _Wanted, paths: ModulePaths) -> OfferedPlan:
+        try:
+            contents = [path.read_bytes() for path in paths]
+        except OSError as error:
+            warn("modules_unreadable", target=wanted.target, why=str(error))
+            return offered
+        step, finish = (self._artifact(content, "iree") for content in contents)
+        statement = statement_on(offered.plan, wanted.target, wanted.version, *contents)
+        message = messages.Plan()
+        message.CopyFrom(offered.message)
+        message.modules.CopyFrom(
+            messages.PlanModules(
+                statement=statement,
+                signature=self._signer.sign(statement, PURPOSE),
+                step=step.description,
+                finish=finish.description,
+            )
+        )
+        return OfferedPlan(offered.plan, message, (step, finish))
+
+    def _artifact(self, content: bytes, encoding: str) -> ServedArtifact:
+        return ServedArtifact([content], encoding, self._chunk_bytes, self._folder)
 
 
 def _readable(runtime: messages.Runtime) -> str | None:

@@ -40,6 +40,6 @@ class PlanSigner:
             raise KeysError(f"{path}: is no key for plans, which are Ed25519; `fedlm keys plan` makes one")
         self._key = key
 
-    def sign(self, manifest: bytes) -> bytes:
-        """Make the signature of a plan's manifest, 64 bytes; the same each time."""
-        return self._key.sign(PURPOSE + manifest)
+    def sign(self, content: bytes, purpose: bytes = PURPOSE) -> bytes:
+        """Make the signature of a plan's manifest, or of what else a purpose names, 64 bytes; the same each time."""
+        return self._key.sign(purpose + content)

@@ -9,6 +9,7 @@ import jax
 from fedlm.fl_core.client_algorithms.interface import sent_by_client, sent_by_server
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.deployment.plans.plan import Plan, make_plan
+from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder
 from fedlm.fl_core.deployment.plans.plan_offers import PLAN_BYTES, PlanOffers
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import Buffer, ServedArtifact
@@ -45,6 +46,7 @@ class Task:
     sampler: CohortSampler | None = None  # names the cohorts, for runs that repeat a simulation
     vocabulary_origin: VocabularyOrigin = GIVEN
     plan_signer: PlanSigner | None = None  # signs the plans of clients that have no models; None for no plans
+    plan_modules: ModuleFolder | None = None  # machine code of plans, for clients that ask for it
 
     def plan(self, version: str) -> Plan:
         """Make the plan for a version of StableHLO; see `make_plan` for its errors."""
@@ -111,7 +113,7 @@ class ClientService:
         round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)
         plans = None
         if task.plan_signer is not None:
-            plans = PlanOffers(task.plan, task.plan_signer, deployment.chunk_bytes, folder)
+            plans = PlanOffers(task.plan, task.plan_signer, deployment.chunk_bytes, folder, task.plan_modules)
             round_bytes += PLAN_BYTES
         return cls(
             state=state,

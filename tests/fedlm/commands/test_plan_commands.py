@@ -23,7 +23,7 @@ def run(small_store, tmp_path_factory, fedlm_here):
     return folder
 
 
-def test_a_plan_is_exported_signed_and_looked_into(run, tmp_path, fedlm_here):
+def test_a_plan_is_exported_signed_and_looked_into(run, small_store, tmp_path, fedlm_here):
     key = run / "keys/plan.pub"
     exported = fedlm_here("plan", "export", run / "run", "--keys", run / "keys", "--out", tmp_path / "plan")
     assert exported.returncode == 0, exported.stderr
@@ -43,6 +43,14 @@ def test_a_plan_is_exported_signed_and_looked_into(run, tmp_path, fedlm_here):
     assert again.returncode == 0
     for name in ("manifest.json", "manifest.sig", "step.stablehlo", "finish.stablehlo", "tokenizer.json"):
         assert (tmp_path / "plan" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+    # The settings of a deployment say as much, before its server has ever run.
+    settings = 'model = "cifg_tiny"\nlength = 8\nclient_max_batches = 1\ncohort_size = 2\n'
+    (tmp_path / "serve.toml").write_text(settings)
+    words = ["--keys", run / "keys", "--vocabulary", small_store, "--out", tmp_path / "planned"]
+    planned = fedlm_here("plan", "export", tmp_path / "serve.toml", *words)
+    assert planned.returncode == 0, planned.stderr
+    assert (tmp_path / "planned/manifest.json").read_bytes() == content
 
     (tmp_path / "plan/step.stablehlo").write_bytes(b"x")
     changed = fedlm_here("plan", "inspect", tmp_path / "plan")
@@ -92,12 +100,14 @@ def test_a_folder_that_was_changed_by_hand_is_noticed(tmp_path, fedlm_here):
         (["export", "RUN", "--out", "OUT", "--unsigned", "--stablehlo", "0.1.0"], "choose one"),
         (["export", "RUN", "--out", "OUT", "--unsigned", "--format", "litert"], "pip install 'fedlm[litert]'"),
         (["export", "RUN", "--out", "OUT", "--unsigned", "--format", "litert", "--stablehlo", "1.0.0"], "leave it out"),
+        (["export", "FILE", "--out", "OUT", "--unsigned"], "sets rounds_, which is no option"),
         (["inspect", "OUT"], "no plan can be read"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(run, tmp_path, fedlm_here, monkeypatch, words, why):
     monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
-    places = {"RUN": run / "run", "OUT": tmp_path / "out"}
+    (tmp_path / "serve.toml").write_text("rounds_ = 1\n")
+    places = {"RUN": run / "run", "OUT": tmp_path / "out", "FILE": tmp_path / "serve.toml"}
     result = fedlm_here("plan", *(places.get(word, word) for word in words))
     said = [line for line in result.stderr.splitlines() if line.startswith("fedlm ")]
     assert (result.returncode, len(said)) == (2, 1)

@@ -1,0 +1,101 @@
+"""A server offers compiled modules beside a plan to clients that name a target, and to no others."""
+
+import asyncio
+import hashlib
+import json
+
+import pytest
+
+from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder, module_name
+from fedlm.fl_core.deployment.plans.plan_offers import PlanOffers
+from fedlm.fl_core.deployment.plans.programs import versions
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
+from fedlm.fl_core.errors import ConfigurationError
+from tests.support import plans
+
+PLAIN = messages.Runtime(name="iree", version="3.13.0")
+ASKING = messages.Runtime(name="iree", version="3.13.0", target="x86_64-linux")
+
+
+async def offer(offers, runtime):
+    while (found := offers.offer([runtime])) is None:
+        await asyncio.sleep(0.01)
+    return found
+
+
+def fill(folder, plan, content=b"module of "):
+    for program in (plan.step, plan.finish):
+        digest = hashlib.sha256(program).hexdigest()
+        path = folder / ASKING.target / module_name(digest, ASKING.version)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content + digest.encode())
+
+
+def test_modules_are_offered_as_soon_as_they_are_there(tmp_path):
+    plan, _ = plans.plan_of()
+    create_plan_key(tmp_path / "keys")
+    signer = PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE)
+    (tmp_path / "modules").mkdir()
+
+    async def run():
+        made = []
+        offers = PlanOffers(
+            lambda version: made.append(version) or plan,
+            signer,
+            1 << 16,
+            tmp_path,
+            ModuleFolder(tmp_path / "modules"),
+        )
+        before = await offer(offers, ASKING)
+        fill(tmp_path / "modules", plan)
+        after = await offer(offers, ASKING)
+        plain, again = await offer(offers, PLAIN), await offer(offers, ASKING)
+        other = await offer(offers, messages.Runtime(name="iree", version="3.13.0", target="aarch64-linux"))
+        newer = await offer(offers, messages.Runtime(name="iree", version="3.14.0", target=ASKING.target))
+        # Clients choose target and version, and none that there are no files of is kept.
+        assert len(offers._made) == 2
+        assert made == [versions()[-1]]
+        assert after is again
+        for one in (before, plain, other, newer):
+            assert not one.message.HasField("modules")
+            assert one.message.manifest == after.message.manifest
+        modules = after.message.modules
+        statement = json.loads(modules.statement)
+        for name, program in (("step", plan.step), ("finish", plan.finish)):
+            content = b"module of " + hashlib.sha256(program).hexdigest().encode()
+            assert statement["modules"][name] == {
+                "sha256": hashlib.sha256(content).hexdigest(),
+                "bytes": len(content),
+            }
+            assert offers.find(getattr(modules, name).digest).chunk(0).content() == content
+            assert offers.find(getattr(after.message, name).digest).chunk(0).content() == program
+
+    asyncio.run(run())
+
+
+def test_modules_that_cannot_be_read_are_none(tmp_path, monkeypatch):
+    plan, _ = plans.plan_of()
+    create_plan_key(tmp_path / "keys")
+    (tmp_path / "modules").mkdir()
+    fill(tmp_path / "modules", plan)
+
+    async def run():
+        folder = ModuleFolder(tmp_path / "modules")
+        found = folder.find(plan, ASKING.target, ASKING.version)
+        monkeypatch.setattr(folder, "find", lambda *asked: found)
+        found.finish.unlink()
+        offers = PlanOffers(
+            lambda version: plan, PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE), 1 << 16, tmp_path, folder
+        )
+        assert not (await offer(offers, ASKING)).message.HasField("modules")
+
+    asyncio.run(run())
+    fill(tmp_path / "modules", plan)
+    next((tmp_path / "modules" / ASKING.target).iterdir()).write_bytes(b"")
+    assert ModuleFolder(tmp_path / "modules").find(plan, ASKING.target, ASKING.version) is None
+
+
+def test_a_folder_of_modules_that_is_none_is_named(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"nothing: is no folder of compiled modules"):
+        ModuleFolder(tmp_path / "nothing")
