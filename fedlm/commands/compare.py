@@ -10,11 +10,12 @@ from rich.console import Console
 from fedlm.commands.cell_options import CellOptions
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import CellProgress
-from fedlm.simulations.experiments.cell_execution import run_cells
-from fedlm.simulations.experiments.comparison import claim_folder, list_cells, run_comparison
+from fedlm.simulations.experiments.cell_execution import Row, run_cells
+from fedlm.simulations.experiments.comparison import Cell, claim_folder, list_cells, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.presets import PRESETS
 from fedlm.simulations.reporting.privacy_summary import choice_warning
+from fedlm.simulations.reporting.progress_page import ProgressPage
 from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.worker_processes import ending_by_sigterm
@@ -29,7 +30,8 @@ class CompareCommand:
 
     Each model is trained with every combination of learning rates and every seed. The combination with the lowest
     mean held-out loss is selected; its scores on the test clients are the model's result. Writes report.html,
-    results.csv and plots into its folder. Stopped at any time, the same command goes on where it was.
+    results.csv and plots into its folder; while models train, report.html has the curves so far. Stopped at any time,
+    the same command goes on where it was.
 
     `--mechanisms` and `--epsilons` compare at equal privacy (`inf`: without noise); that needs `--update-clip-norm` and
     a `--cohort-sampler` that bounds participation. Each private run alone has the guarantee that its summary states.
@@ -60,7 +62,13 @@ def main(argv: list[str]) -> int:
         return _run_apart(command, argv)
     with ending_by_sigterm(), CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
         executor = command.execution.cell_executor()
-        results = run_comparison(comparison, command.out, None, progress.update, executor)
+        page = ProgressPage(comparison, command.out, lambda path: progress.say(_look(path)))
+
+        def observe(cell: Cell, row: Row) -> None:
+            progress.update(cell, row)
+            page.update(cell, row)
+
+        results = run_comparison(comparison, command.out, None, observe, executor)
     report = write_report(comparison, results, command.out, line)
     console = Console()
     for result in results:
@@ -71,6 +79,10 @@ def main(argv: list[str]) -> int:
         console.print(f"[red]not accounted[/]: {warning}", soft_wrap=True, highlight=False)
     console.print(f"report: {report}", soft_wrap=True)
     return 0 if all(result.status != "failed" for result in results) else 1
+
+
+def _look(path: Path) -> str:
+    return f"first curves: {path}; open it now, it is drawn again while models train, until the report takes its place"
 
 
 def _run_apart(command: CompareCommand, argv: list[str]) -> int:

@@ -5,9 +5,10 @@ again, with the cells that are left, each from its last checkpoint.
 """
 
 import dataclasses
+import itertools
 import json
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,8 +121,17 @@ def run_comparison(
     """
     claim_folder(comparison, out)
     cells = list_cells(comparison, out)
-    failures = run_cells(cells, executor or LocalProcesses(workers), observe)
+    failures = run_cells(each_model_early(cells), executor or LocalProcesses(workers), observe)
     return [read_result(cell, failures.get(cell)) for cell in cells]
+
+
+def each_model_early(cells: Sequence[Cell]) -> list[Cell]:
+    """Put cells in the order in which they begin: the first of every model, the second of every model, and so on."""
+    by_model: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_model.setdefault(cell.experiment.model, []).append(cell)
+    in_turn = itertools.zip_longest(*by_model.values())
+    return [cell for turn in in_turn for cell in turn if cell is not None]
 
 
 def claim_folder(comparison: Comparison, out: Path) -> None:

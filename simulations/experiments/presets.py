@@ -19,13 +19,13 @@ _PAPER: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {
         "models": ["cifg_tiny", "si_cifg_tiny", "transformer_tiny", "si_transformer_tiny"],
-        "rounds": 60,
+        "rounds": 40,
         "cohort_size": 20,
         "client_learning_rates": [0.5, 2.0],
         "server_learning_rates": [0.01],
         "client_gradient_clip": 1.0,
-        "heldout_examples": 2000,
-        "evaluate_every": 10,
+        "heldout_examples": 1000,
+        "evaluate_every": 5,
         "seeds": [0, 1],
     },
     "paper-table2": {

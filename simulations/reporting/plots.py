@@ -29,12 +29,13 @@ class Line(NamedTuple):
     style: LineStyle
     mean: Curve | None  # its curve over the seeds that finished; None where none did
     lost: list[tuple[np.ndarray, np.ndarray]]  # (x values, scores) of each seed that diverged or failed
+    others: Sequence[Curve] = ()  # what is drawn thinly beside it, in the same colour
 
 
 def perplexity_plot(models: Sequence[ModelResult]) -> Figure:
     """Draw held-out perplexity against rounds, at each model's selected learning rates."""
     figure, axes = _curves_figure(models, "perplexity", "round (lower is better)", "rounds done")
-    styles = line_styles(models)
+    styles = line_styles([entry.model for entry in models])
     for entry in models:
         curve = entry.selected.curve("perplexity") if entry.selected else None
         if curve is not None and entry.rounds_to_twin is not None:
@@ -66,7 +67,8 @@ def _curves_figure(
     across: str,
     x: Callable[[Curve], np.ndarray] = lambda curve: curve.rounds,
 ) -> tuple[Figure, Axes]:
-    lines = [_line(entry, style, score, x) for entry, style in zip(models, line_styles(models).values(), strict=True)]
+    styles = line_styles([entry.model for entry in models])
+    lines = [_line(entry, styles[entry.model], score, x) for entry in models]
     return curves_figure(lines, score, by, across, x)
 
 
@@ -137,6 +139,8 @@ def _draw_line(axes: Axes, line: Line, x: Callable[[Curve], np.ndarray]) -> None
     curve = line.mean
     if curve is None:
         return
+    for other in line.others:
+        axes.plot(x(other), other.mean, color=line.style["color"], linewidth=0.9, alpha=0.5, zorder=2)
     style = dict(line.style)
     if len(curve.mean) > MOST_MARKERS:
         style["markevery"] = (0, len(curve.mean) // 10)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -29,12 +29,14 @@ from fedlm.simulations.reporting.utility_plots import (
 )
 from fedlm.simulations.reporting.verdicts import judge_twins
 
+REPORT_FILE = "report.html"
+
 
 class Plot(NamedTuple):
     """A plot of the report."""
 
     name: str  # of its PNG file
-    draw: Callable[[Sequence[ModelResult]], Figure]
+    draw: Callable[[Sequence[Any]], Figure]  # of results of models
     caption: str  # what to see in it
 
 
@@ -108,7 +110,7 @@ def write_report(comparison: Comparison, results: list[CellResult], out: Path, c
     (out / "plots").mkdir(parents=True, exist_ok=True)
     drawings = _draw(models, out / "plots")
     write_atomically(out / "results.csv", tables.results_csv(results, models))
-    path = out / "report.html"
+    path = out / REPORT_FILE
     write_atomically(path, render_page(comparison, results, models, drawings, command))
     return path
 

@@ -53,7 +53,7 @@ def several_mechanisms(models: Sequence[ModelResult]) -> bool:
 
 def utility_plot(models: Sequence[ModelResult]) -> Figure:
     """Draw test perplexity against epsilon, a line a model and a panel a mechanism."""
-    styles = line_styles([entry for entry in models if entry.label == models[0].label])
+    styles = line_styles([entry.model for entry in models if entry.label == models[0].label])
 
     def lines(mechanism: str) -> list[Series]:
         return [

@@ -11,7 +11,7 @@ from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.simulations.experiments.comparison import list_cells, read_result
+from fedlm.simulations.experiments.comparison import each_model_early, list_cells, read_result
 from fedlm.simulations.experiments.configuration import Comparison
 
 PRIVATE = {"cohort_sampler": "min_separation", "min_separation": 3, "update_clip_norm": 0.5}
@@ -75,6 +75,14 @@ def test_folders_of_cells_are_unique_and_those_of_one_privacy_are_where_they_wer
     assert str(only.directory) == "out/cells/a/client-0.5_server-0.01/seed-0"
     first, second = list_cells(compare(mechanisms=("tree", "blt"), noise_multiplier=2, models=("a",)), Path("out"))
     assert (first.directory.parts[3], second.directory.parts[3]) == ("tree", "blt")
+
+
+def test_each_model_begins_early():
+    cells = list_cells(compare(models=("a", "b", "c"), seeds=(0, 1)), Path("out"))
+    order = each_model_early(cells)
+    assert [cell.experiment.model for cell in order] == ["a", "b", "c"] * 2
+    assert sorted(map(id, order)) == sorted(map(id, cells))
+    assert each_model_early([cells[0], cells[1], cells[4]]) == [cells[0], cells[4], cells[1]]
 
 
 def test_the_record_of_settings_is_json_that_others_read_too():

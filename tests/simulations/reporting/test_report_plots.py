@@ -14,8 +14,7 @@ def texts(axes):
 
 
 def test_twins_share_a_colour_and_the_standard_one_is_dashed():
-    models = model_results([make_result(name) for name in ("cifg_tiny", "si_cifg_tiny", "transformer_tiny")])
-    styles = line_styles(models)
+    styles = line_styles(["cifg_tiny", "si_cifg_tiny", "transformer_tiny"])
     assert styles["cifg_tiny"]["color"] == styles["si_cifg_tiny"]["color"] != styles["transformer_tiny"]["color"]
     assert styles["cifg_tiny"]["linestyle"] != "-"
     assert styles["si_cifg_tiny"]["linestyle"] == styles["transformer_tiny"]["linestyle"] == "-"
