@@ -77,13 +77,13 @@ def cifg(name: str, config: CifgConfig) -> Model:
 
 
 def si_cifg(name: str, config: CifgConfig) -> Model:
-    """Make a scale-invariant CIFG language model (Ro et al. 2024).
+    """Make a scale-invariant CIFG language model (Ro et al. 2024) whose output has an RMSNorm.
 
-    Its output is divided by its root mean square before tokens are scored. Else the projection's scale would be the
-    one that the model still feels, and the server's first steps, all in one direction, would drive it far too high.
-    benchmarks/architectures has the evidence.
+    The output is divided by its root mean square before tokens are scored. Else the projection's scale would be the
+    one that the model still feels, and the server's first steps, all in one direction, would drive it far too high. A
+    learned gain for each coordinate then says how much each of them tells. benchmarks/architectures has the evidence.
     """
-    return cifg_with(name, config, SCALE_INVARIANT, UNIT_RMS)
+    return cifg_with(name, config, SCALE_INVARIANT, RMS_NORM)
 
 
 def si_cifg_published(name: str, config: CifgConfig) -> Model:
@@ -91,13 +91,13 @@ def si_cifg_published(name: str, config: CifgConfig) -> Model:
     return cifg_with(name, config, SCALE_INVARIANT)
 
 
-def si_cifg_rms_norm(name: str, config: CifgConfig) -> Model:
-    """Make a scale-invariant CIFG language model whose output has an RMSNorm: `si_cifg` with a learned gain."""
-    return cifg_with(name, config, SCALE_INVARIANT, RMS_NORM)
+def si_cifg_unit_rms(name: str, config: CifgConfig) -> Model:
+    """Make a scale-invariant CIFG language model whose output is divided by its root mean square, without a gain."""
+    return cifg_with(name, config, SCALE_INVARIANT, UNIT_RMS)
 
 
 def cifg_unit_rms(name: str, config: CifgConfig) -> Model:
-    """Make a CIFG language model with the output of `si_cifg`, to tell what that alone does."""
+    """Make a CIFG language model whose output is divided by its root mean square."""
     return cifg_with(name, config, STANDARD, UNIT_RMS)
 
 

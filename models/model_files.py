@@ -22,7 +22,7 @@ from fedlm.models.cifg import (
     cifg_unit_rms,
     si_cifg,
     si_cifg_published,
-    si_cifg_rms_norm,
+    si_cifg_unit_rms,
 )
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import GemmaConfig, gemma
@@ -58,7 +58,7 @@ ARCHITECTURES = {
     "si_cifg_published": Architecture(si_cifg_published, CifgConfig),
     "cifg_unit_rms": Architecture(cifg_unit_rms, CifgConfig),
     "cifg_rms_norm": Architecture(cifg_rms_norm, CifgConfig),
-    "si_cifg_rms_norm": Architecture(si_cifg_rms_norm, CifgConfig),
+    "si_cifg_unit_rms": Architecture(si_cifg_unit_rms, CifgConfig),
     "cifg_layer_norm": Architecture(cifg_layer_norm, CifgConfig),
     "transformer": Architecture(transformer, TransformerConfig),
     "si_transformer": Architecture(si_transformer, TransformerConfig),

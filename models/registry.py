@@ -17,7 +17,7 @@ from fedlm.models.cifg import (
     cifg_unit_rms,
     si_cifg,
     si_cifg_published,
-    si_cifg_rms_norm,
+    si_cifg_unit_rms,
 )
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import gemma, vault_gemma
@@ -121,9 +121,9 @@ MODELS: dict[str, ModelEntry] = {
     "si_cifg_published_1m": ModelEntry(si_cifg_published, _CIFG_1M),
     "si_cifg_published_4m": ModelEntry(si_cifg_published, _CIFG_4M),
     "si_cifg_published_19m": ModelEntry(si_cifg_published, _CIFG_19M),
-    "si_cifg_rms_norm_tiny": ModelEntry(si_cifg_rms_norm, _CIFG_TINY),
-    "si_cifg_rms_norm_1m": ModelEntry(si_cifg_rms_norm, _CIFG_1M),
-    "si_cifg_rms_norm_4m": ModelEntry(si_cifg_rms_norm, _CIFG_4M),
+    "si_cifg_unit_rms_tiny": ModelEntry(si_cifg_unit_rms, _CIFG_TINY),
+    "si_cifg_unit_rms_1m": ModelEntry(si_cifg_unit_rms, _CIFG_1M),
+    "si_cifg_unit_rms_4m": ModelEntry(si_cifg_unit_rms, _CIFG_4M),
     "cifg_rms_norm_tiny": ModelEntry(cifg_rms_norm, _CIFG_TINY),
     "cifg_rms_norm_1m": ModelEntry(cifg_rms_norm, _CIFG_1M),
     "cifg_rms_norm_4m": ModelEntry(cifg_rms_norm, _CIFG_4M),

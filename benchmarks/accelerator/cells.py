@@ -29,15 +29,15 @@ LARGER_MODELS = (
     *("cifg_4m", "si_cifg_4m", "transformer_4m", "si_transformer_4m"),
     *(f"cifg_{kind}_{size}" for kind in ("layer_norm", "rms_norm", "unit_rms") for size in ("1m", "4m")),
     *(f"si_cifg_published_{size}" for size in ("1m", "4m", "19m")),
-    *(f"{model}_rms_norm_1m" for model in ("si_cifg", "transformer", "si_transformer")),
-    *(f"{model}_rms_norm_4m" for model in ("si_cifg", "transformer", "si_transformer")),
+    *(f"si_cifg_unit_rms_{size}" for size in ("1m", "4m")),
+    *(f"{model}_rms_norm_{size}" for model in ("transformer", "si_transformer") for size in ("1m", "4m")),
 )
 SMALLEST_MODELS = (
     *("cifg_tiny", "transformer_tiny", "bert_tiny", "si_cifg_tiny", "si_transformer_tiny", "vaultgemma_1m"),
     *("gru4rec_tiny", "lstm4rec_tiny", "sasrec_tiny", "reattention_transformer_tiny"),
     *("si_reattention_transformer_tiny", "dpformer_tiny"),
     *("cifg_layer_norm_tiny", "cifg_rms_norm_tiny", "cifg_unit_rms_tiny", "si_cifg_published_tiny"),
-    *("si_cifg_rms_norm_tiny", "transformer_rms_norm_tiny", "si_transformer_rms_norm_tiny"),
+    *("si_cifg_unit_rms_tiny", "transformer_rms_norm_tiny", "si_transformer_rms_norm_tiny"),
 )
 
 

@@ -39,7 +39,7 @@ WINDOW = 100
 """Rounds over which scores and curves are averaged."""
 LOST = 2.0
 SPIKE = 1.5
-MODELS = ("cifg", "si_cifg_published", "si_cifg", "si_cifg_rms_norm")
+MODELS = ("cifg", "si_cifg_published", "si_cifg_unit_rms", "si_cifg")
 EPSILONS = (10.0, 30.0, 100.0)
 
 

@@ -117,15 +117,25 @@ class CifgModel(LanguageModel):
 
 
 class SiCifgModel(CifgModel):
-    """See `fedlm.models.scale_invariant` for the activations."""
+    """See `fedlm.models.scale_invariant` for the activations, and `fedlm.models.output_norms` for the gain."""
 
     gate = staticmethod(lambda x: _over(x.relu(), x.relu().amax(-1, keepdim=True)))
     cell = staticmethod(lambda x: _over(x, x.abs().amax(-1, keepdim=True)))
 
+    def __init__(self, params: Tree):
+        super().__init__(params)
+        self.gain = nn.Parameter(_tensor(params["output_norm"]["scale"])) if "output_norm" in params else None
+
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """See `LanguageModel`."""
         h = super().hidden(x)
-        return _over(h, h.square().mean(-1, keepdim=True).sqrt())
+        h = _over(h, h.square().mean(-1, keepdim=True).sqrt())
+        return h if self.gain is None else h * (1 + self.gain)
+
+    def own_params(self) -> Tree:
+        """See `LanguageModel`."""
+        norm = {} if self.gain is None else {"output_norm": {"scale": _array(self.gain)}}
+        return super().own_params() | norm
 
 
 class TransformerModel(LanguageModel):

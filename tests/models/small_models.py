@@ -139,6 +139,7 @@ def random_batch(words=WORDS, length=LENGTH, vocabulary=VOCABULARY, seed=0):
 # Made of parts that the others have, and held to the NumPy reference.
 MADE_OF_OTHERS = (
     "si_cifg_published_tiny",
+    "si_cifg_unit_rms_tiny",
     "cifg_unit_rms_tiny",
     "cifg_rms_norm_tiny",
     "transformer_rms_norm_tiny",

@@ -15,7 +15,7 @@ from fedlm.models.cifg import (
     cifg_unit_rms,
     si_cifg,
     si_cifg_published,
-    si_cifg_rms_norm,
+    si_cifg_unit_rms,
 )
 from fedlm.models.gated_recurrence import GRU, LSTM, init_recurrent_layer, recurrent_layer
 from fedlm.models.layer_norm_recurrence import init_layer_norm_cifg_layer, layer_norm_cifg_layer
@@ -47,9 +47,9 @@ UNTIED_SASREC = SasRecConfig(vocabulary_size=29, heads=3, embedding=12, mlp=12, 
 ARCHITECTURES = {
     "cifg": (cifg, SIZES, reference.cifg_logits),
     "untied cifg": (cifg, UNTIED, reference.cifg_logits),
-    "si_cifg": (si_cifg, SIZES, functools.partial(reference.cifg_logits, **SI_CIFG, **UNIT_RMS)),
+    "si_cifg": (si_cifg, SIZES, functools.partial(reference.cifg_logits, **SI_CIFG, **RMS_NORM)),
     "si_cifg_published": (si_cifg_published, SIZES, functools.partial(reference.cifg_logits, **SI_CIFG)),
-    "si_cifg_rms_norm": (si_cifg_rms_norm, SIZES, functools.partial(reference.cifg_logits, **SI_CIFG, **RMS_NORM)),
+    "si_cifg_unit_rms": (si_cifg_unit_rms, SIZES, functools.partial(reference.cifg_logits, **SI_CIFG, **UNIT_RMS)),
     "cifg_unit_rms": (cifg_unit_rms, SIZES, functools.partial(reference.cifg_logits, **UNIT_RMS)),
     "cifg_rms_norm": (cifg_rms_norm, SIZES, functools.partial(reference.cifg_logits, **RMS_NORM)),
     "cifg_layer_norm": (cifg_layer_norm, SIZES, reference.layer_norm_cifg_logits),

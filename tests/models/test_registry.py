@@ -29,6 +29,11 @@ def count_by_hand(config):
     return v * e + config.layers * (4 * e * e + 2 * e * config.mlp + 4 * e) + 2 * e + v
 
 
+def has_gain(name):
+    ours = name.startswith("si_cifg_") and "_published_" not in name and "_unit_rms_" not in name
+    return ours or "_rms_norm_" in name
+
+
 COUNTED = [name for name, entry in MODELS.items() if type(entry.config) in (CifgConfig, TransformerConfig)]
 
 
@@ -36,8 +41,8 @@ COUNTED = [name for name, entry in MODELS.items() if type(entry.config) in (Cifg
 def test_parameter_count_is_that_of_the_formula(name):
     config = MODELS[name].config
     more = 0
-    if "_rms_norm_" in name:
-        # A gain, for nothing or for a factor and a shift.
+    if has_gain(name):
+        # For nothing, or for a factor and a shift.
         more = config.embedding if "cifg" in name else -config.embedding
     elif "_layer_norm_" in name:
         # Three gates and the cell have a factor and a shift, and gates no bias.
@@ -53,7 +58,8 @@ def test_models_of_4m_have_about_as_many(name):
 @pytest.mark.parametrize("prefix", ["", "si_"])
 @pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
 def test_published_sizes(name, count, prefix):
-    assert parameter_count(create_model(prefix + name)) == count
+    gain = MODELS[name].config.embedding if has_gain(prefix + name) else 0
+    assert parameter_count(create_model(prefix + name)) == count + gain
 
 
 def test_the_released_vault_gemma_has_its_parameters_exactly():
@@ -132,13 +138,16 @@ def test_twins_have_the_same_sizes_and_parameters(name):
     twin = TWINS[name]
     assert MODELS[name].config == MODELS[twin].config
     shapes = [jax.eval_shape(create_model(each).init, jax.random.key(0)) for each in (name, twin)]
+    # SI-CIFG's output has a gain for each coordinate; that of CIFG as published has no norm.
+    gain = shapes[0].pop("output_norm", {}) if "output_norm" not in shapes[1] else {}
     assert shapes[0] == shapes[1]
+    assert {key: leaf.shape for key, leaf in gain.items()} in ({}, {"scale": (MODELS[name].config.embedding,)})
 
 
 def test_only_scale_invariant_models_have_a_standard_twin():
     assert standard_twin("si_cifg_19m") == "cifg_19m"
     assert standard_twin("si_cifg_published_19m") == "cifg_19m"
-    assert standard_twin("si_cifg_rms_norm_tiny") == "cifg_rms_norm_tiny"
+    assert standard_twin("si_cifg_unit_rms_tiny") == "cifg_unit_rms_tiny"
     assert standard_twin("cifg_19m") is None
     assert standard_twin("si_unheard_of") is None
 

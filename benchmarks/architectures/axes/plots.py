@@ -21,8 +21,8 @@ from benchmarks.architectures.axes.records import Records
 TITLES = {
     "cifg": "CIFG",
     "si_cifg_published": "SI-CIFG as published",
-    "si_cifg": "SI-CIFG (output normalised)",
-    "si_cifg_rms_norm": "SI-CIFG (RMSNorm with gain)",
+    "si_cifg_unit_rms": "SI-CIFG (output normalised)",
+    "si_cifg": "SI-CIFG (RMSNorm with gain)",
     "cifg_rms_norm": "CIFG (RMSNorm with gain)",
     "cifg_unit_rms": "CIFG (output normalised)",
     "cifg_layer_norm": "CIFG (layer norm within)",
