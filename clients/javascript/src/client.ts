@@ -60,7 +60,7 @@ class Ended extends Error {
 
 export class Client {
   private ready: Ready | null = null;
-  private tokenizer: { digest: Uint8Array; pieces: WordPiece } | null = null;
+  private tokenizer: { sha256: string; pieces: WordPiece } | null = null;
   private sequences: { key: string; rows: Int32Array[] } | null = null;
   private model: Assembly | null = null;
   private failures = 0;
@@ -145,11 +145,13 @@ export class Client {
         this.settings.notice(`round ${asked.roundNumber}: it does not take part, since ${reason}`);
         throw new Ended(Outcome.NOT_ALLOWED);
       }
-      const { manifest, trainer } = await this.plan(asked.plan), sequences = await this.examples(asked.vocabulary, manifest, examples);
-      const values = await this.downloadModel(asked.parameters, manifest);
-      if (!sequences.length) throw new Ended(Outcome.NO_EXAMPLES);
-      // A plan chooses whether training ends, in time and in numbers: each end says something of the text.
+      const { manifest, trainer } = await this.plan(asked.plan), pieces = await this.tokenizerOf(asked.vocabulary, manifest);
+      const values = await this.downloadModel(asked.parameters, manifest), texts = await this.settings.text.texts();
+      if (!texts.length) throw new Ended(Outcome.NO_EXAMPLES);
+      // A plan chooses whether training ends, in time and in numbers, and how long its tokenizer takes: each says
+      // something of the text, so that nothing is asked of the server from here until there is an update.
       await this.participation.tell(asked, examples);
+      const sequences = this.examples(texts, pieces, manifest, examples);
       upload = await this.train(asked, manifest, trainer, values, sequences, deadline, header);
     } catch (error) {
       if (!(error instanceof Ended)) throw error;
@@ -197,16 +199,19 @@ export class Client {
     return valuesOf(this.model.content, described!.encoding, downloadValues(manifest));
   }
 
-  private async examples(described: Artifact | undefined, manifest: Manifest, version: string): Promise<Int32Array[]> {
-    const digest = described?.digest ?? new Uint8Array();
-    if (!this.tokenizer || !equal(this.tokenizer.digest, digest)) {
+  /** Fetch the tokenizer that a plan names; the one that is there where it is the same. */
+  private async tokenizerOf(described: Artifact | undefined, manifest: Manifest): Promise<WordPiece> {
+    if (this.tokenizer?.sha256 !== manifest.tokenizer) {
       const content = await this.fetch(described, this.settings.limits.largestDownload);
       if (hex(await sha256(content)) !== manifest.tokenizer) throw new PlanError("the server's tokenizer is not the one that the plan names");
-      this.tokenizer = { digest, pieces: WordPiece.read(content) };
+      this.tokenizer = { sha256: manifest.tokenizer, pieces: WordPiece.read(content) };
     }
-    const { pieces } = this.tokenizer, key = JSON.stringify([hex(digest), manifest.batches, version]);
+    return this.tokenizer.pieces;
+  }
+
+  private examples(texts: string[], pieces: WordPiece, manifest: Manifest, version: string): Int32Array[] {
+    const key = JSON.stringify([manifest.tokenizer, manifest.batches, version]), { length } = manifest.batches;
     if (this.sequences?.key !== key) {
-      const texts = await this.settings.text.texts(), { length } = manifest.batches;
       if (4 * texts.length * (length + 1) > manifest.memoryBytes)
         throw new PlanError(`${texts.length} texts of the plan's ${length} tokens take more than its memory of ${manifest.memoryBytes} bytes`);
       this.sequences = { key, rows: sequencesOf(texts.map((text) => pieces.encode(text)), manifest.batches) };

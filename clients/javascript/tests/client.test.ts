@@ -16,6 +16,7 @@ import { TextFile } from "../src/node/files.js";
 import { startThread } from "../src/node/thread.js";
 import { OwnParticipation, type RecordStore } from "../src/own_participation.js";
 import { readPublicKeys } from "../src/signature.js";
+import { WordPiece } from "../src/tokenizer.js";
 import { MemoryServer, type Offer } from "./server.js";
 
 interface Case { name: string; error: string; offer: Record<keyof Offer, string> }
@@ -91,6 +92,16 @@ test("a plan learns no more by how training ends than the count allows", async (
     await new Client(server, settings, new OwnParticipation(new MemoryRecord())).run();
     assert.deepEqual(server.uploads.map(({ header }) => header.outcome), [...new Array(4).fill(outcome), Outcome.NOT_ALLOWED, Outcome.NOT_ALLOWED]);
   }
+});
+
+test("text is cut into tokens in rounds that are counted alone", async (context) => {
+  const record = new MemoryRecord(), counts: number[] = [], encode = WordPiece.prototype.encode;
+  context.mock.method(WordPiece.prototype, "encode", function (this: WordPiece, text: string): number[] {
+    counts.push(JSON.parse(record.kept!).populations.people.told.length);
+    return encode.call(this, text);
+  });
+  await run(new MemoryServer(offer(honest)), record);
+  assert.deepEqual(counts, [1, 1, 1]);
 });
 
 test("a device without text says so", async () => {

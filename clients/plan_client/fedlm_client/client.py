@@ -83,7 +83,7 @@ class Client:
             )
         self._runtime = runtimes.announced(settings.runtime, settings.accept_modules)
         self._ready: _Ready | None = None
-        self._tokenizer: tuple[bytes, WordPiece] | None = None
+        self._tokenizer: tuple[str, WordPiece] | None = None
         self._sequences: tuple[object, NDArray[np.int32]] | None = None
         self._model: Assembly | None = None
         self._failures = 0
@@ -156,12 +156,15 @@ class Client:
                 self._settings.notice(f"round {asked.round_number}: it does not take part, since {reason}")
                 raise _Ended(_Outcome.NOT_ALLOWED)
             ready = self._plan(asked.plan)
-            sequences = self._examples(asked.vocabulary, ready.manifest, examples)
+            tokenizer = self._tokenizer_of(asked.vocabulary, ready.manifest)
             values = self._download_model(asked.parameters, ready.manifest)
-            if not len(sequences):
+            texts = read_texts(self._settings.data)
+            if not texts:
                 raise _Ended(_Outcome.NO_EXAMPLES)
-            # A plan chooses whether training ends, in time and in numbers: each end says something of the text.
+            # A plan chooses whether training ends, in time and in numbers, and how long its tokenizer takes: each says
+            # something of the text, so that nothing is asked of the server from here until there is an update.
             self._participation.tell(asked, examples)
+            sequences = self._examples(texts, tokenizer, ready.manifest, examples)
             upload = self._train(asked, ready, values, sequences, deadline, header)
         except _Ended as ended:
             header.outcome = ended.outcome
@@ -242,21 +245,24 @@ class Client:
             ) from error
         return repr((found.st_mtime_ns, found.st_size))
 
-    def _examples(self, description: "messages.Artifact", manifest: Manifest, version: str) -> NDArray[np.int32]:
-        if self._tokenizer is None or self._tokenizer[0] != description.digest:
+    def _tokenizer_of(self, description: "messages.Artifact", manifest: Manifest) -> WordPiece:
+        """Fetch the tokenizer that a plan names; the one that is there where it is the same."""
+        if self._tokenizer is None or self._tokenizer[0] != manifest.tokenizer:
             content = bytes(self._fetch(description, self._settings.limits.largest_download))
             if hashlib.sha256(content).hexdigest() != manifest.tokenizer:
                 raise PlanError("the server's tokenizer is not the one that the plan names")
-            self._tokenizer = description.digest, WordPiece(content)
-        key = (self._tokenizer[0], manifest.batches, version)
+            self._tokenizer = manifest.tokenizer, WordPiece(content)
+        return self._tokenizer[1]
+
+    def _examples(self, texts: list[str], tokenizer: WordPiece, manifest: Manifest, version: str) -> NDArray[np.int32]:
+        key = (manifest.tokenizer, manifest.batches, version)
         if self._sequences is None or self._sequences[0] != key:
-            texts = read_texts(self._settings.data)
             if 4 * len(texts) * (manifest.batches.length + 1) > manifest.memory_bytes:
                 raise PlanError(
                     f"{len(texts)} texts of the plan's {manifest.batches.length} tokens take more than its memory "
                     f"of {manifest.memory_bytes:,} bytes"
                 )
-            encoded = [self._tokenizer[1].encode(text) for text in texts]
+            encoded = [tokenizer.encode(text) for text in texts]
             self._sequences = key, sequences_of(encoded, manifest.batches)
         return self._sequences[1]
 

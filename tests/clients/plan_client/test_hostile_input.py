@@ -1,5 +1,6 @@
 """Whatever a device is given by its server or its owner comes to a clear error where it is wrong."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -10,7 +11,7 @@ from fedlm_client import messages_pb2 as messages
 from fedlm_client.batches import batch_rows
 from fedlm_client.cli import main
 from fedlm_client.client import Client, Settings, read_texts
-from fedlm_client.errors import ClientError, PlanError
+from fedlm_client.errors import ClientError, GoneError, PlanError
 from fedlm_client.http_channel import Channel
 from fedlm_client.manifest import Batches
 from fedlm_client.own_participation import OwnParticipation
@@ -155,8 +156,9 @@ def test_a_plan_learns_no_more_by_how_training_ends_than_the_count_allows(tmp_pa
     server, ready = Asking(messages.UploadReply.LATE), type("Ready", (), {})()
     ready.trainer = Ending(outcome)
     ready.manifest = type("Manifest", (), {"batches": BATCHES, "header": b"FLU2abcd"})
-    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name: messages.Runtime(name=name))
+    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
     monkeypatch.setattr(Client, "_plan", lambda self, offered: ready)
+    monkeypatch.setattr(Client, "_tokenizer_of", lambda *given: None)
     monkeypatch.setattr(Client, "_examples", lambda *given: np.ones((3, 6), np.int32))
     monkeypatch.setattr(Client, "_download_model", lambda *given: np.zeros(1, np.float32))
     limits = Settings(tmp_path / "mine.jsonl", [], "jax").limits
@@ -167,9 +169,65 @@ def test_a_plan_learns_no_more_by_how_training_ends_than_the_count_allows(tmp_pa
     assert server.outcomes == [outcome] * 4 + ["NOT_ALLOWED"] * 4
 
 
+def tokenizer_of(**changes):
+    model = {"type": "WordPiece", "vocab": {"[UNK]": 3}, "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+    parts = {"normalizer": {"type": "BertNormalizer", **RULES}, "pre_tokenizer": {"type": "BertPreTokenizer"}}
+    return json.dumps(parts | {"model": model | {"max_input_chars_per_word": 100} | changes}).encode()
+
+
+def client_of(tmp_path, monkeypatch, server, tokenizer, offered):
+    """A client whose plan names a tokenizer, and whose server offers one."""
+    (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
+    ready, sha256 = type("Ready", (), {})(), hashlib.sha256(tokenizer).hexdigest()
+    ready.trainer = Ending("TRAINED")
+    parts = {"batches": BATCHES, "header": b"FLU2abcd", "tokenizer": sha256, "memory_bytes": 1 << 20}
+    ready.manifest = type("Manifest", (), parts)
+    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
+    monkeypatch.setattr(Client, "_plan", lambda self, plan: ready)
+    monkeypatch.setattr(Client, "_fetch", lambda self, description, largest: bytearray(offered))
+    monkeypatch.setattr(Client, "_download_model", lambda *given: np.zeros(1, np.float32))
+    settings = Settings(tmp_path / "mine.jsonl", [], "jax")
+    return Client(server, settings, OwnParticipation(tmp_path / "record")), ready
+
+
+def test_text_is_cut_into_tokens_in_rounds_that_are_counted_alone(tmp_path, monkeypatch):
+    server, content, counts = Asking(messages.UploadReply.LATE), tokenizer_of(), []
+    client, _ = client_of(tmp_path, monkeypatch, server, content, content)
+
+    def encode(self, text):
+        record = json.loads((tmp_path / "record").read_text())["populations"]["people"]
+        counts.append(len(record["told"]))
+        return [3]
+
+    # How long that takes says something of the text, to a server that then has no model.
+    monkeypatch.setattr(WordPiece, "encode", encode)
+    gone = [True]
+
+    def download(self, description, manifest):
+        if gone:
+            gone.pop()
+            raise GoneError("404")
+        return np.zeros(1, np.float32)
+
+    monkeypatch.setattr(Client, "_download_model", download)
+    client.run()
+    assert counts == [1]
+    assert server.outcomes == ["TRAINED"] * 4 + ["NOT_ALLOWED"] * 3
+
+
+def test_a_tokenizer_of_an_earlier_plan_is_not_taken_for_that_of_the_next(tmp_path, monkeypatch):
+    content = tokenizer_of()
+    client, ready = client_of(tmp_path, monkeypatch, Asking(messages.UploadReply.LATE), content, content)
+    described = messages.Artifact(digest=b"the same")
+    assert client._tokenizer_of(described, ready.manifest).encode("a") == [3]
+    ready.manifest.tokenizer = hashlib.sha256(b"another").hexdigest()
+    with pytest.raises(PlanError, match="is not the one that the plan names"):
+        client._tokenizer_of(described, ready.manifest)
+
+
 def test_a_status_of_a_later_version_is_no_defect(tmp_path, monkeypatch):
     (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
-    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name: messages.Runtime(name=name))
+    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
     said = []
     record = OwnParticipation(tmp_path / "record")
     monkeypatch.setattr(record, "may", lambda *given: "its owner says so")
