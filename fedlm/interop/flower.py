@@ -5,6 +5,7 @@ trained. So our clients train for Flower's strategies too, and clients of other 
 compressed.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -107,9 +108,10 @@ class FedlmStrategy(Strategy):
     """Our server: it screens, clips and weighs each update, adds noise, and steps with a server optimizer.
 
     An update is what a client's arrays are less than those that it was sent, as a pseudo-gradient; a reply of other
-    arrays, or of a node that was not asked, counts for nothing. State lives in this process alone: there is no
-    checkpoint and no ledger, so that a private strategy adds the noise of its plan and lets nobody take part more often
-    than that, but states no epsilon, and must not be begun a second time on the same clients.
+    arrays or of no number of examples, a second one, or one of a node that was not asked, counts for nothing. State
+    lives in this process alone: there is no checkpoint and no ledger, so that a private strategy adds the noise of its
+    plan and lets nobody take part more often than that, also where `start` is called again, but states no epsilon, and
+    must not be made a second time for the same clients.
     """
 
     def __init__(
@@ -140,6 +142,8 @@ class FedlmStrategy(Strategy):
         self._rules, self._averaging = rules or AggregationRules(), averaging or WeightedMean()
         self._averaging_state = self._averaging.init()
         self._participation, self._least = participation, cohort_size if least_nodes is None else least_nodes
+        # Rounds are numbered here, from 0: Flower's numbers begin again with each `start`, and noise does not.
+        self._round = 0
         self._rounds_of: dict[int, list[int]] = {}
         self._asked: set[int] = set()
 
@@ -178,21 +182,21 @@ class FedlmStrategy(Strategy):
     ) -> Iterable[Message]:
         while len(connected := sorted(grid.get_node_ids())) < self._least:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
-        allowed = [node for node in connected if self._may_take_part(node, server_round)]
+        allowed = [node for node in connected if self._may_take_part(node)]
         chosen = random.SystemRandom().sample(allowed, min(self._cohort_size, len(allowed)))
         self._asked = set(chosen)
         for node in chosen:
-            self._rounds_of.setdefault(node, []).append(server_round)
+            self._rounds_of.setdefault(node, []).append(self._round)
         config["server-round"] = server_round
         content = RecordDict({ARRAYS: self.arrays, CONFIG: config})
         return [Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node) for node in chosen]
 
-    def _may_take_part(self, node: int, server_round: int) -> bool:
+    def _may_take_part(self, node: int) -> bool:
         before, bound = self._rounds_of.get(node, []), self._participation
         if bound is None or not before:
             return True
         most, apart = bound.max_participations, bound.min_separation
-        return (most is None or len(before) < most) and server_round - before[-1] >= apart
+        return (most is None or len(before) < most) and self._round - before[-1] >= apart
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -203,8 +207,8 @@ class FedlmStrategy(Strategy):
             if reply.metadata.src_node_id in self._asked:
                 self._asked.discard(reply.metadata.src_node_id)
                 aggregate = add_aggregates(aggregate, self._contribution(reply, clip_norm))
-        mean = self._averaging.next(self._averaging_state, aggregate, server_round - 1)
-        self._averaging_state = mean.state
+        mean = self._averaging.next(self._averaging_state, aggregate, self._round)
+        self._averaging_state, self._round = mean.state, self._round + 1
         if mean.delta is None:
             return None, None
         self.state = server_step(self._server, self.state, mean.delta, jnp.asarray(self._rate))
@@ -224,7 +228,10 @@ class FedlmStrategy(Strategy):
                 name: (leaf.shape, leaf.dtype) for name, leaf in like.items()
             }:
                 raise ValueError("other arrays")
-        except (KeyError, TypeError, ValueError):
+            if not 0 <= examples < math.inf:
+                raise ValueError("no number of examples")
+        except Exception:
+            # A node may send anything, and what reads it raises errors of many kinds; none may end a run.
             one = jnp.ones(())
             return empty_aggregate(self.state.params, self._rules.exact)._replace(clients=one, dropped=one)
         delta = jax.tree_util.tree_map(
@@ -235,8 +242,9 @@ class FedlmStrategy(Strategy):
 
     def _metrics(self, aggregate: CohortAggregate, of_mean: Mapping[str, Any]) -> dict[str, Any]:
         if self._participation is not None and self._rules.exact:
-            # What depends on clients in another way than through the noised mean is nobody's to see.
-            return {name: of_mean[name] for name in ("clip_norm", "noise_norm")}
+            # What depends on clients in another way than through the noised mean is nobody's to see. So is how long the
+            # noise is: who knows all updates but one would find out by it which mean it was added to.
+            return {"clip_norm": of_mean["clip_norm"]}
         tokens = float(aggregate.training.tokens)
         return {
             "clients": float(aggregate.clients),

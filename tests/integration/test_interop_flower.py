@@ -1,9 +1,11 @@
 """Flower's messages carry our training: our strategy and Flower's end where our rounds end."""
 
+import json
+
 import pytest
 
 from benchmarks.interop.comparisons import compare_with_flower, flower_setting
-from benchmarks.interop.peer_python import PEERS
+from benchmarks.interop.peer_python import PEERS, ROOT, run_in_peer
 from tests.support.interop_page import run_block
 
 pytestmark = [
@@ -18,9 +20,19 @@ def test_rounds_end_where_ours_do(strategy, tmp_path):
     assert max(comparison.differences) < 2e-6 < 1e-3 < comparison.moved
     if strategy == "private":
         assert found["asked"] == 0, "after as many rounds as a node may take part in, none is asked"
-        assert set(found["metrics"]) == {"clip_norm", "noise_norm"}
+        assert set(found["metrics"]) == {"clip_norm"}
     if strategy == "ours":
         assert (found["metrics"]["dropped"], found["dropped"]) == (0, 1)
+
+
+def test_nodes_that_lie_count_for_nothing_and_end_no_run():
+    found = json.loads(run_in_peer(PEERS, ROOT / "tests/support/hostile_flower_nodes.py"))
+    assert len(found["lied_to"]) == 15
+    # The honest node's update is there, once, and the liar is counted as dropped.
+    assert {name: one for name, one in found["lied_to"].items() if one != [-0.5, 2.0, 1.0]} == {}
+    # Trees of four rounds restart after rounds 3 and 7, whatever Flower calls these rounds, and the clip norm moves
+    # nowhere else. The length of the noise would say what it was added to.
+    assert found["begun_again"] == {"moved": [3, 7], "metrics": ["clip_norm"]}
 
 
 def test_the_lines_of_the_page_run(small_store, tmp_path):
