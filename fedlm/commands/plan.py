@@ -121,7 +121,7 @@ def _of_run(command: ExportCommand) -> "tuple[str, bytes, int, TrainingSettings]
     from fedlm.fl_core.lora_settings import recorded_lora
     from fedlm.fl_core.privacy.ancestry import settings_in
     from fedlm.fl_core.settings import TrainingSettings
-    from fedlm.simulations.weights.exporting import read_run
+    from fedlm.simulations.weights.exporting import read_run, tokenizer_file
 
     stored = read_run(command.run, command.vocabulary)
     settings = settings_in(stored.about)
@@ -130,22 +130,25 @@ def _of_run(command: ExportCommand) -> "tuple[str, bytes, int, TrainingSettings]
     training = compose(
         TrainingSettings, **{name: settings[name] for name in value_types(TrainingSettings) if name in settings}
     )
-    tokenizer = stored.tokenizer
-    return str(settings["model"]), tokenizer.to_json().encode(), tokenizer.vocabulary_size, training
+    return _described(str(settings["model"]), training, tokenizer_file(command.run, stored.about, command.vocabulary))
 
 
 def _of_settings(command: ExportCommand) -> "tuple[str, bytes, int, TrainingSettings]":
     """Read the same from a file of settings, as a server does that is begun with it."""
     from fedlm.commands.serve import ServeCommand
-    from fedlm.simulations.data.store.format import TOKENIZER_FILE
-    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
     given = [] if command.vocabulary is None else ["--vocabulary", str(command.vocabulary)]
     words = ["--config", str(command.run), "--out", str(command.out), *given]
     served = read_options(ServeCommand, words, "fedlm plan export")
-    path = served.vocabulary / TOKENIZER_FILE if served.vocabulary.is_dir() else served.vocabulary
-    deployment = served.deployment
-    return deployment.model, path.read_bytes(), Tokenizer.load(path).vocabulary_size, deployment.training
+    return _described(served.deployment.model, served.deployment.training, served.vocabulary)
+
+
+def _described(name: str, training: "TrainingSettings", vocabulary: Path) -> "tuple[str, bytes, int, TrainingSettings]":
+    """Put together what a plan is made of; refuses what a server of these settings does."""
+    from fedlm.commands.serve import served_model
+
+    served = served_model(name, training, vocabulary)
+    return name, served.content, served.tokenizer.vocabulary_size, training
 
 
 def _inspect(argv: list[str]) -> int:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from fedlm.fl_core.deployment.protocol.interface import Handlers
     from fedlm.fl_core.deployment.roles import Endpoints
     from fedlm.fl_core.deployment.transport.listeners import Listener
+    from fedlm.fl_core.settings import TrainingSettings
+    from fedlm.models.base import Model
+    from fedlm.models.precision import Precision
+    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,39 +195,70 @@ def _operators(command: ServeCommand) -> "Callable[[Overview | None, CallMetrics
     return listen
 
 
-def _task(command: ServeCommand) -> Any:
+class ServedModel(NamedTuple):
+    """What a server of some settings trains."""
+
+    model: "Model"
+    precision: "Precision"
+    tokenizer: "Tokenizer"
+    content: bytes  # of the tokenizer's file, as clients download it
+
+
+def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> ServedModel:
+    """Make the model of a deployment.
+
+    Args:
+      name: of the model.
+      training: the settings.
+      vocabulary: the tokenizer's file, or the folder of a data set.
+
+    Raises:
+      ConfigurationError: devices do not know such a model or tokenizer, or the model cannot read sequences as long.
+    """
     import jax
 
-    from fedlm.fl_core.deployment.server.client_service import Task
     from fedlm.fl_core.reattention import refuse_reattention
     from fedlm.models.dropout import with_dropout
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.registry import create_model
     from fedlm.models.special_tokens import OWN
     from fedlm.models.training_shapes import shapes_of_training
-    from fedlm.simulations.data.store.format import TOKENIZER_FILE
-    from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
-    refuse_reattention(command.deployment.model)
-    path = command.vocabulary / TOKENIZER_FILE if command.vocabulary.is_dir() else command.vocabulary
+    refuse_reattention(name)
+    path = _tokenizer_file(vocabulary)
     tokenizer = Tokenizer.load(path)
     if tokenizer.special_tokens != OWN:
         raise ConfigurationError(
             f"{path}: has the special tokens {', '.join(tokenizer.special_tokens.names)}, but devices know only "
             f"{', '.join(OWN.names)}; give a tokenizer that fedlm made"
         )
-    precision = resolve_precision(command.deployment.training.precision, jax.default_backend())
-    model = create_model(command.deployment.model, tokenizer.vocabulary_size)
-    model = with_precision(with_dropout(model, command.deployment.training.dropout), precision)
-    shapes_of_training(command.deployment.model, model, command.deployment.training.length)
+    precision = resolve_precision(training.precision, jax.default_backend())
+    model = with_precision(with_dropout(create_model(name, tokenizer.vocabulary_size), training.dropout), precision)
+    shapes_of_training(name, model, training.length)
+    return ServedModel(model, precision, tokenizer, path.read_bytes())
+
+
+def _tokenizer_file(vocabulary: Path) -> Path:
+    from fedlm.simulations.data.store.format import TOKENIZER_FILE
+
+    return vocabulary / TOKENIZER_FILE if vocabulary.is_dir() else vocabulary
+
+
+def _task(command: ServeCommand) -> Any:
+    from fedlm.fl_core.deployment.server.client_service import Task
+    from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin
+
+    deployment = command.deployment
+    model, precision, tokenizer, content = served_model(deployment.model, deployment.training, command.vocabulary)
+    path, fingerprint = _tokenizer_file(command.vocabulary), tokenizer.fingerprint
     return Task(
-        deployment=command.deployment,
+        deployment=deployment,
         model=model,
-        vocabulary=path.read_bytes(),
-        fingerprint=tokenizer.fingerprint,
-        score=None if command.heldout is None else _score(command, model, precision, tokenizer.fingerprint),
-        vocabulary_origin=given_origin(path, tokenizer.fingerprint, command.vocabulary_origin),
+        vocabulary=content,
+        fingerprint=fingerprint,
+        score=None if command.heldout is None else _score(command, model, precision, fingerprint),
+        vocabulary_origin=given_origin(path, fingerprint, command.vocabulary_origin),
         plan_signer=_plan_signer(command),
         plan_modules=_plan_modules(command),
     )

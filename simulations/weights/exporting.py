@@ -109,10 +109,16 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
     return StoredModel(run, about, entry, fit_parameters(arrays, like, run), tokenizer, privacy, adapters)
 
 
-def _tokenizer(run: Path, about: dict[str, Any], given: Path | None) -> Tokenizer:
+def tokenizer_file(run: Path, about: dict[str, Any], given: Path | None) -> Path:
+    """Find the tokenizer's file of a run: that which is given, or lies in its folder or its data's; there may be
+    none."""
     data = settings_in(about).get("data")
     path = given or (run if (run / TOKENIZER_FILE).is_file() else Path(data or run))
-    path = path / TOKENIZER_FILE if path.is_dir() else path
+    return path / TOKENIZER_FILE if path.is_dir() else path
+
+
+def _tokenizer(run: Path, about: dict[str, Any], given: Path | None) -> Tokenizer:
+    path = tokenizer_file(run, about, given)
     if given is None and not path.is_file():
         raise ConfigurationError(f"{run}: its tokenizer is not at {path} any more; give --vocabulary")
     tokenizer = Tokenizer.load(path)

@@ -7,6 +7,7 @@ import pytest
 
 from fedlm.fl_core.deployment.plans.plan_folder import write_plan
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
+from fedlm.models.special_tokens import GEMMA
 from fedlm_client.manifest import read_manifest
 from fedlm_client.signature import check_signature, read_public_keys
 from tests.support import plans
@@ -55,6 +56,32 @@ def test_a_plan_is_exported_signed_and_looked_into(run, small_store, tmp_path, f
     (tmp_path / "plan/step.stablehlo").write_bytes(b"x")
     changed = fedlm_here("plan", "inspect", tmp_path / "plan")
     assert (changed.returncode, "is not what the manifest names" in changed.stderr) == (2, True)
+
+
+def test_a_plan_names_the_tokenizer_as_a_server_sends_it(run, small_store, tmp_path, fedlm_here):
+    # The same tokenizer, and other bytes.
+    content = json.dumps(json.loads((small_store / "tokenizer.json").read_bytes()), indent=2)
+    (tmp_path / "mine.json").write_text(content)
+    (tmp_path / "serve.toml").write_text('model = "cifg_tiny"\nlength = 8\nclient_max_batches = 1\ncohort_size = 2\n')
+    words = ["--unsigned", "--vocabulary", tmp_path / "mine.json"]
+    for name, given in (("of_run", run / "run"), ("of_settings", tmp_path / "serve.toml")):
+        assert fedlm_here("plan", "export", given, *words, "--out", tmp_path / name).returncode == 0
+    of_run, of_settings = ((tmp_path / name / "manifest.json").read_bytes() for name in ("of_run", "of_settings"))
+    assert of_run == of_settings
+    assert (tmp_path / "of_run/tokenizer.json").read_text() == content
+
+
+def test_no_plan_is_exported_that_a_server_would_refuse(small_store, tmp_path, fedlm_here):
+    found = json.loads((small_store / "tokenizer.json").read_bytes())
+    pieces = {piece: id_ for piece, id_ in found["model"]["vocab"].items() if id_ >= len(GEMMA.names)}
+    found["model"]["vocab"] = {piece: id_ for id_, piece in enumerate(GEMMA.names)} | pieces
+    found["model"]["unk_token"] = GEMMA.names[-1]
+    (tmp_path / "theirs.json").write_text(json.dumps(found))
+    (tmp_path / "serve.toml").write_text('model = "cifg_tiny"\nlength = 8\n')
+    words = ["--unsigned", "--vocabulary", tmp_path / "theirs.json", "--out", tmp_path / "plan"]
+    done = fedlm_here("plan", "export", tmp_path / "serve.toml", *words)
+    assert (done.returncode, "but devices know only" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "plan").exists()
 
 
 def test_a_folder_that_was_changed_by_hand_is_noticed(tmp_path, fedlm_here):
