@@ -6,6 +6,8 @@ Modules lie in a folder with one folder for each target, as `fedlm-client compil
 import hashlib
 import json
 import re
+import stat
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +21,24 @@ _FORMAT, _VERSION, _RUNTIME = "fedlm-modules", 1, "iree"
 _TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-class ModulePaths(NamedTuple):
-    """Where the modules of a plan lie."""
+class ModuleFiles(NamedTuple):
+    """Both modules of a plan, where they lie; unequal to what they were before one of them was changed."""
 
     step: Path
     finish: Path
+    states: tuple[tuple[int, ...], ...]  # device, number, size and time of the last change, in nanoseconds
+
+    @property
+    def age(self) -> float:
+        """Seconds since one of them was changed."""
+        return time.time() - max(changed for *_, changed in self.states) / 1e9
+
+    def read(self) -> list[bytes]:
+        """Read step and finish; `OSError` where they cannot be read, or are not as they were any more."""
+        contents = [path.read_bytes() for path in (self.step, self.finish)]
+        if self.states != tuple(_state(path) for path in (self.step, self.finish)):
+            raise OSError("they were changed while they were read")
+        return contents
 
 
 class ModuleFolder:
@@ -35,7 +50,7 @@ class ModuleFolder:
             raise ConfigurationError(f"{folder}: is no folder of compiled modules; `fedlm-client compile` writes them")
         self._folder = folder
 
-    def find(self, plan: Plan, target: str, version: str) -> ModulePaths | None:
+    def find(self, plan: Plan, target: str, version: str) -> ModuleFiles | None:
         """Find what was compiled of a plan.
 
         Args:
@@ -45,11 +60,21 @@ class ModuleFolder:
         """
         if _TARGET.fullmatch(target) is None:
             return None
-        paths = [
+        step, finish = (
             self._folder / target / module_name(hashlib.sha256(program).hexdigest(), version)
             for program in (plan.step, plan.finish)
-        ]
-        return ModulePaths(*paths) if all(path.is_file() and path.stat().st_size for path in paths) else None
+        )
+        try:
+            return ModuleFiles(step, finish, (_state(step), _state(finish)))
+        except OSError:
+            return None
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) or not found.st_size:
+        raise FileNotFoundError(f"{path}: is no module")
+    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
 
 
 def module_name(sha256: str, version: str) -> str:

@@ -8,16 +8,17 @@ from typing import NamedTuple
 
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.plans.plan import Plan
-from fedlm.fl_core.deployment.plans.plan_modules import PURPOSE, ModuleFolder, ModulePaths, statement_on
+from fedlm.fl_core.deployment.plans.plan_modules import PURPOSE, ModuleFiles, ModuleFolder, statement_on
 from fedlm.fl_core.deployment.plans.programs import versions
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.security.plan_keys import PlanSigner
-from fedlm.fl_core.errors import UserError
+from fedlm.fl_core.errors import DiskError, UserError
 
 PLAN_BYTES = 1 << 22
 """Bytes of a plan at most, for the shares that clients have of what a server sends."""
 
+_SETTLED_SECONDS = 2.0
 _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}")
 
 
@@ -35,6 +36,7 @@ class _Wanted(NamedTuple):
     stablehlo: str
     target: str = ""  # of modules; no modules where empty
     version: str = ""  # of IREE, the same
+    files: ModuleFiles | None = None  # the modules, as they were
 
 
 class PlanOffers:
@@ -75,11 +77,15 @@ class PlanOffers:
         if not isinstance(offered, OfferedPlan) or not runtime.target or self._modules is None:
             return offered
         # Only what there are files of is kept, so that clients cannot make this grow.
-        paths = self._modules.find(offered.plan, runtime.target, runtime.version)
-        if paths is None:
+        files = self._modules.find(offered.plan, runtime.target, runtime.version)
+        if files is None:
             return offered
-        wanted = _Wanted(version, runtime.target, runtime.version)
-        return self._offered(wanted, lambda: self._with_modules(offered, wanted, paths))
+        if 0 <= files.age < _SETTLED_SECONDS:
+            return None  # they may be half written
+        wanted = _Wanted(version, runtime.target, runtime.version, files)
+        for other in [one for one in self._made if one[:3] == wanted[:3] and one.files not in (None, files)]:
+            del self._made[other]
+        return self._offered(wanted, lambda: self._with_modules(offered, wanted, files))
 
     def _offered(self, wanted: _Wanted, make: Callable[[], OfferedPlan]) -> OfferedPlan | str | None:
         if wanted not in self._made:
@@ -88,6 +94,11 @@ class PlanOffers:
         if not task.done():
             return None
         error = task.exception()
+        if isinstance(error, DiskError):
+            # There may be room again, and clients that are turned away do not come back.
+            warn("plan_not_written", why=str(error))
+            del self._made[wanted]
+            return None
         if isinstance(error, UserError):
             return f"the server can make no plan of this run: {error}"
         return task.result()
@@ -113,9 +124,9 @@ class PlanOffers:
         )
         return OfferedPlan(plan, message, (manifest, step, finish))
 
-    def _with_modules(self, offered: OfferedPlan, wanted: _Wanted, paths: ModulePaths) -> OfferedPlan:
+    def _with_modules(self, offered: OfferedPlan, wanted: _Wanted, files: ModuleFiles) -> OfferedPlan:
         try:
-            contents = [path.read_bytes() for path in paths]
+            contents = files.read()
         except OSError as error:
             warn("modules_unreadable", target=wanted.target, why=str(error))
             return offered

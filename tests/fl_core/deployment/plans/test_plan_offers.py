@@ -6,16 +6,22 @@ import json
 
 import pytest
 
+from fedlm.fl_core.deployment.plans import plan_offers
 from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder, module_name
 from fedlm.fl_core.deployment.plans.plan_offers import PlanOffers
 from fedlm.fl_core.deployment.plans.programs import versions
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, DiskError
 from tests.support import plans
 
 PLAIN = messages.Runtime(name="iree", version="3.13.0")
 ASKING = messages.Runtime(name="iree", version="3.13.0", target="x86_64-linux")
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch):
+    monkeypatch.setattr(plan_offers, "_SETTLED_SECONDS", 0)
 
 
 async def offer(offers, runtime):
@@ -70,6 +76,52 @@ def test_modules_are_offered_as_soon_as_they_are_there(tmp_path):
             }
             assert offers.find(getattr(modules, name).digest).chunk(0).content() == content
             assert offers.find(getattr(after.message, name).digest).chunk(0).content() == program
+
+    asyncio.run(run())
+
+
+def test_modules_that_were_written_again_are_offered_in_place_of_those_before(tmp_path, monkeypatch):
+    plan, _ = plans.plan_of()
+    create_plan_key(tmp_path / "keys")
+    (tmp_path / "modules").mkdir()
+    fill(tmp_path / "modules", plan, b"half of ")
+
+    async def run():
+        folder = ModuleFolder(tmp_path / "modules")
+        offers = PlanOffers(
+            lambda version: plan, PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE), 1 << 16, tmp_path, folder
+        )
+        for content in (b"half of ", b"module of "):
+            fill(tmp_path / "modules", plan, content)
+            modules = (await offer(offers, ASKING)).message.modules
+            assert offers.find(modules.step.digest).chunk(0).content().startswith(content)
+            assert len(offers._made) == 2
+        # What is read while it changes is not signed.
+        found = folder.find(plan, ASKING.target, ASKING.version)
+        fill(tmp_path / "modules", plan, b"again module of ")
+        with pytest.raises(OSError, match="were changed"):
+            found.read()
+        # Nor is what may be half written, for which a client waits.
+        monkeypatch.setattr(plan_offers, "_SETTLED_SECONDS", 60)
+        assert offers.offer([ASKING]) is None
+        assert offers.offer([PLAIN]) is not None
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_turns_no_client_away(tmp_path):
+    plan, _ = plans.plan_of()
+    create_plan_key(tmp_path / "keys")
+    full = [DiskError("no space"), DiskError("no space")]
+
+    def make(version):
+        if full:
+            raise full.pop()
+        return plan
+
+    async def run():
+        offers = PlanOffers(make, PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE), 1 << 16, tmp_path)
+        assert (await offer(offers, PLAIN)).plan is plan
 
     asyncio.run(run())
 
