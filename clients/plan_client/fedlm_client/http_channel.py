@@ -3,9 +3,11 @@
 import base64
 import contextlib
 import ipaddress
+import math
 import re
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +21,7 @@ from fedlm_client import messages_pb2 as messages
 from fedlm_client.artifacts import Assembly
 from fedlm_client.errors import ClientError, GoneError, TransportError
 
-_ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS, _DOWNLOAD_SECONDS = 30.0, 3600.0
 _LONGEST_MESSAGE = 1 << 22
 _AT_ONCE = 1 << 17
 _OK, _NOT_FOUND = 200, 404
@@ -65,6 +67,7 @@ class Channel:
             connection.begin("GET", target, [])
             connection.send(b"")
             connection.check_answer()
+            connection.expect_within(_DOWNLOAD_SECONDS)
             for piece in connection.pieces():
                 assembly.add(piece)
         if not assembly.complete:
@@ -141,6 +144,11 @@ class _Exchange:
     def __init__(self, connection: socket.socket, parser: h11.Connection, always: list[tuple[str, str]]):
         self._connection, self._parser, self._always = connection, parser, always
         self._answer: h11.Response | None = None
+        self._deadline = math.inf
+
+    def expect_within(self, seconds: float) -> None:
+        """Bound how long the other side may take from now on, also where it sends something now and then."""
+        self._deadline = time.monotonic() + seconds
 
     def begin(self, method: str, target: str, fields: list[tuple[str, str]]) -> None:
         """Send the head."""
@@ -154,6 +162,7 @@ class _Exchange:
 
     def wanted(self) -> bool:
         """Wait until the server wants the body, or answers without it."""
+        self.expect_within(_ANSWER_SECONDS)
         event = self._next()
         if isinstance(event, h11.Response):
             self._answer = event
@@ -169,6 +178,7 @@ class _Exchange:
 
     def check_answer(self) -> None:
         """Wait for the head of the answer, and raise what it says where the call failed."""
+        self.expect_within(_ANSWER_SECONDS)
         while self._answer is None:
             event = self._next()
             if isinstance(event, h11.Response):
@@ -213,6 +223,8 @@ class _Exchange:
 
     def _next(self) -> h11.Event:
         while (event := self._parser.next_event()) is h11.NEED_DATA:
+            if time.monotonic() > self._deadline:
+                raise TransportError("the server took too long to answer")
             self._parser.receive_data(self._connection.recv(_AT_ONCE))
         if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
             raise TransportError("the connection ended before the answer did")

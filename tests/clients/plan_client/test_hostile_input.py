@@ -2,6 +2,10 @@
 
 import hashlib
 import json
+import socket
+import threading
+import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,7 +15,7 @@ from fedlm_client import messages_pb2 as messages
 from fedlm_client.batches import batch_rows
 from fedlm_client.cli import main
 from fedlm_client.client import Client, Settings, read_texts
-from fedlm_client.errors import ClientError, GoneError, PlanError
+from fedlm_client.errors import ClientError, GoneError, PlanError, TransportError
 from fedlm_client.http_channel import Channel
 from fedlm_client.manifest import Batches
 from fedlm_client.own_participation import OwnParticipation
@@ -85,6 +89,33 @@ def test_a_name_that_http_cannot_carry_is_refused(name):
 def test_an_address_that_is_none_is_refused():
     with pytest.raises(ClientError, match="no name of a host"):
         Channel("a..b:80", None, "ann")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    ],
+)
+def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch, answer):
+    monkeypatch.setattr("fedlm_client.http_channel._ANSWER_SECONDS", 0.5)
+    begins, goes_on = answer
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle():
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(begins)
+                for _ in range(300):
+                    connection.sendall(goes_on)
+                    time.sleep(0.02)
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        with pytest.raises(TransportError, match="took too long"):
+            Channel(f"127.0.0.1:{server.getsockname()[1]}", None, "ann").check_in(messages.CheckInRequest())
+        thread.join()
 
 
 @pytest.mark.parametrize(
