@@ -171,7 +171,8 @@ class PrivateRounds:
         """Turn the sum of a cohort, exact and clipped, into a private mean.
 
         Among its metrics `noise_norm` is the L2 norm of the noise in the mean; `signal_to_noise` compares that of the
-        mean without its noise with it, and is not private.
+        mean without its noise with it. Neither is private: who sees the mean and the norm of its noise, and knows all
+        updates but one, can tell whether that one is in it.
 
         Raises:
           HorizonError: the last planned round is over.
