@@ -19,7 +19,7 @@ from fedlm.models.dropout import Drop, dropping
 from fedlm.models.layers import ROWS, dense, logits_from_table, soft_cap
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums, sums_over_targets, target_logits
 from fedlm.models.matrix_products import sum_of_outer_products
-from fedlm.models.parameter_uses import Parameter, Recorded
+from fedlm.models.parameter_uses import Parameter, Recorded, with_tap
 from fedlm.models.special_tokens import OWN, SpecialTokens
 
 
@@ -60,9 +60,12 @@ def linear_head_model(
         if needs_blocks(targets.size, vocabulary_size):
             losses, correct = blocked_cross_entropy(x, table["table"], bias, targets, cap)
             return sums_over_targets(losses, correct, targets, special_tokens)
+        if cap is None and isinstance(table["table"], Recorded):
+            losses, logits = recorded_cross_entropy(x, table["table"], bias, targets)
+            return next_token_sums(losses, logits, targets, special_tokens)
         logits = soft_cap(logits_from_table(table, bias, x), cap)
         if isinstance(table["table"], Recorded):
-            losses = _recorded_cross_entropy(logits, targets)
+            losses = _cross_entropy_of_kept_logits(logits, targets)
         elif cap is not None:
             losses = cross_entropy(logits, targets)
         else:
@@ -141,8 +144,71 @@ def _backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Arr
 linear_cross_entropy.defvjp(_forward, _backward)
 
 
+class Scores(NamedTuple):
+    """How targets were scored, with the gradient at the logits but for a factor of each position.
+
+    Attributes:
+      x: float [..., width].
+      errors: float [..., vocabulary], the softmax less 1 at the target, times the normalizer.
+      normalizer: float32 [...], of the softmax.
+    """
+
+    x: jax.Array
+    errors: jax.Array
+    normalizer: jax.Array
+
+
+def recorded_cross_entropy(
+    x: jax.Array, table: Recorded, bias: Parameter | None, targets: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Compute what `linear_cross_entropy` does, recording that a table and a bias scored targets (`score`).
+
+    Returns:
+      Losses float32 [...] in nats, and the logits float [..., vocabulary], through which no gradient passes.
+    """
+    assert bias is None or isinstance(bias, Recorded)
+    values = table.value, None if bias is None else bias.value
+    losses, *kept = _recorded_losses(x, *values, targets)
+    scores = Scores(x, *map(jax.lax.stop_gradient, kept))
+    shape = jax.ShapeDtypeStruct(losses.shape, losses.dtype)
+    for parameter in (table, *(() if bias is None else (bias,))):
+        number, tap = table.recording.begin(parameter, "score", shape)
+        table.recording.finish(number, scores)
+        losses = with_tap(losses, tap)
+    return losses, jax.lax.stop_gradient(logits_from_table({"table": values[0]}, values[1], x))
+
+
 @jax.custom_vjp
-def _recorded_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+def _recorded_losses(
+    x: jax.Array, table: jax.Array, bias: jax.Array | None, targets: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Compute losses, `Scores.errors` and normalizers; only x is differentiated by, and only the losses are."""
+    return _recorded_forward(x, table, bias, targets)[0]
+
+
+def _recorded_forward(
+    x: jax.Array, table: jax.Array, bias: jax.Array | None, targets: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple]:
+    losses, (exponentials, normalizer, _) = _softmax_losses(logits_from_table({"table": table}, bias, x), targets)
+    flat, places = exponentials.reshape(-1, exponentials.shape[-1]), targets.reshape(-1)
+    # Written in place, of as many numbers as there are targets.
+    at_targets = target_logits(exponentials, targets) - normalizer
+    errors = flat.at[jnp.arange(len(places)), places].set(at_targets.reshape(-1).astype(flat.dtype))
+    errors = errors.reshape(exponentials.shape)
+    return (losses, errors, normalizer), (errors, normalizer, table)
+
+
+def _recorded_backward(residuals: tuple, gradients: tuple) -> tuple[jax.Array, None, None, None]:
+    errors, normalizer, table = residuals
+    share = (gradients[0] / normalizer).astype(errors.dtype)
+    return share[..., None] * (errors @ table), None, None, None
+
+
+_recorded_losses.defvjp(_recorded_forward, _recorded_backward)
+
+
+@jax.custom_vjp
+def _cross_entropy_of_kept_logits(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """The cross-entropy for those who need the gradient at the logits as an array, and use it more than once."""
     return _softmax_losses(logits, targets)[0]
 
@@ -155,7 +221,7 @@ def _softmax_losses(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, t
     return losses, (exponentials.astype(logits.dtype), normalizer, targets)
 
 
-def _recorded_backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, None]:
+def _backward_to_kept_logits(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, None]:
     exponentials, normalizer, targets = residuals
     is_target = jnp.arange(exponentials.shape[-1]) == targets[..., None]
     at_logits = exponentials * (gradient / normalizer)[..., None] - jnp.where(is_target, gradient[..., None], 0.0)
@@ -163,4 +229,4 @@ def _recorded_backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array
     return jax.lax.optimization_barrier(at_logits.astype(exponentials.dtype)), None
 
 
-_recorded_cross_entropy.defvjp(_softmax_losses, _recorded_backward)
+_cross_entropy_of_kept_logits.defvjp(_softmax_losses, _backward_to_kept_logits)

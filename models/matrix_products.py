@@ -92,3 +92,34 @@ def _constant_backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array
 
 
 _constant_product.defvjp(_constant_forward, _constant_backward)
+
+
+PIECE = 2**19
+"""Numbers of the pieces that `inner_products` multiplies one after the other on a CPU, about."""
+
+
+def inner_products(x: jax.Array) -> jax.Array:
+    """Multiply the rows of each matrix by each other, in float32: [units, rows, width] to [units, rows, rows].
+
+    A CPU multiplies long rows at full rate only in pieces that its caches hold.
+    """
+    return jax.lax.platform_dependent(x, cpu=_in_pieces, default=_of_all_rows)
+
+
+def _of_all_rows(x: jax.Array) -> jax.Array:
+    return jnp.einsum("usw,utw->ust", x, x, precision="highest", preferred_element_type=jnp.float32)
+
+
+def _in_pieces(x: jax.Array) -> jax.Array:
+    width = x.shape[-1]
+    pieces = min(width, -(-x.size // PIECE))
+    if pieces < 2:
+        return _of_all_rows(x)
+    size = width // pieces
+
+    def add(number: jax.Array, total: jax.Array) -> jax.Array:
+        piece = jax.lax.dynamic_slice_in_dim(x, number * size, size, axis=2)
+        # Copied first, the piece is contiguous.
+        return total + _of_all_rows(jax.lax.optimization_barrier(piece))
+
+    return jax.lax.fori_loop(0, pieces, add, _of_all_rows(x[..., pieces * size :]))

@@ -25,8 +25,8 @@ class Use(NamedTuple):
       parameter: its number among the leaves of the parameters.
       kind: the function of this module that it was used by.
       inputs: what came in: float [examples, ..., width], or the int tokens [examples, ...] of `look_up`; None where
-        the gradient does not depend on it (`add`); a `fedlm.models.blocked_head.Scoring` where targets were scored
-        (`score`).
+        the gradient does not depend on it (`add`); a `fedlm.models.linear_head.Scores` where targets were scored
+        (`score`), or a `fedlm.models.blocked_head.Scoring` where that was done block by block.
       output: shape and dtype of what came out, [examples, ..., width]; of `score` the losses, [examples, ...].
     """
 

@@ -10,7 +10,7 @@ matrix takes the form that its shape makes cheaper.
 What is added to a sum must not be longer than the clip norm, whatever precision the model computes in. Weights and what
 they multiply are float32, and where the factors are not, their weighted side is two numbers of the factors' type, a
 value and what that lacks. In the Gram form, where long products may cancel, the norm is computed from other numbers
-than the sum; there `squared_bounds` is above the norm of what is added by the rounding of both.
+than the sum; there the bound that `squared_norms` gives is above the norm of what is added by the rounding of both.
 """
 
 import dataclasses
@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.blocked_head import Blocks, Scoring, in_place
-from fedlm.models.matrix_products import sum_of_outer_products
+from fedlm.models.linear_head import Scores
+from fedlm.models.matrix_products import inner_products, sum_of_outer_products
 from fedlm.models.parameter_uses import Use
 
 COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
@@ -54,6 +55,16 @@ class Factors(NamedTuple):
         columns = _lengths(self.columns)
         return jnp.sum(columns if self.one_hot else columns * _lengths(self.rows), axis=1)
 
+    def square(self) -> tuple[jax.Array, jax.Array]:
+        """Compute the squared L2 norm of the part, and `length` by the same products: float32 [units] each."""
+        columns = inner_products(self.columns)
+        if self.one_hot:
+            rows = (self.rows[:, :, None] == self.rows[:, None, :]).astype(jnp.float32)
+        else:
+            rows = inner_products(self.rows)
+        lengths = jnp.sqrt(jnp.diagonal(rows, axis1=1, axis2=2) * jnp.diagonal(columns, axis1=1, axis2=2))
+        return jnp.sum(rows * columns, axis=(1, 2)), jnp.sum(lengths, axis=1)
+
 
 class MatrixGradient(NamedTuple):
     """The gradients of a matrix, of all units.
@@ -68,27 +79,22 @@ class MatrixGradient(NamedTuple):
     direct: jax.Array | None
     shape: tuple[int, ...]
 
-    def squared_norms(self) -> jax.Array:
-        """Compute the squared L2 norm of each unit's gradient, float32 [units]."""
+    def squared_norms(self) -> tuple[jax.Array, jax.Array]:
+        """See `Gradient`."""
         if self.direct is not None:
-            return jnp.sum(jnp.square(self.direct), axis=(1, 2))
-        total = jnp.zeros(())
+            squared = jnp.sum(jnp.square(self.direct), axis=(1, 2))
+            return squared, squared
+        total = length = jnp.zeros(())
         for number, one in enumerate(self.factors):
-            total = total + _inner_product(one, one)
+            squared, of_one = one.square()
+            total, length = total + squared, length + of_one
             for other in self.factors[:number]:
                 total = total + 2 * _inner_product(one, other)
         # Rounding may leave a sum of large terms that cancel just below 0.
-        return jnp.maximum(total, 0.0)
-
-    def squared_bounds(self) -> jax.Array:
-        """Bound the squared L2 norm of what a unit adds to a sum, divided by its weight, float32 [units]."""
-        squared = self.squared_norms()
-        if self.direct is not None:
-            return squared
-        length = sum((one.length() for one in self.factors), start=jnp.zeros(()))
+        squared = jnp.maximum(total, 0.0)
         low = any(jnp.dtype(one.columns.dtype).itemsize < 4 for one in self.factors)
         split = _SPLIT_ERROR * length if low else 0.0
-        return jnp.square(jnp.sqrt(squared + _GRAM_ERROR * jnp.square(length)) + split)
+        return squared, jnp.square(jnp.sqrt(squared + _GRAM_ERROR * jnp.square(length)) + split)
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
@@ -108,11 +114,10 @@ class VectorGradient(NamedTuple):
 
     direct: jax.Array
 
-    def squared_norms(self) -> jax.Array:
-        return jnp.sum(jnp.square(self.direct), axis=1)
-
-    def squared_bounds(self) -> jax.Array:
-        return self.squared_norms()
+    def squared_norms(self) -> tuple[jax.Array, jax.Array]:
+        """See `Gradient`."""
+        squared = jnp.sum(jnp.square(self.direct), axis=1)
+        return squared, squared
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         return _einsum("u,uw->w", weights, _kept(self.direct, weights))
@@ -131,8 +136,8 @@ class ScoredGradient(NamedTuple):
     factors: list[Factors]
     shape: tuple[int, ...]
 
-    def squared_norms(self) -> jax.Array:
-        """Compute the squared L2 norm of each unit's gradient, float32 [units]."""
+    def squared_norms(self) -> tuple[jax.Array, jax.Array]:
+        """See `Gradient`."""
         units, positions, width = self.scorings[0][0].x.shape
         blocks = Blocks.of(self.shape[0], units * max(positions, width))
 
@@ -146,16 +151,13 @@ class ScoredGradient(NamedTuple):
                 block = _add_rows(block, one, ids[0])
             return total + jnp.sum(jnp.where(own[:, None], jnp.square(block), 0.0), axis=(1, 2))
 
-        return jax.lax.fori_loop(0, blocks.steps, add, jnp.zeros(units))
-
-    def squared_bounds(self) -> jax.Array:
-        """Bound the squared L2 norm of what a unit adds to a sum, divided by its weight, float32 [units]."""
+        squared = jax.lax.fori_loop(0, blocks.steps, add, jnp.zeros(units))
         # An error at a position's logits, the softmax less 1 at the target, is at most the root of 2 long.
         length = sum(
             (jnp.sum(2**0.5 * jnp.abs(gradient) * _lengths(scoring.x), axis=1) for scoring, gradient in self.scorings),
             start=sum((one.length() for one in self.factors), start=jnp.zeros(())),
         )
-        return jnp.square(jnp.sqrt(self.squared_norms()) + _SCORE_ERROR * length)
+        return squared, jnp.square(jnp.sqrt(squared) + _SCORE_ERROR * length)
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
@@ -189,6 +191,8 @@ def _weighted_scores(scoring: Scoring, gradient: jax.Array, weights: jax.Array, 
 
 
 Gradient = MatrixGradient | VectorGradient | ScoredGradient
+"""Its `squared_norms` computes the squared L2 norm of each unit's gradient, and a bound of the squared norm of what the
+unit adds to a sum, divided by its weight: float32 [units] each."""
 
 
 def gradients_of(
@@ -219,8 +223,11 @@ def gradients_of(
 def _gradient(found: list[tuple[Use, jax.Array]], shape: tuple[int, ...], units: int, platform: str) -> Gradient:
     if len(shape) == 1:
         return VectorGradient(sum(_vectors(use, gradient, units) for use, gradient in found))  # type: ignore[arg-type]
-    scorings = [_by_unit(use.inputs, gradient, units) for use, gradient in found if use.kind == "score"]
-    factors = [_factors(use, gradient, units) for use, gradient in found if use.kind != "score"]
+    in_blocks = [isinstance(use.inputs, Scoring) for use, _ in found]
+    scorings = [
+        _by_unit(use.inputs, gradient, units) for (use, gradient), one in zip(found, in_blocks, strict=True) if one
+    ]
+    factors = [_factors(use, gradient, units) for (use, gradient), one in zip(found, in_blocks, strict=True) if not one]
     if scorings:
         return ScoredGradient(scorings, factors, shape)
     direct = None
@@ -252,6 +259,9 @@ def _of_scored_bias(scoring: Scoring, gradient: jax.Array, width: int) -> jax.Ar
 
 
 def _vectors(use: Use, gradient: jax.Array, units: int) -> jax.Array:
+    if isinstance(use.inputs, Scores):
+        errors = use.inputs.errors.reshape(units, -1, use.inputs.errors.shape[-1])
+        return _einsum("us,usw->uw", _share(use.inputs, gradient).reshape(units, -1), errors)
     if use.kind == "score":
         scoring, gradient = _by_unit(use.inputs, gradient, units)
         return _of_scored_bias(scoring, gradient, scoring.table.shape[0])
@@ -259,8 +269,17 @@ def _vectors(use: Use, gradient: jax.Array, units: int) -> jax.Array:
     return jnp.sum(entries.astype(jnp.float32).reshape(units, -1, entries.shape[-1]), axis=1)
 
 
+def _share(scores: Scores, gradient: jax.Array) -> jax.Array:
+    """Say what a position's errors are multiplied by for the gradient at its logits, [examples, ...]."""
+    return (gradient / scores.normalizer).astype(scores.errors.dtype)
+
+
 def _factors(use: Use, gradient: jax.Array, units: int) -> Factors:
     assert use.inputs is not None
+    if isinstance(use.inputs, Scores):
+        x, errors = use.inputs.x, use.inputs.errors
+        columns = x * _share(use.inputs, gradient)[..., None].astype(x.dtype)
+        return Factors(errors.reshape(units, -1, errors.shape[-1]), columns.reshape(units, -1, x.shape[-1]))
     columns = gradient.reshape(units, -1, gradient.shape[-1])
     if use.kind == "look_up":
         return Factors(use.inputs.reshape(units, -1), columns)
@@ -287,6 +306,7 @@ def _add_direct(total: jax.Array | None, factors: Factors, shape: tuple[int, ...
 
 
 def _inner_product(one: Factors, other: Factors) -> jax.Array:
+    """Multiply the parts of two uses, float32 [units]."""
     columns = _einsum("usd,utd->ust", one.columns, other.columns)
     if one.one_hot and other.one_hot:
         rows = (one.rows[:, :, None] == other.rows[:, None, :]).astype(jnp.float32)
@@ -310,11 +330,21 @@ def _weighted_sum(factors: Factors, weights: jax.Array, shape: tuple[int, ...]) 
     if factors.one_hot:
         weighted = columns.astype(jnp.float32) * weights[:, None, None]
         return jnp.zeros(shape, jnp.float32).at[factors.rows].add(weighted)
-    rows = _kept(factors.rows, weights)
     if shape[0] < shape[1]:
-        products = [(part, columns) for part in _weighted_parts(rows, weights)]
-    else:
-        products = [(rows, part) for part in _weighted_parts(columns, weights)]
+        products = [(part, columns) for part in _weighted_parts(_kept(factors.rows, weights), weights)]
+        return _sum_of_products(products)
+    parts = _weighted_parts(columns, weights)
+    # Hardly ever is a gradient not finite, and a copy of wide rows is dear.
+    return jax.lax.cond(
+        jnp.all(weights > 0),
+        lambda rows, parts: _sum_of_products([(rows, part) for part in parts]),
+        lambda rows, parts: _sum_of_products([(_kept(rows, weights), part) for part in parts]),
+        factors.rows,
+        parts,
+    )
+
+
+def _sum_of_products(products: list[tuple[jax.Array, jax.Array]]) -> jax.Array:
     return sum(
         (sum_of_outer_products(one, other, jnp.float32, exact=True) for one, other in products), start=jnp.zeros(())
     )

@@ -158,8 +158,9 @@ def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, units:
         return gradients_of(run.uses, run.output_gradients(at_sums), shapes, units, jax.default_backend())
 
     found = gradients(at_sums)
-    squared = jnp.stack([jnp.zeros(units) if one is None else one.squared_norms() for one in found])
-    bounds = jnp.stack([jnp.zeros(units) if one is None else one.squared_bounds() for one in found])
+    nothing = jnp.zeros(units), jnp.zeros(units)
+    norms = [nothing if one is None else one.squared_norms() for one in found]
+    squared, bounds = (jnp.stack(of_all) for of_all in zip(*norms, strict=True))
     factors = clip_factors(setting.function, bounds, setting.clip_norm)
     if not keep:
         # The compiler must not see that the second pass repeats the first, whose results it would keep.
