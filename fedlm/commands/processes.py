@@ -132,10 +132,11 @@ def _warning_before(seconds: float, group: ProcessGroup) -> Iterator[None]:
 
 
 def _connect_devices() -> None:
-    """Exchange a first message between all devices."""
+    """Exchange first messages between all devices, and in the groups in which they sum up."""
     import jax
 
     from fedlm.fl_core.processes import gather
+    from fedlm.simulations.engine.device_sums import connect_devices
 
     counts = Counter(device.process_index for device in jax.devices()).values()
     if len(set(counts)) > 1:
@@ -145,6 +146,7 @@ def _connect_devices() -> None:
     # The devices must meet for the first time within 30 seconds, so they do it now, when no process is far ahead.
     with _without_stdout():
         gather(None)
+        connect_devices()
 
 
 @contextmanager

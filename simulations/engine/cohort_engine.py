@@ -15,24 +15,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
 from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalState, sent_by_client
 from fedlm.fl_core.compression.compressors import Compressor, compress_update, decompress_update
 from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
-from fedlm.fl_core.exact_sums import is_exact, like_of, normalized, summed
+from fedlm.fl_core.exact_sums import like_of, summed
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, algorithm_step
 from fedlm.fl_core.processes import lost_processes
 from fedlm.fl_core.round_loop import CohortResult, RoundPlan
 from fedlm.models.base import Batch, Model, Params, given_frozen
 from fedlm.simulations.data.federated_data import FederatedData
+from fedlm.simulations.engine.device_sums import BY_DEVICE, add_devices, rows_of_devices
 from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks
 from fedlm.simulations.engine.prefetching import Prefetched
 
-_AXIS = "devices"
 CHUNKS_AHEAD = 4
 """Chunks made before they are needed, of this cohort or of the next."""
 
@@ -84,8 +82,8 @@ class CohortEngine:
         self._work, self._data = work, data
         self._shape = LaneShape(len(devices), lanes_per_device, steps_per_chunk, length)
         self._own = [place for place, device in enumerate(devices) if device.process_index == jax.process_index()]
-        self._mesh = Mesh(np.array(devices), _AXIS)
-        self._by_device = NamedSharding(self._mesh, PartitionSpec(_AXIS))
+        self._mesh = rows_of_devices(devices)
+        self._by_device = NamedSharding(self._mesh, BY_DEVICE)
         self._frozen = jax.device_put(frozen, NamedSharding(self._mesh, PartitionSpec()))
         self._thread = ThreadPoolExecutor(1, "prepare-cohorts")
         self._announced: RoundPlan | None = None
@@ -114,7 +112,7 @@ class CohortEngine:
         # With several programs in flight, the sum over devices could deadlock JAX's CPU devices.
         by_device = jax.block_until_ready(state[1])
         with lost_processes():
-            aggregate = jax.block_until_ready(_add_devices(by_device, self._mesh))
+            aggregate = jax.block_until_ready(add_devices(by_device, self._mesh))
         return CohortResult(
             aggregate=aggregate,
             steps=int(steps.sum()),
@@ -139,39 +137,13 @@ def _empty_state(
     def zeros(tree: Any, *leading: int) -> Any:
         def one(leaf: jax.Array) -> jax.Array:
             full = jnp.zeros((*leading, *leaf.shape), leaf.dtype)
-            return jax.lax.with_sharding_constraint(full, NamedSharding(mesh, PartitionSpec(_AXIS)))
+            return jax.lax.with_sharding_constraint(full, NamedSharding(mesh, BY_DEVICE))
 
         return jax.tree_util.tree_map(one, tree)
 
     aggregate = empty_aggregate(sent_by_client(algorithm, server.params), exact)
     lanes = _LaneState(jax.eval_shape(algorithm.init, server), aggregate.training)
     return zeros(lanes, shape.devices, shape.lanes), zeros(aggregate, shape.devices)
-
-
-@functools.partial(jax.jit, static_argnames=("mesh",))
-def _add_devices(aggregate: CohortAggregate, mesh: Mesh) -> CohortAggregate:
-    return jax.shard_map(
-        functools.partial(_add_in_order, mesh.size),
-        mesh=mesh,
-        in_specs=PartitionSpec(_AXIS),
-        out_specs=PartitionSpec(),
-        check_vma=False,
-    )(aggregate)
-
-
-def _add_in_order(devices: int, aggregate: CohortAggregate) -> CohortAggregate:
-    """Sum over devices: each adds up one part of all vectors, then they exchange the parts."""
-    own = jax.tree_util.tree_map(lambda leaf: leaf[0], aggregate)
-    if devices == 1:
-        return own
-    if any(map(is_exact, jax.tree_util.tree_leaves(own.delta, is_leaf=is_exact))):
-        delta = normalized(jax.lax.psum(own.delta, _AXIS))
-        return _add_in_order(devices, aggregate._replace(delta={}))._replace(delta=delta)
-    # An all-reduce would move as much, but the order of its sums depends on what connects the devices.
-    vector, unravel = ravel_pytree(own)
-    parts = jnp.pad(vector, (0, -vector.size % devices)).reshape(devices, -1)
-    part = jnp.sum(jax.lax.all_to_all(parts, _AXIS, 0, 0), axis=0)
-    return unravel(jax.lax.all_gather(part, _AXIS, tiled=True)[: vector.size])
 
 
 @functools.partial(jax.jit, static_argnames=("work", "mesh"), donate_argnames=("state",))
@@ -184,12 +156,12 @@ def _run_chunk(
     chunk: LaneChunk,
     frozen: Params,
 ) -> tuple[_LaneState, CohortAggregate]:
-    everywhere, by_device = PartitionSpec(), PartitionSpec(_AXIS)
+    everywhere = PartitionSpec()
     return jax.shard_map(
         functools.partial(_run_device_chunk, work),
         mesh=mesh,
-        in_specs=(everywhere, everywhere, by_device, by_device, everywhere),
-        out_specs=by_device,
+        in_specs=(everywhere, everywhere, BY_DEVICE, BY_DEVICE, everywhere),
+        out_specs=BY_DEVICE,
         check_vma=False,
     )(server, setting, state, chunk, frozen)
 
