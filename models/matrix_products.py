@@ -94,14 +94,14 @@ def _constant_backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array
 _constant_product.defvjp(_constant_forward, _constant_backward)
 
 
-PIECE = 2**19
-"""Numbers of the pieces that `inner_products` multiplies one after the other on a CPU, about."""
+MOST_AT_ONCE, PIECE = 2**23, 2**19
+"""Numbers that `inner_products` multiplies at once on a CPU, at most, and of the pieces that it else takes, about."""
 
 
 def inner_products(x: jax.Array) -> jax.Array:
     """Multiply the rows of each matrix by each other, in float32: [units, rows, width] to [units, rows, rows].
 
-    A CPU multiplies long rows at full rate only in pieces that its caches hold.
+    What is far larger than a CPU's caches it multiplies at full rate only in pieces that these hold.
     """
     return jax.lax.platform_dependent(x, cpu=_in_pieces, default=_of_all_rows)
 
@@ -112,9 +112,9 @@ def _of_all_rows(x: jax.Array) -> jax.Array:
 
 def _in_pieces(x: jax.Array) -> jax.Array:
     width = x.shape[-1]
-    pieces = min(width, -(-x.size // PIECE))
-    if pieces < 2:
+    if x.size <= MOST_AT_ONCE:
         return _of_all_rows(x)
+    pieces = min(width, -(-x.size // PIECE))
     size = width // pieces
 
     def add(number: jax.Array, total: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ than the sum; there the bound that `squared_norms` gives is above the norm of wh
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +28,8 @@ from fedlm.models.parameter_uses import Use
 
 COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
 """Arithmetic operations that take as long as to write and read an entry of a unit's gradient, by platform."""
+CACHED_ENTRIES, FACTOR_BEYOND = 2**18, 3.0
+"""A larger gradient of a unit is out of a CPU's cache when it is read, and each entry takes so many times as long."""
 
 _GRAM_ERROR = 2.0**-19  # of the squared sum of lengths: rounding of a squared norm in float32, and of a weighted sum
 _SCORE_ERROR = 2.0**-16  # of the sum of lengths: rounding of logits that are made once for norms and once for sums
@@ -99,12 +101,8 @@ class MatrixGradient(NamedTuple):
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
         if self.direct is not None:
-            # Hardly ever is a gradient not finite, and a copy of all of them is dear.
-            return jax.lax.cond(
-                jnp.all(weights > 0),
-                lambda direct: _einsum("u,urc->rc", weights, direct),
-                lambda direct: _einsum("u,urc->rc", weights, _kept(direct, weights)),
-                self.direct,
+            return _of_kept_units(
+                lambda weights, direct: _einsum("u,urc->rc", weights, direct), weights, (self.direct,)
             )
         return sum((_weighted_sum(one, weights, self.shape) for one in self.factors), start=jnp.zeros(()))
 
@@ -293,7 +291,9 @@ def _direct_is_cheaper(factors: list[Factors], shape: tuple[int, ...], platform:
         for other in factors[: number + 1]:
             width = 1 if one.one_hot or other.one_hot else shape[0]
             gram += 2 * one.columns.shape[1] * other.columns.shape[1] * (width + shape[1])
-    return shape[0] * shape[1] * COST_OF_AN_ENTRY[platform] < gram
+    entries = shape[0] * shape[1]
+    beyond = FACTOR_BEYOND if platform == "cpu" and entries > CACHED_ENTRIES else 1.0
+    return entries * beyond * COST_OF_AN_ENTRY[platform] < gram
 
 
 def _add_direct(total: jax.Array | None, factors: Factors, shape: tuple[int, ...]) -> jax.Array:
@@ -334,14 +334,24 @@ def _weighted_sum(factors: Factors, weights: jax.Array, shape: tuple[int, ...]) 
         products = [(part, columns) for part in _weighted_parts(_kept(factors.rows, weights), weights)]
         return _sum_of_products(products)
     parts = _weighted_parts(columns, weights)
-    # Hardly ever is a gradient not finite, and a copy of wide rows is dear.
-    return jax.lax.cond(
-        jnp.all(weights > 0),
-        lambda rows, parts: _sum_of_products([(rows, part) for part in parts]),
-        lambda rows, parts: _sum_of_products([(_kept(rows, weights), part) for part in parts]),
-        factors.rows,
-        parts,
+    return _of_kept_units(
+        lambda _, rows, *parts: _sum_of_products([(rows, part) for part in parts]), weights, (factors.rows, *parts)
     )
+
+
+def _of_kept_units(add_up: Callable[..., jax.Array], weights: jax.Array, arrays: tuple[jax.Array, ...]) -> jax.Array:
+    """Sum over the units whose weight is not 0, by a function of weights [units] and large arrays [units, ...]."""
+
+    def one_by_one(*arrays: jax.Array) -> jax.Array:
+        def add(unit: jax.Array, total: jax.Array) -> jax.Array:
+            one = add_up(*(jax.lax.dynamic_slice_in_dim(array, unit, 1) for array in (weights, *arrays)))
+            return total + jnp.where(weights[unit] > 0, one, 0.0)
+
+        shape = jax.eval_shape(add_up, weights, *arrays).shape
+        return jax.lax.fori_loop(0, len(weights), add, jnp.zeros(shape))
+
+    # Hardly ever is a gradient not finite, and memory for a copy of all others would be planned.
+    return jax.lax.cond(jnp.all(weights > 0), lambda *arrays: add_up(weights, *arrays), one_by_one, *arrays)
 
 
 def _sum_of_products(products: list[tuple[jax.Array, jax.Array]]) -> jax.Array:

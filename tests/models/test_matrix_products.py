@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.models.matrix_products import constant_product, product, sum_of_outer_products
+from fedlm.models import matrix_products
+from fedlm.models.matrix_products import constant_product, inner_products, product, sum_of_outer_products
 
 # Wide inputs, wide outputs and equal ones: whichever factor is copied, also with few and with many rows.
 SHAPES = [((3, 4), 5, 7), ((3, 4), 70, 5), ((2,), 30, 40), ((40,), 6, 6)]
@@ -69,3 +70,14 @@ def test_a_cpu_reads_no_factor_by_columns_and_an_accelerator_copies_none(inputs,
     assert "optimization_barrier" in on_cpu
     assert "optimization_barrier" not in on_gpu
     assert "transpose" not in on_gpu
+
+
+@pytest.mark.parametrize("width", [24, 25, 31])
+def test_inner_products_in_pieces_are_those_of_whole_rows(width, monkeypatch):
+    x = np.random.default_rng(0).normal(size=(3, 5, width)).astype(np.float32)
+    monkeypatch.setattr(matrix_products, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(matrix_products, "PIECE", 60)
+    found = jax.jit(lambda x: inner_products(x))(x)
+    assert found.dtype == jnp.float32
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(found, wide @ wide.swapaxes(1, 2), rtol=1e-5, atol=1e-5)

@@ -14,6 +14,7 @@ from fedlm.models import blocked_head
 from fedlm.models.base import Batch, given_frozen, language_model
 from fedlm.models.dropout import with_dropout
 from fedlm.models.layers import embed, init_embedding, logits_from_table
+from fedlm.models.linear_head import linear_head_model
 from fedlm.models.lora import LoraConfig, lora_model
 from fedlm.models.precision import precision_scope, with_precision
 from tests.fl_core.clipping.small_layers import every_use, random_units
@@ -325,24 +326,39 @@ def test_a_batch_without_examples_sums_to_zero(method):
     assert all(not np.any(leaf) for leaf in jax.tree_util.tree_leaves(found.gradient))
 
 
-def overflowing():
-    """A model whose gradient is not finite wherever token 9 occurs, and some of whose inner values are not either."""
+def overflowing(scored=False):
+    """A model whose gradient is not finite wherever token 9 occurs, and some of whose inner values are not either.
+
+    Its logits are used as a matrix's output, or are those of a table that scores targets.
+    """
 
     def init(rng):
         return {"table": init_embedding(rng, VOCABULARY, WIDTH), "bias": jnp.zeros(VOCABULARY)}
 
+    def features(params, tokens):
+        return embed(params["table"], tokens) * jnp.where(tokens == 9, jnp.inf, 1.0)[..., None]
+
+    if scored:
+        return linear_head_model(
+            "overflowing", VOCABULARY, init, features, lambda params: (params["table"], params["bias"])
+        )
+
     def apply(params, tokens):
-        x = embed(params["table"], tokens)
-        return logits_from_table(params["table"], params["bias"], x * jnp.where(tokens == 9, jnp.inf, 1.0)[..., None])
+        return logits_from_table(params["table"], params["bias"], features(params, tokens))
 
     return language_model("overflowing", VOCABULARY, init, apply)
 
 
-@pytest.mark.parametrize("function", CLIP_FUNCTIONS)
-@pytest.mark.parametrize("method", METHODS)
-def test_gradients_that_are_not_finite_count_for_nothing(method, function):
+@pytest.mark.parametrize(
+    ("method", "function", "scored"),
+    [
+        *((method, function, False) for method in METHODS for function in CLIP_FUNCTIONS),
+        *((method, "constant", True) for method in FAST),
+    ],
+)
+def test_gradients_that_are_not_finite_count_for_nothing(method, function, scored):
     tokens = np.array([[1, 5, 6, 2], [1, 9, 9, 2], [1, 7, 8, 2]], np.int32)
-    broken = overflowing()
+    broken = overflowing(scored)
     params = broken.init(jax.random.key(0))
     setting = Clipping(method, 1.0, function)
     found = compiled(setting, broken, params, Batch(jnp.asarray(tokens), jnp.ones(3)), 3)
