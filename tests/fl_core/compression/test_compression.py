@@ -64,7 +64,8 @@ def test_what_arrives_has_the_shapes_that_were_sent_and_follows_from_the_key(com
     for name, values in UPDATE.items():
         assert received[name].shape == values.shape == lanes[name].shape[1:]
         assert received[name].dtype == again[name].dtype == np.float32
-        np.testing.assert_allclose(received[name], again[name], atol=1e-5)
+        # Compiled as one program, a rotation sums in another order: a few units of 2^-24 of the largest partial sum.
+        np.testing.assert_allclose(received[name], again[name], atol=5e-5)
 
 
 @each_of(EVERY)
