@@ -1,10 +1,12 @@
-"""What a client of plans costs a device: sizes, memory and time of a local step, by JAX, by IREE and in TypeScript.
+"""What a client of plans costs a device: sizes, memory and time of a local step, by JAX, by IREE, in TypeScript and by
+LiteRT.js.
 
     python -m benchmarks.devices
 
-`make plan-client` makes the environment of IREE, and `npm ci && npm run build` in clients/javascript the client in
-TypeScript; without them these are left out. Run it when nothing else runs:
-the load of the machine is in the results. The task is that of Stack Overflow with a small vocabulary, in batches of 10.
+`make plan-client` makes the environment of IREE, `npm ci && npm run build` in clients/javascript the client in
+TypeScript, and `make litert` what makes models of LiteRT; without them these are left out. Run it when nothing else
+runs: the load of the machine is in the results. The task is that of Stack Overflow with a small vocabulary, in batches
+of 10.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from packaging.utils import canonicalize_name
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.devices import litert_web
 from benchmarks.machine import describe_machine, measured_before
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import compose
@@ -37,6 +40,9 @@ CLIENT = ROOT / "clients/plan_client"
 JAVASCRIPT = ROOT / "clients/javascript"
 PYTHONS = {"jax": Path(sys.executable), "iree": CLIENT / ".venv/bin/python"}
 VOCABULARY = 4096
+STREAM = (11, 3, 4_000_000_000)
+"""Seed, number of the round and index of the client, that uploads are made with; the index is above 2^31."""
+
 EXTRAS = {"jax": ["jax"], "iree": ["iree", "iree,compiler"]}
 """Extras of the client's package that the environment of a runtime has."""
 
@@ -66,8 +72,6 @@ def main() -> None:
 
 def measure(model: str, steps: int) -> dict[str, Any]:
     """Export a plan, and train with each runtime."""
-    # Uploads of float32, so that updates can be compared.
-    exact = make_plan(model, b"{}", VOCABULARY, compose(TrainingSettings, upload_bits=32), versions()[1])
     usual = make_plan(model, b"{}", VOCABULARY, compose(TrainingSettings), versions()[1])
     manifest = json.loads(usual.manifest)
     found: dict[str, Any] = {
@@ -78,13 +82,8 @@ def measure(model: str, steps: int) -> dict[str, Any]:
     }
     with tempfile.TemporaryDirectory() as name:
         folder, updates = Path(name), {}
-        contents = {"manifest.json": exact.manifest, "step.stablehlo": exact.step, "finish.stablehlo": exact.finish}
-        for file, content in contents.items():
-            (folder / file).write_bytes(content)
-        rng, batches = np.random.default_rng(0), manifest["batches"]
-        rows = (steps, batches["batch_size"], batches["length"] + 1)
-        (0.05 * rng.normal(size=manifest["download"]["values"])).astype("<f4").tofile(folder / "values.f32")
-        rng.integers(4, VOCABULARY, rows).astype("<i4").tofile(folder / "tokens.i32")
+        # Uploads of float32, so that updates can be compared.
+        prepare(folder, model, steps, {"upload_bits": 32})
         commands = {
             runtime: [python, Path(__file__).with_name("measure.py"), folder, runtime]
             for runtime, python in PYTHONS.items()
@@ -94,6 +93,10 @@ def measure(model: str, steps: int) -> dict[str, Any]:
             commands["javascript"] = ["node", Path(__file__).with_name("measure.mjs"), folder]
         for runtime, words in commands.items():
             found["runtimes"][runtime] = run(words)
+        if not litert_web.missing():
+            litert_web.export_model(folder, model, VOCABULARY, {"upload_bits": 32})
+            found["runtimes"]["litert_web"] = litert_web.train_in_browser(folder, STREAM)
+        for runtime in found["runtimes"]:
             updates[runtime] = np.fromfile(folder / f"{runtime}.update", "<f4").astype(np.float64)
     norm = np.linalg.norm(updates["jax"])
     found["relative_difference_of_the_update"] = {
@@ -102,6 +105,18 @@ def measure(model: str, steps: int) -> dict[str, Any]:
         if runtime != "jax"
     }
     return found
+
+
+def prepare(folder: Path, model: str, steps: int, settings: dict[str, Any]) -> None:
+    """Write a plan into a folder, the server's tensors, and tokens of so many local steps."""
+    plan = make_plan(model, b"{}", VOCABULARY, compose(TrainingSettings, **settings), versions()[1])
+    contents = {"manifest.json": plan.manifest, "step.stablehlo": plan.step, "finish.stablehlo": plan.finish}
+    for file, content in contents.items():
+        (folder / file).write_bytes(content)
+    rng, manifest = np.random.default_rng(0), json.loads(plan.manifest)
+    rows = (steps, manifest["batches"]["batch_size"], manifest["batches"]["length"] + 1)
+    (0.05 * rng.normal(size=manifest["download"]["values"])).astype("<f4").tofile(folder / "values.f32")
+    rng.integers(4, VOCABULARY, rows).astype("<i4").tofile(folder / "tokens.i32")
 
 
 def run(words: list[Any]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def main() -> None:
         state, sums, known = made["state"], made["sums"], known + np.array(added)
     ours = list(map(np.asarray, jax.tree_util.tree_leaves(local)))
     # From the same numbers on both sides: what is quantized is discontinuous.
-    words = {name: [np.uint32(number)] for name, number in STREAM.items()}
+    words = {name: [np.uint32(number).astype(np.int32)] for name, number in STREAM.items()}
     sent = device.run("finish", {"state": ours, "download": download} | words)
 
     @jax.jit

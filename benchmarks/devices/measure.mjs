@@ -20,7 +20,7 @@ for (let place = 0; place < tokens.length; place += row) {
   await trainer.step(given);
   seconds.push(performance.now() - start);
 }
-const { finite, body } = await trainer.finish(1, 2, 3);
+const { finite, body } = await trainer.finish(11, 3, 4_000_000_000);
 if (!finite) throw new Error("the update has a value that is not finite");
 trainer.close();
 writeFileSync(join(folder, "javascript.update"), body);

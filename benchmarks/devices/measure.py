@@ -44,7 +44,7 @@ def main() -> None:
             start = time.monotonic()
             trainer.step(tokens, weight, random, 0.5)
             seconds.append(time.monotonic() - start)
-        _, finite, body = trainer.finish(1, 2, 3)
+        _, finite, body = trainer.finish(11, 3, 4_000_000_000)
         assert finite
         found["step_milliseconds"] = {
             "median": 1000 * statistics.median(seconds[2:]),

@@ -66,6 +66,12 @@ class Graph:
         key = (name, tuple(map(id, inputs)), operation.options, tuple(shape), dtype)
         return self._made.setdefault(key, Tensor(tuple(shape), dtype, None, operation))
 
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        """Return a tensor's entries as another type; of integers of 32 bits, signed or not, with the same bits."""
+        if dtype == tensor.dtype:
+            return tensor
+        return self.add("CAST", tensor, shape=tensor.shape, dtype=dtype)
+
 
 @dataclass(frozen=True)
 class Signature:

@@ -26,6 +26,8 @@ from fedlm.fl_core.local_sgd import TrainingSums
 from fedlm.fl_core.settings import TrainingSettings
 
 FORMAT, VERSION = "fedlm-litert", 1
+# Types at the boundary that LiteRT.js lacks, and those of the same bits that stand for them there.
+_SIGNED = {"uint32": "int32"}
 # Of the plan's manifest, what holds whatever runs its programs.
 _SHARED = ("about", "download", "state", "upload", "batches", "shuffle", "tokenizer")
 
@@ -119,14 +121,24 @@ def _name(argument: Argument, names: _Names) -> str:
 
 
 def _described(arguments: Sequence[Argument], names: _Names) -> list[dict[str, Any]]:
-    return [{"name": _name(one, names), **dataclasses.asdict(one), "shape": list(one.shape)} for one in arguments]
+    return [
+        {"name": _name(one, names), **dataclasses.asdict(one), "shape": list(one.shape), "dtype": _outside(one)}
+        for one in arguments
+    ]
+
+
+def _outside(argument: Argument) -> str:
+    """Say of what type an argument or a result is at the boundary of a function."""
+    return _SIGNED.get(argument.dtype, argument.dtype)
 
 
 def _signature(graph: Graph, program: Program, names: _Names) -> Signature:
-    inputs = {_name(one, names): Tensor(one.shape, one.dtype) for one in program.inputs}
+    inputs = {_name(one, names): Tensor(one.shape, _outside(one)) for one in program.inputs}
+    arguments = [graph.cast(made, one.dtype) for one, made in zip(program.inputs, inputs.values(), strict=True)]
     with ir.Context() as context:
-        results = lower(read_program(context, program.content), graph, list(inputs.values()))
-    return Signature(inputs, {_name(one, names): made for one, made in zip(program.outputs, results, strict=True)})
+        results = lower(read_program(context, program.content), graph, arguments)
+    outputs = zip(program.outputs, results, strict=True)
+    return Signature(inputs, {_name(one, names): graph.cast(made, _outside(one)) for one, made in outputs})
 
 
 def _try(model: bytes, programs: dict[str, Program], names: _Names) -> None:
@@ -137,7 +149,7 @@ def _try(model: bytes, programs: dict[str, Program], names: _Names) -> None:
         interpreter = Interpreter(model_content=model, num_threads=1)
         interpreter.allocate_tensors()
         for key, program in programs.items():
-            zeros = {_name(one, names): np.zeros(one.shape, one.dtype) for one in program.inputs}
+            zeros = {_name(one, names): np.zeros(one.shape, _outside(one)) for one in program.inputs}
             interpreter.get_signature_runner(key)(**zeros)
     except (RuntimeError, ValueError) as error:
         raise ConfigurationError(
