@@ -194,6 +194,7 @@ export class Client {
 
   /** Fetch the server's tensors, going on where the last try broke off. */
   private async downloadModel(described: Artifact | undefined, manifest: Manifest): Promise<Float32Array> {
+    checkValues(Number(described?.size ?? 0n), described?.encoding ?? "", downloadValues(manifest));
     if (!this.model || !described || !equal(this.model.digest, described.digest)) this.model = await Assembly.of(described, this.settings.limits.largestDownload);
     if (!this.model.complete) await this.channel.download(this.model);
     return valuesOf(this.model.content, described!.encoding, downloadValues(manifest));
@@ -202,7 +203,9 @@ export class Client {
   /** Fetch the tokenizer that a plan names; the one that is there where it is the same. */
   private async tokenizerOf(described: Artifact | undefined, manifest: Manifest): Promise<WordPiece> {
     if (this.tokenizer?.sha256 !== manifest.tokenizer) {
-      const content = await this.fetch(described, this.settings.limits.largestDownload);
+      // The manifest's size is signed; that of the download is whatever the server says.
+      const named = described?.size === BigInt(manifest.tokenizerBytes);
+      const content = named ? await this.fetch(described, this.settings.limits.largestDownload) : new Uint8Array();
       if (hex(await sha256(content)) !== manifest.tokenizer) throw new PlanError("the server's tokenizer is not the one that the plan names");
       this.tokenizer = { sha256: manifest.tokenizer, pieces: WordPiece.read(content) };
     }
@@ -277,13 +280,19 @@ export function uploadOf(manifest: Manifest, body: Uint8Array): Uint8Array<Array
 
 /** Read the tensors of a download, end to end; raises PlanError where it is another model's. */
 export function valuesOf(content: Uint8Array, encoding: string, count: number): Float32Array {
-  const size = encoding === "float32" ? 4 : 2;
-  if ((encoding !== "float32" && encoding !== "bfloat16") || content.length !== count * size)
-    throw new PlanError(`the download has ${content.length} bytes of '${encoding.slice(0, 16)}', but the plan has ${count} values`);
+  const size = checkValues(content.length, encoding, count);
   const view = new DataView(content.buffer, content.byteOffset, content.byteLength), made = new Float32Array(count), bits = new Uint32Array(made.buffer);
   if (size === 4) for (let place = 0; place < count; place++) bits[place] = view.getUint32(4 * place, true);
   else for (let place = 0; place < count; place++) bits[place] = view.getUint16(2 * place, true) << 16;
   return made;
+}
+
+/** Refuse, with PlanError, a download of so many bytes that does not have the plan's values; the bytes of a value otherwise. */
+function checkValues(bytes: number, encoding: string, count: number): number {
+  const size = encoding === "float32" ? 4 : 2;
+  if ((encoding !== "float32" && encoding !== "bfloat16") || bytes !== count * size)
+    throw new PlanError(`the download has ${bytes} bytes of '${encoding.slice(0, 16)}', but the plan has ${count} values`);
+  return size;
 }
 
 /** Take seconds from a server, which may say anything. */

@@ -3,7 +3,9 @@
 import { ClientError, GoneError, TransportError } from "./errors.js";
 import { printable } from "./client.js";
 
-export const ANSWER_SECONDS = 30, LONGEST_MESSAGE = 1 << 22;
+export const LONGEST_MESSAGE = 1 << 22;
+/** How long a server may take: until something comes, and for a whole answer that is a message; and for a whole download or upload. */
+export const TIMES = { answerSeconds: 30, transferSeconds: 3600 };
 const OK = 200, NOT_FOUND = 404, AUTHENTICATE_PROXY = 407;
 
 /** Raise what the server says where a call failed. */

@@ -20,6 +20,7 @@ export interface Manifest {
   uploadBytes: number;
   batches: Batches;
   tokenizer: string; // SHA-256 in hex
+  tokenizerBytes: number;
   memoryBytes: number;
   compileSeconds: number;
   callSeconds: number;
@@ -56,6 +57,7 @@ export async function readManifest(content: Uint8Array): Promise<Manifest> {
     uploadBytes: whole(upload["bytes"]),
     batches: batches(record(found["batches"])),
     tokenizer: text(record(found["tokenizer"])["sha256"]),
+    tokenizerBytes: whole(record(found["tokenizer"])["bytes"], 1),
     memoryBytes: whole(limits["memory_bytes"]),
     compileSeconds: number(limits["compile_seconds"]),
     callSeconds: number(limits["call_seconds"]),

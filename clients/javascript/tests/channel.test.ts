@@ -7,9 +7,13 @@ import { test } from "node:test";
 
 import { create } from "@bufbuild/protobuf";
 
+import { Assembly } from "../src/artifacts.js";
+import type { Channel } from "../src/client.js";
 import { TransportError } from "../src/errors.js";
-import { UploadHeaderSchema } from "../src/messages_pb.js";
+import { CheckInRequestSchema, UploadHeaderSchema } from "../src/messages_pb.js";
 import { NodeChannel } from "../src/node/channel.js";
+import { PageChannel } from "../src/web/channel.js";
+import { MemoryServer, type Offer } from "./server.js";
 
 const ANSWERS = {
   "another protocol": "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
@@ -36,3 +40,44 @@ for (const [name, answer] of Object.entries(ANSWERS)) {
     server.close();
   });
 }
+
+// Something comes each 20 milliseconds, less often than never and more often than the silence that ends a call.
+const TIMES = { answerSeconds: 0.4, transferSeconds: 0.8 }, PIECE = "x".repeat(1 << 16), HEAD = "HTTP/1.1 STATUS Said\r\nTransfer-Encoding: chunked\r\n\r\n";
+const CHANNELS: Record<string, (port: number) => Channel> = {
+  Node: (port) => new NodeChannel(`127.0.0.1:${port}`, undefined, "ann", TIMES),
+  "a browser": (port) => {
+    const { fetch } = globalThis;
+    globalThis.fetch = (path, request) => fetch(new URL(path as string, `http://127.0.0.1:${port}`), request).finally(() => (globalThis.fetch = fetch));
+    return new PageChannel({ protocol: "http:", hostname: "127.0.0.1" }, true, "ann", TIMES);
+  },
+};
+const described = await new MemoryServer({} as Offer).artifact(new Uint8Array(5000), "float32");
+const CALLS: Record<string, (channel: Channel) => Promise<unknown>> = {
+  "check-in": (channel) => channel.checkIn(create(CheckInRequestSchema)),
+  upload: (channel) => channel.upload(create(UploadHeaderSchema), new Uint8Array(10), async () => {}),
+  download: async (channel) => channel.download(await Assembly.of(described, 5000)),
+};
+
+for (const [where, dial] of Object.entries(CHANNELS))
+  for (const [what, call] of Object.entries(CALLS))
+    for (const status of [200, 503])
+      for (const [way, piece, every, why] of [["that drips", "\0", 20, /took more than 0\.[48] seconds/], ["without an end", PIECE, 0, /sends more than/]] as const)
+        test(`${where}: an answer ${status} ${way} ends a ${what}`, { timeout: 20_000 }, async () => {
+          const server = createServer((socket) => {
+            let timer: NodeJS.Timeout | undefined;
+            const go = (): void => {
+              socket.write(`${piece.length.toString(16)}\r\n${piece}\r\n`);
+              timer = setTimeout(go, every);
+            };
+            socket.on("error", () => {}).on("close", () => clearTimeout(timer));
+            socket.once("data", () => {
+              socket.write(HEAD.replace("STATUS", String(status)));
+              go();
+            });
+          }).listen(0, "127.0.0.1");
+          await once(server, "listening");
+          const channel = dial((server.address() as AddressInfo).port);
+          await assert.rejects(call(channel), (error) => error instanceof TransportError && why.test(error.message));
+          channel.close();
+          server.close();
+        });

@@ -230,6 +230,7 @@ class Client:
 
     def _download_model(self, description: "messages.Artifact", manifest: Manifest) -> NDArray[np.float32]:
         """Fetch the server's tensors, going on where the last try broke off."""
+        check_values(description.size, description.encoding, manifest.download_values)
         if self._model is None or self._model.digest != description.digest:
             self._model = Assembly(description, self._settings.limits.largest_download)
         if not self._model.complete:
@@ -248,7 +249,9 @@ class Client:
     def _tokenizer_of(self, description: "messages.Artifact", manifest: Manifest) -> WordPiece:
         """Fetch the tokenizer that a plan names; the one that is there where it is the same."""
         if self._tokenizer is None or self._tokenizer[0] != manifest.tokenizer:
-            content = bytes(self._fetch(description, self._settings.limits.largest_download))
+            # The manifest's size is signed; that of the download is whatever the server says.
+            is_named = description.size == manifest.tokenizer_bytes
+            content = bytes(self._fetch(description, self._settings.limits.largest_download)) if is_named else b""
             if hashlib.sha256(content).hexdigest() != manifest.tokenizer:
                 raise PlanError("the server's tokenizer is not the one that the plan names")
             self._tokenizer = manifest.tokenizer, WordPiece(content)
@@ -326,11 +329,16 @@ def upload_of(manifest: Manifest, body: bytes) -> bytes:
 
 def values_of(content: bytes | bytearray, encoding: str, count: int) -> NDArray[np.float32]:
     """Read the tensors of a download, float32 [count], end to end; raises PlanError where it is another model's."""
-    if encoding not in ("float32", "bfloat16") or len(content) != count * (4 if encoding == "float32" else 2):
-        raise PlanError(f"the download has {len(content)} bytes of {encoding[:16]!r}, but the plan has {count} values")
+    check_values(len(content), encoding, count)
     if encoding == "float32":
         return np.frombuffer(content, "<f4")
     return (np.frombuffer(content, "<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+def check_values(size: int, encoding: str, count: int) -> None:
+    """Refuse, with `PlanError`, a download of so many bytes that does not have the plan's values."""
+    if encoding not in ("float32", "bfloat16") or size != count * (4 if encoding == "float32" else 2):
+        raise PlanError(f"the download has {size} bytes of {encoding[:16]!r}, but the plan has {count} values")
 
 
 def kept_examples(count: int, batches: Batches) -> int:

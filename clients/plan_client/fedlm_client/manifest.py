@@ -85,6 +85,7 @@ class Manifest:
     upload_bytes: int
     batches: Batches
     tokenizer: str  # SHA-256, in hex
+    tokenizer_bytes: int
     memory_bytes: int
     compile_seconds: float
     call_seconds: float
@@ -154,6 +155,7 @@ def _manifest(digest: str, found: dict[str, Any]) -> Manifest:
         upload_bytes=_count(upload["bytes"]),
         batches=_batches(found["batches"]),
         tokenizer=str(found["tokenizer"]["sha256"]),
+        tokenizer_bytes=_count(found["tokenizer"]["bytes"], 1),
         memory_bytes=_count(limits["memory_bytes"]),
         compile_seconds=_number(limits["compile_seconds"]),
         call_seconds=_number(limits["call_seconds"]),

@@ -99,6 +99,11 @@ class PlanOffers:
             warn("plan_not_written", why=str(error))
             del self._made[wanted]
             return None
+        if error is not None and not isinstance(error, UserError):
+            # Whatever it was may be over when the next client asks, and kept it would be every client's failure.
+            warn("plan_not_made", why=f"{type(error).__name__}: {error}")
+            del self._made[wanted]
+            return None
         if isinstance(error, UserError):
             return f"the server can make no plan of this run: {error}"
         return task.result()

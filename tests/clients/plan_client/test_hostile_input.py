@@ -142,7 +142,7 @@ class Asking:
     name = "ann"
 
     def __init__(self, status):
-        self.outcomes, self._status, self._round = [], status, 0
+        self.outcomes, self._status, self._round, self.vocabulary = [], status, 0, messages.Artifact()
 
     def check_in(self, request):
         self._round += 1
@@ -151,6 +151,7 @@ class Asking:
         asked = messages.RoundConfiguration(
             seed=self._round, seconds=60, learning_rate=1, population="people", plan=messages.Plan()
         )
+        asked.vocabulary.CopyFrom(self.vocabulary)
         asked.participation.CopyFrom(messages.ParticipationPlan(rounds=9, max_participations=1, min_separation=1))
         return messages.CheckInReply(protocols=[2], selected=asked)
 
@@ -210,8 +211,9 @@ def client_of(tmp_path, monkeypatch, server, tokenizer, offered):
     """A client whose plan names a tokenizer, and whose server offers one."""
     (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
     ready, sha256 = type("Ready", (), {})(), hashlib.sha256(tokenizer).hexdigest()
-    ready.trainer = Ending("TRAINED")
+    ready.trainer, server.vocabulary = Ending("TRAINED"), messages.Artifact(size=len(tokenizer))
     parts = {"batches": BATCHES, "header": b"FLU2abcd", "tokenizer": sha256, "memory_bytes": 1 << 20}
+    parts |= {"tokenizer_bytes": len(tokenizer), "download_values": 1}
     ready.manifest = type("Manifest", (), parts)
     monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
     monkeypatch.setattr(Client, "_plan", lambda self, plan: ready)
@@ -249,11 +251,25 @@ def test_text_is_cut_into_tokens_in_rounds_that_are_counted_alone(tmp_path, monk
 def test_a_tokenizer_of_an_earlier_plan_is_not_taken_for_that_of_the_next(tmp_path, monkeypatch):
     content = tokenizer_of()
     client, ready = client_of(tmp_path, monkeypatch, Asking(messages.UploadReply.LATE), content, content)
-    described = messages.Artifact(digest=b"the same")
+    described = messages.Artifact(digest=b"the same", size=len(content))
     assert client._tokenizer_of(described, ready.manifest).encode("a") == [3]
     ready.manifest.tokenizer = hashlib.sha256(b"another").hexdigest()
     with pytest.raises(PlanError, match="is not the one that the plan names"):
         client._tokenizer_of(described, ready.manifest)
+
+
+def test_a_tokenizer_or_a_model_of_another_size_is_not_even_downloaded(tmp_path, monkeypatch):
+    content, asked, download = tokenizer_of(), [], Client._download_model
+    client, ready = client_of(tmp_path, monkeypatch, Asking(messages.UploadReply.LATE), content, content)
+    monkeypatch.setattr(Client, "_fetch", lambda self, description, largest: asked.append(description))
+    monkeypatch.setattr(Client, "_download_model", download)
+    for size in (len(content) - 1, len(content) + 1, 1 << 30):
+        described = messages.Artifact(size=size, encoding="float32", chunk_bytes=1 << 20)
+        with pytest.raises(PlanError, match="is not the one that the plan names"):
+            client._tokenizer_of(described, ready.manifest)
+        with pytest.raises(PlanError, match=f"the download has {size} bytes of 'float32', but the plan has 1 values"):
+            client._download_model(described, ready.manifest)
+    assert asked == []
 
 
 def test_a_status_of_a_later_version_is_no_defect(tmp_path, monkeypatch):

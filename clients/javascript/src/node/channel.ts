@@ -13,7 +13,7 @@ import { join } from "node:path";
 import { type Assembly, hex } from "../artifacts.js";
 import type { Channel } from "../client.js";
 import { ClientError, GoneError, TransportError } from "../errors.js";
-import { ANSWER_SECONDS, checkAnswer, isLoopback, LONGEST_MESSAGE } from "../http_answers.js";
+import { checkAnswer, isLoopback, LONGEST_MESSAGE, TIMES } from "../http_answers.js";
 import {
   type CheckInReply, CheckInReplySchema, type CheckInRequest, CheckInRequestSchema, type UploadHeader, UploadHeaderSchema, type UploadReply, UploadReplySchema,
 } from "../messages_pb.js";
@@ -37,8 +37,9 @@ export class NodeChannel implements Channel {
    * @param address host and port
    * @param folder of `ca.pem`, `client.pem` and `client.key`; undefined for plain text, on loopback alone
    * @param name what the client calls itself where it has no certificate
+   * @param times how long the server may take
    */
-  constructor(address: string, folder?: string, name?: string) {
+  constructor(address: string, folder?: string, name?: string, private readonly times = TIMES) {
     const found = /^(.+):(\d{1,5})$/.exec(address);
     if (!found || !(Number(found[2]) > 0 && Number(found[2]) < 1 << 16)) throw new ClientError(`--server ${address} is no host and port, such as fl.example.org:8470`);
     this.host = found[1]!.replace(/^\[(.*)\]$/, "$1");
@@ -61,7 +62,8 @@ export class NodeChannel implements Channel {
 
   async download(assembly: Assembly): Promise<void> {
     assembly.begin();
-    await this.exchange({ method: "GET", path: `/artifacts/${hex(assembly.digest)}?first_chunk=${assembly.nextChunk}` }, async (answer) => {
+    const path = `/artifacts/${hex(assembly.digest)}?first_chunk=${assembly.nextChunk}`;
+    await this.exchange({ method: "GET", path }, this.times.transferSeconds, async (answer) => {
       for await (const piece of answer) await assembly.add(piece as Uint8Array);
     });
     if (!assembly.complete) throw new TransportError("a download ended before its last chunk");
@@ -79,13 +81,14 @@ export class NodeChannel implements Channel {
   }
 
   private message<T extends Message>(schema: GenMessage<T>, request: Request): Promise<T> {
-    return this.exchange(request, async (answer) => fromBinary(schema, await whole(answer)) as T);
+    return this.exchange(request, request.beforeBytes ? this.times.transferSeconds : this.times.answerSeconds, async (answer) => fromBinary(schema, await whole(answer)) as T);
   }
 
-  /** Send a request, and read its answer while the connection lasts. */
-  private async exchange<T>(request: Request, read: (answer: http.IncomingMessage) => Promise<T>): Promise<T> {
+  /** Send a request, and read its answer while the connection lasts, for so many seconds at most. */
+  private async exchange<T>(request: Request, seconds: number, read: (answer: http.IncomingMessage) => Promise<T>): Promise<T> {
+    const late = new AbortController(), timer = setTimeout(() => late.abort(), 1000 * seconds);
     try {
-      const answer = await this.send(request);
+      const answer = await this.send(request, late.signal);
       try {
         const status = answer.statusCode ?? 0;
         if (status !== 200) checkAnswer(status, (await whole(answer)).toString());
@@ -96,15 +99,18 @@ export class NodeChannel implements Channel {
       }
     } catch (error) {
       if (isOurs(error)) throw error;
-      throw new TransportError(said(error as NodeJS.ErrnoException));
+      throw new TransportError(late.signal.aborted ? `the server took more than ${seconds} seconds` : said(error as NodeJS.ErrnoException));
+    } finally {
+      clearTimeout(timer);
     }
   }
 
-  private send({ method, path, fields, body, beforeBytes }: Request): Promise<http.IncomingMessage> {
+  private send({ method, path, fields, body, beforeBytes }: Request, signal: AbortSignal): Promise<http.IncomingMessage> {
     return new Promise((resolve, reject) => {
-      const options = { host: this.host, port: this.port, method, path, agent: this.agent, timeout: 1000 * ANSWER_SECONDS, headers: { ...this.claimed, ...fields } };
+      const { answerSeconds } = this.times, headers = { ...this.claimed, ...fields };
+      const options = { host: this.host, port: this.port, method, path, agent: this.agent, timeout: 1000 * answerSeconds, headers, signal };
       const sent = (this.encrypted ? https : http).request(options);
-      sent.on("timeout", () => sent.destroy(new TransportError(`nothing came for ${ANSWER_SECONDS} seconds`)));
+      sent.on("timeout", () => sent.destroy(new TransportError(`nothing came for ${answerSeconds} seconds`)));
       sent.on("error", reject);
       sent.on("upgrade", (_, socket) => {
         socket.destroy();

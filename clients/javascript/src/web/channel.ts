@@ -7,7 +7,7 @@ import type { GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { type Assembly, hex } from "../artifacts.js";
 import type { Channel } from "../client.js";
 import { ClientError, GoneError, TransportError } from "../errors.js";
-import { ANSWER_SECONDS, checkAnswer, isLoopback, LONGEST_MESSAGE } from "../http_answers.js";
+import { checkAnswer, isLoopback, LONGEST_MESSAGE, TIMES } from "../http_answers.js";
 import {
   type CheckInReply, CheckInReplySchema, type CheckInRequest, CheckInRequestSchema, type UploadHeader, UploadHeaderSchema, type UploadReply, UploadReplySchema,
 } from "../messages_pb.js";
@@ -24,8 +24,9 @@ export class PageChannel implements Channel {
    * @param page where the page came from
    * @param insecure its user's word that plain text may be spoken, which it is on loopback alone
    * @param name what the client calls itself in plain text; with TLS the name in its certificate counts
+   * @param times how long the server may take
    */
-  constructor(page: Location, insecure: boolean, name: string) {
+  constructor(page: Pick<Location, "protocol" | "hostname">, insecure: boolean, name: string, private readonly times = TIMES) {
     const encrypted = page.protocol === "https:";
     if (!encrypted && !(page.protocol === "http:" && isLoopback(page.hostname)))
       throw new ClientError("this page did not come over https, so that others could hear and change what it says; open it over https");
@@ -42,7 +43,7 @@ export class PageChannel implements Channel {
 
   async download(assembly: Assembly): Promise<void> {
     assembly.begin();
-    await this.exchange(`/artifacts/${hex(assembly.digest)}?first_chunk=${assembly.nextChunk}`, {}, (piece) => assembly.add(piece));
+    await this.exchange(`/artifacts/${hex(assembly.digest)}?first_chunk=${assembly.nextChunk}`, {}, this.times.transferSeconds, (piece) => assembly.add(piece));
     if (!assembly.complete) throw new TransportError("a download ended before its last chunk");
   }
 
@@ -58,44 +59,60 @@ export class PageChannel implements Channel {
   }
 
   private async message<T extends Message>(schema: GenMessage<T>, path: string, request: RequestInit): Promise<T> {
-    const pieces: Uint8Array<ArrayBuffer>[] = [];
-    let length = 0;
-    await this.exchange(path, request, async (piece) => {
-      pieces.push(piece);
-      length += piece.length;
-      if (length > LONGEST_MESSAGE) throw new TransportError(`the server sends more than ${LONGEST_MESSAGE} bytes where a message belongs`);
-    });
+    const content = new Whole();
+    await this.exchange(path, request, request.method === "PUT" ? this.times.transferSeconds : this.times.answerSeconds, (piece) => content.add(piece));
     try {
-      return fromBinary(schema, new Uint8Array(await new Blob(pieces).arrayBuffer())) as T;
+      return fromBinary(schema, await content.bytes()) as T;
     } catch (error) {
       throw new TransportError(`the server sends no message (${(error as Error).message.slice(0, 200)})`);
     }
   }
 
-  /** Send a request, and take its answer piece by piece; gives up where nothing came for a while. */
-  private async exchange(path: string, request: RequestInit, take: (piece: Uint8Array<ArrayBuffer>) => Promise<void>): Promise<void> {
-    const silence = new AbortController();
-    let timer = 0;
+  /** Send a request, and take its answer piece by piece; gives up where nothing came for a while, and after so many seconds. */
+  private async exchange(path: string, request: RequestInit, seconds: number, take: (piece: Uint8Array<ArrayBuffer>) => Promise<void>): Promise<void> {
+    const { answerSeconds } = this.times, silence = new AbortController(), late = new AbortController(), said = new Whole();
+    const whole = setTimeout(() => late.abort(), 1000 * seconds), signal = AbortSignal.any([silence.signal, late.signal]);
+    let timer: ReturnType<typeof setTimeout> | undefined;
     const wait = (): void => {
       clearTimeout(timer);
-      timer = Number(setTimeout(() => silence.abort(), 1000 * ANSWER_SECONDS));
+      timer = setTimeout(() => silence.abort(), 1000 * answerSeconds);
     };
     try {
       // A large upload takes its time; the browser ends it where the connection is lost.
       if (!request.body || request.method === "POST") wait();
       const headers = { ...this.claimed, ...(request.headers as Record<string, string>) };
-      const answer = await fetch(path, { ...request, headers, signal: silence.signal, cache: "no-store", redirect: "error", referrerPolicy: "no-referrer" });
-      if (answer.status !== 200) checkAnswer(answer.status, await answer.text());
-      const reader = answer.body!.getReader();
-      for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+      const answer = await fetch(path, { ...request, headers, signal, cache: "no-store", redirect: "error", referrerPolicy: "no-referrer" });
+      const reader = answer.body?.getReader(), failed = answer.status !== 200;
+      for (let piece = await reader?.read(); piece && !piece.done; piece = await reader?.read()) {
         wait();
-        await take(piece.value);
+        await (failed ? said.add(piece.value) : take(piece.value));
       }
+      if (failed) checkAnswer(answer.status, new TextDecoder().decode(await said.bytes()));
     } catch (error) {
       if (error instanceof TransportError || error instanceof ClientError || error instanceof GoneError) throw error;
-      throw new TransportError(silence.signal.aborted ? `nothing came for ${ANSWER_SECONDS} seconds` : (error as Error).message.slice(0, 300));
+      if (late.signal.aborted) throw new TransportError(`the server took more than ${seconds} seconds`);
+      throw new TransportError(silence.signal.aborted ? `nothing came for ${answerSeconds} seconds` : (error as Error).message.slice(0, 300));
     } finally {
       clearTimeout(timer);
+      clearTimeout(whole);
+      // What is left of an answer is not waited for.
+      late.abort();
     }
+  }
+}
+
+/** A message, or what a server says of a failure, of bounded length. */
+class Whole {
+  private readonly pieces: Uint8Array<ArrayBuffer>[] = [];
+  private length = 0;
+
+  async add(piece: Uint8Array<ArrayBuffer>): Promise<void> {
+    this.pieces.push(piece);
+    this.length += piece.length;
+    if (this.length > LONGEST_MESSAGE) throw new TransportError(`the server sends more than ${LONGEST_MESSAGE} bytes where a message belongs`);
+  }
+
+  async bytes(): Promise<Uint8Array<ArrayBuffer>> {
+    return new Uint8Array(await new Blob(this.pieces).arrayBuffer());
   }
 }

@@ -126,6 +126,43 @@ def test_a_full_disk_turns_no_client_away(tmp_path):
     asyncio.run(run())
 
 
+def test_a_failure_that_nobody_foresaw_is_not_kept(tmp_path, monkeypatch):
+    plan, _ = plans.plan_of()
+    create_plan_key(tmp_path / "keys")
+    failures, said = [MemoryError("no memory"), ZeroDivisionError("a defect")], []
+    monkeypatch.setattr(plan_offers, "warn", lambda event, why: said.append((event, why)))
+
+    def make(version):
+        if failures:
+            raise failures.pop()
+        return plan
+
+    async def run():
+        offers = PlanOffers(make, PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE), 1 << 16, tmp_path)
+        assert (await offer(offers, PLAIN)).plan is plan
+        assert len(offers._made) == 1
+
+    asyncio.run(run())
+    assert said == [("plan_not_made", why) for why in ("ZeroDivisionError: a defect", "MemoryError: no memory")]
+
+
+def test_what_a_run_cannot_have_a_plan_of_is_said_to_each_client(tmp_path):
+    create_plan_key(tmp_path / "keys")
+    asked = []
+
+    def make(version):
+        asked.append(version)
+        raise ConfigurationError("no plan of this")
+
+    async def run():
+        offers = PlanOffers(make, PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE), 1 << 16, tmp_path)
+        for _ in range(2):
+            assert "no plan of this" in await offer(offers, PLAIN)
+        assert len(asked) == 1
+
+    asyncio.run(run())
+
+
 def test_modules_that_cannot_be_read_are_none(tmp_path, monkeypatch):
     plan, _ = plans.plan_of()
     create_plan_key(tmp_path / "keys")
