@@ -275,10 +275,9 @@ AXES: dict[str, Axis] = {
     "text": Axis(
         "text",
         (
-            Point("stdlib, 20 clients", Setting("stdlib")),
-            Point("stdlib, 100 clients", Setting("stdlib", cohort=100), **NEAR, **ONCE),
-            Point("synthetic, 20 clients", Setting("synthetic"), **NEAR),
-            Point("synthetic, 100 clients", Setting("synthetic", cohort=100), **NEAR, **ONCE),
+            Point("Stack Exchange"),
+            Point("standard library", Setting("stdlib")),
+            Point("synthetic", Setting("synthetic"), **NEAR),
         ),
         CIFGS[:4],
     ),
