@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
-import { type AddressInfo, createServer } from "node:net";
+import { type AddressInfo, createServer, type Socket } from "node:net";
 import { test } from "node:test";
 
 import { create } from "@bufbuild/protobuf";
@@ -81,3 +81,24 @@ for (const [where, dial] of Object.entries(CHANNELS))
           channel.close();
           server.close();
         });
+
+test("an answer to an upload that was not read does not hold the next call up", { timeout: 20_000 }, async () => {
+  const sockets: Socket[] = [];
+  const server = createServer((socket) => {
+    sockets.push(socket.on("error", () => {}));
+    socket.once("data", () => {
+      socket.write("HTTP/1.1 100 Continue\r\n\r\n");
+      socket.pause();
+      setTimeout(() => socket.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), 50);
+    });
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const channel = new NodeChannel(`127.0.0.1:${(server.address() as AddressInfo).port}`, undefined, "ann", TIMES);
+  // More than what the buffers of a connection hold.
+  await channel.upload(create(UploadHeaderSchema), new Uint8Array(50_000_000), async () => {});
+  await channel.checkIn(create(CheckInRequestSchema));
+  assert.equal(sockets.length, 2);
+  channel.close();
+  for (const socket of sockets) socket.destroy();
+  server.close();
+});

@@ -88,14 +88,14 @@ export class NodeChannel implements Channel {
   private async exchange<T>(request: Request, seconds: number, read: (answer: http.IncomingMessage) => Promise<T>): Promise<T> {
     const late = new AbortController(), timer = setTimeout(() => late.abort(), 1000 * seconds);
     try {
-      const answer = await this.send(request, late.signal);
+      const { sent, answer } = await this.send(request, late.signal);
       try {
         const status = answer.statusCode ?? 0;
         if (status !== 200) checkAnswer(status, (await whole(answer)).toString());
         return await read(answer);
       } finally {
         // A connection on which something is left to be sent or read is not used again.
-        if (!answer.complete) answer.destroy();
+        if (!answer.complete || !sent.writableFinished) sent.destroy();
       }
     } catch (error) {
       if (isOurs(error)) throw error;
@@ -105,13 +105,15 @@ export class NodeChannel implements Channel {
     }
   }
 
-  private send({ method, path, fields, body, beforeBytes }: Request, signal: AbortSignal): Promise<http.IncomingMessage> {
+  private send({ method, path, fields, body, beforeBytes }: Request, signal: AbortSignal): Promise<{ sent: http.ClientRequest; answer: http.IncomingMessage }> {
     return new Promise((resolve, reject) => {
       const { answerSeconds } = this.times, headers = { ...this.claimed, ...fields };
       const options = { host: this.host, port: this.port, method, path, agent: this.agent, timeout: 1000 * answerSeconds, headers, signal };
       const sent = (this.encrypted ? https : http).request(options);
       sent.on("timeout", () => sent.destroy(new TransportError(`nothing came for ${answerSeconds} seconds`)));
       sent.on("error", reject);
+      // A request that waits for a connection says nothing when it is given up.
+      signal.addEventListener("abort", () => reject(new Error("given up")), { once: true });
       sent.on("upgrade", (_, socket) => {
         socket.destroy();
         reject(new TransportError("the server changes to another protocol"));
@@ -119,7 +121,7 @@ export class NodeChannel implements Channel {
       sent.on("response", (answer) => {
         // An answer before the body was wanted: the body is never sent.
         if (!sent.writableEnded) answer.on("end", () => sent.destroy());
-        resolve(answer);
+        resolve({ sent, answer });
       });
       if (!beforeBytes) return void sent.end(body);
       sent.on("continue", () => {
