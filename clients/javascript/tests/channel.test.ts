@@ -4,6 +4,8 @@ import assert from "node:assert/strict";
 import { once } from "node:events";
 import { type AddressInfo, createServer, type Socket } from "node:net";
 import { test } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 
 import { create } from "@bufbuild/protobuf";
 
@@ -41,6 +43,10 @@ for (const [name, answer] of Object.entries(ANSWERS)) {
   });
 }
 
+// What only a collected object would have ended must end all the same.
+setFlagsFromString("--expose-gc");
+const collect = runInNewContext("gc") as () => void;
+
 // Something comes each 20 milliseconds, less often than never and more often than the silence that ends a call.
 const TIMES = { answerSeconds: 0.4, transferSeconds: 0.8 }, PIECE = "x".repeat(1 << 16), HEAD = "HTTP/1.1 STATUS Said\r\nTransfer-Encoding: chunked\r\n\r\n";
 const CHANNELS: Record<string, (port: number) => Channel> = {
@@ -66,6 +72,7 @@ for (const [where, dial] of Object.entries(CHANNELS))
           const server = createServer((socket) => {
             let timer: NodeJS.Timeout | undefined;
             const go = (): void => {
+              if (every) collect();
               socket.write(`${piece.length.toString(16)}\r\n${piece}\r\n`);
               timer = setTimeout(go, every);
             };

@@ -70,33 +70,38 @@ export class PageChannel implements Channel {
 
   /** Send a request, and take its answer piece by piece; gives up where nothing came for a while, and after so many seconds. */
   private async exchange(path: string, request: RequestInit, seconds: number, take: (piece: Uint8Array<ArrayBuffer>) => Promise<void>): Promise<void> {
-    const { answerSeconds } = this.times, silence = new AbortController(), late = new AbortController(), said = new Whole();
-    const whole = setTimeout(() => late.abort(), 1000 * seconds), signal = AbortSignal.any([silence.signal, late.signal]);
-    let timer: ReturnType<typeof setTimeout> | undefined;
+    const { answerSeconds } = this.times, end = new AbortController(), said = new Whole();
+    let giveUp: (why: string) => void = () => {}, timer: ReturnType<typeof setTimeout> | undefined;
+    // Not by the signal alone: on Node 20 what follows it may be collected, and it then ends nothing.
+    const late = new Promise<never>((_, reject) => (giveUp = (why) => reject(new TransportError(why))));
+    late.catch(() => {});
+    let reader: ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>> | undefined;
+    const whole = setTimeout(() => giveUp(`the server took more than ${seconds} seconds`), 1000 * seconds);
     const wait = (): void => {
       clearTimeout(timer);
-      timer = setTimeout(() => silence.abort(), 1000 * answerSeconds);
+      timer = setTimeout(() => giveUp(`nothing came for ${answerSeconds} seconds`), 1000 * answerSeconds);
     };
     try {
       // A large upload takes its time; the browser ends it where the connection is lost.
       if (!request.body || request.method === "POST") wait();
       const headers = { ...this.claimed, ...(request.headers as Record<string, string>) };
-      const answer = await fetch(path, { ...request, headers, signal, cache: "no-store", redirect: "error", referrerPolicy: "no-referrer" });
-      const reader = answer.body?.getReader(), failed = answer.status !== 200;
-      for (let piece = await reader?.read(); piece && !piece.done; piece = await reader?.read()) {
+      const sent = fetch(path, { ...request, headers, signal: end.signal, cache: "no-store", redirect: "error", referrerPolicy: "no-referrer" });
+      const answer = await Promise.race([sent, late]), failed = answer.status !== 200;
+      reader = answer.body?.getReader();
+      for (let piece = reader && (await Promise.race([reader.read(), late])); piece && !piece.done; piece = await Promise.race([reader!.read(), late])) {
         wait();
         await (failed ? said.add(piece.value) : take(piece.value));
       }
       if (failed) checkAnswer(answer.status, new TextDecoder().decode(await said.bytes()));
     } catch (error) {
       if (error instanceof TransportError || error instanceof ClientError || error instanceof GoneError) throw error;
-      if (late.signal.aborted) throw new TransportError(`the server took more than ${seconds} seconds`);
-      throw new TransportError(silence.signal.aborted ? `nothing came for ${answerSeconds} seconds` : (error as Error).message.slice(0, 300));
+      throw new TransportError((error as Error).message.slice(0, 300));
     } finally {
       clearTimeout(timer);
       clearTimeout(whole);
       // What is left of an answer is not waited for.
-      late.abort();
+      end.abort();
+      reader?.cancel().catch(() => {});
     }
   }
 }
