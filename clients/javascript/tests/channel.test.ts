@@ -109,3 +109,13 @@ test("an answer to an upload that was not read does not hold the next call up", 
   for (const socket of sockets) socket.destroy();
   server.close();
 });
+
+for (const [where, dial] of Object.entries(CHANNELS))
+  test(`${where}: silence ends a report without an update as soon as any other call`, { timeout: 20_000 }, async () => {
+    const server = createServer((socket) => void socket.on("error", () => {})).listen(0, "127.0.0.1");
+    await once(server, "listening");
+    const channel = dial((server.address() as AddressInfo).port);
+    await assert.rejects(channel.upload(create(UploadHeaderSchema), new Uint8Array(), async () => {}), /0\.4 seconds/);
+    channel.close();
+    server.close();
+  });

@@ -51,7 +51,7 @@ export class PageChannel implements Channel {
     // A browser does not ask whether the bytes are wanted, so that they count from here on.
     if (body.length) await beforeBytes();
     const encoded = btoa(String.fromCharCode(...toBinary(UploadHeaderSchema, header)));
-    return this.message(UploadReplySchema, "/upload", { method: "PUT", body: body as Uint8Array<ArrayBuffer>, headers: { "fedlm-upload": encoded } });
+    return this.message(UploadReplySchema, "/upload", { method: "PUT", body: body.length ? (body as Uint8Array<ArrayBuffer>) : null, headers: { "fedlm-upload": encoded } });
   }
 
   close(): void {
@@ -60,7 +60,7 @@ export class PageChannel implements Channel {
 
   private async message<T extends Message>(schema: GenMessage<T>, path: string, request: RequestInit): Promise<T> {
     const content = new Whole();
-    await this.exchange(path, request, request.method === "PUT" ? this.times.transferSeconds : this.times.answerSeconds, (piece) => content.add(piece));
+    await this.exchange(path, request, request.method === "PUT" && request.body ? this.times.transferSeconds : this.times.answerSeconds, (piece) => content.add(piece));
     try {
       return fromBinary(schema, await content.bytes()) as T;
     } catch (error) {
