@@ -1,7 +1,9 @@
 """The plans that the clients of a run are offered, made for the runtimes that they announce when they check in."""
 
 import asyncio
+import math
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +21,7 @@ PLAN_BYTES = 1 << 22
 """Bytes of a plan at most, for the shares that clients have of what a server sends."""
 
 _SETTLED_SECONDS = 2.0
+_AGAIN_SECONDS = 30.0
 _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}")
 
 
@@ -58,6 +61,7 @@ class PlanOffers:
         self._make, self._signer, self._chunk_bytes, self._folder = make, signer, chunk_bytes, folder
         self._modules = modules
         self._made: dict[_Wanted, asyncio.Task[OfferedPlan]] = {}
+        self._failed: dict[str, float] = {}  # by version of StableHLO, when making it last failed
 
     def offer(self, runtimes: Sequence[messages.Runtime]) -> OfferedPlan | str | None:
         """Find the plan for a client.
@@ -89,6 +93,9 @@ class PlanOffers:
 
     def _offered(self, wanted: _Wanted, make: Callable[[], OfferedPlan]) -> OfferedPlan | str | None:
         if wanted not in self._made:
+            # Clients ask as often as they like, and each try costs what making a plan does.
+            if time.monotonic() - self._failed.get(wanted.stablehlo, -math.inf) < _AGAIN_SECONDS:
+                return None
             self._made[wanted] = asyncio.create_task(asyncio.to_thread(make))
         task = self._made[wanted]
         if not task.done():
@@ -97,11 +104,13 @@ class PlanOffers:
         if isinstance(error, DiskError):
             # There may be room again, and clients that are turned away do not come back.
             warn("plan_not_written", why=str(error))
+            self._failed[wanted.stablehlo] = time.monotonic()
             del self._made[wanted]
             return None
         if error is not None and not isinstance(error, UserError):
-            # Whatever it was may be over when the next client asks, and kept it would be every client's failure.
+            # Whatever it was may be over after a while, and kept it would be every client's failure.
             warn("plan_not_made", why=f"{type(error).__name__}: {error}")
+            self._failed[wanted.stablehlo] = time.monotonic()
             del self._made[wanted]
             return None
         if isinstance(error, UserError):

@@ -22,6 +22,7 @@ ASKING = messages.Runtime(name="iree", version="3.13.0", target="x86_64-linux")
 @pytest.fixture(autouse=True)
 def settled(monkeypatch):
     monkeypatch.setattr(plan_offers, "_SETTLED_SECONDS", 0)
+    monkeypatch.setattr(plan_offers, "_AGAIN_SECONDS", 0)
 
 
 async def offer(offers, runtime):
@@ -147,6 +148,26 @@ def test_a_failure_that_nobody_foresaw_is_not_kept(tmp_path, monkeypatch):
 
     asyncio.run(run())
     assert said == [("plan_not_made", why) for why in ("ZeroDivisionError: a defect", "MemoryError: no memory")]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a defect"), DiskError("no space")])
+def test_a_client_that_asks_without_pause_has_a_failing_plan_made_no_more_often(tmp_path, monkeypatch, error):
+    monkeypatch.setattr(plan_offers, "_AGAIN_SECONDS", 60)
+    create_plan_key(tmp_path / "keys")
+    asked = []
+
+    def make(version):
+        asked.append(version)
+        raise error
+
+    async def run():
+        offers = PlanOffers(make, PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE), 1 << 16, tmp_path)
+        for _ in range(100):
+            assert offers.offer([PLAIN]) is None
+            await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+    assert len(asked) == 1
 
 
 def test_what_a_run_cannot_have_a_plan_of_is_said_to_each_client(tmp_path):
