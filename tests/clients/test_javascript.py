@@ -267,6 +267,15 @@ def _write_plans(folder):
             lambda found: found["download"]["tensors"].append({"name": "x", "shape": [1 << 40], "dtype": "float32"}),
         ),
         case("no limits", "cannot be read", lambda found: found.pop("limits")),
+        *(
+            case(
+                f"a tokenizer of {size} bytes",
+                "a count",
+                lambda found, size=size: found["tokenizer"].update(bytes=size),
+            )
+            for size in (None, -1, 0, 1.5, "12", 1 << 53)
+        ),
+        case("no size of a tokenizer", "a count", lambda found: found["tokenizer"].pop("bytes")),
         case("tokenizer", "not the one that the plan names", lambda found: found["tokenizer"].update(sha256="0" * 64)),
     ]
     known = {"keys": (folder / "keys/plan.pub").read_text(), "honest": case("honest", ""), "hostile": hostile}

@@ -172,9 +172,12 @@ export class Client {
     await checkSignature(described, offered.signature, keys);
     const manifest = await readManifest(described);
     checkLimits(manifest, limits);
-    const step = await this.fetch(offered.step, limits.programBytes), finish = await this.fetch(offered.finish, limits.programBytes);
-    await checkProgram(manifest.step, step, "step");
-    await checkProgram(manifest.finish, finish, "finish");
+    const program = async (name: "step" | "finish"): Promise<Uint8Array> => {
+      const named = offered[name]?.size === BigInt(manifest[name].bytes), content = named ? await this.fetch(offered[name], limits.programBytes) : new Uint8Array();
+      await checkProgram(manifest[name], content, name);
+      return content;
+    };
+    const step = await program("step"), finish = await program("finish");
     this.closePlan();
     notice(`plan ${manifest.digest.slice(0, 12)}: ${printable(manifest.about)}`);
     this.ready = { offered: digest, manifest, trainer: await Trainer.load(startThread, manifest, described, step, finish) };

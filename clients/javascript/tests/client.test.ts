@@ -9,7 +9,7 @@ import { create } from "@bufbuild/protobuf";
 
 import { Client, type Settings } from "../src/client.js";
 import { crc32 } from "../src/crc32.js";
-import { ClientError } from "../src/errors.js";
+import { ClientError, PlanError } from "../src/errors.js";
 import { LIMITS } from "../src/limits.js";
 import { UploadHeader_Outcome as Outcome, type UploadReply, UploadReply_Status, UploadReplySchema } from "../src/messages_pb.js";
 import { TextFile } from "../src/node/files.js";
@@ -103,6 +103,13 @@ test("text is cut into tokens in rounds that are counted alone", async (context)
   await run(new MemoryServer(offer(honest)), record);
   assert.deepEqual(counts, [1, 1, 1]);
 });
+
+for (const [part, asked] of Object.entries({ step: 1, finish: 2, tokenizer: 3, model: 4 }))
+  test(`a ${part} of another size than the plan says is not even downloaded`, async () => {
+    const offered = offer(honest), server = new MemoryServer({ ...offered, [part]: new Uint8Array(offered[part as keyof Offer].length + 1) });
+    await assert.rejects(run(server), PlanError);
+    assert.equal(server.asked.length, asked);
+  });
 
 test("a device without text says so", async () => {
   const server = new MemoryServer(offer(honest));

@@ -17,7 +17,7 @@ from fedlm_client.cli import main
 from fedlm_client.client import Client, Settings, read_texts
 from fedlm_client.errors import ClientError, GoneError, PlanError, TransportError
 from fedlm_client.http_channel import Channel
-from fedlm_client.manifest import Batches
+from fedlm_client.manifest import Batches, Program
 from fedlm_client.own_participation import OwnParticipation
 from fedlm_client.tokenizer import WordPiece
 
@@ -269,6 +269,17 @@ def test_a_tokenizer_or_a_model_of_another_size_is_not_even_downloaded(tmp_path,
             client._tokenizer_of(described, ready.manifest)
         with pytest.raises(PlanError, match=f"the download has {size} bytes of 'float32', but the plan has 1 values"):
             client._download_model(described, ready.manifest)
+    assert asked == []
+
+
+def test_a_program_of_another_size_is_not_even_downloaded(tmp_path, monkeypatch):
+    content, asked = tokenizer_of(), []
+    client, ready = client_of(tmp_path, monkeypatch, Asking(messages.UploadReply.LATE), content, content)
+    monkeypatch.setattr(Client, "_fetch", lambda self, description, largest: asked.append(description))
+    ready.manifest.step = Program(hashlib.sha256(b"step").hexdigest(), 4, (), ())
+    for size in (3, 5, 1 << 25):
+        with pytest.raises(PlanError, match="program step is not the one that its manifest names"):
+            client._programs(messages.Plan(step=messages.Artifact(size=size)), ready.manifest)
     assert asked == []
 
 
