@@ -124,7 +124,8 @@ export class NodeChannel implements Channel {
         resolve({ sent, answer });
       });
       if (!beforeBytes) return void sent.end(body);
-      sent.on("continue", () => {
+      // Once: a server that says it again would have a round counted twice.
+      sent.once("continue", () => {
         beforeBytes().then(() => sent.end(body), (error: Error) => {
           reject(error);
           sent.destroy();
