@@ -110,6 +110,23 @@ test("an answer to an upload that was not read does not hold the next call up", 
   server.close();
 });
 
+test("an upload is wanted once, however often a server says so", { timeout: 20_000 }, async () => {
+  const server = createServer((socket) => {
+    socket.on("error", () => {});
+    socket.once("data", () => {
+      for (let time = 0; time < 3; time++) socket.write("HTTP/1.1 100 Continue\r\n\r\n");
+      setTimeout(() => socket.end("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), 50);
+    });
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const channel = new NodeChannel(`127.0.0.1:${(server.address() as AddressInfo).port}`, undefined, "ann", TIMES);
+  let counted = 0;
+  await channel.upload(create(UploadHeaderSchema), new Uint8Array(10), async () => void counted++);
+  channel.close();
+  server.close();
+  assert.equal(counted, 1);
+});
+
 for (const [where, dial] of Object.entries(CHANNELS))
   test(`${where}: silence ends a report without an update as soon as any other call`, { timeout: 20_000 }, async () => {
     const server = createServer((socket) => void socket.on("error", () => {})).listen(0, "127.0.0.1");
