@@ -173,7 +173,7 @@ export class Client {
     const manifest = await readManifest(described);
     checkLimits(manifest, limits);
     const program = async (name: "step" | "finish"): Promise<Uint8Array> => {
-      const named = offered[name]?.size === BigInt(manifest[name].bytes), content = named ? await this.fetch(offered[name], limits.programBytes) : new Uint8Array();
+      const content = await this.fetchNamed(offered[name], manifest[name].bytes, limits.programBytes);
       await checkProgram(manifest[name], content, name);
       return content;
     };
@@ -195,6 +195,11 @@ export class Client {
     return assembly.content;
   }
 
+  /** Fetch what a manifest names; nothing, which has no such digest, where the server's size is another. */
+  private async fetchNamed(described: Artifact | undefined, bytes: number, largest: number): Promise<Uint8Array> {
+    return described?.size === BigInt(bytes) ? this.fetch(described, largest) : new Uint8Array();
+  }
+
   /** Fetch the server's tensors, going on where the last try broke off. */
   private async downloadModel(described: Artifact | undefined, manifest: Manifest): Promise<Float32Array> {
     checkValues(Number(described?.size ?? 0n), described?.encoding ?? "", downloadValues(manifest));
@@ -206,9 +211,7 @@ export class Client {
   /** Fetch the tokenizer that a plan names; the one that is there where it is the same. */
   private async tokenizerOf(described: Artifact | undefined, manifest: Manifest): Promise<WordPiece> {
     if (this.tokenizer?.sha256 !== manifest.tokenizer) {
-      // The manifest's size is signed; that of the download is whatever the server says.
-      const named = described?.size === BigInt(manifest.tokenizerBytes);
-      const content = named ? await this.fetch(described, this.settings.limits.largestDownload) : new Uint8Array();
+      const content = await this.fetchNamed(described, manifest.tokenizerBytes, this.settings.limits.largestDownload);
       if (hex(await sha256(content)) !== manifest.tokenizer) throw new PlanError("the server's tokenizer is not the one that the plan names");
       this.tokenizer = { sha256: manifest.tokenizer, pieces: WordPiece.read(content) };
     }

@@ -204,8 +204,7 @@ class Client:
         contents = []
         for name, artifact in (("step", offered.step), ("finish", offered.finish)):
             program = getattr(manifest, name)
-            is_named = artifact.size == program.size
-            content = bytes(self._fetch(artifact, self._settings.limits.program_bytes)) if is_named else b""
+            content = self._fetch_named(artifact, program.size, self._settings.limits.program_bytes)
             check_program(program, content, name)
             contents.append(content)
         return contents
@@ -230,6 +229,10 @@ class Client:
         self._channel.download(assembly)
         return assembly.content
 
+    def _fetch_named(self, description: "messages.Artifact", size: int, largest: int) -> bytes:
+        """Fetch what a manifest names; nothing, which has no such digest, where the server's size is another."""
+        return bytes(self._fetch(description, largest)) if description.size == size else b""
+
     def _download_model(self, description: "messages.Artifact", manifest: Manifest) -> NDArray[np.float32]:
         """Fetch the server's tensors, going on where the last try broke off."""
         check_values(description.size, description.encoding, manifest.download_values)
@@ -251,9 +254,8 @@ class Client:
     def _tokenizer_of(self, description: "messages.Artifact", manifest: Manifest) -> WordPiece:
         """Fetch the tokenizer that a plan names; the one that is there where it is the same."""
         if self._tokenizer is None or self._tokenizer[0] != manifest.tokenizer:
-            # The manifest's size is signed; that of the download is whatever the server says.
-            is_named = description.size == manifest.tokenizer_bytes
-            content = bytes(self._fetch(description, self._settings.limits.largest_download)) if is_named else b""
+            largest = self._settings.limits.largest_download
+            content = self._fetch_named(description, manifest.tokenizer_bytes, largest)
             if hashlib.sha256(content).hexdigest() != manifest.tokenizer:
                 raise PlanError("the server's tokenizer is not the one that the plan names")
             self._tokenizer = manifest.tokenizer, WordPiece(content)

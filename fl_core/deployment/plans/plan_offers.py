@@ -101,21 +101,18 @@ class PlanOffers:
         if not task.done():
             return None
         error = task.exception()
-        if isinstance(error, DiskError):
-            # There may be room again, and clients that are turned away do not come back.
-            warn("plan_not_written", why=str(error))
-            self._failed[wanted.stablehlo] = time.monotonic()
-            del self._made[wanted]
-            return None
-        if error is not None and not isinstance(error, UserError):
-            # Whatever it was may be over after a while, and kept it would be every client's failure.
-            warn("plan_not_made", why=f"{type(error).__name__}: {error}")
-            self._failed[wanted.stablehlo] = time.monotonic()
-            del self._made[wanted]
-            return None
-        if isinstance(error, UserError):
+        if error is None:
+            return task.result()
+        if isinstance(error, UserError) and not isinstance(error, DiskError):
             return f"the server can make no plan of this run: {error}"
-        return task.result()
+        # There may be room again, or whatever it was may be over; clients that are turned away do not come back.
+        if isinstance(error, DiskError):
+            warn("plan_not_written", why=str(error))
+        else:
+            warn("plan_not_made", why=f"{type(error).__name__}: {error}")
+        self._failed[wanted.stablehlo] = time.monotonic()
+        del self._made[wanted]
+        return None
 
     def find(self, digest: bytes) -> ServedArtifact | None:
         """Find a part of a plan that is offered."""

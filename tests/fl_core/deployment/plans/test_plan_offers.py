@@ -113,27 +113,21 @@ def test_modules_that_were_written_again_are_offered_in_place_of_those_before(tm
     asyncio.run(run())
 
 
-def test_a_full_disk_turns_no_client_away(tmp_path):
+@pytest.mark.parametrize(
+    ("failures", "events"),
+    [
+        (
+            [MemoryError("no memory"), ZeroDivisionError("a defect")],
+            [("plan_not_made", "ZeroDivisionError: a defect"), ("plan_not_made", "MemoryError: no memory")],
+        ),
+        ([DiskError("no space"), DiskError("no space")], [("plan_not_written", "no space")] * 2),
+    ],
+    ids=["unforeseen", "full disk"],
+)
+def test_a_failure_that_may_be_over_turns_no_client_away(tmp_path, monkeypatch, failures, events):
     plan, _ = plans.plan_of()
     create_plan_key(tmp_path / "keys")
-    full = [DiskError("no space"), DiskError("no space")]
-
-    def make(version):
-        if full:
-            raise full.pop()
-        return plan
-
-    async def run():
-        offers = PlanOffers(make, PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE), 1 << 16, tmp_path)
-        assert (await offer(offers, PLAIN)).plan is plan
-
-    asyncio.run(run())
-
-
-def test_a_failure_that_nobody_foresaw_is_not_kept(tmp_path, monkeypatch):
-    plan, _ = plans.plan_of()
-    create_plan_key(tmp_path / "keys")
-    failures, said = [MemoryError("no memory"), ZeroDivisionError("a defect")], []
+    failures, said = list(failures), []
     monkeypatch.setattr(plan_offers, "warn", lambda event, why: said.append((event, why)))
 
     def make(version):
@@ -147,7 +141,7 @@ def test_a_failure_that_nobody_foresaw_is_not_kept(tmp_path, monkeypatch):
         assert len(offers._made) == 1
 
     asyncio.run(run())
-    assert said == [("plan_not_made", why) for why in ("ZeroDivisionError: a defect", "MemoryError: no memory")]
+    assert said == events
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a defect"), DiskError("no space")])
