@@ -98,6 +98,8 @@ def _parse(words: Sequence[str] | None, study: Study) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=study.about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", nargs="?", choices=("run", "estimate", "report"), default="run")
     parser.add_argument("--axis", nargs="+", choices=list(study.axes), help="what to train; all where none is given")
+    models = dict.fromkeys(model for axis in study.axes.values() for model in axis.models)
+    parser.add_argument("--models", nargs="+", choices=list(models), help="of the axes; all where none is given")
     parser.add_argument("--dumps", type=Path, default=Path("../shared/data/stackexchange"), help="Stack Exchange dumps")
     parser.add_argument("--work", type=Path, default=Path("runs") / study.name, help="folder of texts and trainings")
     parser.add_argument(
@@ -113,7 +115,13 @@ def _parse(words: Sequence[str] | None, study: Study) -> argparse.Namespace:
 def _run(arguments: argparse.Namespace, study: Study, executor: CellExecutor | None) -> None:
     # Trainings of one model share what is compiled.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str((arguments.work / "compiled").absolute()))
-    chosen = {name: axis for name, axis in study.axes.items() if name in (arguments.axis or study.axes)}
+    chosen = {
+        name: dataclasses.replace(
+            axis, models=tuple(one for one in axis.models if one in (arguments.models or axis.models))
+        )
+        for name, axis in study.axes.items()
+        if name in (arguments.axis or study.axes)
+    }
     used = dict.fromkeys(point.setting.data for axis in chosen.values() for point in axis.points)
     stores = {name: prepare_data(name, arguments.work, arguments.dumps) for name in used}
     about = {

@@ -205,7 +205,9 @@ def test_the_command_goes_on_and_reports_parts(tmp_path, monkeypatch, capsys):
     assert command.main(["estimate", *words], study, InProcess()) == 0
     assert not trained
     assert "cohort: at most" in capsys.readouterr().out
-    assert command.main(["--axis", "cohort", "--at-most", "30", *words], study, InProcess()) == 0
+    assert command.main(["--axis", "cohort", "--models", "cifg", "--at-most", "5", *words], study, InProcess()) == 0
+    assert [run.model for run, _ in trained] == ["cifg"] * 5
+    assert command.main(["--axis", "cohort", "--at-most", "25", *words], study, InProcess()) == 0
     assert len(trained) == 30
     # All nine pairs of both models, of which four and two went on.
     assert len(list((tmp_path / "work").glob("cells/cohort-2/*/run"))) == 2 * 9

@@ -43,8 +43,10 @@ def test_divergence_and_spikes(changes, diverges, spikes):
     assert (production.diverged(found), production.spikes(found)) == (diverges, spikes)
 
 
-def test_a_run_that_diverged_by_itself_did():
+def test_a_run_that_diverged_by_itself_did_and_had_not_before():
     assert production.diverged(curve() | {"status": "diverged"})
+    assert production.diverged(production.until(600, curve() | {"status": "diverged"}))
+    assert not production.diverged(production.until(500, curve((500, 601, 350)) | {"status": "diverged"}))
 
 
 def test_curves_are_means_of_a_hundred_rounds():
@@ -67,8 +69,11 @@ def test_the_report_counts_seeds_and_says_what_is_missing(tmp_path):
             records.runs[run] = run.as_json() | found | {"privacy": "NOT PRIVATE"}
     assert {run.seed for run in records.runs} == {0, 1, 2, 3, 4}
     page = production.write_report(records, axes, tmp_path).read_text()
-    assert "| stackexchange | CIFG | 2 of 5 (5 to 85 %) | 2 | 100.0 ± 0.0 |" in page
-    assert "| stackexchange | SI-CIFG (output normalised) | 0 of 5 (0 to 52 %) | 0 | 100.0 ± 0.0 |" in page
+    assert "| stackexchange, 500 rounds | CIFG | 0 of 5 (0 to 52 %) | 0 | 100.1 ± 0.0 |" in page
+    assert "| stackexchange, 2,000 rounds | CIFG | 2 of 5 (5 to 85 %) | 2 | 100.0 ± 0.0 |" in page
+    assert (
+        "| stackexchange, 2,000 rounds | SI-CIFG (output normalised) | 0 of 5 (0 to 52 %) | 0 | 100.0 ± 0.0 |" in page
+    )
     assert "Trainings are missing of: dp_ftrl" in page
     assert "Nothing has been trained yet." in page
     assert (tmp_path / "production.png").exists()
@@ -77,10 +82,10 @@ def test_the_report_counts_seeds_and_says_what_is_missing(tmp_path):
         # Private trainings cannot go on: all pairs have all rounds at once.
         assert {rounds for _, rounds in tasks} == {point.rounds}
         for run, rounds in tasks:
-            records.runs[run] = run.as_json() | curve(rounds=rounds) | {"privacy": "(10, 1e-5)-DP"}
+            records.runs[run] = run.as_json() | curve(rounds=rounds) | {"privacy": "(30, 1e-5)-DP"}
     page = production.write_report(records, axes, tmp_path).read_text()
-    assert "| 10 | CIFG |" in page
-    assert "(10, 1e-5)-DP" in page
+    assert "| 30 | CIFG |" in page
+    assert "(30, 1e-5)-DP" in page
 
 
 def test_models_share_all_that_epsilon_depends_on():
@@ -90,11 +95,11 @@ def test_models_share_all_that_epsilon_depends_on():
         found = training.settings_of(run)
         experiment = compose(Experiment, data=Path("."), rounds=first.rounds, **found)
         assert experiment.privacy.is_private
-        assert experiment.privacy.target_epsilon == first.value
+        assert experiment.privacy.target_epsilon == first.value == 30
         settings.append({name: value for name, value in found.items() if name != "model"})
     assert all(one == settings[0] for one in settings)
     plain = training.settings_of(Run(Setting(clip=None), "cifg", 0.7, 0.02, 0))
-    experiment = compose(Experiment, data=Path("."), rounds=production.ROUNDS, **plain)
+    experiment = compose(Experiment, data=Path("."), rounds=production.ROUNDS[-1], **plain)
     assert experiment.training.upload_bits == 8
     assert experiment.training.client_gradient_clip is None
     assert Point("", Setting(clip=None), 2000, (0.7,), (0.02,)).rungs() == [(2000, 1)]
