@@ -1,6 +1,8 @@
-export default {
-  input: { page: "src/web/page.ts", worker: "src/web/worker.ts" },
-  platform: "browser",
-  resolve: { extensionAlias: { ".js": [".ts", ".js"] } },
-  output: { dir: "build/page", format: "es", minify: true, entryFileNames: "[name].js", chunkFileNames: "shared.js" },
-};
+const shared = { platform: "browser", resolve: { extensionAlias: { ".js": [".ts", ".js"] } } };
+const output = { dir: "build/page", minify: true, entryFileNames: "[name].js", chunkFileNames: "shared.js" };
+
+export default [
+  { ...shared, input: { page: "src/web/page.ts", worker: "src/web/worker.ts" }, output: { ...output, format: "es" } },
+  // No module, since LiteRT.js loads a script of its own as only others can.
+  { ...shared, input: { litert: "src/web/litert_worker.ts" }, output: { ...output, format: "iife" } },
+];

@@ -13,10 +13,11 @@ import { ClientError, GoneError, PlanError, TransportError } from "./errors.js";
 import type { Limits } from "./limits.js";
 import { checkLimits, checkProgram, downloadValues, type Manifest, readManifest } from "./manifest.js";
 import {
-  type Artifact, type CheckInReply, type CheckInRequest, CheckInRequestSchema, type Plan, type RoundConfiguration, RuntimeSchema, type UploadHeader,
+  type Artifact, type CheckInReply, type CheckInRequest, CheckInRequestSchema, type Plan, type PlanModules, type RoundConfiguration, RuntimeSchema, type UploadHeader,
   UploadHeader_Outcome as Outcome, UploadHeaderSchema, type UploadReply, UploadReply_Status as Status,
 } from "./messages_pb.js";
 import type { OwnParticipation } from "./own_participation.js";
+import { checkModel, LITERT, readStatement, unknownType } from "./served_model.js";
 import { checkSignature } from "./signature.js";
 import { WordPiece } from "./tokenizer.js";
 import { type StartThread, Trainer } from "./trainer.js";
@@ -44,7 +45,8 @@ export interface TextStore {
 export interface Settings {
   text: TextStore;
   keys: CryptoKey[]; // whose plans it runs
-  startThread: StartThread;
+  startThread: StartThread; // interprets programs
+  startLitert?: StartThread; // runs models of LiteRT that the server has; none are taken where it is missing
   limits: Limits;
   notice: (words: string) => void;
   allowed?: () => boolean; // whether the device may train now
@@ -109,7 +111,7 @@ export class Client {
   /** Check in once, and take part if selected; how long to wait or, at the end, whether for everybody. */
   private async once(): Promise<number | boolean> {
     try {
-      const runtime = create(RuntimeSchema, { name: "fedlm-js", version: VERSION, stablehlo: NEWEST_STABLEHLO });
+      const runtime = create(RuntimeSchema, { ...(this.settings.startLitert ? LITERT : { name: "fedlm-js", version: VERSION }), stablehlo: NEWEST_STABLEHLO });
       const reply = await this.channel.checkIn(create(CheckInRequestSchema, { protocol: PROTOCOL, clientVersion: `fedlm-js-client ${VERSION}`, runtimes: [runtime] }));
       const spoken = reply.protocols.length ? reply.protocols : [1];
       if (!spoken.includes(PROTOCOL)) throw new ClientError(`the server speaks version ${spoken.join(", ")} of the protocol, and not ${PROTOCOL}; update one of the two`);
@@ -167,7 +169,7 @@ export class Client {
   private async plan(offered: Plan): Promise<Ready> {
     const digest = offered.manifest?.digest ?? new Uint8Array();
     if (this.ready && equal(this.ready.offered, digest)) return this.ready;
-    const { limits, keys, notice, startThread } = this.settings;
+    const { limits, keys, notice, startThread, startLitert } = this.settings;
     const described = await this.fetch(offered.manifest, limits.programBytes);
     await checkSignature(described, offered.signature, keys);
     const manifest = await readManifest(described);
@@ -177,11 +179,24 @@ export class Client {
       await checkProgram(manifest[name], content, name);
       return content;
     };
-    const step = await program("step"), finish = await program("finish");
+    const model = startLitert ? await this.servedModel(offered.modules, manifest) : "models of LiteRT are not accepted from the server";
+    const interpreted = typeof model === "string", step = interpreted ? await program("step") : model, finish = interpreted ? await program("finish") : model;
     this.closePlan();
     notice(`plan ${manifest.digest.slice(0, 12)}: ${printable(manifest.about)}`);
-    this.ready = { offered: digest, manifest, trainer: await Trainer.load(startThread, manifest, described, step, finish) };
+    notice(interpreted ? `it is interpreted, since ${model}` : "it runs the server's model by LiteRT.js");
+    this.ready = { offered: digest, manifest, trainer: await Trainer.load(interpreted ? startThread : startLitert!, manifest, described, step, finish) };
     return this.ready;
+  }
+
+  /** Fetch and check what the server has of a plan for LiteRT; why that is not taken where there is none. */
+  private async servedModel(offered: PlanModules | undefined, manifest: Manifest): Promise<Uint8Array | string> {
+    const { limits, keys } = this.settings, unknown = unknownType(manifest);
+    if (unknown) return `LiteRT.js knows no ${unknown}, which its upload has`;
+    if (!offered) return "the server has no model of it for LiteRT";
+    const described = await readStatement(offered, keys, manifest);
+    const content = described.bytes <= limits.programBytes ? await this.fetchNamed(offered.step, described.bytes, limits.programBytes) : new Uint8Array();
+    await checkModel(content, described);
+    return content;
   }
 
   private closePlan(): void {

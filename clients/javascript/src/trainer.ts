@@ -10,7 +10,7 @@ export interface Thread {
   answers(taken: (answer: Answer) => void, ended: (why: string) => void): void;
   end(): void;
 }
-export type StartThread = (manifest: Manifest) => Thread;
+export type StartThread = (manifest: Manifest) => Thread | Promise<Thread>;
 
 const LONGEST_TIMER = 2 ** 31 - 1;
 
@@ -22,9 +22,9 @@ export class Trainer {
     thread.answers((answer) => this.waiting?.done(answer), (why) => this.close(`the thread that ran the plan ended (${why}); it may have needed more memory than it may have`));
   }
 
-  /** Load a plan whose limits the owner allows; raises PlanError where it is no plan that this client runs. */
+  /** Load a plan whose limits the owner allows, with its programs as that kind of thread reads them; raises PlanError where it is no plan that this client runs. */
   static async load(start: StartThread, manifest: Manifest, described: Uint8Array, step: Uint8Array, finish: Uint8Array): Promise<Trainer> {
-    const trainer = new Trainer(start(manifest), manifest);
+    const trainer = new Trainer(await start(manifest), manifest);
     await trainer.ask({ ask: "load", manifest: described, step, finish }, manifest.compileSeconds);
     return trainer;
   }

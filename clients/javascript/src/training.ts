@@ -13,21 +13,31 @@ export type Question =
   | ({ ask: "step" } & Step)
   | { ask: "finish"; seed: number; round: number; client: number };
 export type Answer = { error: string } | { finished?: Finished };
+/** A program of a plan, which makes its results of its arguments, both in the manifest's order. */
+export interface Runner { run(given: Tensor[]): Tensor[] | Promise<Tensor[]> }
+export interface Runners { step: Runner; finish: Runner }
+export type Load = (manifest: Manifest, step: Uint8Array, finish: Uint8Array) => Runners | Promise<Runners>;
 type Given = Record<string, Tensor[]>;
+
+/** Read programs of StableHLO; raises PlanError where one does more than compute, or is of another type than the manifest says. */
+export function interpreted(manifest: Manifest, step: Uint8Array, finish: Uint8Array): Runners {
+  const bounds = { memoryBytes: manifest.memoryBytes, callSeconds: manifest.callSeconds };
+  const made = (content: Uint8Array, program: Program) => new Interpreter(checkedMain(readProgram(content, bounds.memoryBytes), program), bounds);
+  return { step: made(step, manifest.step), finish: made(finish, manifest.finish) };
+}
 
 /** A loaded plan, and where one round of it stands. */
 export class Training {
   private have: Given = {};
 
-  private constructor(private readonly manifest: Manifest, private readonly programs: { step: Interpreter; finish: Interpreter }) {}
+  private constructor(private readonly manifest: Manifest, private readonly programs: Runners) {}
 
-  /** Read a plan whose signature was checked; raises PlanError where a program does more than compute, or is of another type than the manifest says. */
-  static async load(described: Uint8Array, step: Uint8Array, finish: Uint8Array): Promise<Training> {
-    const manifest = await readManifest(described), bounds = { memoryBytes: manifest.memoryBytes, callSeconds: manifest.callSeconds };
+  /** Read a plan whose signature was checked, with programs that `load` reads; raises PlanError where that refuses them. */
+  static async load(load: Load, described: Uint8Array, step: Uint8Array, finish: Uint8Array): Promise<Training> {
+    const manifest = await readManifest(described), { memoryBytes } = manifest;
     const tensors = [...manifest.download, ...manifest.state].reduce((sum, one) => sum + bytesOf(one), 0);
-    if (tensors > bounds.memoryBytes) throw new PlanError(`the plan's tensors take ${tensors} bytes, more memory than its ${bounds.memoryBytes}`);
-    const made = (content: Uint8Array, program: Program) => new Interpreter(checkedMain(readProgram(content, bounds.memoryBytes), program), bounds);
-    return new Training(manifest, { step: made(step, manifest.step), finish: made(finish, manifest.finish) });
+    if (tensors > memoryBytes) throw new PlanError(`the plan's tensors take ${tensors} bytes, more memory than its ${memoryBytes}`);
+    return new Training(manifest, await load(manifest, step, finish));
   }
 
   /** Take the server's tensors, end to end. */
@@ -39,9 +49,9 @@ export class Training {
   }
 
   /** Take a local step. */
-  step({ tokens, weight, random, learningRate }: Step): void {
+  async step({ tokens, weight, random, learningRate }: Step): Promise<void> {
     const { batch_size, length } = this.manifest.batches;
-    Object.assign(this.have, this.call("step", {
+    Object.assign(this.have, await this.call("step", {
       tokens: [{ shape: [batch_size, length + 1], dtype: "int32", data: tokens }],
       weight: [{ shape: [batch_size], dtype: "float32", data: weight }],
       random: [{ shape: [batch_size, 2], dtype: "uint32", data: random }],
@@ -50,9 +60,10 @@ export class Training {
   }
 
   /** Make sums, whether all is finite, and what of an upload lies between its header and its checksum. */
-  finish(seed: number, round: number, client: number): Finished {
+  async finish(seed: number, round: number, client: number): Promise<Finished> {
     const word = (value: number): Tensor[] => [{ shape: [], dtype: "uint32", data: Uint32Array.of(value) }];
-    const { upload, finite } = this.call("finish", { seed: word(seed), round_number: word(round), client_index: word(client) }) as { upload: Tensor[]; finite: Tensor[] };
+    const stream = { seed: word(seed), round_number: word(round), client_index: word(client) };
+    const { upload, finite } = (await this.call("finish", stream)) as { upload: Tensor[]; finite: Tensor[] };
     const sums = this.have["sums"]!.map((one) => Number(one.data[0])), body = new Uint8Array(upload.reduce((sum, one) => sum + bytesOf(one), 0));
     let start = 0;
     for (const { data } of upload) {
@@ -64,9 +75,9 @@ export class Training {
     return { sums, finite: whole, body };
   }
 
-  private call(name: "step" | "finish", given: Given): Given {
+  private async call(name: "step" | "finish", given: Given): Promise<Given> {
     const have = { ...this.have, ...given }, described = this.manifest[name], made: Given = {};
-    const results = this.programs[name].run(described.inputs.map((one) => have[one.role]![one.index]!));
+    const results = await this.programs[name].run(described.inputs.map((one) => have[one.role]![one.index]!));
     described.outputs.forEach((one, place) => ((made[one.role] ??= [])[one.index] = results[place]!));
     return made;
   }
@@ -89,13 +100,15 @@ export function checkedMain(functions: Map<string, Body>, program: Pick<Program,
 export class Answering {
   private training: Training | null = null;
 
+  constructor(private readonly load: Load) {}
+
   async answer(question: Question): Promise<Answer> {
     try {
-      if (question.ask === "load") this.training = await Training.load(question.manifest, question.step, question.finish);
+      if (question.ask === "load") this.training = await Training.load(this.load, question.manifest, question.step, question.finish);
       else if (!this.training) throw new PlanError("no plan is loaded");
       else if (question.ask === "begin") this.training.begin(question.values);
-      else if (question.ask === "step") this.training.step(question);
-      else return { finished: this.training.finish(question.seed, question.round, question.client) };
+      else if (question.ask === "step") await this.training.step(question);
+      else return { finished: await this.training.finish(question.seed, question.round, question.client) };
       return {};
     } catch (error) {
       if (error instanceof PlanError) return { error: error.message };

@@ -15,7 +15,7 @@ from fedlm.fl_core.deployment.plans.programs import versions
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.security.plan_keys import PlanSigner
-from fedlm.fl_core.errors import DiskError, UserError
+from fedlm.fl_core.errors import DataError, DiskError, UserError
 
 PLAN_BYTES = 1 << 22
 """Bytes of a plan at most, for the shares that clients have of what a server sends."""
@@ -37,13 +37,14 @@ class _Wanted(NamedTuple):
     """What plans and modules differ by."""
 
     stablehlo: str
-    target: str = ""  # of modules; no modules where empty
-    version: str = ""  # of IREE, the same
+    runtime: str = ""  # of modules; no modules where empty
+    target: str = ""  # the same
+    version: str = ""  # of the runtime, the same
     files: ModuleFiles | None = None  # the modules, as they were
 
 
 class PlanOffers:
-    """Plans by their version of StableHLO, of which there are few, and compiled modules of these. Use it in one event
+    """Plans by their version of StableHLO, of which there are few, and modules of these. Use it in one event
     loop."""
 
     def __init__(
@@ -81,13 +82,14 @@ class PlanOffers:
         if not isinstance(offered, OfferedPlan) or not runtime.target or self._modules is None:
             return offered
         # Only what there are files of is kept, so that clients cannot make this grow.
-        files = self._modules.find(offered.plan, runtime.target, runtime.version)
+        asked = runtime.name, runtime.target, runtime.version
+        files = self._modules.find(offered.plan, *asked)
         if files is None:
             return offered
         if 0 <= files.age < _SETTLED_SECONDS:
             return None  # they may be half written
-        wanted = _Wanted(version, runtime.target, runtime.version, files)
-        for other in [one for one in self._made if one[:3] == wanted[:3] and one.files not in (None, files)]:
+        wanted = _Wanted(version, *asked, files)
+        for other in [one for one in self._made if one[:-1] == wanted[:-1] and one.files not in (None, files)]:
             del self._made[other]
         return self._offered(wanted, lambda: self._with_modules(offered, wanted, files))
 
@@ -137,12 +139,12 @@ class PlanOffers:
 
     def _with_modules(self, offered: OfferedPlan, wanted: _Wanted, files: ModuleFiles) -> OfferedPlan:
         try:
-            contents = files.read()
-        except OSError as error:
+            contents = files.read(offered.plan, wanted.runtime, self._signer)
+        except (OSError, DataError) as error:
             warn("modules_unreadable", target=wanted.target, why=str(error))
             return offered
-        step, finish = (self._artifact(content, "iree") for content in contents)
-        statement = statement_on(offered.plan, wanted.target, wanted.version, *contents)
+        step, finish = (self._artifact(content, wanted.runtime) for content in contents)
+        statement = statement_on(offered.plan, *wanted[1:-1], *contents)
         message = messages.Plan()
         message.CopyFrom(offered.message)
         message.modules.CopyFrom(

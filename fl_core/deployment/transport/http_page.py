@@ -18,12 +18,20 @@ _KINDS = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
+    ".gz": "application/gzip",
 }
 _MOST_BYTES, _BYTES_A_SECOND = 1 << 22, float(1 << 20)
 # The page runs nothing that did not come with it, and speaks to nobody but this server.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+# What runs plans speaks to nobody, and one of the two compiles the WebAssembly that it was brought.
+_POLICIES = {
+    "/worker.js": "default-src 'none'; script-src 'self'",
+    "/litert.js": "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'",
+}
 _FIELDS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -36,7 +44,7 @@ class Page:
     """Files that are read once."""
 
     def __init__(self, folder: Path):
-        """Read the HTML, scripts and styles of a folder.
+        """Read the HTML, scripts, styles and packed WebAssembly of a folder.
 
         Raises:
           ConfigurationError: there is no index.html, a file cannot be read, or together they are too large.
@@ -61,7 +69,8 @@ class Page:
         """Answer with a file that there is, at a pace at which it costs calls little."""
         kind, content = self._files[call.head.target]
         await asyncio.sleep(len(content) / _BYTES_A_SECOND)
-        await call.send(HTTPStatus.OK, _FIELDS | {"Content-Type": kind}, content)
+        policy = _POLICIES.get(call.head.target, _POLICY)
+        await call.send(HTTPStatus.OK, _FIELDS | {"Content-Security-Policy": policy, "Content-Type": kind}, content)
 
 
 def check_origin(head: Head, plain: bool) -> None:

@@ -38,7 +38,7 @@ def offered(signer, statement, purpose=MODULES):
 
 def test_a_statement_of_the_server_is_read(made, signer):
     (plan, manifest), (sign, keys) = made, signer
-    statement = plan_modules.statement_on(plan, WANTED.target, WANTED.version, b"one", b"two")
+    statement = plan_modules.statement_on(plan, WANTED.name, WANTED.target, WANTED.version, b"one", b"two")
     digests = read_statement(offered(sign, statement), keys, manifest, WANTED)
     check_module(b"one", digests.step, "step")
     check_module(b"two", digests.finish, "finish")
@@ -62,14 +62,14 @@ def test_a_statement_of_the_server_is_read(made, signer):
 )
 def test_other_modules_than_those_that_were_asked_for_are_refused(made, signer, change, why):
     (plan, manifest), (sign, keys) = made, signer
-    found = json.loads(plan_modules.statement_on(plan, WANTED.target, WANTED.version, b"one", b"two"))
+    found = json.loads(plan_modules.statement_on(plan, WANTED.name, WANTED.target, WANTED.version, b"one", b"two"))
     with pytest.raises(PlanError, match=why):
         read_statement(offered(sign, json.dumps(found | change).encode()), keys, manifest, WANTED)
 
 
 def test_a_statement_must_be_signed_as_such(made, signer, tmp_path):
     (plan, manifest), (sign, keys) = made, signer
-    statement = plan_modules.statement_on(plan, WANTED.target, WANTED.version, b"one", b"two")
+    statement = plan_modules.statement_on(plan, WANTED.name, WANTED.target, WANTED.version, b"one", b"two")
     # The signature of a plan's manifest is none of machine code.
     for wrong in (offered(sign, statement, PLAN), messages.PlanModules(statement=statement, signature=b"x" * 64)):
         with pytest.raises(PlanError, match="not of a key"):
@@ -93,12 +93,12 @@ def test_modules_have_the_same_names_on_server_and_device(made, tmp_path, monkey
     target = tmp_path / WANTED.target
     target.mkdir()
     for program in (manifest.step, manifest.finish):
-        assert folder.find(plan, WANTED.target, WANTED.version) is None
+        assert folder.find(plan, WANTED.name, WANTED.target, WANTED.version) is None
         runtimes.module_path(target, program.sha256).write_bytes(b"module")
-    assert folder.find(plan, WANTED.target, WANTED.version) is not None
+    assert folder.find(plan, WANTED.name, WANTED.target, WANTED.version) is not None
     for name in ("", ".", "..", "../" + tmp_path.name, f"{WANTED.target}/", "x" * 65, "a\0b", "aarch64-linux"):
-        assert folder.find(plan, name, WANTED.version) is None
-    assert folder.find(plan, WANTED.target, "3.12.0") is None
+        assert folder.find(plan, WANTED.name, name, WANTED.version) is None
+    assert folder.find(plan, WANTED.name, WANTED.target, "3.12.0") is None
 
 
 def test_only_iree_runs_modules(tmp_path):

@@ -4,7 +4,7 @@ import { isMainThread, parentPort, Worker } from "node:worker_threads";
 
 import type { Manifest } from "../manifest.js";
 import type { Thread } from "../trainer.js";
-import { type Answer, Answering, type Question } from "../training.js";
+import { type Answer, Answering, interpreted, type Question } from "../training.js";
 
 const MEGABYTE = 1 << 20, MOST_MEGABYTES = 4096;
 
@@ -24,6 +24,6 @@ export function startThread(manifest: Manifest): Thread {
 }
 
 if (!isMainThread && parentPort) {
-  const port = parentPort, answering = new Answering();
+  const port = parentPort, answering = new Answering(interpreted);
   port.on("message", (question: Question) => void answering.answer(question).then((answer) => port.postMessage(answer)));
 }

@@ -1,6 +1,6 @@
 /** The page: its user's text, whose plans run, and what happens. */
 
-import { Client } from "../client.js";
+import { Client, type Settings } from "../client.js";
 import { ClientError } from "../errors.js";
 import { isLoopback } from "../http_answers.js";
 import { checkLimits, type Limits, LIMITS, optionOf } from "../limits.js";
@@ -9,7 +9,7 @@ import { OwnParticipation } from "../own_participation.js";
 import { readPublicKeys } from "../signature.js";
 import { PageChannel } from "./channel.js";
 import { Kept, KeptRecord, KeptText } from "./storage.js";
-import { startThread } from "./thread.js";
+import { startLitert, startThread } from "./thread.js";
 
 const LOCK = "fedlm-client", MOST_LINES = 500;
 
@@ -90,7 +90,8 @@ class Page {
       const accept = found<HTMLInputElement>("accept"), ticked = (id: string): boolean => found<HTMLInputElement>(id).checked;
       const channel = new PageChannel(location, ticked("insecure"), found<HTMLInputElement>("name").value.trim());
       const record = new OwnParticipation(new KeptRecord(this.kept), accept.checked, ticked("require"), "tick 'accept the plan shown now'");
-      const settings = { text: this.text, keys: await readPublicKeys(pem, "the key that is kept"), startThread, limits: this.limits(), notice: say };
+      const settings: Settings = { text: this.text, keys: await readPublicKeys(pem, "the key that is kept"), startThread, limits: this.limits(), notice: say };
+      if (ticked("litert")) settings.startLitert = startLitert;
       accept.checked = false;
       this.client = new Client(channel, settings, record);
       try {

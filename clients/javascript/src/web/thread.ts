@@ -1,10 +1,37 @@
-/** Starts the thread that runs plans, in a browser. */
+/** Starts the threads that run plans, in a browser. */
 
+import { ClientError, TransportError } from "../errors.js";
+import { TIMES } from "../http_answers.js";
 import type { Thread } from "../trainer.js";
 import type { Answer } from "../training.js";
 
+const RUNTIME = "litert.wasm.gz";
+let runtime: Uint8Array | null = null;
+
+/** Start the thread of the interpreter. */
 export function startThread(): Thread {
-  const worker = new Worker("worker.js", { type: "module" });
+  return threadOf(new Worker("worker.js", { type: "module" }));
+}
+
+/** Start the thread of LiteRT.js. It may connect to nothing, so that the runtime is brought to it. */
+export async function startLitert(): Promise<Thread> {
+  runtime ??= await fetchRuntime();
+  const worker = new Worker("litert.js");
+  worker.postMessage({ wasm: runtime });
+  return threadOf(worker);
+}
+
+async function fetchRuntime(): Promise<Uint8Array> {
+  try {
+    const answer = await fetch(RUNTIME, { signal: AbortSignal.timeout(1000 * TIMES.transferSeconds), redirect: "error" });
+    if (!answer.ok) throw new ClientError(`this page has no LiteRT.js beside it (${answer.status}); accept no models of the server, and plans are interpreted`);
+    return new Uint8Array(await new Response(answer.body!.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer());
+  } catch (error) {
+    throw error instanceof ClientError ? error : new TransportError(`LiteRT.js did not come: ${(error as Error).message}`);
+  }
+}
+
+function threadOf(worker: Worker): Thread {
   return {
     post: (question) => worker.postMessage(question),
     answers(taken, ended) {

@@ -1,6 +1,6 @@
-/** The thread that runs plans, in a browser. */
+/** The thread that interprets plans, in a browser. */
 
-import { Answering, type Question } from "../training.js";
+import { Answering, interpreted, type Question } from "../training.js";
 
-const answering = new Answering();
+const answering = new Answering(interpreted);
 self.onmessage = (event: MessageEvent<Question>) => void answering.answer(event.data).then((answer) => postMessage(answer));

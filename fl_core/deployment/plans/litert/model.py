@@ -59,8 +59,9 @@ def make_litert_plan(name: str, tokenizer: bytes, vocabulary_size: int, settings
         model does not predict the next token.
     """
     load_schema()
-    version = versions()[0]
-    plan = make_plan(name, tokenizer, vocabulary_size, settings, version)
+    # Whichever version of StableHLO a client reads, its plan computes what this model does.
+    plans = [make_plan(name, tokenizer, vocabulary_size, settings, version) for version in versions()]
+    version, plan = versions()[0], plans[0]
     inference = make_inference(*model_of_clients(name, vocabulary_size, settings), settings.length, version)
     manifest = json.loads(plan.manifest)
     programs = {
@@ -78,6 +79,7 @@ def make_litert_plan(name: str, tokenizer: bytes, vocabulary_size: int, settings
         "format": FORMAT,
         "version": VERSION,
         **{one: manifest[one] for one in _SHARED},
+        "plans": [one.digest for one in plans],
         "model": {"sha256": hashlib.sha256(model).hexdigest(), "bytes": len(model)},
         "signatures": {
             key: {

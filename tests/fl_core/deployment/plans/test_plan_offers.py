@@ -99,10 +99,10 @@ def test_modules_that_were_written_again_are_offered_in_place_of_those_before(tm
             assert offers.find(modules.step.digest).chunk(0).content().startswith(content)
             assert len(offers._made) == 2
         # What is read while it changes is not signed.
-        found = folder.find(plan, ASKING.target, ASKING.version)
+        found = folder.find(plan, ASKING.name, ASKING.target, ASKING.version)
         fill(tmp_path / "modules", plan, b"again module of ")
         with pytest.raises(OSError, match="were changed"):
-            found.read()
+            found.read(plan, ASKING.name, None)
         # Nor is what may be half written, for which a client waits.
         monkeypatch.setattr(plan_offers, "_SETTLED_SECONDS", 60)
         for _ in range(10):
@@ -189,9 +189,9 @@ def test_modules_that_cannot_be_read_are_none(tmp_path, monkeypatch):
 
     async def run():
         folder = ModuleFolder(tmp_path / "modules")
-        found = folder.find(plan, ASKING.target, ASKING.version)
+        found = folder.find(plan, ASKING.name, ASKING.target, ASKING.version)
         monkeypatch.setattr(folder, "find", lambda *asked: found)
-        found.finish.unlink()
+        found.paths[1].unlink()
         offers = PlanOffers(
             lambda version: plan, PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE), 1 << 16, tmp_path, folder
         )
@@ -200,7 +200,7 @@ def test_modules_that_cannot_be_read_are_none(tmp_path, monkeypatch):
     asyncio.run(run())
     fill(tmp_path / "modules", plan)
     next((tmp_path / "modules" / ASKING.target).iterdir()).write_bytes(b"")
-    assert ModuleFolder(tmp_path / "modules").find(plan, ASKING.target, ASKING.version) is None
+    assert ModuleFolder(tmp_path / "modules").find(plan, ASKING.name, ASKING.target, ASKING.version) is None
 
 
 def test_a_folder_of_modules_that_is_none_is_named(tmp_path):

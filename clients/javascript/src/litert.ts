@@ -1,0 +1,86 @@
+/** Runs a plan's programs as the signatures of a model of LiteRT, by LiteRT.js: C++ as WebAssembly, in a thread that has nothing else. */
+
+import { loadAndCompile, loadLiteRt, type SignatureRunner, Tensor as ModelTensor, type TensorDetails } from "@litertjs/core";
+
+import { PlanError } from "./errors.js";
+import { type Argument, type Manifest, type Program, sameType } from "./manifest.js";
+import { bitcast, count, type Tensor, type Type } from "./program.js";
+import { modelName, modelType } from "./served_model.js";
+import type { Load, Runner } from "./training.js";
+
+/** The script that LiteRT.js has itself load, with the WebAssembly that is given to it here. */
+const SCRIPT = "litert_wasm.js", PAGE = 65536;
+
+interface Named { name: string; type: Type; inside: Type } // a tensor of the plan, and what it is in the model
+
+/** Load models by the runtime's WebAssembly; its memory grows to what the plan may have. */
+export function litert(wasm: () => Uint8Array): Load {
+  return async (manifest, content) => {
+    boundMemory(manifest.memoryBytes);
+    await startRuntime(wasm());
+    const { signatures } = await loadAndCompile(content, { accelerator: "wasm" });
+    return { step: new Signature(signatures["train"], manifest.step, manifest), finish: new Signature(signatures["finish"], manifest.finish, manifest) };
+  };
+}
+
+async function startRuntime(wasmBinary: Uint8Array): Promise<void> {
+  try {
+    Object.assign(globalThis, { Module: { wasmBinary } });
+    await loadLiteRt(SCRIPT);
+  } catch (error) {
+    throw new PlanError(`LiteRT.js does not start here (${(error as Error).message.slice(0, 200)}); accept no models of the server, and plans are interpreted`);
+  }
+}
+
+/** WebAssembly asks for memory through this one function. */
+function boundMemory(bytes: number): void {
+  const { grow } = WebAssembly.Memory.prototype;
+  WebAssembly.Memory.prototype.grow = function (pages: number): number {
+    if (this.buffer.byteLength + pages * PAGE > bytes) throw new RangeError("more memory than the plan may have");
+    return grow.call(this, pages);
+  };
+}
+
+class Signature implements Runner {
+  private readonly inputs: Named[];
+  private readonly outputs: Named[];
+
+  /** Take a signature; raises PlanError where it takes or gives other tensors than the manifest says. */
+  constructor(private readonly runner: SignatureRunner | undefined, program: Program, manifest: Manifest) {
+    const named = (one: Argument): Named => ({ name: modelName(one, manifest), type: one, inside: { shape: one.shape, dtype: modelType(one.dtype) } });
+    [this.inputs, this.outputs] = [program.inputs.map(named), program.outputs.map(named)];
+    if (!runner) throw new PlanError("the server's model lacks one of the signatures train and finish");
+    check("takes", this.inputs, runner.getInputDetails());
+    check("gives", this.outputs, runner.getOutputDetails());
+  }
+
+  async run(given: Tensor[]): Promise<Tensor[]> {
+    const tensors: Record<string, ModelTensor> = {};
+    let made: Record<string, ModelTensor> = {};
+    try {
+      this.inputs.forEach(({ name, inside }, place) => (tensors[name] = new ModelTensor(bitcast(given[place]!, inside)!.data as Float32Array, inside.shape)));
+      made = await this.runner!.run(tensors);
+      return await Promise.all(this.outputs.map((one) => result(one, made[one.name])));
+    } finally {
+      for (const one of [...Object.values(tensors), ...Object.values(made)]) one.delete();
+    }
+  }
+}
+
+function check(what: string, expected: Named[], found: readonly TensorDetails[]): void {
+  const types = new Map(found.map(({ name, dtype, shape }) => [name, { dtype, shape: [...shape] } as Type]));
+  for (const { name, inside } of expected) {
+    const type = types.get(name);
+    if (!sameType(type, inside))
+      throw new PlanError(`the server's model ${what} ${name.slice(0, 80)} as ${type ? `${type.dtype}[${type.shape}]` : "no tensor"}, but its plan as ${inside.dtype}[${inside.shape}]`);
+  }
+  if (found.length !== expected.length || types.size !== expected.length) throw new PlanError(`the server's model ${what} other tensors than its plan`);
+}
+
+/** Copy a result out of memory that the next call writes over. */
+async function result({ name, type, inside }: Named, made: ModelTensor | undefined): Promise<Tensor> {
+  const { dtype, layout } = made!.type, data = (await made!.data()).slice();
+  const found = { dtype, shape: [...layout.dimensions], data } as Tensor, taken = sameType(found, inside) && data.length === count(inside.shape) && bitcast(found, type);
+  if (!taken) throw new PlanError(`the server's model made ${name.slice(0, 80)} of another shape than it says`);
+  return taken;
+}
