@@ -9,39 +9,49 @@ from pathlib import Path
 
 import pytest
 
+from fedlm.fl_core.deployment.plans import plan as plans
 from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder
+from fedlm.fl_core.deployment.plans.programs import versions
 from tests.deployment import small_deployment as small
 from tests.deployment import test_javascript_client as page
 from tests.deployment import test_plan_clients as beside
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-litert/bin/python"
-ACCEPT = "document.getElementById('litert').checked = true; document.getElementById('insecure').checked = true"
+SETTINGS = {**small.SETTINGS, **beside.SETTINGS, "model": "cifg_tiny"}
+ENDED = "!!document.querySelector('#log .wrong') || /run is over/.test(document.getElementById('log').textContent)"
 pytestmark = pytest.mark.long
 keys, tokenizer, built, browser = beside.keys, beside.tokenizer, page.built, page.browser
 
 
-def task_of(tokenizer, keys, modules=None, **changes):
-    task = beside.task_of(tokenizer, keys, model="cifg_tiny", **page.ONE, **changes)
-    return task if modules is None else dataclasses.replace(task, plan_modules=ModuleFolder(modules))
-
-
-def export(folder, task, keys, small_store, *words):
-    """What an operator does who has the server's settings and the package for LiteRT."""
+def in_its_environment(*words):
+    """Run a script of ours where LiteRT's package is."""
     if not PYTHON.exists():
         pytest.skip("ai-edge-litert is not installed; `make litert` makes an environment with it")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([PYTHON, *map(str, words)], env=environment, check=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory, keys, small_store):
+    """What an operator gives the server, who has its settings and the package for LiteRT."""
+    folder = tmp_path_factory.mktemp("operator")
     names = ("model", "length", "client_batch_size", "client_max_batches", "upload_bits")
-    settings = {**small.SETTINGS, **beside.SETTINGS, "model": "cifg_tiny"}
-    path = folder / "serve.toml"
-    path.write_text("".join(f"{name} = {json.dumps(settings[name])}\n" for name in names))
-    given = ["--vocabulary", small_store / "tokenizer.json", "--keys", keys, "--format", "litert", *words]
-    command = [PYTHON, "-m", "fedlm", "plan", "export", path, "--out", folder / "modules/litert", *given]
-    subprocess.run(list(map(str, command)), env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=300)
+    (folder / "serve.toml").write_text("".join(f"{name} = {json.dumps(SETTINGS[name])}\n" for name in names))
+    given = ["--vocabulary", small_store / "tokenizer.json", "--keys", keys, "--format", "litert"]
+    export = ["plan", "export", folder / "serve.toml", "--out", folder / "modules/litert", *given]
+    in_its_environment("-m", "fedlm", *export)
     return folder / "modules"
 
 
-def train(task, out, browser, data, key, script=ACCEPT):
-    """Have the page take part to the end of a run; gives its log."""
+def task_of(tokenizer, keys, modules, **changes):
+    task = beside.task_of(tokenizer, keys, model=SETTINGS["model"], **page.ONE, **changes)
+    return dataclasses.replace(task, plan_modules=ModuleFolder(modules))
+
+
+def log_of_page(task, folder, browser, keys, accepts=True):
+    """What the page says of a run that it takes part in by itself."""
+    data, key = beside.data_of(folder, 0).read_text(), (keys / "plan.pub").read_text()
 
     def drive(port):
         assert browser.open(f"http://127.0.0.1:{port}/") == ""
@@ -49,24 +59,67 @@ def train(task, out, browser, data, key, script=ACCEPT):
         browser.run(page.filled(data, key))
         browser.wait("document.getElementById('amount').textContent.startsWith('3 texts')", 60)
         browser.wait("document.getElementById('key-state').textContent.startsWith('A key is kept')", 60)
-        browser.run(script + "; document.getElementById('start').click()")
-        browser.wait("document.querySelectorAll('#log li').length > 0", 60)
-        browser.wait("document.body.dataset.state === 'idle'", 300)
+        browser.run(f"document.getElementById('litert').checked = {json.dumps(accepts)}")
+        browser.run("document.getElementById('insecure').checked = true; document.getElementById('start').click()")
+        browser.wait(ENDED, 60)
         return [line.split("  ", 1)[1] for line in page.log_of(browser)]
 
     async def run():
-        async with small.Server(task, out, transport="http", linger=20, page=page.FOLDER / "build/page") as server:
+        built = page.FOLDER / "build/page"
+        async with small.Server(task, folder / "run", transport="http", linger=3, page=built) as server:
             return await asyncio.to_thread(drive, server.port)
 
     return asyncio.run(run())
 
 
-def test_it_trains_with_a_model_of_the_server(tmp_path, keys, tokenizer, small_store, browser):
-    modules = export(tmp_path, None, keys, small_store)
+def test_it_trains_with_a_model_of_the_server(tmp_path, keys, tokenizer, modules, browser):
     task = task_of(tokenizer, keys, modules)
-    data, key = beside.data_of(tmp_path, 0).read_text(), (keys / "plan.pub").read_text()
-    said = train(task, tmp_path / "run", browser, data, key)
-    print("\n".join(said))
-    browser.screenshot(tmp_path / "page.png")
+    said = log_of_page(task, tmp_path, browser, keys)
+    assert said[2:] == ["it runs the server's model by LiteRT.js", *page.ACCEPTED, "the run is over"]
     beside.check_final(task, tmp_path / "run", tmp_path / "simulation", 1)
-    assert "it runs the server's model by LiteRT.js" in said
+    browser.screenshot(tmp_path / "page.png")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("not accepted", "models of LiteRT are not accepted from the server"),
+        ("16 bits", "LiteRT.js knows no uint16, which its upload has"),
+        ("no model", "the server has no model of it for LiteRT"),
+    ],
+)
+def test_it_interprets_otherwise(tmp_path, keys, tokenizer, browser, modules, change, why):
+    (tmp_path / "modules").mkdir()
+    bits = {"upload_bits": 16} if change == "16 bits" else {}
+    task = task_of(tokenizer, keys, tmp_path / "modules" if change == "no model" else modules, **bits)
+    said = log_of_page(task, tmp_path, browser, keys, change != "not accepted")
+    assert said[2:] == [f"it is interpreted, since {why}", *page.ACCEPTED, "the run is over"]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory, keys, tokenizer, modules):
+    """Folders of signed models by what is wrong with them; of a plan whose calls may take 3 seconds."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "_CALL_SECONDS", 3)
+        digests = [task_of(tokenizer, keys, modules).plan(version).digest for version in versions()]
+        in_its_environment(Path(__file__).with_name("hostile_litert.py"), modules / "litert", keys, folder, *digests)
+        yield folder
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("garbage", "does not run (Error: Failed to load model"),
+        ("cut", "does not run (Error: Failed to load model"),
+        ("without_a_signature", "the server's model lacks one of the signatures train and finish"),
+        ("without_a_tensor", "as no tensor, but its plan as float32[]"),
+        ("of_another_shape", "the server's model takes state/embedding/table as float32["),
+        ("without_end", "took more than 3 seconds, and was ended"),
+    ],
+)
+def test_a_model_that_does_not_fit_its_plan_ends_it(tmp_path, keys, tokenizer, browser, hostile, name, why):
+    said = log_of_page(task_of(tokenizer, keys, hostile / name), tmp_path, browser, keys)
+    assert said[2] == "it runs the server's model by LiteRT.js"
+    assert why in said[3]
+    assert len(said) == 4
