@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +19,11 @@ from jax import lax
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from fedlm.fl_core.deployment.plans import programs
+from fedlm.fl_core.deployment.plans.plan_modules import statement_on
 from fedlm.fl_core.deployment.protocol import messages_pb2
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm_client.jax_runtime import load
+from fedlm_client.signature import MODULES, PLAN
 from tests.clients.plan_client.test_refusals import program_of, replaced_step
 from tests.support import plans
 
@@ -278,8 +281,48 @@ def _write_plans(folder):
         case("no size of a tokenizer", "a count", lambda found: found["tokenizer"].pop("bytes")),
         case("tokenizer", "not the one that the plan names", lambda found: found["tokenizer"].update(sha256="0" * 64)),
     ]
-    known = {"keys": (folder / "keys/plan.pub").read_text(), "honest": case("honest", ""), "hostile": hostile}
+    honest = case("honest", "")
+    digest = hashlib.sha256(base64.b64decode(honest["offer"]["manifest"])).hexdigest()
+    known = {"keys": (folder / "keys/plan.pub").read_text(), "honest": honest, "hostile": hostile}
+    known["models"] = _models(SimpleNamespace(digest=digest), sign, other)
     (folder / "plans.json").write_text(json.dumps(known))
+
+
+def _models(plan, sign, other):
+    """A model of LiteRT that a server says to be a plan's, and others, each with what a client must say."""
+    content, runtime = b"a model of LiteRT" * 100, ("litert", "litert", "1")
+
+    def case(name, error, change=lambda found: None, signed=sign, purpose=MODULES, sent=content, of=plan):
+        found = json.loads(statement_on(of, *runtime, content, content))
+        change(found)
+        statement = json.dumps(found).encode()
+        offer = {"statement": statement, "signature": signed(statement, purpose), "content": sent}
+        return {
+            "name": name,
+            "error": error,
+            "offer": {part: base64.b64encode(content).decode() for part, content in offer.items()},
+        }
+
+    not_it, another = "is not the one that its statement names", "but this client takes those of"
+    return [
+        case("honest", "it is loaded"),
+        case("unsigned", "statement on the plan's modules is not signed", signed=lambda *given: b""),
+        case("another key", "not of a key", signed=other),
+        case("signed as a plan", "not of a key", purpose=PLAN),
+        case("altered", "not of a key", signed=lambda content, purpose: sign(content[:-1], purpose)),
+        case("another plan", another, of=SimpleNamespace(digest="0" * 64)),
+        case("another runtime", another, lambda found: found.update(runtime="iree")),
+        case("another version", another, lambda found: found.update(runtime_version="2")),
+        case("another target", another, lambda found: found.update(target="x86-64")),
+        case("another format", another, lambda found: found.update(format="fedlm-plan")),
+        case("truncated", not_it, sent=content[:-1]),
+        case("longer", not_it, sent=content + b"x"),
+        case("another of the same size", not_it, sent=content[::-1]),
+        case("of a false size", not_it, lambda found: [one.update(bytes=7) for one in found["modules"].values()]),
+        case("too large", not_it, lambda found: [one.update(bytes=1 << 40) for one in found["modules"].values()]),
+        case("two models", "names two models", lambda found: found["modules"]["finish"].update(sha256="0" * 64)),
+        case("no modules", "cannot be read", lambda found: found.update(modules=None)),
+    ]
 
 
 def test_messages_in_typescript_are_those_of_the_protocol():

@@ -17,11 +17,13 @@ import { startThread } from "../src/node/thread.js";
 import { OwnParticipation, type RecordStore } from "../src/own_participation.js";
 import { readPublicKeys } from "../src/signature.js";
 import { WordPiece } from "../src/tokenizer.js";
-import { MemoryServer, type Offer } from "./server.js";
+import { MemoryServer, type ModelOffer, type Offer } from "./server.js";
 
-interface Case { name: string; error: string; offer: Record<keyof Offer, string> }
+interface Case<T = Offer> { name: string; error: string; offer: Record<keyof T, string> }
 const folder = process.env["PLAN_PROGRAMS"] ?? "";
-const { keys: pem, honest, hostile } = JSON.parse(readFileSync(join(folder, "plans.json"), "utf8")) as { keys: string; honest: Case; hostile: Case[] };
+const { keys: pem, honest, hostile, models } = JSON.parse(readFileSync(join(folder, "plans.json"), "utf8")) as {
+  keys: string; honest: Case; hostile: Case[]; models: Case<ModelOffer>[];
+};
 const keys = await readPublicKeys(pem, "plan.pub");
 
 class MemoryRecord implements RecordStore {
@@ -35,13 +37,15 @@ class MemoryRecord implements RecordStore {
   }
 }
 
-function offer({ offer: given }: Case): Offer {
-  return Object.fromEntries(Object.entries(given).map(([name, value]) => [name, new Uint8Array(Buffer.from(value, "base64"))])) as unknown as Offer;
+function offer<T = Offer>({ offer: given }: Case<T>): T {
+  return Object.fromEntries(Object.entries<string>(given).map(([name, value]) => [name, new Uint8Array(Buffer.from(value, "base64"))])) as unknown as T;
 }
 
-async function run(server: MemoryServer, record = new MemoryRecord(), texts = ["the cat sat", "on a mat", "the the"]): Promise<string[]> {
+async function run(
+  server: MemoryServer, record = new MemoryRecord(), texts = ["the cat sat", "on a mat", "the the"], more: Partial<Settings> = {},
+): Promise<string[]> {
   const said: string[] = [], text = { version: async () => "1", texts: async () => texts };
-  const settings: Settings = { text, keys, startThread, limits: { ...LIMITS, firstBackoff: 0.01 }, notice: (words) => said.push(words) };
+  const settings: Settings = { text, keys, startThread, limits: { ...LIMITS, firstBackoff: 0.01 }, notice: (words) => said.push(words), ...more };
   await new Client(server, settings, new OwnParticipation(record)).run();
   return said;
 }
@@ -122,6 +126,19 @@ for (const one of hostile) {
     const server = new MemoryServer(offer(one));
     await assert.rejects(run(server), (error) => error instanceof ClientError && new RegExp(one.error).test(error.message));
     assert.equal(server.uploads.length, 0);
+  });
+}
+
+for (const one of models) {
+  test(`a model of LiteRT is loaded if it is the plan's, and looked at by who accepts such: ${one.name}`, async () => {
+    const server = new MemoryServer(offer(honest), 1, offer<ModelOffer>(one));
+    const startLitert = (): never => {
+      throw new PlanError("it is loaded");
+    };
+    await assert.rejects(run(server, undefined, undefined, { startLitert }), (error) => error instanceof PlanError && new RegExp(one.error).test(error.message));
+    assert.equal(server.uploads.length, 0);
+    const other = new MemoryServer(offer(honest), 1, offer<ModelOffer>(one)), said = await run(other);
+    assert.deepEqual([other.uploads.length, said[1]], [1, "it is interpreted, since models of LiteRT are not accepted from the server"]);
   });
 }
 

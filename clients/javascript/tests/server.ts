@@ -6,13 +6,14 @@ import { type Assembly, hex, sha256 } from "../src/artifacts.js";
 import type { Channel } from "../src/client.js";
 import { TransportError } from "../src/errors.js";
 import {
-  type Artifact, ArtifactSchema, type CheckInReply, CheckInReplySchema, PlanSchema, RoundConfigurationSchema, type UploadHeader, type UploadReply, UploadReply_Status,
+  type Artifact, ArtifactSchema, type CheckInReply, CheckInReplySchema, PlanModulesSchema, PlanSchema, RoundConfigurationSchema, type UploadHeader, type UploadReply, UploadReply_Status,
   UploadReplySchema,
 } from "../src/messages_pb.js";
 
 const CHUNK = 512;
 
 export interface Offer { manifest: Uint8Array; signature: Uint8Array; step: Uint8Array; finish: Uint8Array; tokenizer: Uint8Array; model: Uint8Array }
+export interface ModelOffer { statement: Uint8Array; signature: Uint8Array; content: Uint8Array } // of the plan, for LiteRT
 
 export class MemoryServer implements Channel {
   readonly name = "ann";
@@ -22,7 +23,7 @@ export class MemoryServer implements Channel {
   breaks = 0; // downloads that break off after a chunk and a half
   private checkedIn = 0;
 
-  constructor(private readonly offer: Offer, private readonly rounds = 1) {}
+  constructor(private readonly offer: Offer, private readonly rounds = 1, private readonly litert?: ModelOffer) {}
 
   async artifact(content: Uint8Array, encoding: string): Promise<Artifact> {
     const pieces = Array.from({ length: Math.ceil(content.length / CHUNK) }, (_, index) => content.subarray(index * CHUNK, (index + 1) * CHUNK));
@@ -41,6 +42,10 @@ export class MemoryServer implements Channel {
     const plan = create(PlanSchema, {
       manifest: await this.artifact(manifest, "plan"), step: await this.artifact(step, "stablehlo"), finish: await this.artifact(finish, "stablehlo"), signature,
     });
+    if (this.litert) {
+      const described = await this.artifact(this.litert.content, "litert");
+      plan.modules = create(PlanModulesSchema, { statement: this.litert.statement, signature: this.litert.signature, step: described, finish: described });
+    }
     const value = create(RoundConfigurationSchema, {
       attempt: new Uint8Array([1]), roundNumber: this.checkedIn++, clientIndex: 3, seed: 7, learningRate: 0.3, seconds: 300, population: "people", plan,
       participation: { rounds: 100, maxParticipations: 2, minSeparation: 1 },
