@@ -45,6 +45,35 @@ def of_another_shape(model, train):
     first.tensorIndex, other.tensorIndex = other.tensorIndex, first.tensorIndex
 
 
+def too_large(model, train):
+    """Begin with a tensor of 1.5 GiB."""
+    graph, size = model.subgraphs[train.subgraphIndex], schema.BufferT()
+    model.operatorCodes.append(_code(schema.BuiltinOperator.FILL))
+    size.data = list((3 << 27).to_bytes(4, "little"))
+    model.buffers.append(size)
+    dimensions, made = _tensor(schema.TensorType.INT32, len(model.buffers) - 1), _tensor(schema.TensorType.FLOAT32)
+    dimensions.shape, made.shape = [1], [3 << 27]
+    graph.tensors += [dimensions, made]
+    fill, place = schema.OperatorT(), len(graph.tensors)
+    fill.opcodeIndex, fill.inputs, fill.outputs = len(model.operatorCodes) - 1, [place - 2, _rate(train)], [place - 1]
+    fill.builtinOptionsType, fill.builtinOptions = schema.BuiltinOptions.FillOptions, schema.FillOptionsT()
+    graph.operators.insert(0, fill)
+
+
+def failing(model, train):
+    """Begin with an index beyond the end of `weight`."""
+    graph, index = model.subgraphs[train.subgraphIndex], schema.BufferT()
+    model.operatorCodes.append(_code(schema.BuiltinOperator.GATHER))
+    index.data = list((99).to_bytes(4, "little"))
+    model.buffers.append(index)
+    graph.tensors += [_tensor(schema.TensorType.INT32, len(model.buffers) - 1), _tensor(schema.TensorType.FLOAT32)]
+    gather, place = schema.OperatorT(), len(graph.tensors)
+    weight = next(one.tensorIndex for one in train.inputs if one.name == b"weight")
+    gather.opcodeIndex, gather.inputs, gather.outputs = len(model.operatorCodes) - 1, [weight, place - 2], [place - 1]
+    gather.builtinOptionsType, gather.builtinOptions = schema.BuiltinOptions.GatherOptions, schema.GatherOptionsT()
+    graph.operators.insert(0, gather)
+
+
 def without_end(model, train):
     """Begin with a loop whose condition is true."""
     model.operatorCodes.append(_code(schema.BuiltinOperator.WHILE))
@@ -62,13 +91,16 @@ def without_end(model, train):
     add.builtinOptionsType, add.builtinOptions = schema.BuiltinOptions.AddOptions, schema.AddOptionsT()
     model.subgraphs[body].operators = [add]
     graph = model.subgraphs[train.subgraphIndex]
-    rate = next(one.tensorIndex for one in train.inputs if one.name == b"learning_rate")
     graph.tensors.append(_tensor(schema.TensorType.FLOAT32))
     loop = schema.OperatorT()
-    loop.opcodeIndex, loop.inputs, loop.outputs = len(model.operatorCodes) - 2, [rate], [len(graph.tensors) - 1]
+    loop.opcodeIndex, loop.inputs, loop.outputs = len(model.operatorCodes) - 2, [_rate(train)], [len(graph.tensors) - 1]
     loop.builtinOptionsType, loop.builtinOptions = schema.BuiltinOptions.WhileOptions, schema.WhileOptionsT()
     loop.builtinOptions.condSubgraphIndex, loop.builtinOptions.bodySubgraphIndex = condition, body
     graph.operators.insert(0, loop)
+
+
+def _rate(train):
+    return next(one.tensorIndex for one in train.inputs if one.name == b"learning_rate")
 
 
 def _code(number):
@@ -93,7 +125,7 @@ def main(folder, keys, out, *plans):
     found, signer = read_litert_plan(Path(folder)), PlanSigner(Path(keys) / PLAN_KEY_FILE)
     model, tokenizer = found.plan.model, (Path(folder) / "tokenizer.json").read_bytes()
     hostile = {"garbage": b"TFL3" * 1000, "cut": model[: len(model) // 2]}
-    for change in (without_a_tensor, without_a_signature, of_another_shape, without_end):
+    for change in (without_a_tensor, without_a_signature, of_another_shape, failing, too_large, without_end):
         hostile[change.__name__] = changed(model, change)
     for name, content in hostile.items():
         described = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}

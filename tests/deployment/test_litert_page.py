@@ -115,6 +115,8 @@ def hostile(tmp_path_factory, keys, tokenizer, modules):
         ("without_a_signature", "the server's model lacks one of the signatures train and finish"),
         ("without_a_tensor", "as no tensor, but its plan as float32[]"),
         ("of_another_shape", "the server's model takes state/embedding/table as float32["),
+        ("failing", "the server's model does not run (ERROR: "),
+        ("too_large", "needs more memory than it may have"),
         ("without_end", "took more than 3 seconds, and was ended"),
     ],
 )

@@ -193,9 +193,10 @@ export class Client {
     const { limits, keys } = this.settings, unknown = unknownType(manifest);
     if (unknown) return `LiteRT.js knows no ${unknown}, which its upload has`;
     if (!offered) return "the server has no model of it for LiteRT";
-    const described = await readStatement(offered, keys, manifest);
-    const content = described.bytes <= limits.programBytes ? await this.fetchNamed(offered.step, described.bytes, limits.programBytes) : new Uint8Array();
-    await checkModel(content, described);
+    const { sha256: digest, bytes } = await readStatement(offered, keys, manifest), { programBytes } = limits;
+    if (!(bytes <= programBytes)) throw new PlanError(`the server's model has ${bytes} bytes, but this client allows ${programBytes}; its owner may allow more program bytes`);
+    const content = await this.fetchNamed(offered.step, bytes, programBytes);
+    await checkModel(content, digest);
     return content;
   }
 

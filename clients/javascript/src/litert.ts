@@ -16,29 +16,50 @@ interface Named { name: string; type: Type; inside: Type } // a tensor of the pl
 /** Load models by the runtime's WebAssembly; its memory grows to what the plan may have. */
 export function litert(wasm: () => Uint8Array): Load {
   return async (manifest, content) => {
-    boundMemory(manifest.memoryBytes);
-    await startRuntime(wasm());
-    const { signatures } = await loadAndCompile(content, { accelerator: "wasm" });
-    return { step: new Signature(signatures["train"], manifest.step, manifest), finish: new Signature(signatures["finish"], manifest.finish, manifest) };
+    const calls = new Calls(manifest.memoryBytes);
+    await calls.start(wasm());
+    const { signatures } = await calls.made(() => loadAndCompile(content, { accelerator: "wasm" }));
+    const step = new Signature(signatures["train"], manifest.step, manifest), finish = new Signature(signatures["finish"], manifest.finish, manifest);
+    return { step: { run: (given) => calls.made(() => step.run(given)) }, finish: { run: (given) => calls.made(() => finish.run(given)) } };
   };
 }
 
-async function startRuntime(wasmBinary: Uint8Array): Promise<void> {
-  try {
-    Object.assign(globalThis, { Module: { wasmBinary } });
-    await loadLiteRt(SCRIPT);
-  } catch (error) {
-    throw new PlanError(`LiteRT.js does not start here (${(error as Error).message.slice(0, 200)}); accept no models of the server, and plans are interpreted`);
+/** Calls of the runtime, which gives results of a model that failed, too, and only writes that it did. */
+class Calls {
+  private refused: RangeError | null = null;
+  private errors: string[] = [];
+
+  /** Let WebAssembly, which asks for memory through one function, have no more than so many bytes. */
+  constructor(memoryBytes: number) {
+    const { grow } = WebAssembly.Memory.prototype, calls = this;
+    WebAssembly.Memory.prototype.grow = function (pages: number): number {
+      calls.refused = this.buffer.byteLength + pages * PAGE > memoryBytes ? new RangeError("more memory than the plan may have") : null;
+      if (calls.refused) throw calls.refused;
+      return grow.call(this, pages);
+    };
   }
-}
 
-/** WebAssembly asks for memory through this one function. */
-function boundMemory(bytes: number): void {
-  const { grow } = WebAssembly.Memory.prototype;
-  WebAssembly.Memory.prototype.grow = function (pages: number): number {
-    if (this.buffer.byteLength + pages * PAGE > bytes) throw new RangeError("more memory than the plan may have");
-    return grow.call(this, pages);
-  };
+  async start(wasmBinary: Uint8Array): Promise<void> {
+    const printErr = (line: string): void => void (line.startsWith("ERROR") && this.errors.push(line));
+    try {
+      Object.assign(globalThis, { Module: { wasmBinary, printErr } });
+      await loadLiteRt(SCRIPT);
+    } catch (error) {
+      throw new PlanError(`LiteRT.js does not start here (${(error as Error).message.slice(0, 200)}); accept no models of the server, and plans are interpreted`);
+    }
+  }
+
+  /** Make a call; raises PlanError, or RangeError for want of memory, where the runtime wrote that it failed. */
+  async made<T>(call: () => Promise<T>): Promise<T> {
+    this.errors = [];
+    try {
+      const made = await call();
+      if (!this.errors.length) return made;
+      throw new PlanError(`the server's model does not run (${this.errors[0]!.slice(0, 200)})`);
+    } catch (error) {
+      throw this.refused ?? error;
+    }
+  }
 }
 
 class Signature implements Runner {
