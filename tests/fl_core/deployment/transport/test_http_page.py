@@ -1,6 +1,7 @@
 """The client for browsers is served beside calls, and pages from elsewhere make none."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,6 +57,32 @@ def test_nothing_but_the_files_of_a_page_is_served(page):
     assert {found[0] for found in asked(page, *(request(f"GET {name}") for name in names))} == {404}
     assert asked(page, request("POST /page.js")) == [(404, b"there is no POST of /page.js")]
     assert asked(None, request("GET /"))[0][0] == 404
+
+
+def test_only_the_thread_for_models_of_litert_compiles_and_no_thread_connects(page):
+    for name in ("worker.js", "litert.js", "litert.wasm.gz"):
+        (page / name).write_text("run()")
+    served = Page(page)
+    policies = {}
+
+    async def run():
+        for name in ("/", "/page.js", "/worker.js", "/litert.js", "/litert.wasm.gz"):
+            call = SimpleNamespace(head=SimpleNamespace(method="GET", target=name), send=kept)
+            assert served.has(call.head)
+            await served.send(call)
+            policies[name] = set(sent.pop()["Content-Security-Policy"].split("; "))
+
+    sent = []
+
+    async def kept(status, fields, content):
+        sent.append(fields)
+
+    asyncio.run(run())
+    assert all("default-src 'none'" in one for one in policies.values())
+    assert [name for name, one in policies.items() if "wasm-unsafe-eval" in str(one)] == ["/litert.js"]
+    assert policies["/litert.js"] == {"default-src 'none'", "script-src 'self' 'wasm-unsafe-eval'"}
+    assert policies["/worker.js"] == {"default-src 'none'", "script-src 'self'"}
+    assert {"connect-src 'self'", "script-src 'self'"} < policies["/"] == policies["/page.js"]
 
 
 def test_pages_from_elsewhere_make_no_calls(page):
