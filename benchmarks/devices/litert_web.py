@@ -6,14 +6,13 @@
 import http.server
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
-from tests.support.browser import NAMES, Browser
+from tests.support.browser import MISSING, Browser, find_browser
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "clients/javascript/node_modules"
@@ -37,7 +36,7 @@ def missing() -> str:
         return "ai-edge-litert is not installed; `make litert` makes an environment with it"
     if not (PACKAGES / "@litertjs/core").exists():
         return "LiteRT.js is missing; `npm ci` in clients/javascript installs it"
-    return "" if _browser() else f"there is no browser: none of {', '.join(NAMES)} is installed"
+    return "" if find_browser() else MISSING
 
 
 def export_model(folder: Path, model: str, vocabulary: int, settings: dict[str, Any]) -> None:
@@ -56,7 +55,7 @@ def train_in_browser(folder: Path, stream: tuple[int, int, int]) -> dict[str, An
     Returns:
       Seconds until it trains, milliseconds of a step, and versions.
     """
-    program = _browser()
+    program = find_browser()
     assert program is not None, missing()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -71,10 +70,6 @@ def train_in_browser(folder: Path, stream: tuple[int, int, int]) -> dict[str, An
         server.server_close()
     package = json.loads((PACKAGES / "@litertjs/core/package.json").read_text())["version"]
     return found | {"versions": {"@litertjs/core": package, "chromium": version}}
-
-
-def _browser() -> str | None:
-    return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def _handler(folder: Path) -> type[http.server.SimpleHTTPRequestHandler]:

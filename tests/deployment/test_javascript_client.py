@@ -12,7 +12,7 @@ import pytest
 from fedlm.fl_core.deployment.security.keys import Authority
 from tests.deployment import small_deployment as small
 from tests.deployment import test_plan_clients as beside
-from tests.support.browser import NAMES, Browser
+from tests.support.browser import MISSING, Browser, find_browser
 
 FOLDER = Path(__file__).parents[2] / "clients/javascript"
 COMMAND = ("node", str(FOLDER / "build/src/node/cli.js"), "run")
@@ -32,9 +32,9 @@ def built():
 
 @pytest.fixture
 def browser(tmp_path):
-    program = next(filter(None, map(shutil.which, NAMES)), None)
+    program = find_browser()
     if program is None:
-        pytest.skip(f"there is no browser: none of {', '.join(NAMES)} is installed")
+        pytest.skip(MISSING)
     with Browser(program, tmp_path) as browser:
         yield browser
 

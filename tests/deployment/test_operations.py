@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import json
 import re
-import shutil
 import socket
 import ssl
 import subprocess
@@ -28,9 +27,10 @@ from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
 from tests.deployment import small_deployment as small
+from tests.support.browser import MISSING, find_browser
 
 DEPLOYMENT = Path(__file__).parents[2] / "docs/deployment.md"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = find_browser()
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 FLAGS += " --disable-component-update --disable-sync --hide-scrollbars"
 
@@ -145,7 +145,7 @@ def selector(name, labels):
     return f"{name}{{{inside}}}" if inside else name
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 def test_the_page_in_a_browser(tmp_path):
     async def look(server):
         return await asyncio.to_thread(browse, server.url + "/", tmp_path)

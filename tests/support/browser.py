@@ -5,10 +5,17 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import subprocess
 import time
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+MISSING = f"there is no browser: none of {', '.join(_NAMES)} is installed"
+
+
+def find_browser():
+    """The path of the first browser that is installed; None where there is none."""
+    return next(filter(None, map(shutil.which, _NAMES)), None)
 
 
 class Browser:
