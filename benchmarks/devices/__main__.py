@@ -1,5 +1,5 @@
-"""What a client of plans costs a device: sizes, memory and time of a local step, by JAX, by IREE, in TypeScript and by
-LiteRT.js.
+"""What a client of plans costs a device: sizes, memory and time of a local step, by JAX, by IREE, in TypeScript, and on
+a page by LiteRT.js and in TypeScript.
 
     python -m benchmarks.devices
 
@@ -95,7 +95,7 @@ def measure(model: str, steps: int) -> dict[str, Any]:
             found["runtimes"][runtime] = run(words)
         if not litert_web.missing():
             litert_web.export_model(folder, model, VOCABULARY, {"upload_bits": 32})
-            found["runtimes"]["litert_web"] = litert_web.train_in_browser(folder, STREAM)
+            found["runtimes"] |= litert_web.train_in_browser(folder, STREAM)
         for runtime in found["runtimes"]:
             updates[runtime] = np.fromfile(folder / f"{runtime}.update", "<f4").astype(np.float64)
     norm = np.linalg.norm(updates["jax"])
@@ -132,6 +132,8 @@ def javascript_bytes() -> dict[str, int]:
     parts = {"page": "build/page", "javascript_on_node": "build/src", "javascript_package": "node_modules/@bufbuild"}
     places = {name: JAVASCRIPT / part for name, part in parts.items() if (JAVASCRIPT / part).exists()}
     sizes = {name: sum(one.stat().st_size for one in path.rglob("*") if one.is_file()) for name, path in places.items()}
+    if "page" in sizes:
+        sizes["litert_of_the_page"] = sum(one.stat().st_size for one in places["page"].glob("litert*"))
     node = shutil.which("node")
     return sizes | ({"node": Path(node).resolve().stat().st_size} if node else {})
 

@@ -1,6 +1,7 @@
-"""A round of a plan by LiteRT.js in headless Chromium, which runs in browsers alone: `train_in_browser`.
+"""A round of a plan in headless Chromium, by both threads of the page for browsers: `train_in_browser`.
 
-`npm ci` in clients/javascript installs the package, and `make litert` the environment that makes its model.
+`npm ci && npm run build` in clients/javascript makes the page, and `make litert` the environment that makes the model
+of one of them.
 """
 
 import http.server
@@ -15,7 +16,8 @@ from typing import Any
 from tests.support.browser import MISSING, Browser, find_browser
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ROOT / "clients/javascript/node_modules"
+PAGE = ROOT / "clients/javascript/build/page"
+PACKAGE = ROOT / "clients/javascript/node_modules/@litertjs/core/package.json"
 PYTHON = ROOT / ".venv-litert/bin/python"
 _EXPORT = """
 import json, sys
@@ -26,7 +28,6 @@ from fedlm.fl_core.settings import TrainingSettings
 folder, model, vocabulary, settings = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
 plan = make_litert_plan(model, b"{}", vocabulary, compose(TrainingSettings, **settings))
 (folder / "model.tflite").write_bytes(plan.model)
-(folder / "litert.json").write_bytes(plan.manifest)
 """
 
 
@@ -34,26 +35,27 @@ def missing() -> str:
     """Name what LiteRT.js needs here and has not got; nothing where all is there."""
     if not PYTHON.exists():
         return "ai-edge-litert is not installed; `make litert` makes an environment with it"
-    if not (PACKAGES / "@litertjs/core").exists():
-        return "LiteRT.js is missing; `npm ci` in clients/javascript installs it"
+    if not (PAGE / "litert.js").exists():
+        return "the page for browsers is missing; `npm ci && npm run build` in clients/javascript makes it"
     return "" if find_browser() else MISSING
 
 
 def export_model(folder: Path, model: str, vocabulary: int, settings: dict[str, Any]) -> None:
-    """Write model.tflite and litert.json of a model and how clients train it into a folder."""
+    """Write model.tflite of a model and how clients train it into a folder."""
     words = [PYTHON, "-c", _EXPORT, folder, model, str(vocabulary), json.dumps(settings)]
     subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
 
 
 def train_in_browser(folder: Path, stream: tuple[int, int, int]) -> dict[str, Any]:
-    """Train on a folder's tokens.i32 from its values.f32, and write litert_web.update beside them.
+    """Train on a folder's tokens.i32 from its values.f32, by LiteRT.js and by the interpreter, which take each step one
+    after the other, and write litert_web.update and interpreter_web.update beside them.
 
     Args:
-      folder: with model.tflite and litert.json too.
+      folder: with a plan and model.tflite too.
       stream: seed, number of the round and index of the client, that the upload is made with.
 
     Returns:
-      Seconds until it trains, milliseconds of a step, and versions.
+      Seconds until it trains, milliseconds of a step, and versions, of each under the name of its update.
     """
     program = find_browser()
     assert program is not None, missing()
@@ -68,8 +70,8 @@ def train_in_browser(folder: Path, stream: tuple[int, int, int]) -> dict[str, An
     finally:
         server.shutdown()
         server.server_close()
-    package = json.loads((PACKAGES / "@litertjs/core/package.json").read_text())["version"]
-    return found | {"versions": {"@litertjs/core": package, "chromium": version}}
+    versions = {"chromium": version, "@litertjs/core": json.loads(PACKAGE.read_text())["version"]}
+    return {name: one | {"versions": versions} for name, one in found.items()}
 
 
 def _handler(folder: Path) -> type[http.server.SimpleHTTPRequestHandler]:
@@ -78,11 +80,11 @@ def _handler(folder: Path) -> type[http.server.SimpleHTTPRequestHandler]:
             if path == "/":
                 return str(Path(__file__).with_name("litert_page.html"))
             kind, _, name = path.removeprefix("/").partition("/")
-            return str({"packages": PACKAGES}.get(kind, folder) / name)
+            return str({"page": PAGE}.get(kind, folder) / name)
 
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["Content-Length"]))
-            (folder / "litert_web.update").write_bytes(content)
+            (folder / Path(self.path).name).write_bytes(content)
             self.send_response(http.HTTPStatus.NO_CONTENT)
             self.end_headers()
 

@@ -1,6 +1,7 @@
 """Clients of plans in TypeScript, which have docs/protocol.md and nothing of ours, take part beside those in Python."""
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -27,7 +28,16 @@ keys, tokenizer = beside.keys, beside.tokenizer
 def built():
     if shutil.which("node") is None or not (FOLDER / "node_modules").exists():
         pytest.skip("Node, or TypeScript for it, is missing; `npm ci` in clients/javascript installs it")
-    subprocess.run(["npm", "--silent", "run", "build"], cwd=FOLDER, check=True)
+    # Once for all processes that test together: one would serve what another is about to write.
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    (FOLDER / "build").mkdir(exist_ok=True)
+    with (FOLDER / "build/tested").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if file.read() != run:
+            subprocess.run(["npm", "--silent", "run", "build"], cwd=FOLDER, check=True)
+            file.truncate(0)
+            file.write(run)
 
 
 @pytest.fixture
