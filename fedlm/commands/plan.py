@@ -26,7 +26,7 @@ class ExportCommand:
     A server with a key for plans makes such plans of StableHLO itself, for the runtimes of the clients that check in;
     an export is to look into, to compile for devices beforehand, and to try a runtime on. Programs are for CPUs, of
     fixed shapes, and those of StableHLO for months, not years: export again where a runtime is newer. A model of LiteRT
-    predicts the next word too, and comes with the application that has its runtime.
+    predicts the next word too, and comes with the application that has its runtime, or from a server to its page.
     """
 
     run: tyro.conf.Positional[Path]

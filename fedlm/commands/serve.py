@@ -58,9 +58,10 @@ class ServeCommand:
     """Key of `fedlm keys plan`, `plan.key`, with which plans are signed for clients that have no models
     (`fedlm-client`); that of --keys where it has one. Without a key such clients are turned away."""
     plan_modules: Path | None = None
-    """Folder of machine code that `fedlm-client compile` made of this run's plan, in a folder for each target, for
-    clients that have no compiler and whose owners ask for it (`fedlm-client run --accept-modules TARGET`). What is
-    added while the server runs is found."""
+    """Folder of what this run's plan was made into, in a folder for each target, for clients whose owners ask for it:
+    machine code of `fedlm-client compile`, where they have no compiler (`fedlm-client run --accept-modules TARGET`),
+    and as `litert` what `fedlm plan export --format litert` makes, for pages. What is added while the server runs is
+    found."""
     page: Path | None = None
     """Folder of the client of plans for browsers, `build/page` of clients/javascript, to be opened at this server's
     address; over --transport http."""

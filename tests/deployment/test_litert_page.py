@@ -49,8 +49,8 @@ def task_of(tokenizer, keys, modules, **changes):
     return dataclasses.replace(task, plan_modules=ModuleFolder(modules))
 
 
-def log_of_page(task, folder, browser, keys, accepts=True):
-    """What the page says of a run that it takes part in by itself."""
+def log_of_page(task, folder, browser, keys, accepts=True, ended=ENDED, meanwhile=lambda: None):
+    """What the page says of a run that it takes part in by itself, until that has ended."""
     data, key = beside.data_of(folder, 0).read_text(), (keys / "plan.pub").read_text()
 
     def drive(port):
@@ -61,7 +61,8 @@ def log_of_page(task, folder, browser, keys, accepts=True):
         browser.wait("document.getElementById('key-state').textContent.startsWith('A key is kept')", 60)
         browser.run(f"document.getElementById('litert').checked = {json.dumps(accepts)}")
         browser.run("document.getElementById('insecure').checked = true; document.getElementById('start').click()")
-        browser.wait(ENDED, 60)
+        browser.wait(ended, 60)
+        meanwhile()
         return [line.split("  ", 1)[1] for line in page.log_of(browser)]
 
     async def run():
@@ -78,6 +79,16 @@ def test_it_trains_with_a_model_of_the_server(tmp_path, keys, tokenizer, modules
     assert said[2:] == ["it runs the server's model by LiteRT.js", *page.ACCEPTED, "the run is over"]
     beside.check_final(task, tmp_path / "run", tmp_path / "simulation", 1)
     browser.screenshot(tmp_path / "page.png")
+
+
+def test_the_thread_of_models_has_nothing_of_the_browser(tmp_path, keys, tokenizer, modules, browser):
+    names = "indexedDB caches fetch importScripts Worker XMLHttpRequest WebSocket BroadcastChannel navigator".split()
+    found, script = {}, f"{json.dumps(names)}.filter((name) => name in globalThis)"
+    trained = "document.getElementById('log').textContent.includes('round 0: ACCEPTED')"
+    task = task_of(tokenizer, keys, modules, rounds=1000)
+    meanwhile = lambda: found.update(browser.run_in_workers(script))  # noqa: E731
+    log_of_page(task, tmp_path, browser, keys, ended=trained, meanwhile=meanwhile)
+    assert found == {"litert.js": []}
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ class Browser:
         deadline = time.monotonic() + seconds
         while True:
             answer = self._next(deadline)
+            if "method" in answer:
+                self._events.append(answer)
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer["error"]
                 return answer["result"]
@@ -89,6 +91,16 @@ class Browser:
         found = self._call("Runtime.evaluate", self._session, expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
+
+    def run_in_workers(self, script):
+        """Evaluate an expression in each worker of the page; gives the values by the names of their scripts."""
+        self._events.clear()
+        self._call("Target.setAutoAttach", self._session, autoAttach=True, waitForDebuggerOnStart=False, flatten=True)
+        found = {}
+        for one in [one["params"] for one in self._events if one["method"] == "Target.attachedToTarget"]:
+            made = self._call("Runtime.evaluate", one["sessionId"], expression=script, returnByValue=True)
+            found[one["targetInfo"]["url"].rpartition("/")[2]] = made["result"].get("value")
+        return found
 
     def wait(self, script, seconds):
         """Wait until an expression of the page is true, and give it."""

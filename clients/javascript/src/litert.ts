@@ -13,11 +13,12 @@ const SCRIPT = "litert_wasm.js", PAGE = 65536;
 
 interface Named { name: string; type: Type; inside: Type } // a tensor of the plan, and what it is in the model
 
-/** Load models by the runtime's WebAssembly; its memory grows to what the plan may have. */
-export function litert(wasm: () => Uint8Array): Load {
+/** Load models by the runtime's WebAssembly; its memory grows to what the plan may have. The thread is confined before it reads a model. */
+export function litert(wasm: () => Uint8Array, confine: () => void): Load {
   return async (manifest, content) => {
     const calls = new Calls(manifest.memoryBytes);
     await calls.start(wasm());
+    confine();
     const { signatures } = await calls.made(() => loadAndCompile(content, { accelerator: "wasm" }));
     const step = new Signature(signatures["train"], manifest.step, manifest), finish = new Signature(signatures["finish"], manifest.finish, manifest);
     return { step: { run: (given) => calls.made(() => step.run(given)) }, finish: { run: (given) => calls.made(() => finish.run(given)) } };

@@ -70,7 +70,7 @@ export const CheckInRequestSchema: GenMessage<CheckInRequest> = /*@__PURE__*/
  */
 export type Runtime = Message<"fedlm.Runtime"> & {
   /**
-   * for the record, such as jax or iree
+   * such as jax, iree or litert; modules are of the last two
    *
    * @generated from field: string name = 1;
    */
@@ -313,7 +313,7 @@ export const PlanSchema: GenMessage<Plan> = /*@__PURE__*/
   messageDesc(file_messages, 5);
 
 /**
- * The programs of a plan, compiled to machine code.
+ * The programs of a plan, compiled to machine code, or as a model of LiteRT.
  *
  * @generated from message fedlm.PlanModules
  */
