@@ -178,6 +178,8 @@ NEAR: dict[str, Any] = {"client_rates": (1.0, 2.0), "server_rates": (0.01, 0.03)
 """Rates of trainings that cost more: around the best of the small ones, and of those of large cohorts."""
 TWO: dict[str, Any] = NEAR | {"client_rates": (2.0,)}
 """Rates of larger models: the client's that was best at every size."""
+LARGER: dict[str, Any] = {"client_rates": (1.0, 2.0, 4.0), "server_rates": (0.01, 0.03, 0.1)}
+"""Rates around the best, where that was at the edge of those that there were."""
 ONCE: dict[str, Any] = {"seeds": SEEDS[:1]}
 """Seeds of points between those that matter."""
 
@@ -282,6 +284,11 @@ AXES: dict[str, Axis] = {
             Point("standard library", Setting("stdlib")),
             Point("synthetic", Setting("synthetic"), **NEAR),
         ),
+        CIFGS[:4],
+    ),
+    "rates": Axis(
+        "larger rates",
+        (Point("Stack Exchange", **LARGER), Point("standard library", Setting("stdlib"), **LARGER)),
         CIFGS[:4],
     ),
     "transformers": Axis(
