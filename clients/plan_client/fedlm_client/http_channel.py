@@ -21,7 +21,7 @@ from fedlm_client import messages_pb2 as messages
 from fedlm_client.artifacts import Assembly
 from fedlm_client.errors import ClientError, GoneError, TransportError
 
-_ANSWER_SECONDS, _DOWNLOAD_SECONDS = 30.0, 3600.0
+_ANSWER_SECONDS, _TRANSFER_SECONDS = 30.0, 3600.0
 _LONGEST_MESSAGE = 1 << 22
 _AT_ONCE = 1 << 17
 _OK, _NOT_FOUND = 200, 404
@@ -67,7 +67,7 @@ class Channel:
             connection.begin("GET", target, [])
             connection.send(b"")
             connection.check_answer()
-            connection.expect_within(_DOWNLOAD_SECONDS)
+            connection.expect_within(_TRANSFER_SECONDS)
             for piece in connection.pieces():
                 assembly.add(piece)
         if not assembly.complete:
@@ -171,8 +171,11 @@ class _Exchange:
 
     def send_while_wanted(self, pieces: Iterator[bytes]) -> None:
         """Send a body in pieces; where the server hangs up meanwhile, what it said before is the answer."""
+        self.expect_within(_TRANSFER_SECONDS)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for piece in pieces:
+                if time.monotonic() > self._deadline:
+                    raise TransportError("the server took too long to read")
                 self._write(h11.Data(data=piece))
             self._write(h11.EndOfMessage())
 

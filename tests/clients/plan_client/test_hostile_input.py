@@ -118,6 +118,25 @@ def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch, answer):
         thread.join()
 
 
+def test_an_upload_that_is_read_ever_so_slowly_is_given_up(monkeypatch):
+    monkeypatch.setattr("fedlm_client.http_channel._TRANSFER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def read_slowly():
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                while connection.recv(1 << 18):
+                    time.sleep(0.01)
+
+        thread = threading.Thread(target=read_slowly)
+        thread.start()
+        channel = Channel(f"127.0.0.1:{server.getsockname()[1]}", None, "ann")
+        with pytest.raises(TransportError, match="took too long to read"):
+            channel.upload(messages.UploadHeader(), bytes(1 << 26), lambda: None)
+        thread.join()
+
+
 @pytest.mark.parametrize(
     "content", ['{"plan": ["8", 3, 2]}', '{"plan": [1e400, 3, 2]}', '{"plan": null, "taken": ["1"]}', "[" * 100_000]
 )
