@@ -10,6 +10,14 @@ from fedlm.models.errors import ConfigurationError
 from fedlm.models.masked_language import MaskedBatch
 
 
+def check_length(name: str, model: Model, length: int) -> None:
+    """Refuse, as a ConfigurationError, a length of sequences that a model cannot read."""
+    if model.decoder is None:
+        shapes_of_training(name, model, length)
+    elif model.decoder.max_length is not None and length > model.decoder.max_length:
+        raise _unreadable(name, length, f"it has positions for {model.decoder.max_length}")
+
+
 def shapes_of_training(name: str, model: Model, length: int) -> tuple[Params, Any]:
     """Give the shapes of a model's parameters and of a batch of two sequences of some length.
 
@@ -23,6 +31,9 @@ def shapes_of_training(name: str, model: Model, length: int) -> tuple[Params, An
     try:
         jax.eval_shape(model.loss, params, batch)
     except ValueError as error:
-        what = f"the model {name} cannot be used with length {length}"
-        raise ConfigurationError(f"{what}: {str(error).splitlines()[0]}") from error
+        raise _unreadable(name, length, str(error).splitlines()[0]) from error
     return params, batch
+
+
+def _unreadable(name: str, length: int, why: str) -> ConfigurationError:
+    return ConfigurationError(f"the model {name} cannot be used with length {length}: {why}")

@@ -223,7 +223,7 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.registry import create_model
     from fedlm.models.special_tokens import OWN
-    from fedlm.models.training_shapes import shapes_of_training
+    from fedlm.models.training_shapes import check_length
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
     refuse_reattention(name)
@@ -236,7 +236,7 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
         )
     precision = resolve_precision(training.precision, jax.default_backend())
     model = with_precision(with_dropout(create_model(name, tokenizer.vocabulary_size), training.dropout), precision)
-    shapes_of_training(name, model, training.length)
+    check_length(name, model, training.length)
     return ServedModel(model, precision, tokenizer, path.read_bytes())
 
 

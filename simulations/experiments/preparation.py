@@ -31,7 +31,7 @@ from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.reattention import ParameterErrors
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import SpecialTokens
-from fedlm.models.training_shapes import shapes_of_training
+from fedlm.models.training_shapes import check_length
 from fedlm.simulations.data.federated_data import DataSet, StoredData, open_splits, refuse_completions
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.engine.cohort_engine import ClientWork
@@ -189,7 +189,7 @@ def prepare(
     lora = experiment.lora.lora_config()
     model, trained = _trained(built, precision, None), _trained(built, precision, lora, settings.dropout)
     if own.model is None:
-        shapes_of_training(experiment.model, model, settings.length)
+        check_length(experiment.model, model, settings.length)
     local = settings.local_training()
     if lora is not None and lora.dropout:
         local = dataclasses.replace(local, draws_dropout=True)

@@ -19,7 +19,7 @@ from fedlm.fl_core.runs.run_folder import GRID, GRID_FILE, refuse_other_contents
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import parameter_count
 from fedlm.models.registry import create_model
-from fedlm.models.training_shapes import shapes_of_training
+from fedlm.models.training_shapes import check_length
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.cell_execution import CellExecutor, run_cells
 from fedlm.simulations.laws.cell import GridCell, open_grid_units
@@ -138,7 +138,7 @@ def _prepare(grid: Grid, out: Path) -> TokenStore:
     for name in grid.models:
         refuse_reattention(name)
         model = create_model(name, store.vocabulary_size, store.special_tokens)
-        shapes_of_training(name, model, grid.length)
+        check_length(name, model, grid.length)
     units = open_grid_units(grid, store)
     for axis, most in (("batch_sizes", units.count), ("training_examples", units.count)):
         if max(getattr(grid, axis)) > most:

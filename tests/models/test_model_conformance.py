@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from fedlm.models.base import Batch
+from fedlm.models.errors import ConfigurationError
 from fedlm.models.registry import MODELS, create_model
 from fedlm.models.special_tokens import PAD_ID
+from fedlm.models.training_shapes import check_length, shapes_of_training
 from tests.models.small_models import (
     EVERY_PART_OF_GEMMA,
     LENGTH,
@@ -186,6 +188,18 @@ def read_in(small, parts, length):
         return jax.lax.scan(read, decoder.begin(params, tokens.shape[1], length), (tokens, counts))[1]
 
     return np.asarray(read_all(params, padded, np.stack([counts for _, counts in parts])))
+
+
+def test_a_decoder_reads_as_many_tokens_as_the_loss(causal):
+    limit = causal.model.decoder.max_length
+    for length in (1, 100) if limit is None else (limit, limit + 1):
+        for check in (check_length, shapes_of_training):
+            if limit is None or length <= limit:
+                check("one", causal.model, length)
+            else:
+                why = f"model one cannot be used with length {length}: .* {limit}"
+                with pytest.raises(ConfigurationError, match=why):
+                    check("one", causal.model, length)
 
 
 def test_logits_of_what_is_read_bit_by_bit_are_those_of_the_whole(causal):
