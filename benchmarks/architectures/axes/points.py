@@ -228,6 +228,16 @@ AXES: dict[str, Axis] = {
         CIFGS,
         18.9e6,
     ),
+    "rounds_1m": Axis(
+        "rounds at 1 M parameters",
+        (
+            Point(60, Setting(size="1m"), **TWO),
+            Point(180, Setting(size="1m"), 180, **TWO, **ONCE),
+            Point(420, Setting(size="1m"), 420, **TWO, **ONCE),
+        ),
+        CIFGS[:4],
+        3000,
+    ),
     "steps": Axis(
         "local steps of a client on average",
         (
