@@ -211,8 +211,8 @@ AXES: dict[str, Axis] = {
         "rounds",
         (
             Point(60),
-            Point(180, rounds=180, client_rates=NEAR["client_rates"]),
-            *(Point(rounds, rounds=rounds, client_rates=NEAR["client_rates"], **ONCE) for rounds in (420, 1000)),
+            *(Point(rounds, rounds=rounds, client_rates=NEAR["client_rates"]) for rounds in (180, 420)),
+            Point(1000, rounds=1000, client_rates=NEAR["client_rates"], **ONCE),
         ),
         CIFGS[:4],
         3000,
