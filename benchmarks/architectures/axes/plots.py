@@ -15,7 +15,7 @@ from benchmarks.architectures.axes.gaps import (
     pairs_of,
     score,
 )
-from benchmarks.architectures.axes.points import Axis, published_gap
+from benchmarks.architectures.axes.points import Axis, published_gap, value_words
 from benchmarks.architectures.axes.records import Records
 
 TITLES = {
@@ -52,13 +52,13 @@ def draw(records: Records, axis: Axis) -> Figure:
 def _places(axes: Axes, axis: Axis) -> list[float]:
     """Lay an axis' points out; where they are numbers, in their logarithm."""
     if not _is_numeric(axis):
-        names = [point.value if isinstance(point.value, str) else f"{point.value:g}" for point in axis.points]
+        names = [value_words(point.value) for point in axis.points]
         axes.set_xticks(range(len(names)), [name.replace(", ", "\n") for name in names], fontsize=8)
         return list(range(len(names)))
     values = [float(point.value) for point in axis.points]
     ticks = sorted({*values, axis.published or values[0]})
     axes.set_xscale("log")
-    axes.set_xticks(ticks, [f"{value:.3g}" for value in ticks])
+    axes.set_xticks(ticks, [value_words(value) for value in ticks])
     axes.minorticks_off()
     return values
 
@@ -113,7 +113,7 @@ def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
 
 def _draw_line(axes: Axes, records: Records, axis: Axis, pair: tuple[str, str], colour: str) -> None:
     gaps = gaps_along(records, axis, *pair)
-    if axis.published is None or len(gaps) < len(axis.points):
+    if axis.published is None or not gaps:
         return
     values = np.geomspace(min(value for value, _ in gaps), max(axis.published, *(value for value, _ in gaps)), 30)
     lines = [line_through(gaps, value) for value in values]
@@ -136,7 +136,9 @@ def _draw_curves(axes: Axes, records: Records, axis: Axis) -> None:
             axes.plot(rounds, perplexities, color=_COLOURS[number % len(_COLOURS)], label=TITLES[model])
     _logarithmic(axes)
     axes.set_xlabel("rounds done")
-    title = f"Held-out perplexity, mean over seeds and the last {SMOOTHED} rounds\n{axis.title}: {point.value}"
+    title = (
+        f"Held-out perplexity, mean over seeds and the last {SMOOTHED} rounds\n{axis.title}: {value_words(point.value)}"
+    )
     axes.set_title(title, loc="left", fontsize=10)
 
 

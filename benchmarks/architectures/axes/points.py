@@ -135,6 +135,15 @@ class Point:
         return [(found[0][0], pairs), *found[1:]]
 
 
+def value_words(value: float | str) -> str:
+    """Say where on an axis something is."""
+    if isinstance(value, str):
+        return value
+    if value >= 1e5:
+        return f"{value / 1e6:g} M"
+    return f"{value:,.0f}" if value >= 100 else f"{value:g}"
+
+
 @dataclass(frozen=True)
 class Axis:
     """An axis: what is varied, and where on it the published setting lies.

@@ -18,7 +18,7 @@ from benchmarks.architectures.axes.gaps import (
     score,
 )
 from benchmarks.architectures.axes.plots import TITLES, draw
-from benchmarks.architectures.axes.points import Axis, Point, published_gap, window
+from benchmarks.architectures.axes.points import Axis, published_gap, value_words, window
 from benchmarks.architectures.axes.records import Records
 from benchmarks.architectures.axes.selection import selection_rounds
 from fedlm.fl_core.atomic_files import write_atomically
@@ -105,12 +105,12 @@ def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
                 [
                     axis.title,
                     f"{TITLES[model]} against {TITLES[twin]}",
-                    f"{_value(first[0])}: {_gap(first[1])}",
-                    f"{_value(last[0])}: {_gap(last[1])}",
+                    f"{value_words(first[0].value)}: {_gap(first[1])}",
+                    f"{value_words(last[0].value)}: {_gap(last[1])}",
                     "" if line is None else f"{100 * line.slope:+.1f} ± {100 * line.slope_half_width:.1f}",
                     ""
                     if line is None
-                    else f"{_number(line.at)}: {100 * line.value:+.1f} ± {100 * line.half_width:.1f}",
+                    else f"{value_words(line.at)}: {100 * line.value:+.1f} ± {100 * line.half_width:.1f}",
                     f"{100 * published_gap(model):+.1f}",
                     judged(last[1]) if line is None else f"{judged(last[1])}; {_how(line, axis)} {line.verdict}",
                 ]
@@ -138,14 +138,6 @@ def _gap(found: Spread) -> str:
     return f"{100 * found.mean:+.1f}{half}"
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:g}"
-
-
-def _value(point: Point) -> str:
-    return point.value if isinstance(point.value, str) else _number(point.value)
-
-
 def _scores(records: Records, axis: Axis) -> str:
     rows = []
     for point in axis.points:
@@ -154,14 +146,14 @@ def _scores(records: Records, axis: Axis) -> str:
             found = score(records, point, model)
             missing = " (trainings missing)" if left_at(records, point, model) else ""
             if found is None:
-                rows.append([_value(point), TITLES[model], MISSING, *[""] * 5])
+                rows.append([value_words(point.value), TITLES[model], MISSING, *[""] * 5])
                 continue
             test = found.perplexity()
             above = f" ({sum(found.test.values()) / len(found.test) - entropy:.3f})" if entropy and test else ""
             edge = " (edge)" if found.at_edge else ""
             rows.append(
                 [
-                    _value(point),
+                    value_words(point.value),
                     TITLES[model],
                     spread_words(test) + above + missing,
                     spread_words(found.perplexity("heldout")),
@@ -194,7 +186,7 @@ def _gaps(records: Records, axis: Axis) -> str:
         found = [gap(records, point, model, twin) for point in axis.points]
         cells = [MISSING if one is None else f"{_gap(one)} ({judged(one)})" for one in found]
         rows.append([f"{TITLES[model]} against {TITLES[twin]}", *cells])
-    return table(["gap, %", *(_value(point) for point in axis.points)], rows)
+    return table(["gap, %", *(value_words(point.value) for point in axis.points)], rows)
 
 
 def _selection(axis: Axis) -> str:
