@@ -60,7 +60,7 @@ AXES = {
                 epsilon,
                 Setting(cohort=100, max_batches=8, privacy=epsilon),
                 client_rates=(1.0,),
-                server_rates=(0.25, 0.5, 1.0),
+                server_rates=(0.25, 0.5, 1.0, 2.0),
             )
             for epsilon in EPSILONS
         ),
