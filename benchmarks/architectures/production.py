@@ -25,11 +25,11 @@ from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
 from benchmarks.architectures.axes.__main__ import Study, main
-from benchmarks.architectures.axes.gaps import Spread, left_at, score
+from benchmarks.architectures.axes.gaps import Spread, gap, judged, left_at, score
 from benchmarks.architectures.axes.plots import TITLES
 from benchmarks.architectures.axes.points import EVALUATE_EVERY, Axis, Point, Setting
 from benchmarks.architectures.axes.records import DIVERGED, Records
-from benchmarks.architectures.axes.report import spread_words, table
+from benchmarks.architectures.axes.report import gap_words, spread_words, table
 from benchmarks.architectures.axes.selection import seeds_of
 from fedlm.fl_core.atomic_files import write_atomically
 
@@ -40,7 +40,8 @@ WINDOW = 100
 """Rounds over which scores and curves are averaged."""
 LOST = 2.0
 SPIKE = 1.5
-MODELS = ("cifg", "si_cifg_published", "si_cifg_unit_rms", "si_cifg")
+STANDARD = "cifg"
+MODELS = (STANDARD, "si_cifg_published", "si_cifg_unit_rms", "si_cifg")
 EPSILONS = (30.0, 100.0, 10.0)
 
 
@@ -187,11 +188,13 @@ def _private_table(records: Records, axis: Axis) -> str:
             if found is None:
                 continue
             (run, *_) = seeds_of(records, point, model)
+            apart = None if model == STANDARD else gap(records, point, model, STANDARD)
             rows.append(
                 [
                     f"{point.value:g}",
                     TITLES[model],
                     spread_words(found.perplexity()),
+                    "" if apart is None else f"{gap_words(apart)} ({judged(apart)})",
                     f"{found.rates[0]:g}, {found.rates[1]:g}" + (" (edge)" if found.at_edge else ""),
                     str(len(found.test)),
                     records.runs[run]["privacy"],
@@ -200,7 +203,15 @@ def _private_table(records: Records, axis: Axis) -> str:
     if not rows:
         return "Nothing has been trained yet."
     note = "Rates were selected with the first seed on held-out loss, which no epsilon here has paid for."
-    head = ["target epsilon", "model", "test perplexity at the end", "rates", "seeds", "statement of the first seed"]
+    head = [
+        "target epsilon",
+        "model",
+        "test perplexity at the end",
+        "gap to CIFG, %",
+        "rates",
+        "seeds",
+        "statement of the first seed",
+    ]
     return f"{table(head, rows)}\n\n{note}"
 
 

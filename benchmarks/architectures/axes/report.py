@@ -105,8 +105,8 @@ def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
                 [
                     axis.title,
                     f"{TITLES[model]} against {TITLES[twin]}",
-                    f"{value_words(first[0].value)}: {_gap(first[1])}",
-                    f"{value_words(last[0].value)}: {_gap(last[1])}",
+                    f"{value_words(first[0].value)}: {gap_words(first[1])}",
+                    f"{value_words(last[0].value)}: {gap_words(last[1])}",
                     "" if line is None else f"{100 * line.slope:+.1f} ± {100 * line.slope_half_width:.1f}",
                     ""
                     if line is None
@@ -133,7 +133,8 @@ def _how(line: Line, axis: Axis) -> str:
     return "extrapolated" if beyond else "on the line"
 
 
-def _gap(found: Spread) -> str:
+def gap_words(found: Spread) -> str:
+    """Say a gap in per cent, with its interval where there is one."""
     half = "" if math.isinf(found.half_width) else f" ± {100 * found.half_width:.1f}"
     return f"{100 * found.mean:+.1f}{half}"
 
@@ -184,7 +185,7 @@ def _gaps(records: Records, axis: Axis) -> str:
     rows = []
     for model, twin in pairs:
         found = [gap(records, point, model, twin) for point in axis.points]
-        cells = [MISSING if one is None else f"{_gap(one)} ({judged(one)})" for one in found]
+        cells = [MISSING if one is None else f"{gap_words(one)} ({judged(one)})" for one in found]
         rows.append([f"{TITLES[model]} against {TITLES[twin]}", *cells])
     return table(["gap, %", *(value_words(point.value) for point in axis.points)], rows)
 
