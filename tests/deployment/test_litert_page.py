@@ -4,6 +4,8 @@ import asyncio
 import dataclasses
 import json
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -20,6 +22,14 @@ ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-litert/bin/python"
 SETTINGS = {**small.SETTINGS, **beside.SETTINGS, "model": "cifg_tiny"}
 ENDED = "!!document.querySelector('#log .wrong') || /run is over/.test(document.getElementById('log').textContent)"
+# What a thread has names for, its own or those of its kind, of what is neither in a list nor of no use.
+LEFT = """(() => {
+    const left = new Set(), kept = new Set(%s);
+    for (let one = globalThis; one && one !== Object.prototype; one = Object.getPrototypeOf(one))
+        for (const name of Object.getOwnPropertyNames(one))
+            if (!kept.has(name) && Object(globalThis[name]) === globalThis[name]) left.add(name);
+    return [...left].sort();
+})()"""
 pytestmark = pytest.mark.long
 keys, tokenizer, built, browser = beside.keys, beside.tokenizer, page.built, page.browser
 
@@ -49,7 +59,7 @@ def task_of(tokenizer, keys, modules, **changes):
     return dataclasses.replace(task, plan_modules=ModuleFolder(modules))
 
 
-def log_of_page(task, folder, browser, keys, accepts=True, ended=ENDED, meanwhile=lambda: None):
+def log_of_page(task, folder, browser, keys, accepts=True, ended=ENDED, meanwhile=lambda: None, built=None):
     """What the page says of a run that it takes part in by itself, until that has ended."""
     data, key = beside.data_of(folder, 0).read_text(), (keys / "plan.pub").read_text()
 
@@ -66,8 +76,8 @@ def log_of_page(task, folder, browser, keys, accepts=True, ended=ENDED, meanwhil
         return [line.split("  ", 1)[1] for line in page.log_of(browser)]
 
     async def run():
-        built = page.FOLDER / "build/page"
-        async with small.Server(task, folder / "run", transport="http", linger=3, page=built) as server:
+        files = built or page.FOLDER / "build/page"
+        async with small.Server(task, folder / "run", transport="http", linger=3, page=files) as server:
             return await asyncio.to_thread(drive, server.port)
 
     return asyncio.run(run())
@@ -82,13 +92,36 @@ def test_it_trains_with_a_model_of_the_server(tmp_path, keys, tokenizer, modules
 
 
 def test_the_thread_of_models_has_nothing_of_the_browser(tmp_path, keys, tokenizer, modules, browser):
-    names = "indexedDB caches fetch importScripts Worker XMLHttpRequest WebSocket BroadcastChannel navigator".split()
-    found, script = {}, f"{json.dumps(names)}.filter((name) => name in globalThis)"
+    source = (page.FOLDER / "src/web/litert_worker.ts").read_text()
+    kept = sorted({name for words in re.findall(r'"([A-Z][\w ]+)"\.split', source) for name in words.split()})
+    assert "Promise" in kept
+    assert not {"indexedDB", "fetch", "navigator", "EventSource", "cookieStore"} & {*kept}
+    found, script = {}, LEFT % json.dumps(kept)
     trained = "document.getElementById('log').textContent.includes('round 0: ACCEPTED')"
     task = task_of(tokenizer, keys, modules, rounds=1000)
     meanwhile = lambda: found.update(browser.run_in_workers(script))  # noqa: E731
     log_of_page(task, tmp_path, browser, keys, ended=trained, meanwhile=meanwhile)
     assert found == {"litert.js": []}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"no archive", "litert.wasm.gz of this page cannot be unpacked ("),
+        (None, "this page has no LiteRT.js beside it;"),
+    ],
+)
+def test_a_runtime_that_never_comes_is_not_asked_for_again_and_again(
+    tmp_path, keys, tokenizer, modules, browser, content, why
+):
+    shutil.copytree(page.FOLDER / "build/page", tmp_path / "page")
+    (tmp_path / "page/litert.wasm.gz").unlink()
+    if content is not None:
+        (tmp_path / "page/litert.wasm.gz").write_bytes(content)
+    said = log_of_page(task_of(tokenizer, keys, modules), tmp_path, browser, keys, built=tmp_path / "page")
+    assert said[2] == "it runs the server's model by LiteRT.js"
+    assert why in said[3]
+    assert len(said) == 4
 
 
 @pytest.mark.parametrize(

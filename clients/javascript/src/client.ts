@@ -16,7 +16,7 @@ import {
   type Artifact, type CheckInReply, type CheckInRequest, CheckInRequestSchema, type Plan, type PlanModules, type RoundConfiguration, RuntimeSchema, type UploadHeader,
   UploadHeader_Outcome as Outcome, UploadHeaderSchema, type UploadReply, UploadReply_Status as Status,
 } from "./messages_pb.js";
-import type { OwnParticipation } from "./own_participation.js";
+import { nameOf, type OwnParticipation } from "./own_participation.js";
 import { checkModel, LITERT, readStatement, unknownType } from "./served_model.js";
 import { checkSignature } from "./signature.js";
 import { WordPiece } from "./tokenizer.js";
@@ -52,7 +52,7 @@ export interface Settings {
   allowed?: () => boolean; // whether the device may train now
 }
 
-interface Ready { offered: Uint8Array; manifest: Manifest; trainer: Trainer }
+interface Ready { offered: string; manifest: Manifest; trainer: Trainer }
 
 class Ended extends Error {
   constructor(readonly outcome: Outcome) {
@@ -167,8 +167,8 @@ export class Client {
 
   /** Fetch, check and load a plan; the one that is loaded where it is the same. */
   private async plan(offered: Plan): Promise<Ready> {
-    const digest = offered.manifest?.digest ?? new Uint8Array();
-    if (this.ready && equal(this.ready.offered, digest)) return this.ready;
+    const name = await nameOf(offered);
+    if (this.ready?.offered === name) return this.ready;
     const { limits, keys, notice, startThread, startLitert } = this.settings;
     const described = await this.fetch(offered.manifest, limits.programBytes);
     await checkSignature(described, offered.signature, keys);
@@ -184,7 +184,7 @@ export class Client {
     this.closePlan();
     notice(`plan ${manifest.digest.slice(0, 12)}: ${printable(manifest.about)}`);
     notice(interpreted ? `it is interpreted, since ${model}` : "it runs the server's model by LiteRT.js");
-    this.ready = { offered: digest, manifest, trainer: await Trainer.load(interpreted ? startThread : startLitert!, manifest, described, step, finish) };
+    this.ready = { offered: name, manifest, trainer: await Trainer.load(interpreted ? startThread : startLitert!, manifest, described, step, finish) };
     return this.ready;
   }
 

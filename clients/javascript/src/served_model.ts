@@ -41,6 +41,7 @@ export async function readStatement(offered: PlanModules, keys: CryptoKey[], man
   }
   const expected = [FORMAT, VERSION, manifest.digest, LITERT.name, LITERT.version, LITERT.target], [model, same] = modules;
   if (said.some((one, place) => one !== expected[place])) throw new PlanError(`the server's model is of ${shown(said)}, but this client takes those of ${shown(expected)}`);
+  if (!Number.isSafeInteger(model!.bytes) || model!.bytes < 0) throw new PlanError(`the server's statement says of its model that it has ${model!.bytes} bytes`);
   if (model!.sha256 !== same!.sha256 || model!.bytes !== same!.bytes) throw new PlanError("the server's statement names two models, but one has both programs");
   return model!;
 }

@@ -13,6 +13,7 @@ export interface Thread {
 export type StartThread = (manifest: Manifest) => Thread | Promise<Thread>;
 
 const LONGEST_TIMER = 2 ** 31 - 1;
+const UNASKED = "the thread that ran the plan answered what it was not asked";
 
 export class Trainer {
   private gone: string | null = null;
@@ -39,7 +40,7 @@ export class Trainer {
 
   async finish(seed: number, round: number, client: number): Promise<Finished> {
     const answer = await this.ask({ ask: "finish", seed, round, client });
-    if (!("finished" in answer) || !answer.finished) throw new PlanError("the thread that ran the plan answered what it was not asked");
+    if (!("finished" in answer) || !answer.finished) throw new PlanError(UNASKED);
     return answer.finished;
   }
 
@@ -63,6 +64,7 @@ export class Trainer {
         reject(error);
       };
       const done = (answer: Answer): void => {
+        if (typeof answer !== "object" || answer === null) return this.close(UNASKED);
         over();
         if (!("error" in answer)) return resolve(answer);
         this.close(answer.error);

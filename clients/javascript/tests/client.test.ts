@@ -11,12 +11,15 @@ import { Client, type Settings } from "../src/client.js";
 import { crc32 } from "../src/crc32.js";
 import { ClientError, PlanError } from "../src/errors.js";
 import { LIMITS } from "../src/limits.js";
-import { UploadHeader_Outcome as Outcome, type UploadReply, UploadReply_Status, UploadReplySchema } from "../src/messages_pb.js";
+import type { Manifest } from "../src/manifest.js";
+import { RoundConfigurationSchema, UploadHeader_Outcome as Outcome, type UploadReply, UploadReply_Status, UploadReplySchema } from "../src/messages_pb.js";
 import { TextFile } from "../src/node/files.js";
 import { startThread } from "../src/node/thread.js";
 import { OwnParticipation, type RecordStore } from "../src/own_participation.js";
 import { readPublicKeys } from "../src/signature.js";
 import { WordPiece } from "../src/tokenizer.js";
+import { type Thread, Trainer } from "../src/trainer.js";
+import type { Answer } from "../src/training.js";
 import { MemoryServer, type ModelOffer, type Offer } from "./server.js";
 
 interface Case<T = Offer> { name: string; error: string; offer: Record<keyof T, string> }
@@ -114,6 +117,29 @@ for (const [part, asked] of Object.entries({ step: 1, finish: 2, tokenizer: 3, m
     await assert.rejects(run(server), PlanError);
     assert.equal(server.asked.length, asked);
   });
+
+test("another model of the same plan is another training", async () => {
+  const record = new OwnParticipation(new MemoryRecord()), statement = (text: string) => new TextEncoder().encode(text);
+  const asked = (model: string) => create(RoundConfigurationSchema, {
+    population: "people", participation: { rounds: 8, maxParticipations: 1, minSeparation: 1 }, plan: { modules: { statement: statement(model) } },
+  });
+  for (const number of [0, 1, 2, 3]) {
+    assert.equal(await record.may(asked(`model ${number}`), "1"), "");
+    await record.tell(asked(`model ${number}`), "1");
+  }
+  assert.match(await record.may(asked("model 4"), "1"), /has told what training came to 4 times/);
+  await record.take(asked("model 0"), "1");
+  assert.equal(await record.may(asked("model 0"), "1"), "");
+  assert.match(await record.may(asked("model 1"), "1"), /less than 1 rounds apart|has taken part 1 times/);
+});
+
+test("a thread that answers what is no answer is ended", async () => {
+  let ended = 0;
+  const thread: Thread = { post: () => queueMicrotask(() => taken(5 as unknown as Answer)), answers: (given) => void (taken = given), end: () => void ended++ };
+  let taken: (answer: Answer) => void = () => {};
+  await assert.rejects(Trainer.load(() => thread, { compileSeconds: 60, callSeconds: 60 } as Manifest, new Uint8Array(), new Uint8Array(), new Uint8Array()), /answered what it was not asked/);
+  assert.equal(ended, 1);
+});
 
 test("a device without text says so", async () => {
   const server = new MemoryServer(offer(honest));

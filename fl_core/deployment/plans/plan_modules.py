@@ -7,6 +7,7 @@ They lie in a folder with one folder for each target, of machine code as `fedlm-
 
 import hashlib
 import json
+import os
 import re
 import stat
 import time
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from fedlm.fl_core.deployment.plans.litert.folder import MODEL_FILE, read_litert_plan
 from fedlm.fl_core.deployment.plans.litert.model import VERSION
 from fedlm.fl_core.deployment.plans.plan import Plan
-from fedlm.fl_core.deployment.plans.plan_folder import MANIFEST_FILE, SIGNATURE_FILE
+from fedlm.fl_core.deployment.plans.plan_folder import MANIFEST_FILE, SIGNATURE_FILE, TOKENIZER_FILE
 from fedlm.fl_core.deployment.security.plan_keys import PlanSigner
 from fedlm.fl_core.errors import ConfigurationError, DataError
 
@@ -34,20 +35,24 @@ class ModuleFiles(NamedTuple):
     """What a plan's modules are read from; unequal to what it was before a file was changed."""
 
     paths: tuple[Path, ...]
-    states: tuple[tuple[int, ...], ...]  # device, number, size and time of the last change, in nanoseconds
+    # Device, number, size and time of the last change, in nanoseconds; why there are none of what is no file.
+    states: tuple[tuple[int, ...] | str, ...]
 
     @property
     def age(self) -> float:
         """Seconds since one of them was changed."""
-        return time.time() - max(changed for *_, changed in self.states) / 1e9
+        return time.time() - max((one[-1] for one in self.states if not isinstance(one, str)), default=0) / 1e9
 
     def read(self, plan: Plan, runtime: str, signer: PlanSigner) -> list[bytes]:
         """Read step and finish, which for LiteRT are the same model.
 
         Raises:
           OSError: they cannot be read, or are not as they were any more.
-          DataError: a model is none of this plan, or is not signed with the server's key.
+          DataError: a file is missing, or a model is none of this plan, or is not signed with the server's key.
         """
+        for state in self.states:
+            if isinstance(state, str):
+                raise DataError(f"{state}; export the model again, with --keys, into a folder of its own")
         if runtime == LITERT:
             contents = [_litert_model(self.paths[0].parent, plan, signer)] * 2
         else:
@@ -62,8 +67,10 @@ class ModuleFolder:
 
     def __init__(self, folder: Path):
         """Look into a folder, each time anew; `ConfigurationError`: it is none."""
-        if not folder.is_dir():
-            raise ConfigurationError(f"{folder}: is no folder of compiled modules; `fedlm-client compile` writes them")
+        if not os.path.isdir(folder) or not os.access(folder, os.X_OK):
+            raise ConfigurationError(
+                f"{folder}: is no folder of compiled modules that can be entered; `fedlm-client compile` writes them"
+            )
         self._folder = folder
 
     def find(self, plan: Plan, runtime: str, target: str, version: str) -> ModuleFiles | None:
@@ -78,26 +85,27 @@ class ModuleFolder:
         if _TARGET.fullmatch(target) is None:
             return None
         folder = self._folder / target
-        if runtime == LITERT and version == _LITERT_VERSION:
-            # That a model is not signed is found out where it is read, so that it is said.
-            signature = [SIGNATURE_FILE] if (folder / SIGNATURE_FILE).exists() else []
-            names = [MANIFEST_FILE, MODEL_FILE, *signature]
+        if (runtime, target, version) == (LITERT, LITERT, _LITERT_VERSION):
+            names = [MANIFEST_FILE, MODEL_FILE, TOKENIZER_FILE, SIGNATURE_FILE]
         elif runtime == IREE:
             digests = (hashlib.sha256(program).hexdigest() for program in (plan.step, plan.finish))
             names = [module_name(digest, version) for digest in digests]
         else:
             return None
-        paths = tuple(folder / name for name in names)
-        try:
-            return ModuleFiles(paths, tuple(map(_state, paths)))
-        except OSError:
-            return None
+        found = ModuleFiles(paths := tuple(folder / name for name in names), tuple(map(_state, paths)))
+        # Of a folder for LiteRT it is said what is missing. Others have modules of many plans.
+        if runtime == LITERT:
+            return found if os.path.isdir(folder) else None
+        return None if any(isinstance(state, str) for state in found.states) else found
 
 
-def _state(path: Path) -> tuple[int, ...]:
-    found = path.stat()
+def _state(path: Path) -> tuple[int, ...] | str:
+    try:
+        found = path.stat()
+    except OSError as error:
+        return f"{path}: cannot be read ({error.strerror})"
     if not stat.S_ISREG(found.st_mode) or not found.st_size:
-        raise FileNotFoundError(f"{path}: is no module")
+        return f"{path}: is no file, or is empty"
     return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
 
 
@@ -107,10 +115,11 @@ def _litert_model(folder: Path, plan: Plan, signer: PlanSigner) -> bytes:
         raise DataError(
             f"{folder / MANIFEST_FILE}: is not signed with this server's key for plans; export it again, with --keys"
         )
-    if plan.digest not in found.manifest.get("plans", ()):
+    plans = found.manifest.get("plans")
+    if not isinstance(plans, list) or plan.digest not in plans:
         raise DataError(
             f"{folder / MANIFEST_FILE}: is of other plans than {plan.digest[:12]}, which clients are offered; export "
-            "it again from this server's settings, with its version of fedlm"
+            "it again from this server's settings, with its versions of fedlm and JAX"
         )
     return found.plan.model
 

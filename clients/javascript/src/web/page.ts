@@ -44,7 +44,7 @@ class Page {
     const texts = await this.text.texts(), letters = texts.reduce((sum, one) => sum + one.length, 0), key = await this.kept.get<string>("planKey");
     found("amount").textContent = texts.length ? `${texts.length} texts, ${letters.toLocaleString()} letters, are kept in this browser.` : "There is no text yet.";
     found("key-state").textContent = key ? "A key is kept: plans that are signed with it run." : "There is no key yet, so that no plan runs.";
-    found<HTMLButtonElement>("start").disabled = this.client !== null;
+    found<HTMLButtonElement>("start").disabled = found<HTMLFieldSetElement>("choices").disabled = this.client !== null;
     found<HTMLButtonElement>("stop").disabled = this.client === null;
     found("state").textContent = this.client ? "Taking part" : "Not taking part";
     document.body.dataset["state"] = this.client ? "taking-part" : "idle";

@@ -5,7 +5,7 @@ import { TIMES } from "../http_answers.js";
 import type { Thread } from "../trainer.js";
 import type { Answer } from "../training.js";
 
-const RUNTIME = "litert.wasm.gz";
+const RUNTIME = "litert.wasm.gz", INSTEAD = "accept no models of the server, and plans are interpreted";
 let runtime: Uint8Array | null = null;
 
 /** Start the thread of the interpreter. */
@@ -22,12 +22,18 @@ export async function startLitert(): Promise<Thread> {
 }
 
 async function fetchRuntime(): Promise<Uint8Array> {
+  let answer: Response, packed: Blob;
   try {
-    const answer = await fetch(RUNTIME, { signal: AbortSignal.timeout(1000 * TIMES.transferSeconds), redirect: "error" });
-    if (!answer.ok) throw new ClientError(`this page has no LiteRT.js beside it (${answer.status}); accept no models of the server, and plans are interpreted`);
-    return new Uint8Array(await new Response(answer.body!.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer());
+    answer = await fetch(RUNTIME, { signal: AbortSignal.timeout(1000 * TIMES.transferSeconds), redirect: "error" });
+    packed = await answer.blob();
   } catch (error) {
-    throw error instanceof ClientError ? error : new TransportError(`LiteRT.js did not come: ${(error as Error).message}`);
+    throw new TransportError(`LiteRT.js did not come: ${(error as Error).message}`);
+  }
+  if (!answer.ok) throw new ClientError(`this page has no LiteRT.js beside it; ${INSTEAD}`);
+  try {
+    return new Uint8Array(await new Response(packed.stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer());
+  } catch (error) {
+    throw new ClientError(`${RUNTIME} of this page cannot be unpacked (${(error as Error).message}); ${INSTEAD}`);
   }
 }
 

@@ -1,9 +1,12 @@
 """A server offers a model of LiteRT to clients that name it, where it is signed and of the very plan."""
 
 import asyncio
+import errno
 import hashlib
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +52,35 @@ def offered(folder, plan, signer, *asked):
     return asyncio.run(run())
 
 
+def test_a_tokenizer_that_comes_later_is_found(tmp_path, signer, monkeypatch):
+    plan, _ = plans.plan_of()
+    exported(tmp_path / "modules", signer, plan.digest)
+    late, said = tmp_path / "modules/litert/tokenizer.json", []
+    late.rename(tmp_path / "late")
+    monkeypatch.setattr(plan_offers, "warn", lambda event, target, why: said.append(why))
+
+    async def run():
+        modules = ModuleFolder(tmp_path / "modules")
+        offers = PlanOffers(lambda version: plan, signer, 1 << 16, tmp_path, modules)
+        before = (await offer(offers, ASKING)).message.HasField("modules")
+        (tmp_path / "late").rename(late)
+        return before, (await offer(offers, ASKING)).message.HasField("modules")
+
+    assert asyncio.run(run()) == (False, True)
+    assert len(said) == 1
+
+
+def test_a_model_that_is_longer_than_its_manifest_says_is_not_read(tmp_path, signer, monkeypatch):
+    plan, _ = plans.plan_of()
+    exported(tmp_path / "modules", signer, plan.digest)
+    model = tmp_path / "modules/litert/model.tflite"
+    os.truncate(model, 1 << 40)
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) if path != model else pytest.fail("it was read"))
+    found, _ = offered(tmp_path, plan, signer, ASKING)
+    assert not found[0].HasField("modules")
+
+
 def test_one_model_is_both_modules_of_its_plan(tmp_path, signer):
     plan, _ = plans.plan_of()
     exported(tmp_path / "modules", signer, plan.digest)
@@ -66,12 +98,32 @@ def test_one_model_is_both_modules_of_its_plan(tmp_path, signer):
     assert found.modules.signature == signer.sign(found.modules.statement, PURPOSE)
 
 
+def without_right_to_enter(folder, monkeypatch):
+    """Have what is in a folder refused, also where the tests' user may enter all of them."""
+    stat = Path.stat
+
+    def refused(path, **given):
+        if path.parent == folder:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **given)
+
+    monkeypatch.setattr(Path, "stat", refused)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ("another plan", r"is of other plans than \w{12}, .* export it again"),
         ("no plans", "is of other plans"),
-        ("unsigned", "is not signed with this server's key"),
+        ("plans that are none", "is of other plans"),
+        (
+            "unsigned",
+            r"manifest\.sig: cannot be read \(No such file or directory\); export the model again, with --keys",
+        ),
+        ("an empty signature", r"manifest\.sig: is no file, or is empty"),
+        ("no model", r"model\.tflite: cannot be read \(No such file or directory\)"),
+        ("a tokenizer that is a pipe", r"tokenizer\.json: is no file, or is empty"),
+        ("not ours to enter", r"manifest\.json: cannot be read \(Permission denied\)"),
         ("another key", "is not signed with this server's key"),
         ("an altered manifest", "is not signed with this server's key"),
         ("truncated", r"model\.tflite: is not what the manifest names"),
@@ -85,13 +137,26 @@ def test_what_is_no_model_of_the_plan_is_not_offered(tmp_path, signer, monkeypat
     create_plan_key(tmp_path / "others")
     signers = {"unsigned": None, "another key": PlanSigner(tmp_path / "others" / PLAN_KEY_FILE)}
     digest = "f" * 64 if change == "another plan" else plan.digest
-    changes = {"no plans": {"plans": []}, "another format": {"format": "fedlm-plan"}}.get(change, {})
+    changes = {
+        "no plans": {"plans": []},
+        "plans that are none": {"plans": 5},
+        "another format": {"format": "fedlm-plan"},
+    }.get(change, {})
     exported(tmp_path / "modules", signers.get(change, signer), digest, **changes)
     folder, said = tmp_path / "modules/litert", []
     if change in ("truncated", "longer"):
         (folder / "model.tflite").write_bytes(MODEL[:-1] if change == "truncated" else MODEL + b"\0")
     if change == "an altered manifest":
         (folder / "manifest.json").write_bytes((folder / "manifest.json").read_bytes() + b" ")
+    if change == "an empty signature":
+        (folder / "manifest.sig").write_bytes(b"")
+    if change == "no model":
+        (folder / "model.tflite").unlink()
+    if change == "a tokenizer that is a pipe":
+        (folder / "tokenizer.json").unlink()
+        os.mkfifo(folder / "tokenizer.json")
+    if change == "not ours to enter":
+        without_right_to_enter(folder, monkeypatch)
     if change == "no manifest":
         (folder / "manifest.json").write_bytes(b"[")
     monkeypatch.setattr(plan_offers, "warn", lambda event, target, why: said.append((event, target, why)))
