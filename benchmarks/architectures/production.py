@@ -34,7 +34,7 @@ from benchmarks.architectures.axes.selection import seeds_of
 from fedlm.fl_core.atomic_files import write_atomically
 
 ROUNDS = (500, 2000)
-"""A table's and the published ones: trainings go on from the first to the second."""
+"""After which stability is stated; trainings go on from one to the next, and the last is the published number."""
 SEEDS = (0, 1, 2, 3, 4)
 WINDOW = 100
 """Rounds over which scores and curves are averaged."""
@@ -43,6 +43,7 @@ SPIKE = 1.5
 STANDARD = "cifg"
 MODELS = (STANDARD, "si_cifg_published", "si_cifg_unit_rms", "si_cifg")
 EPSILONS = (30.0, 100.0, 10.0)
+"""In the order in which they are trained."""
 
 
 def _stability(data: str) -> Axis:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-litert/bin/python"
 SETTINGS = {**small.SETTINGS, **beside.SETTINGS, "model": "cifg_tiny"}
 ENDED = "!!document.querySelector('#log .wrong') || /run is over/.test(document.getElementById('log').textContent)"
-# What a thread has names for, its own or those of its kind, of what is neither in a list nor of no use.
+# The objects and functions that a thread has names for, its own or those of its kind, and that are not in a list.
 LEFT = """(() => {
     const left = new Set(), kept = new Set(%s);
     for (let one = globalThis; one && one !== Object.prototype; one = Object.getPrototypeOf(one))

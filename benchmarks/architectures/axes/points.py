@@ -185,9 +185,9 @@ def published_gap(model: str) -> float:
 
 NEAR: dict[str, Any] = {"client_rates": (1.0, 2.0), "server_rates": (0.01, 0.03)}
 """Rates of trainings that cost more: around the best of the small ones, and of those of large cohorts."""
-LARGE: dict[str, Any] = {"client_rates": (2.0,), "server_rates": (0.003, 0.01, 0.03)}
+LARGE_MODELS: dict[str, Any] = {"client_rates": (2.0,), "server_rates": (0.003, 0.01, 0.03)}
 """Rates of larger models: the client's that was best at every size, and lower ones of the server."""
-LARGER: dict[str, Any] = {"client_rates": (1.0, 2.0, 4.0), "server_rates": (0.01, 0.03, 0.1)}
+LARGER_RATES: dict[str, Any] = {"client_rates": (1.0, 2.0, 4.0), "server_rates": (0.01, 0.03, 0.1)}
 """Rates around the best, where that was at the edge of those that there were."""
 ONCE: dict[str, Any] = {"seeds": SEEDS[:1]}
 """Seeds of points between those that matter."""
@@ -231,8 +231,8 @@ AXES: dict[str, Axis] = {
         (
             Point(PARAMETERS["tiny"]),
             # Two server rates come to the end: the higher may be ahead only at first.
-            Point(PARAMETERS["1m"], Setting(size="1m"), **LARGE),
-            Point(PARAMETERS["4m"], Setting(size="4m"), **LARGE, **ONCE),
+            Point(PARAMETERS["1m"], Setting(size="1m"), **LARGE_MODELS),
+            Point(PARAMETERS["4m"], Setting(size="4m"), **LARGE_MODELS, **ONCE),
         ),
         CIFGS,
         18.9e6,
@@ -240,9 +240,9 @@ AXES: dict[str, Axis] = {
     "rounds_1m": Axis(
         "rounds at 1 M parameters",
         (
-            Point(60, Setting(size="1m"), **LARGE),
-            Point(180, Setting(size="1m"), 180, **LARGE, **ONCE),
-            Point(420, Setting(size="1m"), 420, **LARGE, **ONCE),
+            Point(60, Setting(size="1m"), **LARGE_MODELS),
+            Point(180, Setting(size="1m"), 180, **LARGE_MODELS, **ONCE),
+            Point(420, Setting(size="1m"), 420, **LARGE_MODELS, **ONCE),
         ),
         CIFGS[:4],
         3000,
@@ -307,7 +307,7 @@ AXES: dict[str, Axis] = {
     ),
     "rates": Axis(
         "larger rates",
-        (Point("Stack Exchange", **LARGER), Point("standard library", Setting("stdlib"), **LARGER)),
+        (Point("Stack Exchange", **LARGER_RATES), Point("standard library", Setting("stdlib"), **LARGER_RATES)),
         CIFGS[:4],
     ),
     "transformers": Axis(

@@ -180,7 +180,7 @@ export class Client {
       return content;
     };
     const model = startLitert ? await this.servedModel(offered.modules, manifest) : "models of LiteRT are not accepted from the server";
-    const interpreted = typeof model === "string", step = interpreted ? await program("step") : model, finish = interpreted ? await program("finish") : model;
+    const interpreted = typeof model === "string", [step, finish] = interpreted ? [await program("step"), await program("finish")] : [model, model];
     this.closePlan();
     notice(`plan ${manifest.digest.slice(0, 12)}: ${printable(manifest.about)}`);
     notice(interpreted ? `it is interpreted, since ${model}` : "it runs the server's model by LiteRT.js");

@@ -92,9 +92,10 @@ def read_manifest(folder: Path, form: str, version: int) -> tuple[bytes, dict[st
 
 def read_named(path: Path, described: dict[str, Any]) -> bytes:
     """Read a file that a manifest describes; `DataError`: it is another one."""
-    # Whatever lies there is not read into memory first.
-    content = path.read_bytes() if path.stat().st_size == described.get("bytes", path.stat().st_size) else b""
-    if hashlib.sha256(content).hexdigest() != described["sha256"]:
+    # What has another size, however large, is not read into memory.
+    fits = "bytes" not in described or path.stat().st_size == described["bytes"]
+    content = path.read_bytes() if fits else b""
+    if not fits or hashlib.sha256(content).hexdigest() != described["sha256"]:
         raise DataError(f"{path}: is not what the manifest names; export the plan again")
     return content
 

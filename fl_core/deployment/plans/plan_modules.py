@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +38,12 @@ class ModuleFiles(NamedTuple):
     paths: tuple[Path, ...]
     # Device, number, size and time of the last change, in nanoseconds; why there are none of what is no file.
     states: tuple[tuple[int, ...] | str, ...]
+
+    @classmethod
+    def of(cls, folder: Path, names: Iterable[str]) -> "ModuleFiles":
+        """Look at files of a folder, as they are now."""
+        paths = tuple(folder / name for name in names)
+        return cls(paths, tuple(map(_state, paths)))
 
     @property
     def age(self) -> float:
@@ -85,17 +92,14 @@ class ModuleFolder:
         if _TARGET.fullmatch(target) is None:
             return None
         folder = self._folder / target
-        if (runtime, target, version) == (LITERT, LITERT, _LITERT_VERSION):
-            names = [MANIFEST_FILE, MODEL_FILE, TOKENIZER_FILE, SIGNATURE_FILE]
-        elif runtime == IREE:
-            digests = (hashlib.sha256(program).hexdigest() for program in (plan.step, plan.finish))
-            names = [module_name(digest, version) for digest in digests]
-        else:
+        if (runtime, target, version) == (LITERT, LITERT, _LITERT_VERSION) and os.path.isdir(folder):
+            # What is missing of a model is found out where it is read, so that it is said.
+            return ModuleFiles.of(folder, (MANIFEST_FILE, MODEL_FILE, TOKENIZER_FILE, SIGNATURE_FILE))
+        if runtime != IREE:
             return None
-        found = ModuleFiles(paths := tuple(folder / name for name in names), tuple(map(_state, paths)))
-        # Of a folder for LiteRT it is said what is missing. Others have modules of many plans.
-        if runtime == LITERT:
-            return found if os.path.isdir(folder) else None
+        digests = (hashlib.sha256(program).hexdigest() for program in (plan.step, plan.finish))
+        found = ModuleFiles.of(folder, (module_name(digest, version) for digest in digests))
+        # A folder has modules of many plans.
         return None if any(isinstance(state, str) for state in found.states) else found
 
 
@@ -111,7 +115,7 @@ def _state(path: Path) -> tuple[int, ...] | str:
 
 def _litert_model(folder: Path, plan: Plan, signer: PlanSigner) -> bytes:
     found = read_litert_plan(folder)
-    if not signer.has_signed(found.plan.manifest, found.signature):
+    if found.signature != signer.sign(found.plan.manifest):
         raise DataError(
             f"{folder / MANIFEST_FILE}: is not signed with this server's key for plans; export it again, with --keys"
         )

@@ -144,7 +144,7 @@ class PlanOffers:
             warn("modules_unreadable", target=wanted.target, why=str(error))
             return offered
         step, finish = (self._artifact(content, wanted.runtime) for content in contents)
-        statement = statement_on(offered.plan, *wanted[1:-1], *contents)
+        statement = statement_on(offered.plan, wanted.runtime, wanted.target, wanted.version, *contents)
         message = messages.Plan()
         message.CopyFrom(offered.message)
         message.modules.CopyFrom(

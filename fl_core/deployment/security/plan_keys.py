@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -44,11 +43,3 @@ class PlanSigner:
     def sign(self, content: bytes, purpose: bytes = PURPOSE) -> bytes:
         """Make the signature of a plan's manifest, or of what else a purpose names, 64 bytes; the same each time."""
         return self._key.sign(purpose + content)
-
-    def has_signed(self, manifest: bytes, signature: bytes | None) -> bool:
-        """Say whether a manifest is signed with this key."""
-        try:
-            self._key.public_key().verify(signature or b"", PURPOSE + manifest)
-        except InvalidSignature:
-            return False
-        return True
