@@ -205,8 +205,8 @@ def test_the_command_goes_on_and_reports_parts(tmp_path, monkeypatch, capsys):
     assert command.main(["estimate", *words], study, InProcess()) == 0
     assert not trained
     assert "cohort: at most" in capsys.readouterr().out
-    assert command.main(["--axis", "cohort", "--models", "cifg", "--at-most", "5", *words], study, InProcess()) == 0
-    assert [run.model for run, _ in trained] == ["cifg"] * 5
+    assert command.main(["--axis", "cohort", "--models", "si_cifg", "--at-most", "5", *words], study, InProcess()) == 0
+    assert [run.model for run, _ in trained] == ["si_cifg"] * 5
     assert command.main(["--axis", "cohort", "--at-most", "25", *words], study, InProcess()) == 0
     assert len(trained) == 30
     # All nine pairs of both models, of which four and two went on.
