@@ -100,10 +100,13 @@ def test_cells_of_a_node_that_dies_go_on_elsewhere_and_end_with_the_bits_of_loca
         [without_seconds(row) for row in result.rows] for result in found
     ]
     steps = [pair for seen in rounds.values() for pair in itertools.pairwise(seen)]
-    ((before, after),) = [(before, after) for before, after in steps if after != before + 1]
-    assert after >= 40
-    assert after % 20 == 0
-    assert before - after < 20
+    # None is seen where the node dies just after a checkpoint: then no round is computed twice.
+    again = [(before, after) for before, after in steps if after != before + 1]
+    assert len(again) <= 1
+    for before, after in again:
+        assert after >= 40
+        assert after % 20 == 0
+        assert before - after < 20
 
 
 def without_seconds(row):
