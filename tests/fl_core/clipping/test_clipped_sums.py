@@ -299,7 +299,8 @@ def test_clipped_gradients_are_no_longer_than_the_clip_norm(method, form, precis
 def test_no_models_clipped_gradients_are_longer_than_the_clip_norm(small, precision):
     low = with_precision(small.model, precision)
     with precision_scope(precision):
-        for method in METHODS:
+        # In full precision `vmap` is held to bookkeeping above, and ghost clipping has the norms of bookkeeping.
+        for method in METHODS if precision == "bfloat16" else ["bookkeeping"]:
             clipped = jax.jit(
                 lambda params, batch, method=method: clipped_sum(Clipping(method, 0.05), low, params, batch, 1)
             )

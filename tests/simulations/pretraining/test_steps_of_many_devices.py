@@ -1,4 +1,4 @@
-"""Steps of a Gemma decoder of 20 M parameters, on several devices."""
+"""Steps of a Gemma decoder, on several devices."""
 
 import jax
 import numpy as np
@@ -11,13 +11,13 @@ from fedlm.simulations.pretraining.trainer import StepRules, Trainer
 
 LENGTH, BATCH, STEPS = 16, 8, 3
 RATE = 1e-4
-"""Adam divides gradients near its epsilon by themselves, so that their rounding becomes a part of the rate: 3 per cent
+"""Adam divides gradients near its epsilon by themselves, so that their rounding becomes a part of the rate: 0.4 per cent
 of it is the most that plain steps differ by here."""
 leaves = jax.tree_util.tree_leaves
 
 
 def train(private, devices, sharding):
-    model = create_model("vaultgemma_20m")
+    model = create_model("vaultgemma_1m")
     rules = StepRules(Clipping("bookkeeping", 1.0) if private else None, 0.5 * private, BATCH, 1)
     trainer = Trainer(model, optax.adam(RATE), rules, sharding, jax.devices()[:devices])
     state = trainer.place(trainer.fresh(model.init(jax.random.key(0))))
@@ -38,9 +38,9 @@ def train(private, devices, sharding):
 @pytest.mark.parametrize("private", [False, True], ids=["plain", "private"])
 def test_parameters_are_the_same_on_any_number_of_devices(private):
     expected = train(private, 1, "data")
-    before = leaves(create_model("vaultgemma_20m").init(jax.random.key(0)))
+    before = leaves(create_model("vaultgemma_1m").init(jax.random.key(0)))
     assert max(np.abs(one - other).max() for one, other in zip(expected, before, strict=True)) > RATE
-    for devices, sharding in ((2, "data"), (4, "data"), (1, "full"), (2, "full"), (4, "full")):
+    for devices, sharding in ((4, "data"), (2, "full"), (4, "full")):
         found = train(private, devices, sharding)
         worst = max(np.abs(one - other).max() for one, other in zip(expected, found, strict=True))
-        assert worst <= 1e-5, (devices, sharding, worst)
+        assert worst <= 2e-6, (devices, sharding, worst)
