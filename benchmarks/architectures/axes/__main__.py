@@ -7,8 +7,9 @@
 The first trains what is left of the axes that are named, all where none is, one training a CPU core or accelerator, and
 can be stopped at any time: what has ended is in results/axes.json, and a training that was stopped goes on from its
 last checkpoint. It says what it will cost before it begins. At every point of an axis each model's client and server
-rate are selected again, by successive halving on held-out loss with the first seed; the pair that is best is trained
-with the others. The last writes results/axes.md and its pictures, of whatever is there.
+rate are selected again on held-out loss with the first seed: successive halving leaves one client rate for each server
+rate, and the best pair in the end is trained with the other seeds. The last writes results/axes.md and its pictures, of
+whatever is there.
 
 Texts are imported where that was not done: Stack Exchange dumps (`--dumps`), the standard library, and the made-up text
 of known entropy.
@@ -32,7 +33,6 @@ from benchmarks.architectures.axes.points import (
     DATA,
     EVALUATE_EVERY,
     LENGTH,
-    RUNGS,
     SEEDS,
     Axis,
     Run,
@@ -152,7 +152,6 @@ def protocol() -> dict[str, Any]:
         "evaluate_every": EVALUATE_EVERY,
         "heldout_examples": HELDOUT_EXAMPLES,
         "test_examples": TEST_EXAMPLES,
-        "rungs": [list(rung) for rung in RUNGS],
         "seeds": list(SEEDS),
         "texts": {name: list(source) for name, source in DATA.items()},
     }

@@ -46,7 +46,7 @@ class Score:
 
     Attributes:
       rates: client's and server's.
-      at_edge: whether one of them is the least or the largest that there was.
+      at_edge: whether one of them is the least or the largest of three or more.
       test: test losses, by seed; infinite where a training diverged.
       heldout: the same of held-out clients.
       accuracy: for test clients, by seed.
@@ -75,15 +75,17 @@ def score(records: Records, point: Point, model: str) -> Score | None:
     if not runs:
         return None
     client, server = runs[0].client_rate, runs[0].server_rate
-    edge = client in (min(point.client_rates), max(point.client_rates))
-    edge |= server in (min(point.server_rates), max(point.server_rates))
     return Score(
         (client, server),
-        edge,
+        _is_edge(client, point.client_rates) or _is_edge(server, point.server_rates),
         {run.seed: records.test_loss(run, point.rounds) for run in runs},
         {run.seed: records.heldout_loss(run, point.rounds) for run in runs},
         {run.seed: records.test_accuracy(run, point.rounds) for run in runs},
     )
+
+
+def _is_edge(rate: float, rates: tuple[float, ...]) -> bool:
+    return len(rates) > 2 and rate in (min(rates), max(rates))
 
 
 def left_at(records: Records, point: Point, model: str) -> bool:
@@ -93,16 +95,23 @@ def left_at(records: Records, point: Point, model: str) -> bool:
     return not selection.decided or any(not records.has(run, point.rounds) for run in runs)
 
 
-def gap(records: Records, point: Point, model: str, twin: str) -> Spread | None:
-    """Give by how much a model's test perplexity is above its twin's, relative to it, seed by seed: the same seed has
-    the same cohorts. None where no seed has both."""
+def gaps_by_seed(records: Records, point: Point, model: str, twin: str) -> dict[int, float]:
+    """Give by how much a model's test perplexity is above its twin's, relative to it, for the seeds that have both: the
+    same seed has the same cohorts."""
     one, other = score(records, point, model), score(records, point, twin)
     if one is None or other is None:
-        return None
-    both = [
-        seed for seed in point.seeds if max(one.test.get(seed, math.inf), other.test.get(seed, math.inf)) < math.inf
-    ]
-    return Spread(tuple(math.expm1(one.test[seed] - other.test[seed]) for seed in both)) if both else None
+        return {}
+    return {
+        seed: math.expm1(one.test[seed] - other.test[seed])
+        for seed in point.seeds
+        if max(one.test.get(seed, math.inf), other.test.get(seed, math.inf)) < math.inf
+    }
+
+
+def gap(records: Records, point: Point, model: str, twin: str) -> Spread | None:
+    """Give the gaps of all seeds; None where no seed has both models."""
+    found = gaps_by_seed(records, point, model, twin)
+    return Spread(tuple(found.values())) if found else None
 
 
 def judged(found: Spread | None) -> str:
@@ -142,20 +151,22 @@ class Line(NamedTuple):
         return BEHIND if self.value - self.half_width > 0 else UNDECIDED
 
 
-def gaps_along(records: Records, axis: Axis, model: str, twin: str) -> list[tuple[float, Spread]]:
-    """List an axis' values that are numbers, with the gaps there."""
-    found = [(point.value, gap(records, point, model, twin)) for point in axis.points]
-    return [(value, spread) for value, spread in found if not isinstance(value, str) and spread is not None]
+def gaps_along(records: Records, axis: Axis, model: str, twin: str) -> list[tuple[float, float]]:
+    """List an axis' values that are numbers, with the means of the gaps over the seeds that all of these have."""
+    found = [(point.value, gaps_by_seed(records, point, model, twin)) for point in axis.points]
+    known = [(value, gaps) for value, gaps in found if not isinstance(value, str) and gaps]
+    seeds = set.intersection(*(set(gaps) for _, gaps in known)) if known else set()
+    return [(value, float(np.mean([gaps[seed] for seed in seeds]))) for value, gaps in known] if seeds else []
 
 
-def line_through(gaps: list[tuple[float, Spread]], at: float) -> Line | None:
-    """Fit a line to the gaps of all seeds; None where there are fewer than three values of the axis."""
+def line_through(gaps: list[tuple[float, float]], at: float) -> Line | None:
+    """Fit a line to one gap a value; None where there are fewer than three values.
+
+    The seeds of a value count as one: how they differ says nothing of how straight the line is.
+    """
     if len(gaps) < 3:
         return None
-    x = np.array([math.log2(value) for value, spread in gaps for _ in spread.values])
-    y = np.array([one for _, spread in gaps for one in spread.values])
-    if len(y) < 4:
-        return None
+    x, y = np.array([(math.log2(value), one) for value, one in gaps]).T
     centred = x - x.mean()
     scatter = float(centred @ centred)
     slope = float(centred @ y) / scatter

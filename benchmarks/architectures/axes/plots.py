@@ -94,8 +94,8 @@ def _draw_perplexities(axes: Axes, records: Records, axis: Axis) -> None:
 def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
     places = _places(axes, axis)
     axes.axhline(0, color="black", linewidth=0.8)
-    for number, (model, twin) in enumerate(pairs_of(axis)):
-        colour = _COLOURS[1 + number % (len(_COLOURS) - 1)]
+    coloured = [(pair, _COLOURS[1 + number % (len(_COLOURS) - 1)]) for number, pair in enumerate(pairs_of(axis))]
+    for (model, twin), colour in coloured:
         found = [gap(records, point, model, twin) for point in axis.points]
         drawn = [(place, one) for place, one in zip(places, found, strict=True) if one is not None]
         for place, one in drawn:
@@ -103,10 +103,14 @@ def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
         label = f"{TITLES[model]} against {TITLES[twin]}"
         means = [100 * one.mean for _, one in drawn]
         axes.plot([place for place, _ in drawn], means, _style(axis), markersize=14, color=colour, label=label)
-        _draw_line(axes, records, axis, (model, twin), colour)
     published = {published_gap(model) for model, _ in pairs_of(axis)}
     for one in published:
         axes.axhline(100 * one, color="grey", linestyle=":", label=f"published: {100 * one:.1f} %")
+    # Lines of few points have intervals that would leave no room for the points.
+    limits = axes.get_ylim()
+    for pair, colour in coloured:
+        _draw_line(axes, records, axis, pair, colour)
+    axes.set_ylim(limits)
     axes.set_xlabel(axis.title)
     axes.set_title("Perplexity above the twin's, per cent, seed by seed", loc="left", fontsize=10)
 

@@ -10,8 +10,11 @@ EVALUATE_EVERY = 5
 """Rounds from one score on held-out clients to the next; all numbers of rounds are multiples of it."""
 SEEDS = (0, 1, 2)
 """Of the points that do not name others; the first is the one that rates are selected with."""
-RUNGS = ((1 / 6, 12), (1 / 3, 4), (1.0, 2))
-"""Successive halving: after which share of the rounds how many pairs of rates at most have come so far."""
+RUNGS = ((1 / 3, 2), (1.0, 1))
+"""Successive halving of client rates, for each server rate: how many at most are trained for which share of the rounds,
+after all of them were for a sixth.
+
+Server rates are not halved: the higher ones are ahead at first, whether they are in the end or not."""
 CLIENT_RATES = (0.1, 0.5, 1.0, 2.0)
 SERVER_RATES = (0.003, 0.01, 0.03)
 
@@ -123,16 +126,18 @@ class Point:
     seeds: tuple[int, ...] = SEEDS
 
     def rungs(self) -> list[tuple[int, int]]:
-        """List after how many rounds how many pairs of rates have come so far."""
-        pairs, found = len(self.client_rates) * len(self.server_rates), []
-        if pairs == 1 or self.setting.privacy is not None:
+        """List after how many rounds how many client rates have come so far, for each server rate."""
+        clients = len(self.client_rates)
+        if len(self.client_rates) == 1 or self.setting.privacy is not None:
             # Noise is for a number of rounds: a private training cannot go on.
-            return [(self.rounds, pairs)]
-        for share, number in RUNGS:
-            steps = max(1, round(share * self.rounds / EVALUATE_EVERY))
-            found.append((steps * EVALUATE_EVERY, min(number, pairs)))
-        # However many pairs there are, all of them begin.
-        return [(found[0][0], pairs), *found[1:]]
+            return [(self.rounds, clients)]
+        # Where a rung leaves as many as the one before did, the later one alone decides.
+        last = {min(number, clients): self._share(share) for share, number in ((1 / 6, clients), *RUNGS)}
+        return [(rounds, number) for number, rounds in last.items()]
+
+    def _share(self, share: float) -> int:
+        """Give a share of the rounds that ends with a score."""
+        return max(1, round(share * self.rounds / EVALUATE_EVERY)) * EVALUATE_EVERY
 
 
 def value_words(value: float | str) -> str:
@@ -230,7 +235,6 @@ AXES: dict[str, Axis] = {
         "parameters",
         (
             Point(PARAMETERS["tiny"]),
-            # Two server rates come to the end: the higher may be ahead only at first.
             Point(PARAMETERS["1m"], Setting(size="1m"), **LARGE_MODELS),
             Point(PARAMETERS["4m"], Setting(size="4m"), **LARGE_MODELS, **ONCE),
         ),

@@ -52,7 +52,8 @@ def _sections(records: Records, axes: dict[str, Axis], begun: dict[str, Axis]) -
         "# From our setting towards the published one",
         "Each axis varies one thing of the preset `small`: 0.4 M parameters, 20 clients a round, 60 rounds, local "
         "gradients clipped to a norm of 1, Stack Exchange, 4,096 tokens. At every point each model has the client and "
-        "server rate that successive halving on held-out loss finds with the first seed. A perplexity is that of the "
+        "server rate with the lowest held-out loss in the end, with the first seed: client rates are halved for each "
+        "server rate, and all server rates come to the end. A perplexity is that of the "
         "mean loss on test clients over the last rounds, as many as the tables say. A gap is by how much it is above "
         "that of the standard twin with the same seed; below 0 the scale-invariant model is better. Intervals are of "
         f"{100 * CONFIDENCE:.0f} per cent, by Student's distribution over seeds.",
@@ -61,9 +62,10 @@ def _sections(records: Records, axes: dict[str, Axis], begun: dict[str, Axis]) -
     if begun:
         sections += [
             "## Verdicts",
-            "The line is a straight one through the gaps of all seeds against the logarithm of the axis' value. Where "
-            "the published value is beyond the points it is an extrapolation: its interval is of the line, and not of "
-            "the assumption that it goes on so far.",
+            "The line is a straight one through the points' gaps, means over the seeds that all of them have, against "
+            "the logarithm of the axis' value. Its interval is by how much the points differ from a line, with two "
+            "degrees of freedom fewer than points: of three it says little. Where the published value is beyond the "
+            "points it is an extrapolation, and the interval is not of the assumption that it goes on so far.",
             _verdicts(records, begun),
         ]
     for name, axis in begun.items():
@@ -185,9 +187,16 @@ def _gaps(records: Records, axis: Axis) -> str:
     rows = []
     for model, twin in pairs:
         found = [gap(records, point, model, twin) for point in axis.points]
-        cells = [MISSING if one is None else f"{gap_words(one)} ({judged(one)})" for one in found]
+        mixed = len({len(one.values) for one in found if one is not None}) > 1
+        cells = [MISSING if one is None else f"{gap_words(one)} ({_judged_words(one, mixed)})" for one in found]
         rows.append([f"{TITLES[model]} against {TITLES[twin]}", *cells])
     return table(["gap, %", *(value_words(point.value) for point in axis.points)], rows)
+
+
+def _judged_words(found: Spread, with_first: bool) -> str:
+    """Say what a gap decides, with that of the first seed where other points have that alone."""
+    first = f"; first seed {100 * found.values[0]:+.1f}" if with_first and len(found.values) > 1 else ""
+    return judged(found) + first
 
 
 def _selection(axis: Axis) -> str:
@@ -195,6 +204,6 @@ def _selection(axis: Axis) -> str:
     halving, grid = (sum(column) for column in zip(*costs, strict=True))
     return (
         f"Selecting rates takes {halving / len(axis.points):.0f} rounds a model and point on average; a whole grid "
-        f"would take {grid / len(axis.points):.0f}. Rates that are marked are at the edge of those that there were, so "
-        "that a larger grid may move them, and early rounds may prefer rates that later ones would not."
+        f"would take {grid / len(axis.points):.0f}. Rates that are marked are the least or the largest of three or "
+        "more, so that a larger grid may move them."
     )

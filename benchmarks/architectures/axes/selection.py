@@ -30,21 +30,31 @@ class Selection:
 def select(records: Records, point: Point, model: str) -> Selection:
     """Go through the rungs of successive halving as far as they are trained.
 
-    Pairs of rates go on from their checkpoints: those with the lowest held-out loss over the last rounds of a rung.
+    For each server rate, the client rates with the lowest held-out loss over the last rounds of a rung go on, from
+    their checkpoints. Chosen is the pair with the lowest held-out loss of all that have come to the end, also of those
+    that came there for another axis.
     """
-    pairs = [(client, server) for client in point.client_rates for server in point.server_rates]
 
-    def run_of(pair: tuple[float, float]) -> Run:
-        return Run(point.setting, model, *pair, point.seeds[0])
+    def run_of(client: float, server: float) -> Run:
+        return Run(point.setting, model, client, server, point.seeds[0])
 
+    def loss(client: float, server: float, rounds: int) -> float:
+        run = run_of(client, server)
+        return records.heldout_loss(run, rounds) if records.has(run, rounds) else math.inf
+
+    clients = {server: list(point.client_rates) for server in point.server_rates}
     for rounds, number in point.rungs():
-        pairs = pairs[:number]
-        left = tuple((run_of(pair), rounds) for pair in pairs if not records.has(run_of(pair), rounds))
+        clients = {server: some[:number] for server, some in clients.items()}
+        reached = [run_of(client, server) for server, some in clients.items() for client in some]
+        left = tuple((run, rounds) for run in reached if not records.has(run, rounds))
         if left:
             return Selection(left)
-        losses = {pair: records.heldout_loss(run_of(pair), rounds) for pair in pairs}
-        pairs = sorted((pair for pair in pairs if losses[pair] < math.inf), key=lambda pair: losses[pair])
-    return Selection((), pairs[0] if pairs else None, True)
+        for server, some in clients.items():
+            losses = {client: loss(client, server, rounds) for client in some}
+            clients[server] = sorted((one for one in some if losses[one] < math.inf), key=lambda one: losses[one])
+    pairs = [(client, server) for client in point.client_rates for server in point.server_rates]
+    best = min(pairs, key=lambda pair: loss(*pair, point.rounds))
+    return Selection((), best if loss(*best, point.rounds) < math.inf else None, True)
 
 
 def seeds_of(records: Records, point: Point, model: str) -> list[Run]:
@@ -91,7 +101,7 @@ def left_of(records: Records, point: Point, model: str) -> Left:
         return Left(sum(point.rounds - _done(records, run) for run in seeds), len(seeds))
     rounds = sum(wanted - _done(records, run) for run, wanted in selection.left)
     parts, last = len(selection.left), max(wanted for _, wanted in selection.left)
-    for wanted, number in point.rungs():
+    for wanted, number in _pairs_along(point):
         if wanted > last:
             rounds, parts, last = rounds + (wanted - last) * number, parts + number, wanted
     others = len(point.seeds) - 1
@@ -102,10 +112,15 @@ def _done(records: Records, run: Run) -> int:
     return records.runs[run]["rounds"] if run in records.runs else 0
 
 
+def _pairs_along(point: Point) -> list[tuple[int, int]]:
+    """List after how many rounds how many pairs of rates have come so far."""
+    return [(rounds, number * len(point.server_rates)) for rounds, number in point.rungs()]
+
+
 def selection_rounds(point: Point) -> tuple[int, int]:
     """Give how many rounds it takes to select one model's rates at a point, and how many all pairs would take."""
     cost, before = 0, 0
-    for rounds, number in point.rungs():
+    for rounds, number in _pairs_along(point):
         cost += (rounds - before) * number
         before = rounds
     return cost, point.rounds * len(point.client_rates) * len(point.server_rates)

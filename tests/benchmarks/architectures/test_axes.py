@@ -1,5 +1,6 @@
 """The axes: which trainings there are, how rates are selected, gaps and lines, and what the report says of parts."""
 
+import dataclasses
 import json
 import math
 
@@ -16,6 +17,7 @@ from benchmarks.architectures.axes.gaps import (
     UNDECIDED,
     Spread,
     gap,
+    gaps_along,
     judged,
     line_through,
     mean_curve,
@@ -117,11 +119,40 @@ def test_rates_are_selected_by_halving_from_checkpoints(tmp_path):
             before = records.runs.get(run, {"rounds": 0})["rounds"]
             assert rounds > before
             records.runs[run] = run.as_json() | made_up(run, rounds)
-    # All nine pairs, four of them, two of them, and then the other seeds.
-    assert [len(wave) for wave in seen] == [9, 4, 2, 2]
+    # Three, two and one client rate for each of three server rates, and then the other seeds.
+    assert [len(wave) for wave in seen] == [9, 6, 3, 2]
     assert [wave[0][1] for wave in seen] == [5, 10, 30, 30]
     assert select(records, point, "cifg").chosen == (1.0, 0.01)
-    assert selection_rounds(point) == (9 * 5 + 4 * 5 + 2 * 20, 9 * 30)
+    assert selection_rounds(point) == (9 * 5 + 6 * 5 + 3 * 20, 9 * 30)
+
+
+def test_a_server_rate_that_is_behind_until_the_end_is_not_dropped(tmp_path):
+    """A server rate of 0.01 is the best in the end, and the worst of the three in each round before."""
+
+    def late(run, found):
+        rows = [[done, loss + (run.server_rate == 0.01) * (done < 25), more] for done, loss, more in found["heldout"]]
+        return found | {"heldout": rows}
+
+    records, point = records_of(tmp_path, change=late), COHORTS.points[0]
+    early = {rate: records.heldout_loss(Run(point.setting, "cifg", 1.0, rate, 0), 10) for rate in point.server_rates}
+    assert max(early, key=early.get) == 0.01
+    assert select(records, point, "cifg").chosen == (1.0, 0.01)
+
+
+def test_a_pair_that_came_to_the_end_for_another_axis_counts(tmp_path):
+    records, point = records_of(tmp_path), COHORTS.points[0]
+    run = Run(point.setting, "cifg", 2.0, 0.003, 0)
+    assert not records.has(run, point.rounds)
+    better = made_up(run, point.rounds)
+    better["heldout"] = [[done, loss - (done > 20), more] for done, loss, more in better["heldout"]]
+    records.runs[run] = run.as_json() | better
+    assert select(records, point, "cifg").chosen == (2.0, 0.003)
+
+
+def test_few_client_rates_are_halved_where_that_decides():
+    assert Point("", client_rates=(1.0, 2.0)).rungs() == [(20, 2), (60, 1)]
+    assert Point("", client_rates=(1.0,)).rungs() == [(60, 1)]
+    assert Point("", Setting(privacy=3.0), client_rates=(1.0, 2.0)).rungs() == [(60, 2)]
 
 
 def test_a_training_that_diverged_comes_no_further(tmp_path):
@@ -142,11 +173,13 @@ def test_gaps_are_of_seeds_and_lines_go_through_their_logarithm(tmp_path):
     gaps = [gap(records, point, "si_cifg", "cifg") for point in COHORTS.points]
     for cohort, found in zip((2, 4, 8), gaps, strict=True):
         np.testing.assert_allclose(found.values, [math.expm1(-0.01 * math.log2(cohort / 4))] * 3)
-    line = line_through([(point.value, found) for point, found in zip(COHORTS.points, gaps, strict=True)], 512)
+    along = gaps_along(records, COHORTS, "si_cifg", "cifg")
+    assert along == [(point.value, found.mean) for point, found in zip(COHORTS.points, gaps, strict=True)]
+    line = line_through(along, 512)
     assert line.slope == pytest.approx(-0.01, rel=0.02)
     assert line.value == pytest.approx(-0.07, rel=0.03)
     assert line.verdict == AHEAD
-    assert line_through([(2, gaps[0]), (4, gaps[1])], 512) is None
+    assert line_through(along[:2], 512) is None
     found = score(records, COHORTS.points[0], "cifg")
     assert (found.rates, found.at_edge, found.diverged) == ((1.0, 0.01), False, 0)
     rounds, losses = mean_curve(records, COHORTS.points[0], "cifg")
@@ -158,15 +191,29 @@ def test_the_line_is_that_of_least_squares_with_its_interval():
     rng = np.random.default_rng(0)
     inside = 0
     for _ in range(400):
-        noise = rng.normal(scale=0.02, size=(4, 3))
+        noise = rng.normal(scale=0.02, size=4)
         gaps = [
-            (value, Spread(tuple(0.05 - 0.01 * math.log2(value) + noise[place])))
-            for place, value in enumerate((20, 50, 100, 200))
+            (value, 0.05 - 0.01 * math.log2(value) + noise[place]) for place, value in enumerate((20, 50, 100, 200))
         ]
         line = line_through(gaps, 500)
         inside += abs(line.value - (0.05 - 0.01 * math.log2(500))) < line.half_width
     # 95 of 100; one in a hundred thousand is outside of this.
     assert 360 < inside < 398
+
+
+def test_along_an_axis_the_seeds_that_all_points_have_are_compared(tmp_path):
+    def apart(run, found):
+        rows = [[done, loss + 0.1 * run.seed * (run.model == "cifg"), more] for done, loss, more in found["test"]]
+        return found | {"test": rows}
+
+    once = dataclasses.replace(COHORTS.points[1], seeds=(0,))
+    axis = dataclasses.replace(COHORTS, points=(COHORTS.points[0], once, COHORTS.points[2]))
+    records = records_of(tmp_path, axis, apart)
+    whole = gap(records, axis.points[0], "si_cifg", "cifg")
+    assert len(whole.values) == 3
+    assert whole.mean < whole.values[0] - 0.05
+    along = gaps_along(records, axis, "si_cifg", "cifg")
+    assert [gap for _, gap in along] == pytest.approx([math.expm1(-0.01 * step) for step in (-1, 0, 1)])
 
 
 @pytest.mark.parametrize(
@@ -209,12 +256,12 @@ def test_the_command_goes_on_and_reports_parts(tmp_path, monkeypatch, capsys):
     assert [run.model for run, _ in trained] == ["si_cifg"] * 5
     assert command.main(["--axis", "cohort", "--at-most", "25", *words], study, InProcess()) == 0
     assert len(trained) == 30
-    # All nine pairs of both models, of which four and two went on.
+    # All nine pairs of both models, of which six and three went on.
     assert len(list((tmp_path / "work").glob("cells/cohort-2/*/run"))) == 2 * 9
     page = (tmp_path / "results" / "axes.md").read_text()
     assert "Nothing is there yet of: cohort, later" in page
     assert command.main(["--axis", "cohort", *words], study, InProcess()) == 0
-    assert len(set(trained)) == len(trained) == 3 * 2 * (9 + 4 + 2 + 2)
+    assert len(set(trained)) == len(trained) == 3 * 2 * (9 + 6 + 3 + 2)
     page = (tmp_path / "results" / "axes.md").read_text()
     assert "Nothing is there yet of: later" in page
     assert "ahead; extrapolated ahead" in page
