@@ -188,7 +188,14 @@ def _gaps(records: Records, axis: Axis) -> str:
     for model, twin in pairs:
         found = [gap(records, point, model, twin) for point in axis.points]
         mixed = len({len(one.values) for one in found if one is not None}) > 1
-        cells = [MISSING if one is None else f"{gap_words(one)} ({_judged_words(one, mixed)})" for one in found]
+        left = [
+            " (trainings missing)" if left_at(records, point, model) or left_at(records, point, twin) else ""
+            for point in axis.points
+        ]
+        cells = [
+            MISSING if one is None else f"{gap_words(one)} ({_judged_words(one, mixed)}){unfinished}"
+            for one, unfinished in zip(found, left, strict=True)
+        ]
         rows.append([f"{TITLES[model]} against {TITLES[twin]}", *cells])
     return table(["gap, %", *(value_words(point.value) for point in axis.points)], rows)
 

@@ -18,7 +18,7 @@ class Selection:
 
     Attributes:
       left: trainings that can be done now.
-      chosen: client and server rate; None where that is not known yet, or all trainings diverged.
+      chosen: client and server rate, the best so far of those that came to the end; None where none did.
       decided: whether nothing is left to be selected.
     """
 
@@ -42,23 +42,24 @@ def select(records: Records, point: Point, model: str) -> Selection:
         run = run_of(client, server)
         return records.heldout_loss(run, rounds) if records.has(run, rounds) else math.inf
 
+    pairs = [(client, server) for client in point.client_rates for server in point.server_rates]
+    best = min(pairs, key=lambda pair: loss(*pair, point.rounds))
+    chosen = best if loss(*best, point.rounds) < math.inf else None
     clients = {server: list(point.client_rates) for server in point.server_rates}
     for rounds, number in point.rungs():
         clients = {server: some[:number] for server, some in clients.items()}
         reached = [run_of(client, server) for server, some in clients.items() for client in some]
         left = tuple((run, rounds) for run in reached if not records.has(run, rounds))
         if left:
-            return Selection(left)
+            return Selection(left, chosen)
         for server, some in clients.items():
             losses = {client: loss(client, server, rounds) for client in some}
             clients[server] = sorted((one for one in some if losses[one] < math.inf), key=lambda one: losses[one])
-    pairs = [(client, server) for client in point.client_rates for server in point.server_rates]
-    best = min(pairs, key=lambda pair: loss(*pair, point.rounds))
-    return Selection((), best if loss(*best, point.rounds) < math.inf else None, True)
+    return Selection((), chosen, True)
 
 
 def seeds_of(records: Records, point: Point, model: str) -> list[Run]:
-    """List a model's trainings at its selected rates, one a seed; none where they are not known."""
+    """List a model's trainings at its rates, the best so far where they are not selected, one a seed; none without."""
     chosen = select(records, point, model).chosen
     return [] if chosen is None else [Run(point.setting, model, *chosen, seed) for seed in point.seeds]
 

@@ -147,6 +147,10 @@ def test_a_pair_that_came_to_the_end_for_another_axis_counts(tmp_path):
     better["heldout"] = [[done, loss - (done > 20), more] for done, loss, more in better["heldout"]]
     records.runs[run] = run.as_json() | better
     assert select(records, point, "cifg").chosen == (2.0, 0.003)
+    # What is best so far is known before all is selected.
+    del records.runs[Run(point.setting, "cifg", 1.0, 0.03, 0)]
+    assert select(records, point, "cifg").chosen == (2.0, 0.003)
+    assert not select(records, point, "cifg").decided
 
 
 def test_few_client_rates_are_halved_where_that_decides():
