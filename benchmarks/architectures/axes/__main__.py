@@ -7,9 +7,9 @@
 The first trains what is left of the axes that are named, all where none is, one training a CPU core or accelerator, and
 can be stopped at any time: what has ended is in results/axes.json, and a training that was stopped goes on from its
 last checkpoint. It says what it will cost before it begins. At every point of an axis each model's client and server
-rate are selected again on held-out loss with the first seed: successive halving leaves one client rate for each server
-rate, and the best pair in the end is trained with the other seeds. The last writes results/axes.md and its pictures, of
-whatever is there.
+rate are selected again on held-out loss with the first seed: after a third of the rounds one client rate goes on for
+each server rate, and the best pair in the end is trained with the other seeds. The last writes results/axes.md and its
+pictures, of whatever is there.
 
 Texts are imported where that was not done: Stack Exchange dumps (`--dumps`), the standard library, and the made-up text
 of known entropy.

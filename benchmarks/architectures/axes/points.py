@@ -10,11 +10,10 @@ EVALUATE_EVERY = 5
 """Rounds from one score on held-out clients to the next; all numbers of rounds are multiples of it."""
 SEEDS = (0, 1, 2)
 """Of the points that do not name others; the first is the one that rates are selected with."""
-RUNGS = ((1 / 3, 2), (1.0, 1))
-"""Successive halving of client rates, for each server rate: how many at most are trained for which share of the rounds,
-after all of them were for a sixth.
+SHARE = 1 / 3
+"""After which share of the rounds one client rate goes on, for each server rate.
 
-Server rates are not halved: the higher ones are ahead at first, whether they are in the end or not."""
+Server rates are not selected so: the higher ones are ahead at first, whether they are in the end or not."""
 CLIENT_RATES = (0.1, 0.5, 1.0, 2.0)
 SERVER_RATES = (0.003, 0.01, 0.03)
 
@@ -128,16 +127,11 @@ class Point:
     def rungs(self) -> list[tuple[int, int]]:
         """List after how many rounds how many client rates have come so far, for each server rate."""
         clients = len(self.client_rates)
-        if len(self.client_rates) == 1 or self.setting.privacy is not None:
+        if clients == 1 or self.setting.privacy is not None:
             # Noise is for a number of rounds: a private training cannot go on.
             return [(self.rounds, clients)]
-        # Where a rung leaves as many as the one before did, the later one alone decides.
-        last = {min(number, clients): self._share(share) for share, number in ((1 / 6, clients), *RUNGS)}
-        return [(rounds, number) for number, rounds in last.items()]
-
-    def _share(self, share: float) -> int:
-        """Give a share of the rounds that ends with a score."""
-        return max(1, round(share * self.rounds / EVALUATE_EVERY)) * EVALUATE_EVERY
+        # A share of the rounds that ends with a score.
+        return [(max(1, round(SHARE * self.rounds / EVALUATE_EVERY)) * EVALUATE_EVERY, clients), (self.rounds, 1)]
 
 
 def value_words(value: float | str) -> str:

@@ -52,8 +52,8 @@ def _sections(records: Records, axes: dict[str, Axis], begun: dict[str, Axis]) -
         "# From our setting towards the published one",
         "Each axis varies one thing of the preset `small`: 0.4 M parameters, 20 clients a round, 60 rounds, local "
         "gradients clipped to a norm of 1, Stack Exchange, 4,096 tokens. At every point each model has the client and "
-        "server rate with the lowest held-out loss in the end, with the first seed: client rates are halved for each "
-        "server rate, and all server rates come to the end. A perplexity is that of the "
+        "server rate with the lowest held-out loss in the end, with the first seed: one client rate for each server "
+        "rate goes on after a third of the rounds. A perplexity is that of the "
         "mean loss on test clients over the last rounds, as many as the tables say. A gap is by how much it is above "
         "that of the standard twin with the same seed; below 0 the scale-invariant model is better. Intervals are of "
         f"{100 * CONFIDENCE:.0f} per cent, by Student's distribution over seeds.",
@@ -208,9 +208,9 @@ def _judged_words(found: Spread, with_first: bool) -> str:
 
 def _selection(axis: Axis) -> str:
     costs = [selection_rounds(point) for point in axis.points]
-    halving, grid = (sum(column) for column in zip(*costs, strict=True))
+    selecting, grid = (sum(column) for column in zip(*costs, strict=True))
     return (
-        f"Selecting rates takes {halving / len(axis.points):.0f} rounds a model and point on average; a whole grid "
+        f"Selecting rates takes {selecting / len(axis.points):.0f} rounds a model and point on average; a whole grid "
         f"would take {grid / len(axis.points):.0f}. Rates that are marked are the least or the largest of three or "
         "more, so that a larger grid may move them."
     )

@@ -1,4 +1,4 @@
-"""Which trainings come next: rates by successive halving, then the other seeds at the rates that were selected."""
+"""Which trainings come next: those that rates are selected by, then the other seeds at the rates that were selected."""
 
 import math
 from collections.abc import Iterable
@@ -28,10 +28,10 @@ class Selection:
 
 
 def select(records: Records, point: Point, model: str) -> Selection:
-    """Go through the rungs of successive halving as far as they are trained.
+    """Go through the rungs as far as they are trained.
 
-    For each server rate, the client rates with the lowest held-out loss over the last rounds of a rung go on, from
-    their checkpoints. Chosen is the pair with the lowest held-out loss of all that have come to the end, also of those
+    For each server rate, the client rate with the lowest held-out loss over the last rounds of a rung goes on, from its
+    checkpoint. Chosen is the pair with the lowest held-out loss of all that have come to the end, also of those
     that came there for another axis.
     """
 

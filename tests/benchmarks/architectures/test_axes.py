@@ -119,11 +119,11 @@ def test_rates_are_selected_by_halving_from_checkpoints(tmp_path):
             before = records.runs.get(run, {"rounds": 0})["rounds"]
             assert rounds > before
             records.runs[run] = run.as_json() | made_up(run, rounds)
-    # Three, two and one client rate for each of three server rates, and then the other seeds.
-    assert [len(wave) for wave in seen] == [9, 6, 3, 2]
-    assert [wave[0][1] for wave in seen] == [5, 10, 30, 30]
+    # Three and one client rate for each of three server rates, and then the other seeds.
+    assert [len(wave) for wave in seen] == [9, 3, 2]
+    assert [wave[0][1] for wave in seen] == [10, 30, 30]
     assert select(records, point, "cifg").chosen == (1.0, 0.01)
-    assert selection_rounds(point) == (9 * 5 + 6 * 5 + 3 * 20, 9 * 30)
+    assert selection_rounds(point) == (9 * 10 + 3 * 20, 9 * 30)
 
 
 def test_a_server_rate_that_is_behind_until_the_end_is_not_dropped(tmp_path):
@@ -153,7 +153,7 @@ def test_a_pair_that_came_to_the_end_for_another_axis_counts(tmp_path):
     assert not select(records, point, "cifg").decided
 
 
-def test_few_client_rates_are_halved_where_that_decides():
+def test_client_rates_are_selected_after_a_third_where_there_are_several():
     assert Point("", client_rates=(1.0, 2.0)).rungs() == [(20, 2), (60, 1)]
     assert Point("", client_rates=(1.0,)).rungs() == [(60, 1)]
     assert Point("", Setting(privacy=3.0), client_rates=(1.0, 2.0)).rungs() == [(60, 2)]
@@ -258,14 +258,14 @@ def test_the_command_goes_on_and_reports_parts(tmp_path, monkeypatch, capsys):
     assert "cohort: at most" in capsys.readouterr().out
     assert command.main(["--axis", "cohort", "--models", "si_cifg", "--at-most", "5", *words], study, InProcess()) == 0
     assert [run.model for run, _ in trained] == ["si_cifg"] * 5
-    assert command.main(["--axis", "cohort", "--at-most", "25", *words], study, InProcess()) == 0
-    assert len(trained) == 30
-    # All nine pairs of both models, of which six and three went on.
+    assert command.main(["--axis", "cohort", "--at-most", "16", *words], study, InProcess()) == 0
+    assert len(trained) == 21
+    # All nine pairs of both models, of which three went on.
     assert len(list((tmp_path / "work").glob("cells/cohort-2/*/run"))) == 2 * 9
     page = (tmp_path / "results" / "axes.md").read_text()
     assert "Nothing is there yet of: cohort, later" in page
     assert command.main(["--axis", "cohort", *words], study, InProcess()) == 0
-    assert len(set(trained)) == len(trained) == 3 * 2 * (9 + 6 + 3 + 2)
+    assert len(set(trained)) == len(trained) == 3 * 2 * (9 + 3 + 2)
     page = (tmp_path / "results" / "axes.md").read_text()
     assert "Nothing is there yet of: later" in page
     assert "ahead; extrapolated ahead" in page
