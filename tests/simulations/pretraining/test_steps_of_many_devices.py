@@ -11,8 +11,8 @@ from fedlm.simulations.pretraining.trainer import StepRules, Trainer
 
 LENGTH, BATCH, STEPS = 16, 8, 3
 RATE = 1e-4
-"""Adam divides gradients near its epsilon by themselves, so that their rounding becomes a part of the rate: 0.4 per cent
-of it is the most that plain steps differ by here."""
+"""Adam divides gradients near its epsilon by themselves, so that their rounding becomes a part of the rate: 0.4 per
+cent of it is the most that plain steps differ by here."""
 leaves = jax.tree_util.tree_leaves
 
 
