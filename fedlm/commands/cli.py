@@ -14,6 +14,7 @@ from fedlm.commands.compiled_programs import keep_compiled_programs
 from fedlm.commands.processes import has_joined, leave_processes
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ProcessLostError, UserError
+from fedlm.fl_core.kept_memory import keep_freed_memory
 from fedlm.simulations.worker_processes import TerminatedError
 
 COMMANDS = {
@@ -39,6 +40,8 @@ COMMANDS = {
     "memorization": "measure what a model can be made to repeat of its training text, and the exposure of canaries",
 }
 
+_COMPUTING = ("simulate", "compare", "pretrain", "laws", "generate", "recommend", "evaluate", "memorization")
+"""Commands that spend their time in steps of one kind; those of a deployment have many small allocations at once."""
 _FAILED = 1
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
@@ -83,6 +86,8 @@ def _versions() -> str:
 def _run(command: str, argv: list[str]) -> int:
     _quieten_libraries()
     keep_compiled_programs()
+    if command in _COMPUTING:
+        keep_freed_memory()
     from fedlm.models.registry import UnknownModelError  # which imports jax
 
     prog = f"fedlm {command}"

@@ -167,11 +167,12 @@ PAIRS = (
     ("si_cifg_unit_rms", "cifg"),
     ("si_cifg", "cifg"),
     ("si_cifg", "cifg_rms_norm"),
+    ("si_cifg", "cifg_layer_norm"),
     ("si_transformer", "transformer"),
     ("si_transformer_rms_norm", "transformer_rms_norm"),
 )
 """Scale-invariant models and the standard ones that they are compared with."""
-CONTROLS = ("cifg", "si_cifg_unit_rms", "cifg_unit_rms", "cifg_layer_norm")
+CONTROLS = ("cifg", "si_cifg", "si_cifg_unit_rms", "cifg_unit_rms", "cifg_layer_norm")
 PARAMETERS = {"tiny": 0.4e6, "1m": 1e6, "4m": 4.2e6}
 PUBLISHED_GAP = {"si_cifg": 33.6 / 35.5 - 1, "si_transformer": 33.7 / 34.6 - 1}
 """Test perplexities of Ro et al. 2024, table 2, at 19 to 21 M parameters, 500 clients and 3,000 rounds, relative."""

@@ -29,7 +29,7 @@ REPORT = "axes.md"
 def write_report(records: Records, axes: dict[str, Axis], folder: Path) -> Path:
     """Write the page and a picture for each axis that is begun; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    begun = {name: axis for name, axis in axes.items() if _begun(records, axis)}
+    begun = {name: axis for name, axis in axes.items() if _begun(records, axis, axes)}
     for name, axis in begun.items():
         beside = folder / f"axes_{name}.partial.png"
         draw(records, axis).savefig(beside, dpi=100)
@@ -39,8 +39,12 @@ def write_report(records: Records, axes: dict[str, Axis], folder: Path) -> Path:
     return path
 
 
-def _begun(records: Records, axis: Axis) -> bool:
-    """Say whether there is something at two points at least: most axes share the one that is the preset."""
+def _begun(records: Records, axis: Axis, axes: dict[str, Axis]) -> bool:
+    """Say whether there is something at two points at least, of which most axes share the one that is the preset, or of
+    a model that no other axis has."""
+    others = {model for other in axes.values() if other is not axis for model in other.models}
+    if any(score(records, point, model) for point in axis.points for model in axis.models if model not in others):
+        return True
     reached = sum(any(score(records, point, model) for model in axis.models) for point in axis.points)
     return reached >= min(2, len(axis.points))
 

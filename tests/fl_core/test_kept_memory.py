@@ -1,0 +1,88 @@
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from fedlm.fl_core.kept_memory import keep_freed_memory
+
+PAGES = 100 * 2**20 // os.sysconf("SC_PAGE_SIZE")
+ALLOCATING = """
+import ctypes, resource, sys, threading
+from fedlm.fl_core.kept_memory import keep_freed_memory
+
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+c = ctypes.CDLL(None)
+c.malloc.restype, c.free.argtypes, c.memset.argtypes = ctypes.c_void_p, [ctypes.c_void_p], [
+    ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+
+def step():
+    place = c.malloc(100 * 2**20)
+    c.memset(place, 1, 100 * 2**20)
+    c.free(place)
+
+def some_steps():
+    step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    step()
+    step()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+some_steps()
+thread = threading.Thread(target=some_steps)
+thread.start()
+thread.join()
+"""
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is of the GNU C library")
+
+
+def mapped_again(how, **environment):
+    """Count the pages that steps have mapped again, on the main thread and on another."""
+    run = subprocess.run(
+        [sys.executable, "-c", ALLOCATING, how],
+        env=without_choices() | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [int(line) for line in run.stdout.split()]
+
+
+def without_choices():
+    return {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+
+
+@pytest.fixture
+def no_choices(monkeypatch):
+    """An environment that says nothing of how memory is allocated, whatever a test's code sets."""
+    for name in [*os.environ, "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX"]:
+        if name.startswith(("MALLOC_", "GLIBC_")):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+
+
+def test_what_a_step_frees_is_there_for_the_next():
+    assert min(mapped_again("give back")) >= 2 * PAGES
+    assert max(mapped_again("keep")) < PAGES / 10
+
+
+def test_what_the_environment_says_of_allocation_stays():
+    assert min(mapped_again("keep", MALLOC_MMAP_THRESHOLD_="65536")) >= 2 * PAGES
+    assert min(mapped_again("keep", GLIBC_TUNABLES="glibc.malloc.mmap_threshold=65536")) >= 2 * PAGES
+
+
+def test_processes_that_are_started_keep_theirs(no_choices, monkeypatch):
+    # This process's own allocations are left as they are.
+    monkeypatch.setattr("fedlm.fl_core.kept_memory.ctypes.CDLL", lambda _: type("C", (), {"mallopt": max}))
+    keep_freed_memory()
+    told = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
+    assert max(mapped_again("give back", **told)) < PAGES / 10
+
+
+def test_another_c_library_is_left_alone(no_choices, monkeypatch):
+    monkeypatch.setattr("fedlm.fl_core.kept_memory.platform.libc_ver", lambda: ("", ""))
+    keep_freed_memory()
+    assert not any(name.startswith("MALLOC_") for name in os.environ)
