@@ -2,14 +2,17 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
+from fedlm.commands.cli import main
 from fedlm.fl_core.kept_memory import keep_freed_memory
 
 PAGES = 100 * 2**20 // os.sysconf("SC_PAGE_SIZE")
 ALLOCATING = """
 import ctypes, resource, sys, threading
+from fedlm.commands.cli import main
 from fedlm.fl_core.kept_memory import keep_freed_memory
 
 if sys.argv[1] == "keep":
@@ -86,3 +89,13 @@ def test_another_c_library_is_left_alone(no_choices, monkeypatch):
     monkeypatch.setattr("fedlm.fl_core.kept_memory.platform.libc_ver", lambda: ("", ""))
     keep_freed_memory()
     assert not any(name.startswith("MALLOC_") for name in os.environ)
+
+
+@pytest.mark.parametrize(("command", "keeps"), [("simulate", 1), ("serve", 0)])
+def test_commands_that_compute_keep_memory(command, keeps, monkeypatch, capsys):
+    called = []
+    monkeypatch.setattr("fedlm.commands.cli.keep_freed_memory", lambda: called.append(command))
+    with suppress(SystemExit):
+        main([command, "--help"])
+    assert command in capsys.readouterr().out
+    assert len(called) == keeps
