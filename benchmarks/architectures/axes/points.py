@@ -240,7 +240,7 @@ AXES: dict[str, Axis] = {
         "rounds at 1 M parameters",
         (
             Point(60, Setting(size="1m"), **LARGE_MODELS),
-            Point(180, Setting(size="1m"), 180, **LARGE_MODELS, **ONCE),
+            Point(180, Setting(size="1m"), 180, **LARGE_MODELS),
             Point(420, Setting(size="1m"), 420, **LARGE_MODELS, **ONCE),
         ),
         CIFGS[:4],
