@@ -5,19 +5,13 @@ needs beside its arguments is one allocation. So each step that needs so much wo
 again, which takes longer than much of what it computes: `docs/speed.md` has the numbers.
 """
 
-import ctypes
 import os
 import platform
-from collections.abc import Callable
+
+from fedlm.fl_core.allocation import set_allocation
 
 _MOST = 2**31 - 1
-_CHOICES = {
-    # By the variables of new processes, and the numbers and values by which mallopt(3) knows them in this one.
-    "MALLOC_TRIM_THRESHOLD_": (-1, -1, 2**62),
-    "MALLOC_MMAP_THRESHOLD_": (-3, _MOST, _MOST),
-    # Beside the first arena none holds an allocation of 64 MiB.
-    "MALLOC_ARENA_MAX": (-8, 1, 1),
-}
+_OF_NEW_PROCESSES = {"MALLOC_TRIM_THRESHOLD_": 2**62, "MALLOC_MMAP_THRESHOLD_": _MOST, "MALLOC_ARENA_MAX": 1}
 
 
 def keep_freed_memory() -> None:
@@ -28,10 +22,9 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] != "glibc" or any(_says_how(name) for name in os.environ):
         return
-    mallopt: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
-    for name, (number, value, of_new_processes) in _CHOICES.items():
-        mallopt(number, value)
-        os.environ[name] = str(of_new_processes)
+    # Beside the first arena none holds an allocation of 64 MiB.
+    set_allocation(trim=-1, mapped=_MOST, arenas=1)
+    os.environ.update({name: str(value) for name, value in _OF_NEW_PROCESSES.items()})
 
 
 def _says_how(name: str) -> bool:

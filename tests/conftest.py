@@ -15,8 +15,7 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 # Tests compile far more than they compute: without XLA's newer emitters of fused loops, compiling takes half the time.
 # XLA_FLAGS= leaves XLA as it is for users; `make test-long` does.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
-# Several test processes share a machine's memory: commands that a test runs
-# give back what they free as long as this is there.
+# Test processes share a machine's memory: commands that a test runs give back what they free as long as this is there.
 os.environ.setdefault("GLIBC_TUNABLES", "")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fedlm-tests-")

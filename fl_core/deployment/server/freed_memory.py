@@ -5,7 +5,8 @@ import ctypes
 import gc
 from collections.abc import Iterator
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+from fedlm.fl_core.allocation import set_allocation
+
 _LARGE, _HELD = 1 << 20, 32 << 20
 
 
@@ -16,10 +17,7 @@ def return_freed_memory() -> None:
     add up to several models. With fixed limits every large array is a mapping of its own, and smaller ones, such as
     chunks, stay for the next until `trim_heap`.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        tune = ctypes.CDLL(None).mallopt
-        for what, value in ((_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _HELD), (_ARENA_MAX, 2)):
-            tune(what, value)
+    set_allocation(trim=_HELD, mapped=_LARGE, arenas=2)
 
 
 def trim_heap() -> None:
