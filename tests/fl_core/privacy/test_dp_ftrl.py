@@ -6,7 +6,7 @@ import pytest
 
 from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
-from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
+from fedlm.fl_core.privacy.noise_source import noise_from
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
@@ -16,6 +16,8 @@ from tests.support.exact_totals import exact_total
 
 WIDTH, ROUNDS, GOAL, CLIP, NOISE, RATE, MOMENTUM = 6, 11, 4, 0.5, 1.5, 0.3, 0.9
 START = np.linspace(-1, 1, WIDTH).astype(np.float32)
+SECRET = bytes(range(32))
+"""A given one: where a mean is nearly zero, rounding is much of a step of an adaptive optimizer."""
 SUMS = np.random.default_rng(0).normal(size=(ROUNDS, WIDTH)).astype(np.float32)
 
 
@@ -35,20 +37,20 @@ class Nobody:
         return np.arange(0)
 
 
-def run(plan, optimizer, secret, restart_optimizer=False):
+def run(plan, optimizer, restart_optimizer=False):
     config = ServerOptimizerConfig(optimizer, momentum=MOMENTUM)
     state = init_server(config, {"x": jnp.asarray(START)})
-    private = PrivateRounds(PrivateAggregation(plan, CLIP, GOAL, None, restart_optimizer), secret, state.params)
+    private = PrivateRounds(PrivateAggregation(plan, CLIP, GOAL, None, restart_optimizer), SECRET, state.params)
     loop = run_rounds(
         state, range(plan.rounds), GivenSums(), Nobody(), FederatedOptimization(config, RATE, 1.0, 0), private
     )
     return [np.asarray(result.state.params["x"]) for result in loop]
 
 
-def prefix_noise(plan, secret):
+def prefix_noise(plan):
     """The noise of the sums of the first rounds, [rounds, width]; that of a tree begins at its restart."""
     mechanism, like = make_noise(plan), {"delta": {"x": np.zeros(WIDTH, np.float32)}}
-    draw, state, rows = noise_from(secret, like), None, []
+    draw, state, rows = noise_from(SECRET, like), None, []
     state = mechanism.init(like)
     for _ in range(plan.rounds):
         noise, state = mechanism.next(state, draw)
@@ -65,8 +67,7 @@ def test_a_tree_with_momentum_is_dp_ftrl(mechanism, restart_every):
     variant).
     """
     plan = PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(1, 1), restart_every)
-    secret = fresh_secret()
-    noise = prefix_noise(plan, secret)
+    noise = prefix_noise(plan)
     expected, anchor = [], START.astype(np.float64)
     total = momentum = params = np.zeros(WIDTH)
     for number in range(ROUNDS):
@@ -76,7 +77,7 @@ def test_a_tree_with_momentum_is_dp_ftrl(mechanism, restart_every):
         expected.append(params)
         if restart_every and (number + 1) % restart_every == 0:
             anchor, total, momentum = params, np.zeros(WIDTH), np.zeros(WIDTH)
-    found = run(plan, "fedavgm", secret, restart_optimizer=restart_every is not None)
+    found = run(plan, "fedavgm", restart_optimizer=restart_every is not None)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -84,12 +85,11 @@ def test_a_tree_with_momentum_is_dp_ftrl(mechanism, restart_every):
 @pytest.mark.parametrize("mechanism", ["gaussian", "tree"])
 def test_every_server_optimizer_steps_with_the_noised_mean(mechanism, optimizer):
     plan = PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(1, 1))
-    secret = fresh_secret()
-    means = (SUMS + prefix_noise(plan, secret)) / GOAL
+    means = (SUMS + prefix_noise(plan)) / GOAL
     config = ServerOptimizerConfig(optimizer, momentum=MOMENTUM)
     from fedlm.fl_core.server_optimizers import server_step
 
     state = init_server(config, {"x": jnp.asarray(START)})
-    for number, found in enumerate(run(plan, optimizer, secret)):
+    for number, found in enumerate(run(plan, optimizer)):
         state = server_step(config, state, {"x": jnp.asarray(means[number], jnp.float32)}, jnp.asarray(RATE))
         np.testing.assert_allclose(found, state.params["x"], rtol=1e-4, atol=1e-4)
