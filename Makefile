@@ -9,6 +9,7 @@ COMPARE_OPTIONS ?=
 # Many tests wait for processes and clocks, so that three at a time keep two cores busy.
 TEST_OPTIONS ?= -n 3 --dist worksteal
 LONG = long or reference
+THOROUGH = thorough
 REFERENCE_VENV = reference/.venv
 ACCELERATOR_VENV = .venv-accelerator
 MINUTES ?= 9
@@ -19,7 +20,7 @@ IS_PYTHON_311 = -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 REFERENCE_PYTHON ?= $(shell for p in python3.11 $(PYTHON); do $$p $(IS_PYTHON_311) 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help compare docs test test-long test-all reference bench-peers lint bench accelerator clean plan-client litert
+.PHONY: help compare docs test test-long test-all test-thorough reference bench-peers lint bench accelerator clean plan-client litert
 
 help:
 	@echo "make compare     compare four architectures on the standard library's text; ends in $(OUT)/report.html"
@@ -27,6 +28,7 @@ help:
 	@echo "make test        run the tests, but for those that take long"
 	@echo "make test-long   type the documents, kill processes, compare with other frameworks (see make reference)"
 	@echo "make test-all    both"
+	@echo "make test-thorough  repeat by the hundred what those have quicker tests of, and rehearse the benchmark of accelerators"
 	@echo "make reference   make the environment of the frameworks that some tests compare with (Python 3.11)"
 	@echo "make lint        check style, types and the direction of imports"
 	@echo "make bench       measure; results go to benchmarks/*/results"
@@ -53,11 +55,14 @@ docs: $(VENV)/installed
 	@echo "open $(SITE)/index.html"
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest $(TEST_OPTIONS) -m 'not ($(LONG))'
+	$(BIN)/python -m pytest $(TEST_OPTIONS) -m 'not ($(LONG) or $(THOROUGH))'
 
-# Compiled as a user's runs are; the quick tests compile in less time (tests/conftest.py).
 test-long: $(VENV)/installed
-	XLA_FLAGS="$(XLA_FLAGS)" $(BIN)/python -m pytest $(TEST_OPTIONS) -m '$(LONG)'
+	$(BIN)/python -m pytest $(TEST_OPTIONS) -m '$(LONG)'
+
+# Compiled as a user's runs are; the others compile in less time (tests/conftest.py).
+test-thorough: $(VENV)/installed
+	XLA_FLAGS="$(XLA_FLAGS)" $(BIN)/python -m pytest $(TEST_OPTIONS) -m '$(THOROUGH)'
 
 # Both are run also where the first fails.
 test-all: $(VENV)/installed

@@ -13,7 +13,7 @@ import tempfile
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 # Tests compile far more than they compute: without XLA's newer emitters of fused loops, compiling takes half the time.
-# XLA_FLAGS= leaves XLA as it is for users; `make test-long` does.
+# XLA_FLAGS= leaves XLA as it is for users; `make test-thorough` does.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 # Test processes share a machine's memory: commands that a test runs give back what they free as long as this is there.
 os.environ.setdefault("GLIBC_TUNABLES", "")

@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        is_long = item.get_closest_marker("long") or item.get_closest_marker("reference")
+        is_long = any(item.get_closest_marker(mark) for mark in ("long", "thorough", "reference"))
         if is_long and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))
 

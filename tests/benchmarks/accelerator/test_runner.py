@@ -192,7 +192,7 @@ def test_a_missing_package_skips_what_needs_it_and_nothing_else(tmp_path, monkey
         worker.close()
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_whole_command_is_rehearsed(tmp_path):
     """Every cell with tiny sizes, on two CPU devices; and once more with nothing left to do."""
     words = [sys.executable, "-m", "benchmarks.accelerator", "--rehearse", "2", "--minutes", "9"]

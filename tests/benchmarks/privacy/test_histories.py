@@ -41,16 +41,21 @@ def test_a_known_fault_takes_the_place_of_what_is_there(fault):
         pass
 
 
-@pytest.mark.long
+@pytest.mark.parametrize(
+    "seeds",
+    [pytest.param(range(6, 60), marks=pytest.mark.long), pytest.param(range(60, 300), marks=pytest.mark.thorough)],
+)
 @pytest.mark.timeout(3600)
-def test_many_histories(made):
-    assert wrong_in(made, range(6, 300)) == []
+def test_many_histories(made, seeds):
+    assert wrong_in(made, seeds) == []
 
 
-@pytest.mark.long
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(range(10), marks=pytest.mark.long), pytest.param(range(10, 40), marks=pytest.mark.thorough)]
+)
 @pytest.mark.timeout(1800)
-def test_histories_whose_checkpoints_are_stored_by_orbax(made):
-    assert wrong_in(made, range(40), stored_by_orbax=True) == []
+def test_histories_whose_checkpoints_are_stored_by_orbax(made, seeds):
+    assert wrong_in(made, seeds, stored_by_orbax=True) == []
 
 
 def test_committed_histories_found_every_known_fault_that_was_put_in_and_nothing_else():

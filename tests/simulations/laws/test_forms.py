@@ -272,7 +272,7 @@ def test_a_grid_too_small_is_refused():
         fit_form(FORMS["chinchilla"], grid(sizes=(1000,)))
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_intervals_have_their_level():
     """Of five coefficients whose intervals cover in 90 % of data sets, nominally 95 %, one covers in 21 of 30 or fewer
     with a probability of 1 %: the false-alarm rate.

@@ -223,7 +223,7 @@ class TestBands:
         surface = fitted(dataclasses.replace(SMALL, seeds=1).measure(TRUTH), draws=3)
         assert "There is one seed, so that bands leave out the spread between seeds." in surface.notes
 
-    @pytest.mark.long
+    @pytest.mark.thorough
     @pytest.mark.parametrize("seeds", [1, 2])
     def test_bands_cover_at_their_level(self, seeds):
         grid = dataclasses.replace(SMALL, glitches=0.0, seeds=seeds, seed_spread=0.002 * (seeds > 1))
