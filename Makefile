@@ -8,8 +8,7 @@ SITE ?= build/site
 COMPARE_OPTIONS ?=
 # Many tests wait for processes and clocks, so that three at a time keep two cores busy.
 TEST_OPTIONS ?= -n 3 --dist worksteal
-LONG = long or reference
-THOROUGH = thorough
+LONG = (long or reference) and not thorough
 REFERENCE_VENV = reference/.venv
 ACCELERATOR_VENV = .venv-accelerator
 MINUTES ?= 9
@@ -28,7 +27,7 @@ help:
 	@echo "make test        run the tests, but for those that take long"
 	@echo "make test-long   type the documents, kill processes, compare with other frameworks (see make reference)"
 	@echo "make test-all    both"
-	@echo "make test-thorough  repeat by the hundred what those have quicker tests of, and rehearse the benchmark of accelerators"
+	@echo "make test-thorough  repeat by the hundred what those have quicker tests of, type the longest pages, rehearse make accelerator"
 	@echo "make reference   make the environment of the frameworks that some tests compare with (Python 3.11)"
 	@echo "make lint        check style, types and the direction of imports"
 	@echo "make bench       measure; results go to benchmarks/*/results"
@@ -55,14 +54,14 @@ docs: $(VENV)/installed
 	@echo "open $(SITE)/index.html"
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest $(TEST_OPTIONS) -m 'not ($(LONG) or $(THOROUGH))'
+	$(BIN)/python -m pytest $(TEST_OPTIONS) -m 'not (long or reference or thorough)'
 
 test-long: $(VENV)/installed
 	$(BIN)/python -m pytest $(TEST_OPTIONS) -m '$(LONG)'
 
 # Compiled as a user's runs are; the others compile in less time (tests/conftest.py).
 test-thorough: $(VENV)/installed
-	XLA_FLAGS="$(XLA_FLAGS)" $(BIN)/python -m pytest $(TEST_OPTIONS) -m '$(THOROUGH)'
+	XLA_FLAGS="$(XLA_FLAGS)" $(BIN)/python -m pytest $(TEST_OPTIONS) -m thorough
 
 # Both are run also where the first fails.
 test-all: $(VENV)/installed

@@ -46,6 +46,7 @@ from benchmarks.simulation.contestants import Contestant, ContestantError
 from benchmarks.simulation.peers.protocol import timed
 from benchmarks.simulation.peers.task import Settings, Task, save_task
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.kept_memory import keep_freed_memory
 from fedlm.models.base import Batch, Model, Params, WeightedBatch
 from fedlm.models.registry import MODELS, create_model
 
@@ -60,6 +61,8 @@ MIB = 2**20
 
 def main() -> None:
     arguments = parse_arguments()
+    # As the commands that compute do; PyTorch's process inherits it.
+    keep_freed_memory()
     jax.config.update("jax_num_cpu_devices", CORES)
     console = Console()
     console.width = max(console.width, TABLE_WIDTH)

@@ -134,7 +134,7 @@ def test_the_page_on_tasks_works_as_it_is_written(workplace):
     assert (task["documents"], task["metrics"][0]["metric"]) == (2, "acc")
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_recommendation_page_works_as_it_is_written(workplace):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for script in blocks("docs/recommendation.md", "sh"):
@@ -153,7 +153,7 @@ def test_the_pretraining_page_works_as_it_is_written(workplace, type_line):
     assert "extract" in result.stdout
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -239,8 +239,13 @@ def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
         assert f"make {target}" in ci
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("page", ["README.md", SIMULATIONS, "docs/generating.md", "docs/scaling-laws.md", *TUTORIALS])
+@pytest.mark.parametrize(
+    "page",
+    [
+        *(pytest.param(page, marks=pytest.mark.long) for page in ("README.md", SIMULATIONS, *TUTORIALS)),
+        *(pytest.param(page, marks=pytest.mark.thorough) for page in ("docs/generating.md", "docs/scaling-laws.md")),
+    ],
+)
 def test_the_commands_of_a_page_work(page, workplace, type_line):
     commands = [line for line in commands_of(page) if not line.startswith("make ")]
     assert len(commands) >= 1

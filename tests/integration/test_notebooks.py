@@ -64,7 +64,13 @@ def test_the_notebook_on_fine_tuning_keeps_promises_apart():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name == "compare_architectures.ipynb" else ())
+        for name in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
     notebook = nbformat.read(EXAMPLES / name, 4)

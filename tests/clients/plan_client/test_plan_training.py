@@ -66,8 +66,14 @@ def test_a_plan_trains_bit_for_bit_as_local_sgd(settings):
         {"client_algorithm": "fedprox", "fedprox_mu": 0.5, "upload_bits": 16},
         {"client_algorithm": "local_adam", "client_epochs": 2, "upload_bits": 4},
     ]
-    + [{"model": model} for model in ("cifg_tiny", "si_cifg_tiny", "transformer_tiny", "si_transformer_tiny")]
-    + [{"model": "gru4rec_tiny", "dropout": 0.4}, {"model": "cifg_tiny", "precision": "bfloat16"}],
+    + [{"model": "transformer_tiny"}, {"model": "cifg_tiny", "precision": "bfloat16"}]
+    + [
+        pytest.param(settings, marks=pytest.mark.thorough)
+        for settings in (
+            *({"model": model} for model in ("cifg_tiny", "si_cifg_tiny", "si_transformer_tiny")),
+            {"model": "gru4rec_tiny", "dropout": 0.4},
+        )
+    ],
     ids=str,
 )
 def test_plans_of_real_models_train_bit_for_bit_as_local_sgd(settings):

@@ -40,7 +40,7 @@ def test_parameters_are_the_same_on_any_number_of_devices(private):
     expected = train(private, 1, "data")
     before = leaves(create_model("vaultgemma_1m").init(jax.random.key(0)))
     assert max(np.abs(one - other).max() for one, other in zip(expected, before, strict=True)) > RATE
-    for devices, sharding in ((4, "data"), (2, "full"), (4, "full")):
+    for devices, sharding in ((2, "data"), (4, "full")):
         found = train(private, devices, sharding)
         worst = max(np.abs(one - other).max() for one, other in zip(expected, found, strict=True))
         assert worst <= 2e-6, (devices, sharding, worst)
