@@ -28,7 +28,7 @@ from fedlm.models.parameter_uses import Use
 
 COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
 """Arithmetic operations that take as long as to write and read an entry of a unit's gradient, by platform."""
-CACHED_ENTRIES, FACTOR_BEYOND = 2**18, 1.5
+CACHED_ENTRIES, FACTOR_BEYOND = 2**18, 3.0
 """A larger gradient of a unit is out of a CPU's cache when it is read, and each entry takes so many times as long."""
 
 _GRAM_ERROR = 2.0**-19  # of the squared sum of lengths: rounding of a squared norm in float32, and of a weighted sum
@@ -73,8 +73,7 @@ class MatrixGradient(NamedTuple):
 
     Attributes:
       factors: of each use.
-      direct: float32 [units, rows, columns], the gradients themselves, where that is cheaper; else None. On a CPU the
-        longer side is the last: a matrix of more rows than columns is [units, columns, rows].
+      direct: float32 [units, rows, columns], the gradients themselves, where that is cheaper; else None.
       shape: of the matrix.
     """
 
@@ -102,10 +101,9 @@ class MatrixGradient(NamedTuple):
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
         if self.direct is not None:
-            total = _of_kept_units(
+            return _of_kept_units(
                 lambda weights, direct: _einsum("u,urc->rc", weights, direct), weights, (self.direct,)
             )
-            return total if total.shape == self.shape else total.T
         return sum((_weighted_sum(one, weights, self.shape) for one in self.factors), start=jnp.zeros(()))
 
 
@@ -230,7 +228,11 @@ def _gradient(found: list[tuple[Use, jax.Array]], shape: tuple[int, ...], units:
     factors = [_factors(use, gradient, units) for (use, gradient), one in zip(found, in_blocks, strict=True) if not one]
     if scorings:
         return ScoredGradient(scorings, factors, shape)
-    direct = _direct(factors, shape, platform) if _direct_is_cheaper(factors, shape, platform) else None
+    direct = None
+    if _direct_is_cheaper(factors, shape, platform):
+        # Look-ups last, since they can be added in place.
+        for one in sorted(factors, key=lambda one: one.one_hot):
+            direct = _add_direct(direct, one, shape)
     return MatrixGradient(factors, direct, shape)
 
 
@@ -294,36 +296,12 @@ def _direct_is_cheaper(factors: list[Factors], shape: tuple[int, ...], platform:
     return entries * beyond * COST_OF_AN_ENTRY[platform] < gram
 
 
-def _direct(factors: list[Factors], shape: tuple[int, ...], platform: str) -> jax.Array:
-    """Make the `direct` of a `MatrixGradient`."""
-    long_rows = platform == "cpu" and shape[0] > shape[1]
-    total = None
-    # Look-ups last, since they can be added in place.
-    for one in sorted(factors, key=lambda one: one.one_hot):
-        total = _add_with_long_rows(total, one, shape) if long_rows else _add_direct(total, one, shape)
-    # Norms and sums read what is in memory; without this a CPU may make it for each of them.
-    return jax.lax.optimization_barrier(total) if platform == "cpu" else total  # type: ignore[return-value]
-
-
 def _add_direct(total: jax.Array | None, factors: Factors, shape: tuple[int, ...]) -> jax.Array:
     if factors.one_hot:
         units = jnp.arange(len(factors.rows))[:, None]
         total = jnp.zeros((len(factors.rows), *shape), jnp.float32) if total is None else total
         return total.at[units, factors.rows].add(factors.columns.astype(jnp.float32))
     product = _einsum("usr,usc->urc", factors.rows, factors.columns)
-    return product if total is None else total + product
-
-
-def _add_with_long_rows(total: jax.Array | None, factors: Factors, shape: tuple[int, ...]) -> jax.Array:
-    """Add to [units, columns, rows], which a CPU multiplies in less time than [units, rows, columns]."""
-    columns = factors.columns
-    if factors.one_hot:
-        units = jnp.arange(len(columns))[:, None]
-        total = jnp.zeros((len(columns), *shape[::-1]), jnp.float32) if total is None else total
-        return total.at[units, :, factors.rows].add(columns.astype(jnp.float32))
-    # Else the compiler would multiply in the other order, and turn the result.
-    turned = jax.lax.optimization_barrier(jnp.swapaxes(columns, 1, 2))
-    product = jnp.matmul(turned, factors.rows, precision="highest", preferred_element_type=jnp.float32)
     return product if total is None else total + product
 
 
