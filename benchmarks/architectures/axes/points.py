@@ -240,7 +240,8 @@ AXES: dict[str, Axis] = {
         "rounds at 1 M parameters",
         (
             Point(60, Setting(size="1m"), **LARGE_MODELS),
-            Point(180, Setting(size="1m"), 180, **LARGE_MODELS),
+            # The lowest of the other server rates was CIFG's best.
+            Point(180, Setting(size="1m"), 180, **LARGE_MODELS | {"server_rates": (0.001, 0.003, 0.01, 0.03)}),
             Point(420, Setting(size="1m"), 420, **LARGE_MODELS, **ONCE),
         ),
         CIFGS[:4],
@@ -253,7 +254,8 @@ AXES: dict[str, Axis] = {
             Point(1.0, Setting(max_batches=1), **ONCE),
             Point(1.8, Setting(max_batches=4), **ONCE),
             Point(4.2),
-            Point(13.1, Setting(epochs=4), **NEAR),
+            # The lowest client rate of the others that cost more was the best of both models.
+            Point(13.1, Setting(epochs=4), 60, CLIENT_RATES, NEAR["server_rates"]),
             Point(35.8, Setting(epochs=16), **NEAR, **ONCE),
         ),
         CIFGS[:4],
@@ -322,6 +324,18 @@ AXES: dict[str, Axis] = {
         500,
     ),
     "controls": Axis("other norms", (_cohort(20), _cohort(100)), CONTROLS),
+    "rounds_controls": Axis(
+        "rounds, layer norms within",
+        (Point(60), *(Point(rounds, rounds=rounds, client_rates=NEAR["client_rates"]) for rounds in (180, 420))),
+        ("cifg", "si_cifg", "cifg_layer_norm"),
+        3000,
+    ),
+    "rounds_transformers": Axis(
+        "rounds, Transformers",
+        (Point(60), Point(180, rounds=180, client_rates=NEAR["client_rates"])),
+        TRANSFORMERS,
+        3000,
+    ),
 }
 """By name, in the order in which they are trained: what decides most comes first.
 

@@ -37,6 +37,7 @@ from benchmarks.architectures.axes.points import (
     window,
 )
 from benchmarks.architectures.axes.records import Records
+from benchmarks.architectures.axes.report import write_report
 from benchmarks.architectures.axes.selection import next_tasks, select, selection_rounds
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.models.registry import MODELS
@@ -218,6 +219,27 @@ def test_along_an_axis_the_seeds_that_all_points_have_are_compared(tmp_path):
     assert whole.mean < whole.values[0] - 0.05
     along = gaps_along(records, axis, "si_cifg", "cifg")
     assert [gap for _, gap in along] == pytest.approx([math.expm1(-0.01 * step) for step in (-1, 0, 1)])
+
+
+def test_an_axis_is_reported_from_two_points_on_or_with_a_model_of_its_own(tmp_path):
+    axes = {
+        "cohort": dataclasses.replace(COHORTS, models=("cifg",)),
+        "rounds": Axis("rounds", (COHORTS.points[0], dataclasses.replace(COHORTS.points[0], rounds=60)), ("cifg",)),
+        "norms": Axis("norms", COHORTS.points, ("cifg", "cifg_layer_norm")),
+    }
+
+    def reported(points, models):
+        records = records_of(tmp_path, Axis("trained", points, models))
+        return [name for name in axes if f"axes_{name}.png" in names_of_pictures(records)]
+
+    def names_of_pictures(records):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        write_report(records, axes, folder)
+        return {path.name for path in folder.iterdir()}
+
+    assert reported(COHORTS.points[:1], ("cifg",)) == []
+    assert reported(COHORTS.points[:2], ("cifg",)) == ["cohort", "norms"]
+    assert reported(COHORTS.points[:1], ("cifg", "cifg_layer_norm")) == ["norms"]
 
 
 @pytest.mark.parametrize(
