@@ -330,12 +330,6 @@ AXES: dict[str, Axis] = {
         ("cifg", "si_cifg", "cifg_layer_norm"),
         3000,
     ),
-    "rounds_transformers": Axis(
-        "rounds, Transformers",
-        (Point(60), Point(180, rounds=180, client_rates=NEAR["client_rates"])),
-        TRANSFORMERS,
-        3000,
-    ),
 }
 """By name, in the order in which they are trained: what decides most comes first.
 
