@@ -8,7 +8,6 @@ SITE ?= build/site
 COMPARE_OPTIONS ?=
 # Many tests wait for processes and clocks, so that three at a time keep two cores busy.
 TEST_OPTIONS ?= -n 3 --dist worksteal
-LONG = (long or reference) and not thorough
 REFERENCE_VENV = reference/.venv
 ACCELERATOR_VENV = .venv-accelerator
 MINUTES ?= 9
@@ -57,7 +56,7 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest $(TEST_OPTIONS) -m 'not (long or reference or thorough)'
 
 test-long: $(VENV)/installed
-	$(BIN)/python -m pytest $(TEST_OPTIONS) -m '$(LONG)'
+	$(BIN)/python -m pytest $(TEST_OPTIONS) -m '(long or reference) and not thorough'
 
 # Compiled as a user's runs are; the others compile in less time (tests/conftest.py).
 test-thorough: $(VENV)/installed

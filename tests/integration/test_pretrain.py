@@ -135,7 +135,8 @@ def test_two_processes_give_the_same_parameters_as_one(small_store, tmp_path):
 
 
 @pytest.mark.long
-def test_adapters_are_the_same_on_any_number_of_devices_and_in_two_processes(small_store, tmp_path):
+@pytest.mark.parametrize("sharding", ["full", pytest.param("data", marks=pytest.mark.thorough)])
+def test_adapters_are_the_same_on_any_number_of_devices_and_in_two_processes(small_store, tmp_path, sharding):
     """Also where what is frozen is spread over the devices, and what is dropped is drawn in another process."""
     run(small_store, tmp_path / "base", steps=1, privacy="none", noise_multiplier=None, noise_seed=None)
     lora = {"init_from": tmp_path / "base", "lora_rank": 2, "lora_dropout": 0.25, "steps": 4}
@@ -144,7 +145,7 @@ def test_adapters_are_the_same_on_any_number_of_devices_and_in_two_processes(sma
     spread, _ = run(small_store, tmp_path / "spread", sharding="full", **lora | {"devices": 4})
     out = tmp_path / "two"
     group = [f"--coordinator=127.0.0.1:{find_free_port()}", "--num-processes=2"]
-    changes = lora | {"devices": 2, "sharding": "full"}
+    changes = lora | {"devices": 2, "sharding": sharding}
     both = [start(small_store, out, *group, f"--process-id={number}", **changes) for number in range(2)]
     results = [finish(process) for process in both]
     assert [status for status, *_ in results] == [0, 0], results

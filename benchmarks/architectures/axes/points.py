@@ -198,6 +198,12 @@ def _cohort(size: int, *others: dict[str, Any], **setting: Any) -> Point:
     return Point(size, Setting(cohort=size, **setting), **fewer, **{k: v for one in others for k, v in one.items()})
 
 
+def _after(rounds: int, *others: dict[str, Any]) -> Point:
+    return Point(
+        rounds, rounds=rounds, client_rates=NEAR["client_rates"], **{k: v for one in others for k, v in one.items()}
+    )
+
+
 def _at_100(data: str, size: str, *others: dict[str, Any]) -> Point:
     """The setting in which the gain was seen to help, `end of round 150 of 100 clients`, nothing clipped."""
     fewer = NEAR | {k: v for one in others for k, v in one.items()}
@@ -218,11 +224,7 @@ AXES: dict[str, Axis] = {
     ),
     "rounds": Axis(
         "rounds",
-        (
-            Point(60),
-            *(Point(rounds, rounds=rounds, client_rates=NEAR["client_rates"]) for rounds in (180, 420)),
-            Point(1000, rounds=1000, client_rates=NEAR["client_rates"], **ONCE),
-        ),
+        (Point(60), _after(180), _after(420), _after(1000, ONCE)),
         CIFGS[:4],
         3000,
     ),
@@ -240,7 +242,7 @@ AXES: dict[str, Axis] = {
         "rounds at 1 M parameters",
         (
             Point(60, Setting(size="1m"), **LARGE_MODELS),
-            # The lowest of the other server rates was CIFG's best.
+            # Of the server rates of `LARGE_MODELS` the lowest was CIFG's best.
             Point(180, Setting(size="1m"), 180, **LARGE_MODELS | {"server_rates": (0.001, 0.003, 0.01, 0.03)}),
             Point(420, Setting(size="1m"), 420, **LARGE_MODELS, **ONCE),
         ),
@@ -254,7 +256,7 @@ AXES: dict[str, Axis] = {
             Point(1.0, Setting(max_batches=1), **ONCE),
             Point(1.8, Setting(max_batches=4), **ONCE),
             Point(4.2),
-            # The lowest client rate of the others that cost more was the best of both models.
+            # Of the client rates of `NEAR` the lowest was best for both models.
             Point(13.1, Setting(epochs=4), 60, CLIENT_RATES, NEAR["server_rates"]),
             Point(35.8, Setting(epochs=16), **NEAR, **ONCE),
         ),
@@ -326,7 +328,7 @@ AXES: dict[str, Axis] = {
     "controls": Axis("other norms", (_cohort(20), _cohort(100)), CONTROLS),
     "rounds_controls": Axis(
         "rounds, layer norms within",
-        (Point(60), *(Point(rounds, rounds=rounds, client_rates=NEAR["client_rates"]) for rounds in (180, 420))),
+        (Point(60), _after(180), _after(420)),
         ("cifg", "si_cifg", "cifg_layer_norm"),
         3000,
     ),

@@ -293,16 +293,20 @@ def test_clipped_gradients_are_no_longer_than_the_clip_norm(method, form, precis
             assert longest >= 0.3 * {"constant": 0.998, "automatic": 0.9, "per_layer": 0.5}[function]
 
 
-# In full precision every model is held to `vmap` above, and ghost clipping has the norms of bookkeeping.
+def runs_in_test_long(name, method, precision):
+    """Whether `make test-long` runs a case: one of each model, all of two."""
+    return (method, precision) == ("bookkeeping", "bfloat16") or name in ("cifg_tiny", "gemma")
+
+
+# In full precision `vmap` is held to bookkeeping above, and ghost clipping has the norms of bookkeeping.
 @pytest.mark.parametrize(
     ("name", "method", "precision"),
     [
-        *((name, "bookkeeping", "bfloat16") for name in EVERY_MODEL),
-        *((name, method, "bfloat16") for name in ("cifg_tiny", "gemma") for method in ("vmap", "ghost")),
-        *((name, "bookkeeping", "float32") for name in ("cifg_tiny", "gemma")),
+        pytest.param(*case, marks=pytest.mark.long if runs_in_test_long(*case) else pytest.mark.thorough)
+        for name in EVERY_MODEL
+        for case in [*((name, method, "bfloat16") for method in METHODS), (name, "bookkeeping", "float32")]
     ],
 )
-@pytest.mark.long
 def test_no_models_clipped_gradients_are_longer_than_the_clip_norm(name, method, precision):
     small = EVERY_MODEL[name]
     low = with_precision(small.model, precision)

@@ -35,12 +35,15 @@ def train(private, devices, sharding):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "layouts", [((4, "data"), (4, "full")), pytest.param(((2, "full"),), marks=pytest.mark.thorough)], ids=str
+)
 @pytest.mark.parametrize("private", [False, True], ids=["plain", "private"])
-def test_parameters_are_the_same_on_any_number_of_devices(private):
+def test_parameters_are_the_same_on_any_number_of_devices(private, layouts):
     expected = train(private, 1, "data")
     before = leaves(create_model("vaultgemma_1m").init(jax.random.key(0)))
     assert max(np.abs(one - other).max() for one, other in zip(expected, before, strict=True)) > RATE
-    for devices, sharding in ((2, "data"), (4, "full")):
+    for devices, sharding in layouts:
         found = train(private, devices, sharding)
         worst = max(np.abs(one - other).max() for one, other in zip(expected, found, strict=True))
         assert worst <= 2e-6, (devices, sharding, worst)
