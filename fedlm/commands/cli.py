@@ -1,6 +1,7 @@
 """The `fedlm` command: finds the sub-command's module and turns a user's mistake into one clear message."""
 
 import errno
+import gc
 import importlib
 import importlib.metadata
 import logging
@@ -9,12 +10,14 @@ import platform
 import sys
 import traceback
 from functools import partial
+from types import ModuleType
 
 from fedlm.commands.compiled_programs import keep_compiled_programs
 from fedlm.commands.processes import has_joined, leave_processes
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ProcessLostError, UserError
 from fedlm.fl_core.kept_memory import keep_freed_memory
+from fedlm.models.imported_names import UnknownNameError
 from fedlm.simulations.worker_processes import TerminatedError
 
 COMMANDS = {
@@ -88,14 +91,12 @@ def _run(command: str, argv: list[str]) -> int:
     keep_compiled_programs()
     if command in _COMPUTING:
         keep_freed_memory()
-    from fedlm.models.registry import UnknownModelError  # which imports jax
-
     prog = f"fedlm {command}"
     try:
-        status = importlib.import_module(f"fedlm.commands.{command}").main(argv)
+        status = _imported(f"fedlm.commands.{command}").main(argv)
         sys.stdout.flush()
         return status
-    except (UserError, UnknownModelError) as error:
+    except (UserError, UnknownNameError) as error:
         return _complain(prog, error)
     except ProcessLostError as error:
         return _complain(prog, error, _FAILED)
@@ -120,6 +121,18 @@ def _run(command: str, argv: list[str]) -> int:
             raise
         traceback.print_exc()
         return _FAILED
+
+
+def _imported(module: str) -> ModuleType:
+    """Import a command and all that it needs, none of which is ever garbage: the collector need not look through it."""
+    if module in sys.modules:
+        return sys.modules[module]
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _complain(prog: str, what: object, status: int = _USAGE_ERROR) -> int:

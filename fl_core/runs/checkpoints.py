@@ -1,6 +1,7 @@
 """Checkpoints of a federated run, by orbax: each is written beside the others and renamed into place when whole."""
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -8,15 +9,17 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk
 from fedlm.fl_core.errors import CheckpointError, DiskError
 from fedlm.models.base import Params
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp
 
 _UNFINISHED = "*.orbax-checkpoint-tmp"
 _TRIES, _TRIED_AGAIN_AFTER = 5, 0.1
@@ -24,36 +27,49 @@ _ROOM_BESIDE = 1 << 18
 """Bytes for what a checkpoint has beside its arrays, and for the records that are written with it."""
 
 
+def _orbax() -> Any:
+    # A quarter of a second to import, which the first round of a new run need not wait for.
+    import orbax.checkpoint as ocp
+
+    return ocp
+
+
 class Checkpoints:
     """The last few checkpoints of one run, used by one process alone; a context manager."""
 
     def __init__(self, directory: Path, keep: int = 2):
         """Open or create the folder of checkpoints."""
-        self._directory = directory
+        self._directory, self._keep = directory, keep
+        directory.mkdir(parents=True, exist_ok=True)
+
+    @functools.cached_property
+    def _manager(self) -> "ocp.CheckpointManager":
+        ocp = _orbax()
         # Of several processes only the one that writes calls orbax, which would wait for the others by default.
         this = jax.process_index()
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
+            max_to_keep=self._keep,
             enable_async_checkpointing=False,
             create=False,
             multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=this, active_processes={this}),
         )
-        directory.mkdir(parents=True, exist_ok=True)
-        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+        return ocp.CheckpointManager(self._directory.absolute(), options=options)
 
     def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._manager.close()
+        if "_manager" in vars(self):
+            self._manager.close()
 
     def latest_round(self) -> int:
         """Say how many rounds the newest whole checkpoint has seen, 0 where there is none."""
-        return self._manager.latest_step() or 0
+        return max(self.all_rounds(), default=0)
 
     def all_rounds(self) -> list[int]:
         """List the whole checkpoints."""
-        return list(self._manager.all_steps())
+        nothing_yet = "_manager" not in vars(self) and not any(self._directory.iterdir())
+        return [] if nothing_yet else list(self._manager.all_steps())
 
     def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
         """Save a pytree of arrays, the server's state for one; when this returns, it is on disk. Raises DiskError where
@@ -64,7 +80,8 @@ class Checkpoints:
         self._clear_unfinished()
         arrays = jax.tree_util.tree_map(np.asarray, jax.device_get(state))
         self.check_room(arrays)
-        items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
+        args = _orbax().args
+        items = args.Composite(state=args.StandardSave(arrays), about=args.JsonSave(about))
         with disk_errors(self._directory / str(rounds)), self._nothing_unfinished(), _tensorstore_errors():
             self._manager.save(rounds, args=items)
             self._manager.wait_until_finished()
@@ -100,12 +117,12 @@ class Checkpoints:
 
     def restore_about(self, rounds: int) -> dict[str, Any]:
         """Read the facts that were saved with a checkpoint. Raises CheckpointError where they cannot be read."""
-        return self._restore(rounds, ocp.args.Composite(about=ocp.args.JsonRestore())).about
+        return self._restore(rounds, about=_orbax().args.JsonRestore()).about
 
     def restore_state(self, rounds: int, like: Any) -> Any:
         """Read the server's state. Raises CheckpointError where it cannot be read, or has another structure."""
         template = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
-        restored = self._restore(rounds, ocp.args.Composite(state=ocp.args.StandardRestore(template))).state
+        restored = self._restore(rounds, state=_orbax().args.StandardRestore(template)).state
         for found, expected in zip(*map(jax.tree_util.tree_leaves, (restored, template)), strict=True):
             if found.shape != expected.shape:
                 raise CheckpointError(
@@ -117,11 +134,11 @@ class Checkpoints:
     def restore_arrays(self, rounds: int) -> Any:
         """Read a pytree as it was saved, without knowing its structure. Returns NumPy arrays in dictionaries and lists;
         the fields of a named tuple become keys. Raises CheckpointError where it cannot be read."""
-        return self._restore(rounds, ocp.args.Composite(state=ocp.args.StandardRestore())).state
+        return self._restore(rounds, state=_orbax().args.StandardRestore()).state
 
-    def _restore(self, rounds: int, items: ocp.args.Composite) -> Any:
+    def _restore(self, rounds: int, **items: Any) -> Any:
         try:
-            return self._manager.restore(rounds, args=items)
+            return self._manager.restore(rounds, args=_orbax().args.Composite(**items))
         except Exception as error:
             raise CheckpointError(
                 f"{self._directory / str(rounds)}: this checkpoint cannot be read ({_first_line(error)}); remove that "

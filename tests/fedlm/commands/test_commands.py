@@ -1,12 +1,14 @@
 import dataclasses
+import gc
 import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
-from fedlm.commands import models
+from fedlm.commands import cli, models
 from fedlm.commands.account import KINDS
 from fedlm.commands.cli import COMMANDS, main
 from fedlm.commands.command_tree import find_commands
@@ -24,6 +26,14 @@ def test_models_as_json_are_exact_counts(capsys):
 def test_models_can_be_counted_with_another_vocabulary(capsys):
     assert main(["models", "--json", "--vocabulary-size", "10"]) == 0
     assert json.loads(capsys.readouterr().out)["cifg_tiny"] == 381_696 - 4086 * 65
+
+
+@pytest.mark.parametrize("module", ["fedlm.commands.models", "fedlm.commands.no_such_command"])
+def test_garbage_is_collected_again_once_a_command_is_imported(module, monkeypatch):
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with suppress(ModuleNotFoundError):
+        assert cli._imported(module).__name__ == module
+    assert gc.isenabled()
 
 
 def test_a_command_may_have_nowhere_to_write_to(monkeypatch):

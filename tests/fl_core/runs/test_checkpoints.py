@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,3 +64,14 @@ def test_the_digest_sees_one_changed_bit():
     changed = PARAMS | {"w": PARAMS["w"].at[1, 2].set(np.nextafter(np.float32(5.0), np.float32(6.0)))}
     assert parameters_digest(PARAMS) == parameters_digest(jax.device_get(PARAMS))
     assert parameters_digest(PARAMS) != parameters_digest(changed)
+
+
+def test_a_new_run_does_not_wait_for_the_library_of_checkpoints(tmp_path):
+    code = (
+        "import pathlib, sys\n"
+        "from fedlm.fl_core.runs.checkpoints import Checkpoints\n"
+        f"with Checkpoints(pathlib.Path({str(tmp_path)!r})) as checkpoints:\n"
+        "    assert checkpoints.latest_round() == 0\n"
+        "print('orbax.checkpoint' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
