@@ -156,6 +156,8 @@ def _stability_table(records: Records, axes: dict[str, Axis]) -> str:
     for point in (point for axis in axes.values() for point in axis.points):
         for model in MODELS:
             found = _ended(records, point, model)
+            if not found:
+                continue
             lost = [seed for seed, one in found.items() if diverged(one)]
             scores = score(records, point, model)
             kept = [] if scores is None else [loss for seed, loss in scores.test.items() if seed not in lost]
@@ -166,7 +168,7 @@ def _stability_table(records: Records, axes: dict[str, Axis]) -> str:
                     TITLES[model],
                     f"{len(lost)} of {len(found)}" + _share(len(lost), len(found)),
                     str(sum(spikes(one) for one in found.values())),
-                    spread_words(perplexity) if found else "",
+                    spread_words(perplexity),
                 ]
             )
     return table(
@@ -175,8 +177,6 @@ def _stability_table(records: Records, axes: dict[str, Axis]) -> str:
 
 
 def _share(number: int, of: int) -> str:
-    if not of:
-        return ""
     interval = binomtest(number, of).proportion_ci(0.95, method="exact")
     return f" ({100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
 
@@ -217,16 +217,23 @@ def _private_table(records: Records, axis: Axis) -> str:
 
 
 def draw(records: Records, axes: dict[str, Axis]) -> Figure:
-    """Draw each seed's held-out perplexity over rounds, a panel a text and model; above each the mean of the last
-    `WINDOW` rounds, as published, behind it single scores."""
-    models = next(iter(axes.values())).models
-    figure = Figure(figsize=(4.4 * len(models), 3.6 * len(axes)), layout="constrained")
-    panels = figure.subplots(len(axes), len(models), sharex=True, sharey="row", squeeze=False)
-    for row, (name, axis) in zip(panels, axes.items(), strict=True):
-        for panel, model in zip(row, models, strict=True):
+    """Draw each seed's held-out perplexity over rounds, a panel a text and model that has any; above each the mean of
+    the last `WINDOW` rounds, as published, behind it single scores."""
+    longest = {
+        name: {
             # The longest that there is of each seed.
-            longest = {seed: found for point in axis.points for seed, found in _ended(records, point, model).items()}
-            for seed, found in longest.items():
+            model: {seed: found for point in axis.points for seed, found in _ended(records, point, model).items()}
+            for model in axis.models
+        }
+        for name, axis in axes.items()
+    }
+    texts = [name for name, by_model in longest.items() if any(by_model.values())]
+    models = [model for model in MODELS if any(longest[name][model] for name in texts)]
+    figure = Figure(figsize=(4.4 * len(models), 3.6 * len(texts)), layout="constrained")
+    panels = figure.subplots(len(texts), len(models), sharex=True, sharey="row", squeeze=False)
+    for row, name in zip(panels, texts, strict=True):
+        for panel, model in zip(row, models, strict=True):
+            for seed, found in longest[name][model].items():
                 colour = f"C{seed}"
                 single = [(rounds, math.exp(loss)) for rounds, loss, *_ in found["heldout"] if loss is not None]
                 panel.plot(*np.array(single).T, color=colour, linewidth=0.5, alpha=0.4)

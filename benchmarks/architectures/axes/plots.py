@@ -103,7 +103,7 @@ def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
         label = f"{TITLES[model]} against {TITLES[twin]}"
         means = [100 * one.mean for _, one in drawn]
         axes.plot([place for place, _ in drawn], means, _style(axis), markersize=14, color=colour, label=label)
-    published = {published_gap(model) for model, _ in pairs_of(axis)}
+    published = {published_gap(model) for model, _ in pairs_of(axis)} - {None}
     for one in published:
         axes.axhline(100 * one, color="grey", linestyle=":", label=f"published: {100 * one:.1f} %")
     # Lines of few points have intervals that would leave no room for the points.

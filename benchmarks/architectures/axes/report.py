@@ -106,6 +106,7 @@ def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
             if len(known) < min(2, len(axis.points)):
                 continue
             first, last = known[0], known[-1]
+            published = published_gap(model)
             line = line_through(gaps_along(records, axis, model, twin), axis.published) if axis.published else None
             rows.append(
                 [
@@ -117,7 +118,7 @@ def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
                     ""
                     if line is None
                     else f"{value_words(line.at)}: {100 * line.value:+.1f} ± {100 * line.half_width:.1f}",
-                    f"{100 * published_gap(model):+.1f}",
+                    "" if published is None else f"{100 * published:+.1f}",
                     judged(last[1]) if line is None else f"{judged(last[1])}; {_how(line, axis)} {line.verdict}",
                 ]
             )
