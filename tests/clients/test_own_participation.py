@@ -269,6 +269,7 @@ def test_nothing_is_sent_that_cannot_be_counted(tmp_path, monkeypatch):
     assert not any(hostile.updates)
 
 
+@pytest.mark.long
 @every_transport
 def test_a_device_is_shown_the_plan_of_a_deployment_and_counts_as_its_server_does(tmp_path, transport):
     settings = small.deployment(

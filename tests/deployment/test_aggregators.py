@@ -48,11 +48,12 @@ async def aggregators_here(count, settings, folder, url, port, operators=None):
         yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [
         pytest.param(small.PRIVACY | {"min_separation": 1}, id="private"),
-        pytest.param(small.LINEAR | {"client_algorithm": "mime_lite"}, id="mime_lite", marks=pytest.mark.long),
+        pytest.param(small.LINEAR | {"client_algorithm": "mime_lite"}, id="mime_lite"),
     ],
 )
 def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path, free_port, database_url, changes):
@@ -140,6 +141,7 @@ def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggre
     assert sum(int(one[1]) for one in accepted) >= small.CLIENTS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reports", [0, 1])
 def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_path, free_port, reports):
     settings = small.deployment(**small.PRIVACY, cohort_size=2, minimum_reports=1, drain_seconds=600.0)

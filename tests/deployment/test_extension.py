@@ -25,6 +25,7 @@ def statement(out):
     return state(PrivacyLedger(out / PRIVACY_FOLDER / LEDGER_FILE))
 
 
+@pytest.mark.long
 def test_a_finished_plan_gets_no_more_rounds_and_an_extension_is_composed_with_it(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     bounded = {"max_participations": 2}

@@ -4,6 +4,7 @@ import asyncio
 import time
 from types import SimpleNamespace
 
+import pytest
 import sqlalchemy as sql
 
 from fedlm.fl_core.deployment.server import client_registry, local_rounds, training
@@ -36,6 +37,7 @@ def wait_for_rounds(server, count):
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_a_database_that_is_locked_is_waited_for(tmp_path):
     server = small.Server(small.task(settings()), tmp_path / "run")
 
@@ -52,6 +54,7 @@ def test_a_database_that_is_locked_is_waited_for(tmp_path):
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_database_that_goes_away_is_waited_for(tmp_path, postgresql):
     url = postgresql.url()
     server = small.Server(small.task(settings()), tmp_path / "run", database=url)
@@ -72,6 +75,7 @@ def test_a_database_that_goes_away_is_waited_for(tmp_path, postgresql):
         assert connection.scalars(finished).all() == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_clock_that_steps_backwards_stops_nothing(tmp_path, monkeypatch):
     server = small.Server(small.task(settings()), tmp_path / "run")
     shift = [0.0]

@@ -52,6 +52,7 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None, transport="grpc", *
     return asyncio.run(run())
 
 
+@pytest.mark.long
 def test_a_fleet_trains_on_a_store(tmp_path, small_store, capsys):
     dropping = [*PERFECT[:-1], "0.3", "--away-seconds", "0.2"]
     rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *dropping])
@@ -66,6 +67,7 @@ def test_a_fleet_trains_on_a_store(tmp_path, small_store, capsys):
     assert summary["bytes_up"] >= sum(row["bytes_up"] for row in rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_with_keys_each_of_a_fleet_has_a_certificate_of_its_own(tmp_path, small_store, capsys, transport):
     keys = tmp_path / "keys"
@@ -81,6 +83,7 @@ def test_with_keys_each_of_a_fleet_has_a_certificate_of_its_own(tmp_path, small_
     assert json.loads(capsys.readouterr().out)["answers"]["accepted"] == 24
 
 
+@pytest.mark.long
 def test_a_fleet_goes_home_when_none_of_it_may_take_part_again(tmp_path, small_store, capsys):
     once, records = {"max_participations": 1, "checkpoint_every": 1}, tmp_path / "records"
     words = ["--data", str(small_store), *PERFECT, "--records", str(records)]

@@ -93,6 +93,7 @@ def database(out, largest_file):
 
 
 # Threads of orbax that learn of the failure late find their event loop closed.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "what", ["room", "intent", "release", "checkpoint", "metrics.jsonl", "database", "summary.json"]

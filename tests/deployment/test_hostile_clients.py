@@ -184,6 +184,7 @@ async def flood(attackers):
     await asyncio.gather(*(call(attacker) for attacker in attackers for _ in range(30)))
 
 
+@pytest.mark.long
 def test_hostile_clients_are_refused_and_logged_while_honest_ones_finish(tmp_path, caplog, capfd):
     authority = Authority.create(tmp_path / "keys")
     authority.make_server(["127.0.0.1"])
@@ -251,6 +252,7 @@ def test_hostile_clients_are_refused_and_logged_while_honest_ones_finish(tmp_pat
     assert "certificate signature failure" in handshakes or "CERTIFICATE_VERIFY_FAILED" in handshakes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("aggregation", ["mean", "median"])
 def test_without_a_bound_one_liar_moves_the_mean_but_not_the_median(tmp_path, aggregation):
     settings = small.deployment(

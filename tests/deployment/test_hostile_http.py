@@ -112,6 +112,7 @@ async def reported(port, name, configuration, body, length=None, **header):
     return Status.Name(reply.status), reply.reason
 
 
+@pytest.mark.long
 def test_hostile_uploads_are_refused_while_honest_clients_finish(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(http_connections, "_HEAD_SECONDS", 0.3)
 
@@ -180,6 +181,7 @@ def test_hostile_uploads_are_refused_while_honest_clients_finish(tmp_path, caplo
         assert any(why in one for one in refused), (why, refused)
 
 
+@pytest.mark.long
 def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
     authority = Authority.create(tmp_path / "keys")
     authority.make_server(["127.0.0.1"])

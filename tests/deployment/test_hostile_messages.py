@@ -71,6 +71,7 @@ def contents(honest):
     return st.one_of(places.map(change), floats.map(change), st.binary(max_size=30).map(lambda more: honest + more))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compression", EACH_SCHEME)
 def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
     async def scenario(round_):

@@ -62,6 +62,7 @@ def run(tmp_path, liars, size, **changes):
     return rows, float(np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree_util.tree_leaves(params))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedadam"])
 def test_one_upload_does_not_ruin_a_run_with_default_settings(tmp_path, optimizer):
     changes = {"server_optimizer": optimizer, "server_learning_rate": 1.0 if optimizer == "fedavg" else 0.01}
@@ -78,6 +79,7 @@ def test_a_claim_of_millions_of_examples_counts_for_what_the_plan_allows(tmp_pat
     assert rows[0]["examples"] > 10_000_000 - 1
 
 
+@pytest.mark.long
 def test_doing_without_a_bound_is_said(tmp_path, caplog):
     with caplog.at_level("WARNING", logger="fedlm"):
         run(tmp_path, 0, 0.0, rounds=1, update_norm_bound="none")

@@ -70,6 +70,7 @@ def test_a_private_deployment_equals_its_simulation(tmp_path, transport):
 COMPRESSED = {(compressor.scheme.number, "grpc"): name for name, compressor in reversed(COMPRESSIONS.items())}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("compression", "transport"),
     [("uniform8", transport) for transport in TRANSPORTS] + [(name, one) for (_, one), name in COMPRESSED.items()],
@@ -82,6 +83,7 @@ def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, co
     compare(settings, sampler, tmp_path, transport, tolerance=0.2 / (2**bits - 1) if bits else 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in CLIENT_ALGORITHMS if name != "sgd"] + [OWN_ALGORITHM])
 def test_a_deployment_of_every_client_algorithm_equals_its_simulation(tmp_path, name):
     settings = small.deployment(**small.LINEAR, client_algorithm=name, upload_bits=32, rounds=2)

@@ -80,6 +80,7 @@ def all_clients(server, folder):
     return [small.make_client(server.port, folder, one) for one in range(server.what.deployment.cohort_size)]
 
 
+@pytest.mark.long
 def test_the_status_counts_what_happened(tmp_path):
     async def look(server):
         return json.loads(await server.get("/status.json")), await server.get("/metrics"), await server.get("/")
@@ -176,6 +177,7 @@ def browse(url, folder: Path):
     return dom, picture
 
 
+@pytest.mark.long
 def test_the_terminal_shows_the_same(tmp_path, capsys):
     async def look(server):
         return await asyncio.to_thread(fedlm, ["status", "--server", server.url.removeprefix("http://")])

@@ -154,6 +154,7 @@ async def take_part(task, out, native, made, processes=lambda port: [], notices=
     return server.rows
 
 
+@pytest.mark.long
 def test_a_plan_client_takes_part_beside_one_that_has_the_model(tmp_path, keys, tokenizer):
     task = task_of(tokenizer, keys, cohort_size=2, minimum_reports=2, over_selection=1.0)
     notices = []
@@ -232,6 +233,7 @@ def refused(task, out, make):
     return asyncio.run(run())[-1]
 
 
+@pytest.mark.long
 def test_a_client_ends_where_a_server_cannot_show_it_a_plan_that_it_runs(tmp_path, keys, tokenizer):
     one = {"cohort_size": 1, "minimum_reports": 1, "over_selection": 1.0}
     without = task_of(tokenizer, None, **one)
@@ -250,6 +252,7 @@ def test_a_client_ends_where_a_server_cannot_show_it_a_plan_that_it_runs(tmp_pat
     )
 
 
+@pytest.mark.long
 def test_a_plan_client_is_known_by_its_certificate_and_keeps_to_the_plan_of_participation(tmp_path, keys, tokenizer):
     authority = Authority.create(tmp_path / "keys")
     authority.make_server(("127.0.0.1",), 1)

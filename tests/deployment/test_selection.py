@@ -12,6 +12,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
@@ -75,6 +76,7 @@ class Crowd:
             local._collecting = None
 
 
+@pytest.mark.long
 def test_who_polls_most_is_selected_no_more_often(tmp_path, monkeypatch):
     """Eight of 200 poll twice a second and expect a twenty-fifth of 2,000 selections; that uniform draws give them
     more than 125 has a probability below 1e-6. First come, first served gave them more than half."""

@@ -69,6 +69,7 @@ def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, transp
         asyncio.run(go())
 
 
+@pytest.mark.long
 def test_a_client_without_the_run_s_algorithm_is_told_so_and_comes_back_no_more(tmp_path):
     async def go():
         name = "tests.support.own_algorithms:REMEMBERING"

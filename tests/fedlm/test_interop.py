@@ -28,6 +28,7 @@ def test_nothing_of_a_jax_that_has_all_is_changed():
     assert all(getattr(jax.lax, name) is value for name, value in before.items())
 
 
+@pytest.mark.long
 def test_what_an_older_jax_lacks_means_the_same(monkeypatch):
     model, batch = create_model("cifg_tiny", 50), Batch(jnp.array([[1, 4, 5, 6, 2]]), jnp.ones(1))
     params = model.init(jax.random.key(0))

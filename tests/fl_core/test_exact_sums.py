@@ -101,6 +101,7 @@ def test_sums_of_many_lanes_do_not_overflow():
     assert np.all((np.asarray(total["x"].low) >= 0) & (np.asarray(total["x"].low) < 1 << 20))
 
 
+@pytest.mark.long
 def test_sums_are_those_of_integers_in_any_order():
     rng, rules = np.random.default_rng(0), AggregationRules("uniform", 1.0, exact=True)
     size, clients = 50, 3000

@@ -131,6 +131,7 @@ def test_a_cap_without_an_effect_is_refused():
         LocalTraining(max_examples=3, cap_order="first")
 
 
+@pytest.mark.long
 def test_training_a_client_takes_its_steps_one_after_another():
     training = LocalTraining(batch_size=2, epochs=2)
     params, sequences = MODEL.init(jax.random.key(0)), np.asarray(a_batch(5).tokens)
@@ -158,6 +159,7 @@ def test_gathering_fills_up_with_rows_of_weight_zero():
     assert weight.tolist() == [[1, 1], [1, 0]]
 
 
+@pytest.mark.long
 def test_a_step_goes_against_the_gradient_of_the_mean_token_loss():
     params = MODEL.init(jax.random.key(0))
     gradient = jax.grad(lambda p: batch_loss(MODEL, p, a_batch())[0])(params)
@@ -189,6 +191,7 @@ def test_without_clipping_the_whole_gradient_is_taken_and_measured():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 def test_steps_are_taken_in_place():
     """Copying all parameters at every step would cost as much as a tenth of a large model's step."""
     model = create_model("transformer_tiny", 30)

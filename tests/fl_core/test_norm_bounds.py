@@ -27,6 +27,7 @@ def loss_of(*arguments):
     return score(results_of(*arguments)[-1].state.params)["heldout_loss"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedadam"])
 @pytest.mark.parametrize("lies", [[0], [5], range(ROUNDS)])
 def test_one_liar_does_not_ruin_a_run(optimizer, lies):

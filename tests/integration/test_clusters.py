@@ -86,6 +86,7 @@ def test_a_ray_cluster_measures_a_grid_to_the_same_bits_and_says_nothing_of_its_
     assert measured[0] == measured[1]
 
 
+@pytest.mark.long
 def test_a_comparison_is_shared_out_and_gathered(small_store, tmp_path, monkeypatch, fedlm_here):
     # Workers would be processes of their own.
     monkeypatch.setattr(LocalProcesses, "execute", in_this_process)

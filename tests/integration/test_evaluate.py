@@ -16,6 +16,7 @@ def finished(small_store, tmp_path_factory, fedlm_here):
     return out
 
 
+@pytest.mark.long
 def test_a_run_writes_the_scores_of_its_test_clients(finished):
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["experiment"]["client_max_examples"] == 5
@@ -37,6 +38,7 @@ def test_the_test_clients_score_as_the_run_said(finished, fedlm_here):
     assert "left" in result.stderr
 
 
+@pytest.mark.long
 def test_personalizing_shows_before_and_after(finished, fedlm_here):
     words = ["--split=heldout", "--personalize", "--client-learning-rate=0.1", "--max-clients=4", "--devices=1"]
     result = fedlm_here("evaluate", finished, *words)

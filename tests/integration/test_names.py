@@ -92,6 +92,7 @@ print(*(sys.modules["fedlm." + name].__file__ for name in ("models", "fl_core", 
 """
 
 
+@pytest.mark.long
 def test_a_plain_checkout_is_imported_from_its_root(tmp_path):
     code = NO_INSTALLATION.format(root=str(ROOT))
     words = [sys.executable, "-c", code]

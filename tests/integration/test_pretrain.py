@@ -56,6 +56,7 @@ def whole(small_store, tmp_path_factory):
     return summary, out, output
 
 
+@pytest.mark.long
 def test_says_what_it_promises_and_what_not(whole, capsys):
     from fedlm.commands.cli import main
 

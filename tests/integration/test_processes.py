@@ -182,6 +182,7 @@ def test_processes_with_other_settings_or_data_all_end_with_a_message(small_stor
     assert "content of data is" in message
 
 
+@pytest.mark.long
 def test_where_one_process_cannot_begin_all_end_with_its_message(small_store, tmp_path):
     assert "/nowhere/store.json: there is no such file" in refusal(small_store, tmp_path / "out", ["--data=/nowhere"])
 

@@ -51,6 +51,7 @@ def finished(small_store, tmp_path_factory):
     return out, result
 
 
+@pytest.mark.long
 def test_writes_metrics_and_a_summary(finished):
     out, result = finished
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -74,6 +75,7 @@ def test_learns(finished):
     assert rows[-1]["heldout_loss"] < rows[1]["heldout_loss"] < 4.79, "4.79 is the loss of a uniform guess, ln 120"
 
 
+@pytest.mark.long
 def test_the_same_command_again_finds_the_run_finished(finished, small_store):
     out, _ = finished
     before = (out / "metrics.jsonl").read_bytes()
@@ -115,6 +117,7 @@ def test_a_private_run_with_repeatable_noise_survives_kills_too(small_store, tmp
     check_same_bits(interrupted, whole)
 
 
+@pytest.mark.long
 def test_a_private_run_says_what_it_spent_and_so_does_its_ledger(small_store, tmp_path, fedlm_here):
     out = tmp_path / "private"
     result = fedlm_here(*options(small_store, out, **PRIVATE | {"rounds": 3}))
@@ -161,6 +164,7 @@ def read_rounds(out):
     return path.read_bytes() if path.exists() else b""
 
 
+@pytest.mark.long
 def test_more_rounds_go_on_from_the_end(small_store, tmp_path, fedlm_here):
     for name, rounds in (("whole", 5), ("short", 3), ("short", 5)):
         assert fedlm_here(*options(small_store, tmp_path / name, rounds=rounds)).returncode == 0

@@ -57,6 +57,7 @@ def test_of_equal_logits_the_first_is_the_prediction(small_blocks):
     np.testing.assert_array_equal(correct[0], np.arange(VOCABULARY) == 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("small", [SMALL_MODELS["transformer_tiny"], EVERY_PART_OF_GEMMA], ids=["bias", "cap"])
 def test_sums_of_models_are_the_same(small_blocks, small):
     expected = small.sums(small.params, random_batch())

@@ -49,6 +49,7 @@ def losses(name):
     return jax.jit(lambda batch: model.loss(params, batch).loss)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_the_loss_is_that_of_what_is_left(name):
     """Every place of the model has a mask of its own, and no more is dropped."""
@@ -80,6 +81,7 @@ def test_what_is_dropped_of_a_row_follows_from_its_key_alone(name):
     assert np.all(np.abs(found - loss(batch._replace(dropout=keys(4, seed=1)))) > 1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_without_keys_nothing_is_dropped(name):
     model, params, _ = model_and_params(name)
@@ -109,6 +111,7 @@ def test_a_model_without_dropout_and_a_share_of_all_are_refused():
         with_dropout(SMALL_MODELS["cifg_tiny"].model, 0.1)
 
 
+@pytest.mark.long
 def test_adapters_and_the_model_that_they_are_of_drop_by_themselves():
     small = SMALL_MODELS["sasrec_tiny"]
     batch = random_batch()._replace(dropout=keys(4))
@@ -122,6 +125,7 @@ def test_adapters_and_the_model_that_they_are_of_drop_by_themselves():
     assert all(np.all(np.abs(found[one] - found[other]) > 1e-5) for one, other in pairs)
 
 
+@pytest.mark.long
 def test_a_precision_keeps_dropout():
     small = SMALL_MODELS["sasrec_tiny"]
     batch, params = random_batch()._replace(dropout=keys(4)), jax.tree_util.tree_map(jnp.asarray, small.params)

@@ -74,6 +74,7 @@ def test_each_of_many_lanes_has_its_own_gradient():
             np.testing.assert_allclose(found[lane], wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_only_rounds(dtype):
     arrays, targets, weights = inputs()

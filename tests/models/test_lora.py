@@ -40,6 +40,7 @@ def small(request):
     return request.param
 
 
+@pytest.mark.long
 def test_logits_are_those_of_the_merged_model(small):
     model, adapters = adapted(small)
     tokens = random_batch().tokens[:, :-1]
@@ -49,6 +50,7 @@ def test_logits_are_those_of_the_merged_model(small):
     assert np.max(np.abs(found - small.apply(small.params, tokens))) > 0.01
 
 
+@pytest.mark.long
 def test_the_gradient_is_that_of_the_merged_matrices(small):
     """Of `K + s A B` the gradient by A is `s G B^T` and by B `s A^T G`, where G is that by K."""
     model, adapters = adapted(small)
@@ -130,6 +132,7 @@ def test_without_the_frozen_parameters_there_is_no_loss():
         model.loss(adapters, random_batch())
 
 
+@pytest.mark.long
 def test_frozen_parameters_are_arguments_of_the_program_and_have_no_gradient():
     """A literal of 16 MB would be in the program's text."""
     base = create_model("transformer_1m", 20_000)
@@ -150,6 +153,7 @@ def test_frozen_parameters_are_arguments_of_the_program_and_have_no_gradient():
     assert compiled.temp_size_in_bytes < 4 * shapes["embedding"]["table"].size
 
 
+@pytest.mark.long
 def test_bfloat16_rounds_frozen_parameters_and_adapters():
     small = SMALL_MODELS["transformer_tiny"]
     model, adapters = adapted(small)
@@ -191,6 +195,7 @@ def test_what_is_dropped_of_a_row_follows_from_its_key_alone(name):
     assert np.all(np.abs(found - others) > 1e-5)
 
 
+@pytest.mark.long
 def test_rows_and_layers_have_masks_of_their_own_whose_mean_is_one():
     small = SMALL_MODELS["transformer_tiny"]
     model, adapters = adapted(small, DROPPING)
@@ -212,6 +217,7 @@ def test_rows_and_layers_have_masks_of_their_own_whose_mean_is_one():
     np.testing.assert_allclose(inputs["query"][kept], x[kept] / (1 - DROPPING.dropout), rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DROPOUT_MODELS)
 def test_without_keys_nothing_is_dropped(name):
     small = SMALL_MODELS[name]

@@ -205,6 +205,7 @@ def test_a_row_of_weight_zero_that_is_not_a_number_does_not_spread():
     assert float(loss) == 2
 
 
+@pytest.mark.long
 def test_a_batch_of_padding_only_has_loss_zero():
     model = bigram_model()
     batch = Batch(jnp.full((2, 4), PAD_ID), jnp.ones(2))

@@ -43,6 +43,7 @@ def test_the_loss_is_the_cross_entropy_of_the_targets_alone(params):
     np.testing.assert_array_equal(sums.scored_correct, [sum(best[b, t] == w for b, t, w in row) for row in places])
 
 
+@pytest.mark.long
 def test_in_bfloat16_a_row_of_padding_leaves_the_gradient_finite_and_nothing_else_gives_none(params):
     model = with_precision(MODEL, "bfloat16")
     gradient = jax.jit(jax.value_and_grad(lambda params, batch: batch_loss(model, params, batch)[0]))

@@ -144,6 +144,7 @@ def scores_and_jacobian(small):
     return run
 
 
+@pytest.mark.long
 def test_gradients_by_later_inputs_are_exactly_zero(causal):
     _, jacobian = scores_and_jacobian(causal)(causal.params)
     by_token = [leaf for leaf in leaves(jacobian) if leaf.shape[1:2] == (VOCABULARY,)]
@@ -158,6 +159,7 @@ def test_gradients_by_later_inputs_are_exactly_zero(causal):
 SHORT = (3, 1, 2, 0)
 
 
+@pytest.mark.long
 def test_padding_leaves_earlier_logits_alone(small):
     short, padded = (small.apply(small.params, inputs_of(random_batch(SHORT, n))) for n in (4, LENGTH))
     np.testing.assert_allclose(padded[:, :4], short, rtol=1e-5, atol=1e-5)
@@ -202,6 +204,7 @@ def test_a_decoder_reads_as_many_tokens_as_the_loss(causal):
                     check("one", causal.model, length)
 
 
+@pytest.mark.long
 def test_logits_of_what_is_read_bit_by_bit_are_those_of_the_whole(causal):
     tokens = np.asarray(random_batch().tokens[:, :-1])
     expected = np.asarray(causal.apply(causal.params, tokens))
@@ -218,6 +221,7 @@ def test_logits_of_what_is_read_bit_by_bit_are_those_of_the_whole(causal):
         np.testing.assert_allclose(logits[rows], expected[rows, place[rows] - 1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_what_a_row_reads_is_its_own(causal):
     tokens = np.asarray(random_batch().tokens[:, :-1])
     counts = np.array([5, 1, 0, 3], np.int32)
@@ -235,6 +239,7 @@ def test_what_a_row_reads_is_its_own(causal):
 # Batches
 
 
+@pytest.mark.long
 def test_an_example_has_the_same_sums_alone_and_in_a_batch_that_pads_it(small):
     unpadded = random_batch(SHORT, 4)
     together = batch_sums(small, random_batch(SHORT))
@@ -288,6 +293,7 @@ def test_the_loss_is_that_of_the_next_token(small):
     np.testing.assert_allclose(batch_sums(small, batch).loss, expected, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_compiled_or_not_is_the_same(small):
     batch = random_batch()
     assert_trees_close(batch_sums(small, batch), small.model.loss(small.params, batch), rtol=1e-5)
@@ -308,6 +314,7 @@ def test_the_gradient_at_freshly_drawn_parameters_is_finite(small):
     assert all(np.all(np.isfinite(leaf)) for leaf in leaves(gradient))
 
 
+@pytest.mark.long
 def test_gradients_agree_with_finite_differences(small):
     if hasattr(small.config, "parameter_errors"):
         pytest.skip("by design no gradient passes through the errors of parameters; see test_reattention.py")

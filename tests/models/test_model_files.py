@@ -65,6 +65,7 @@ def test_a_model_of_ones_own_without_special_tokens_knows_ours_alone(tmp_path, m
         create_model("plain_model:ENTRY", 7, GEMMA)
 
 
+@pytest.mark.long
 def test_scores_leave_out_the_end_that_the_vocabulary_has():
     tokens = jnp.array([[GEMMA.bos, 5, 6, GEMMA.eos, 0, 0]])
     for special_tokens, scored in ((GEMMA, 2), (OWN, 3)):

@@ -51,6 +51,7 @@ def _in_parts(function, width):
         yield function(normal(part, DRAWS // 10, width))
 
 
+@pytest.mark.long
 def test_gelu_is_exact():
     """Against adaptive quadrature, in float64, over means and deviations far beyond those of a network."""
     grid = [(m, s) for m in (-30, -1, 0, 2, 100) for s in (1e-3, 0.3, 4, 50)]
@@ -211,6 +212,7 @@ def test_inflation_of_scores_of_relu(size):
     np.testing.assert_allclose(abs(score) / found, inflation, rtol=ERRORS * draws.std() / draws.mean() / DRAWS**0.5)
 
 
+@pytest.mark.long
 def test_corrected_relu_scores_are_homogeneous():
     score, variance = jnp.array([-1.0, 0.0, 0.3, 2.0]), jnp.array([0.5, 1.0, 2.0, 0.0])
     one = moments.without_relu_inflation(score, variance)

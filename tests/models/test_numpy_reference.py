@@ -144,6 +144,7 @@ def unrolled_cifg(params, x_bxtxe, gate, cell):
     return jnp.stack(outputs, axis=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gate", "cell", "length"),
     [(jax.nn.sigmoid, jnp.tanh, 1), (jax.nn.sigmoid, jnp.tanh, 4), (si_sigmoid, si_tanh, 4)],
@@ -181,6 +182,7 @@ def unrolled_layer_norm_cifg(params, x_bxtxe):
     return jnp.stack(outputs, axis=1)
 
 
+@pytest.mark.long
 def test_gradients_of_the_layer_normalised_recurrence():
     rng = np.random.default_rng(0)
     params = in_float64(perturbed(init_layer_norm_cifg_layer(jax.random.key(0), 5, 7)))

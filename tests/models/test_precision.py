@@ -84,6 +84,7 @@ def test_bfloat16_logits_are_close_to_those_of_float32_but_not_equal(name):
     assert 1e-4 < relative_difference(low, small.apply(small.params, tokens)) < 0.05
 
 
+@pytest.mark.long
 def test_bfloat16_gradients_are_close_to_those_of_float32_but_not_equal():
     small, batch = SMALL_MODELS["cifg_tiny"], random_batch()
     low = with_precision(small.model, "bfloat16")

@@ -45,6 +45,7 @@ def parameters(build=transformer):
 TOKENS = random_batch().tokens[:, :-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("build", "plain"), TWINS, ids=NAMES)
 def test_without_noise_it_is_the_plain_transformer(build, plain):
     params = parameters()
@@ -119,6 +120,7 @@ def _embedded(params, width):
     return params["embedding"]["table"][TOKENS] * width**0.5 + np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
 
 
+@pytest.mark.long
 def test_rare_tokens_lose_attention():
     errors = ParameterErrors(0.01, tuple(0.01 if token == 7 else 1.0 for token in range(VOCABULARY)))
     tokens = jnp.array([[7, 8, 7, 8]])
@@ -138,6 +140,7 @@ def test_rare_tokens_lose_attention():
 BLOCK_DRAWS = 2000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("corrected", "least", "most"),
     [
@@ -207,6 +210,7 @@ def test_no_gradient_passes_through_the_variances():
     assert not np.any(by_keys[0]["key"]["kernel"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("build", "_"), TWINS, ids=NAMES)
 def test_gradients_by_all_that_is_in_no_variance_agree_with_finite_differences(build, _):
     """Those of queries, which are in the correction by their length, among them; one block, in float64."""

@@ -25,6 +25,7 @@ def statuses(folder):
     return {name: one["status"] for (_, name), one in records.read(folder).cells.items()}
 
 
+@pytest.mark.long
 def test_whatever_a_cell_does_is_recorded_and_the_others_go_on(tmp_path, capfd):
     """An injected lack of memory, a missing package, an exception, a crash and a cell without end."""
     wanted = [
@@ -75,6 +76,7 @@ def test_too_little_memory_keeps_the_process_and_a_broken_cell_costs_a_new_one(t
     assert len({process["works"], process["after a failure"], process["alone"]}) == 3
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_what_is_missing(tmp_path, capfd):
     assert runner.run([cell("works"), cell("breaks")], tmp_path, rehearsed_devices=1) == 1
     again = [cell("works", number=5), cell("breaks")._replace(measure=f"{MODULE}:works")]
@@ -166,6 +168,7 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
+@pytest.mark.long
 def test_a_missing_package_skips_what_needs_it_and_nothing_else(tmp_path, monkeypatch):
     """As on a machine that has JAX and little else: what is blocked here is what such a one lacked."""
     (tmp_path / "sitecustomize.py").write_text(BLOCKER)

@@ -221,6 +221,7 @@ def test_along_an_axis_the_seeds_that_all_points_have_are_compared(tmp_path):
     assert [gap for _, gap in along] == pytest.approx([math.expm1(-0.01 * step) for step in (-1, 0, 1)])
 
 
+@pytest.mark.long
 def test_an_axis_is_reported_from_two_points_on_or_with_a_model_of_its_own(tmp_path):
     axes = {
         "cohort": dataclasses.replace(COHORTS, models=("cifg",)),
@@ -254,6 +255,7 @@ def test_a_model_is_ahead_where_the_interval_is(values, verdict):
     assert judged(None) == MISSING
 
 
+@pytest.mark.long
 def test_the_command_goes_on_and_reports_parts(tmp_path, monkeypatch, capsys):
     trained = []
 
@@ -323,6 +325,7 @@ def store(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_a_training_that_goes_on_is_the_one_that_was_not_interrupted(store, tmp_path, monkeypatch, quick_compilation):
     monkeypatch.setattr(training, "HELDOUT_EXAMPLES", 20)
     monkeypatch.setattr(training, "TEST_EXAMPLES", 20)

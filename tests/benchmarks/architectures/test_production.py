@@ -59,6 +59,7 @@ def test_curves_are_means_of_a_hundred_rounds():
     assert perplexities[rounds == 400] == pytest.approx(50)
 
 
+@pytest.mark.long
 def test_the_report_counts_seeds_and_says_what_is_missing(tmp_path):
     records = Records(tmp_path / "production.json", ABOUT)
     axes = {name: production.AXES[name] for name in ("stackexchange", "dp_ftrl")}

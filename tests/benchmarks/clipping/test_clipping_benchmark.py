@@ -102,6 +102,7 @@ def test_the_greatest_batch_fits_and_little_more_does_not(monkeypatch, bytes_of_
         assert found >= min(exact / recommenders.NEAR - recommenders.SMALLEST, recommenders.LARGEST / 2)
 
 
+@pytest.mark.long
 def test_a_step_that_is_not_computed_is_planned_as_one_that_is():
     model, setting = create_model("transformer_tiny", 50), Setting("bookkeeping", 4, 1)
     computed = compile_step(model, model.init(jax.random.key(0)), draw_batch(model, 4, 6), setting)

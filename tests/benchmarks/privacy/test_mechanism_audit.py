@@ -34,6 +34,7 @@ def case_of(name, bound=SEVERAL, cuts=(), **changes):
     return Case(name, calibrated(plan_of(name, ROUNDS, 1.0, bound, **changes)), cuts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_noise_lets_through_what_is_accounted(name):
     result = judged(audit(case_of(name), TRIALS), ERRORS)
@@ -69,6 +70,7 @@ def test_a_pattern_that_is_not_accounted_is_found(name):
     assert judged(audit(case_of(name, BOUNDS[0]), TRIALS, Faults(participation=SEVERAL)), ERRORS)["found_wrong"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("times", "scale"), FAULTS)
 def test_sampled_rounds_have_the_accounted_profile(times, scale):
     trials = times * TRIALS * 5 // 2

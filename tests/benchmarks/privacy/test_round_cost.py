@@ -7,6 +7,7 @@ from benchmarks.privacy.round_cost import NOW, PLAIN, measure, parts_of, plain_w
 from fedlm.fl_core.exact_sums import grid_step, is_exact
 
 
+@pytest.mark.long
 def test_both_ways_come_to_the_same_sum():
     params = {"w": np.zeros((4, 5), np.float32)}
     sums = []

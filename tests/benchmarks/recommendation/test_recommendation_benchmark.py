@@ -73,6 +73,7 @@ def made_up(point, *others):
     }
 
 
+@pytest.mark.long
 def test_a_training_is_scored(store, tmp_path, monkeypatch, quick_compilation):
     monkeypatch.setitem(
         models.VARIANTS, "placebo", dataclasses.replace(models.VARIANTS["placebo"], model="dpformer_tiny")
@@ -88,6 +89,7 @@ def test_a_training_is_scored(store, tmp_path, monkeypatch, quick_compilation):
         assert [part["group"] for part in found[split]["by_popularity"]] == ["head", "middle", "tail"]
 
 
+@pytest.mark.long
 def test_the_grid_goes_on_and_is_reported(folder, tmp_path, monkeypatch, capsys):
     trained = []
     monkeypatch.setattr(training, "train", lambda point, *others: trained.append(point) or made_up(point))

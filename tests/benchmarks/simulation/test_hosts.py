@@ -155,6 +155,7 @@ def test_who_may_not_make_namespaces_is_told(monkeypatch):
     assert why_impossible() is None
 
 
+@pytest.mark.long
 def test_the_command_refuses_in_one_line(tmp_path):
     environment = {"PATH": str(tmp_path), "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "benchmarks.simulation.hosts", "--results", str(tmp_path)]

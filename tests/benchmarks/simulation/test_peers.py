@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import jax.test_util
 import numpy as np
+import pytest
 
 from benchmarks.simulation.peers.lstm import lstm
 from benchmarks.simulation.peers.task import Settings, Task, flatten, load_task, save_task, unflatten
@@ -33,6 +34,7 @@ def test_the_lstm_has_the_stated_number_of_parameters():
     assert parameter_count(lstm("lstm_1m", 4096)) == 4096 * 128 + 4 * 384 * (128 + 384 + 1) + 384 * 128 + 4096
 
 
+@pytest.mark.long
 def test_the_lstm_computes_what_its_equations_say():
     model = lstm("small", 11, embedding=4, hidden=3)
     params = model.init(jax.random.key(0))
@@ -49,6 +51,7 @@ def test_the_lstm_computes_what_its_equations_say():
     np.testing.assert_allclose(model.apply(params, jnp.asarray(tokens)), np.stack(outputs, axis=1), atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_lstms_own_backward_pass_gives_the_gradient():
     model = lstm("small", 11, embedding=4, hidden=3)
     params = model.init(jax.random.key(0))

@@ -89,6 +89,7 @@ def tokenizers():
     return made
 
 
+@pytest.mark.long
 @given(
     st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=40)
     | st.text("abcdeßéÉ İ,.'\t你a\u0301Σς", max_size=30)

@@ -1,5 +1,6 @@
 """A client of plans counts its rounds as fedlm's client does, and refuses the same."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ def answers(make, refused, folder, steps, examples):
     return said
 
 
+@pytest.mark.long
 @given(st.lists(STEPS, max_size=14))
 @settings(max_examples=150, deadline=None)
 def test_both_clients_refuse_the_same(tmp_path_factory, steps):

@@ -81,6 +81,7 @@ def test_plans_of_real_models_train_bit_for_bit_as_local_sgd(settings):
     check_equal(Here(plan, manifest), manifest, **settings)
 
 
+@pytest.mark.long
 def test_the_process_with_limits_comes_to_the_same():
     plan, manifest = plans.plan_of()
     with Trainer(manifest, plan.manifest, "jax", [plan.step, plan.finish]) as trainer:

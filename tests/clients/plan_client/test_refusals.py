@@ -187,6 +187,7 @@ def batch_shapes(manifest):
     ]
 
 
+@pytest.mark.long
 def test_a_step_that_never_ends_is_ended(made):
     plan, manifest = made
     # It goes on as long as a number that only grows is not below zero.

@@ -23,6 +23,7 @@ def test_models_as_json_are_exact_counts(capsys):
     assert counts["cifg_6m"] == 6_242_250
 
 
+@pytest.mark.long
 def test_models_can_be_counted_with_another_vocabulary(capsys):
     assert main(["models", "--json", "--vocabulary-size", "10"]) == 0
     assert json.loads(capsys.readouterr().out)["cifg_tiny"] == 381_696 - 4086 * 65
@@ -172,6 +173,7 @@ def test_a_vocabulary_without_tokens_is_refused(capsys):
     assert "vocabulary_size is 0, but must be at least 1" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_is_no_error():
     process = subprocess.Popen(
         [sys.executable, "-m", "fedlm", "models", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

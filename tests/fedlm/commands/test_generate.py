@@ -32,6 +32,7 @@ def lines_of(result):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+@pytest.mark.long
 def test_prompts_are_continued_as_the_model_says(run, fedlm_here):
     folder, model, params, tokenizer = run
     prompts = ["the file", "", "model server reads the old"]
@@ -46,6 +47,7 @@ def test_prompts_are_continued_as_the_model_says(run, fedlm_here):
         assert row == {"prompt": prompt, "completion": text, "tokens": completion.tokens, "end": completion.end}
 
 
+@pytest.mark.long
 def test_prompts_of_a_file_and_text_output(run, fedlm_here, tmp_path):
     folder = run[0]
     (tmp_path / "prompts.txt").write_text("the file\n\na model\n")

@@ -19,6 +19,7 @@ def results(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_folder_of_results_is_fitted(results, capsys):
     laws_file = results / "laws.json"
     command = ["fit", str(results), "--out", str(laws_file), "--method", "code", "--draws", "3"]
@@ -48,6 +49,7 @@ def test_no_draws_and_no_forms(results, capsys):
     assert np.isnan(laws.surface.band(1e6, 512, 1e-3)).all()
 
 
+@pytest.mark.long
 def test_what_cannot_be_fitted_is_said_and_the_rest_is_fitted(results, capsys):
     few = MEASUREMENTS.where(MEASUREMENTS.step == 1024)
     write_measurements(few, results / "measurements.parquet")

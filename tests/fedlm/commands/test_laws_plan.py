@@ -81,6 +81,7 @@ def test_without_privacy_it_says_so(laws, capsys):
     assert "NOT PRIVATE" in out.out
 
 
+@pytest.mark.long
 def test_without_laws_those_that_come_with_the_package_count_and_are_named(laws, tmp_path, capsys, monkeypatch):
     words = ["laws", "plan", "--examples", "5000", "--epsilon", "8", "--compute", "1e9"]
     monkeypatch.setattr(shipped, "SHIPPED_FILE", tmp_path / "none.json")

@@ -24,6 +24,7 @@ def run(small_store, tmp_path_factory, fedlm_here):
     return folder
 
 
+@pytest.mark.long
 def test_a_plan_is_exported_signed_and_looked_into(run, small_store, tmp_path, fedlm_here):
     key = run / "keys/plan.pub"
     exported = fedlm_here("plan", "export", run / "run", "--keys", run / "keys", "--out", tmp_path / "plan")

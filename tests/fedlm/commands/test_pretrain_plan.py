@@ -7,6 +7,7 @@ def options(small_store):
     return ["pretrain", *(f"--{name}={value}" for name, value in sizes.items())]
 
 
+@pytest.mark.long
 def test_a_plan_says_what_a_run_needs_and_makes_nothing(fedlm_here, options, tmp_path):
     out = tmp_path / "run"
     words = [*options, "--noise-multiplier=1", "--microbatch-size=2", "--sharding=full", f"--out={out}"]

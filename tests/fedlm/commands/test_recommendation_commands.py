@@ -49,6 +49,7 @@ def pretrained(folder, fedlm_here):
     return folder / "central"
 
 
+@pytest.mark.long
 def test_a_federated_run_is_scored_by_ranking(folder, simulated, fedlm_here):
     done = fedlm_here("evaluate", simulated, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -66,6 +67,7 @@ def test_a_federated_run_is_scored_by_ranking(folder, simulated, fedlm_here):
     )
 
 
+@pytest.mark.long
 def test_a_private_central_run_is_scored_by_ranking(folder, pretrained, fedlm_here):
     done = fedlm_here(
         *("evaluate", pretrained, "--split", "heldout", "--top-k", 3, "--sampled-negatives", 4, "--out", "scores.json"),
@@ -109,6 +111,7 @@ def test_items_are_described_and_sampled(folder, fedlm_here):
     assert "item" in sampled.stdout
 
 
+@pytest.mark.long
 def test_a_run_recommends_what_its_ranking_ranks_first(folder, simulated, fedlm_here):
     (folder / "histories.txt").write_text(
         "item1 item2\n\nitem3 item1 item2 item4 item1 item2 item4 item1 item2 item5\n"

@@ -54,6 +54,7 @@ def release(fedlm_here, *words):
     return result.returncode, result.stdout + result.stderr
 
 
+@pytest.mark.long
 def test_model_settings_and_statement_are_published(runs, fedlm_here, tmp_path, small_store):
     status, said = release(fedlm_here, runs / "second", "--out", tmp_path / "out")
     assert status == 0, said

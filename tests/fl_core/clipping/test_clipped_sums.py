@@ -77,6 +77,7 @@ def test_equals_vmap(method, form, units, examples, length, clip_norm, function)
         assert_same(found, reference)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("small", each(EVERY_MODEL))
 def test_equals_vmap_for_every_model(small):
     method = "bookkeeping"
@@ -86,13 +87,11 @@ def test_equals_vmap_for_every_model(small):
     assert_same(compiled(Clipping(method, 0.5), small.model, small.params, batch, len(batch.weight)), reference)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "dropout"),
     [
-        *(
-            pytest.param(name, 0.0, marks=[] if name in ("cifg_tiny", "bert_tiny", "gemma") else pytest.mark.long)
-            for name in (*ADAPTABLE, "gemma")
-        ),
+        *((name, 0.0) for name in (*ADAPTABLE, "gemma")),
         ("cifg_tiny", 0.3),
         ("transformer_tiny", 0.3),
     ],
@@ -116,6 +115,7 @@ def test_equals_vmap_for_adapters_of_every_model(name, dropout):
     assert_same(found["bookkeeping"], found["vmap"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gru4rec_tiny", "lstm4rec_tiny", "sasrec_tiny"])
 def test_equals_vmap_under_dropout(name):
     small, batch = EVERY_MODEL[name], random_batch()._replace(dropout=jnp.arange(8, dtype=jnp.uint32).reshape(4, 2))
@@ -127,6 +127,7 @@ def test_equals_vmap_under_dropout(name):
     assert np.all(np.abs(reference.norms / whole.norms - 1) > 1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_equals_jax_privacy(method):
     batch = random_units(np.random.default_rng(1), 5, 1, 6, VOCABULARY)._replace(weight=jnp.ones(5))
@@ -171,6 +172,7 @@ def mean_loss_of_completions(apply, params, batch, units):
     return np.array(means)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", FAST)
 def test_completions_alone_are_clipped_as_by_vmap(method):
     for seed in range(6):
@@ -186,6 +188,7 @@ def test_completions_alone_are_clipped_as_by_vmap(method):
         assert ((np.asarray(found.sums.tokens) == 0) == (np.asarray(found.norms) == 0)).all()
 
 
+@pytest.mark.long
 def test_a_prompt_changes_a_completion_s_gradient_and_no_prompt_s_loss():
     rng = np.random.default_rng(3)
     batch = with_completions(random_units(rng, 1, 1, 7, VOCABULARY), rng)
@@ -227,6 +230,7 @@ def test_equals_vmap_with_logits_in_blocks(small, method, small_blocks):
     assert_same(found(small.params, batch), reference)
 
 
+@pytest.mark.long
 def test_completions_equal_vmap_with_logits_in_blocks(small_blocks):
     small, rng = SMALL_MODELS["vaultgemma_1m"], np.random.default_rng(0)
     batch = with_completions(random_batch(), rng)
@@ -266,6 +270,7 @@ def length(gradient):
 
 
 # Each two of method, form and precision meet.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "form", "precision"),
     [
@@ -416,6 +421,7 @@ def test_models_that_cannot_be_followed_are_clipped_by_vmap(use):
     compiled(Clipping(method, 1.0), other, params, batch, 4)
 
 
+@pytest.mark.long
 def test_no_array_of_the_vocabularys_size_for_each_example():
     vocabulary, width, examples, length = 5000, 32, 16, 4
     big = every_use(vocabulary, width)
@@ -436,6 +442,7 @@ def test_refuses_what_makes_no_sense(change):
         Clipping(**{"method": "vmap", "clip_norm": 1.0} | change)
 
 
+@pytest.mark.long
 def test_refuses_an_unknown_clip_function():
     with pytest.raises(ConfigurationError, match="hard"):
         Clipping("vmap", 1.0, "hard")

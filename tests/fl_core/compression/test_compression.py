@@ -56,6 +56,7 @@ def round_trip(compressor, update, key):
     return decompress_update(compressor, key, compress_update(compressor, key, update), update)
 
 
+@pytest.mark.long
 @each_of(EVERY)
 def test_what_arrives_has_the_shapes_that_were_sent_and_follows_from_the_key(compressor):
     received = round_trip(compressor, UPDATE, jax.random.key(0))
@@ -139,6 +140,7 @@ def test_rounding_is_stochastic_with_the_right_variance(bits):
     np.testing.assert_allclose(samples.var(axis=0)[2:], expected, rtol=0.08)
 
 
+@pytest.mark.long
 @each_of(EVERY)
 def test_wire_form_is_exactly_as_small_as_it_says(compressor):
     compressed = jax.jit(compress_update, static_argnums=0)(compressor, jax.random.key(0), UPDATE)
@@ -152,6 +154,7 @@ def test_wire_form_is_exactly_as_small_as_it_says(compressor):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.long
 @each_of(EVERY)
 def test_the_norm_of_an_update_is_known_from_its_bytes(compressor):
     key, rng, update = jax.random.key(3), np.random.default_rng(3), {}
@@ -204,6 +207,7 @@ def test_another_plan_another_length_and_numbers_that_are_not_finite_are_refused
             check_update(compressor, body + np.uint32(zlib.crc32(body)).tobytes(), tensor)
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 2**31))
 def test_rotation_keeps_norms_and_is_undone(size, seed):
@@ -270,6 +274,7 @@ def test_impossible_choices_are_refused():
         make_compressor("float32", True)
 
 
+@pytest.mark.long
 def test_a_compression_is_named_or_follows_from_the_bits():
     assert TrainingSettings().compressor() == TrainingSettings(upload_bits=8).compressor() == COMPRESSIONS["uniform8"]
     assert TrainingSettings() == TrainingSettings(upload_bits=8)

@@ -27,6 +27,7 @@ def with_spectrum(rows, columns, values):
     return (left * values) @ right.T, left, right
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(40, 40), (60, 25), (25, 60), (30, 4, 6)])
 def test_a_matrix_of_no_higher_rank_arrives_as_it_was(shape):
     matrix, _, _ = with_spectrum(shape[0], int(np.prod(shape[1:])), [3.0, 1.0])

@@ -47,6 +47,7 @@ def test_epsilon_is_that_of_jax_privacy(adjacency, length):
     assert found.rounds == 31
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("truncated", [22, 60])
 def test_epsilon_of_truncated_batches_is_that_of_jax_privacy(truncated):
     found = account(banded(truncated=truncated, adjacency="zero_out"), DELTA)

@@ -201,6 +201,7 @@ def test_directions_differ_and_the_worse_counts():
     assert upper_epsilon(add, 1e-6) < lower_epsilon(remove, 1e-6) <= epsilon_bounds([event], 1e-6).upper
 
 
+@pytest.mark.long
 def test_many_steps_and_a_small_delta():
     """Self-composition without tilting says 9.5, and less than the truth at 1e-10."""
     event = GaussianEvent(0.6143481, 100_000, 4.08e-5)
@@ -210,6 +211,7 @@ def test_many_steps_and_a_small_delta():
     assert 1.722 < lower < upper < 1.726
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("noise", "probability"), [(1.0, 0.1), (0.3, 0.01), (20.0, 0.5), (2.7, 1e-4)])
 def test_epsilon_is_0_only_where_delta_is_above_the_total_variation(noise, probability):
     variation = probability * float(2 * ndtr(0.5 / noise) - 1)

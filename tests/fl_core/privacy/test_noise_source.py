@@ -68,6 +68,7 @@ def drawn():
     return np.asarray(noise_from(fresh_secret(), {"x": np.zeros(MANY, np.float32)})([(1.0, (3,))])["x"])
 
 
+@pytest.mark.long
 def test_a_million_draws_are_standard_normal(drawn):
     assert drawn.dtype == np.float64
     assert scipy.stats.kstest(drawn, "norm").pvalue > 1e-6
@@ -108,6 +109,7 @@ def test_no_number_depends_on_how_many_are_made_at_once(monkeypatch):
     np.testing.assert_array_equal(draw(1001), at_once[:1001])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "spec"),
     [
@@ -128,6 +130,7 @@ def test_devices_that_draw_a_part_draw_what_the_whole_has_there(shape, spec):
         np.testing.assert_array_equal(found[name], whole)
 
 
+@pytest.mark.long
 def test_no_number_depends_on_which_leaves_are_drawn_by_one_loop(monkeypatch):
     like = {name: np.zeros(shape) for name, shape in zip("abcde", [(3, 5), (7,), (3, 5), (), (3, 5)], strict=True)}
     together = noise_from(bytes(32), like)([(1.0, (0,))])

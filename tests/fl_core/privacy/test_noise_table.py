@@ -53,6 +53,7 @@ def test_a_search_holds_where_an_example_is_hardly_ever_drawn_and_epsilon_is_sma
     assert noise_is_least(noise, passes / steps, steps, epsilon, delta, 2e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("epsilon", "delta"), [(4.0, 1e-8), (1.0, 1e-6)])
 def test_the_table_states_its_error(epsilon, delta):
     table = make_noise_table(epsilon, delta, (300, 1e5), 400)

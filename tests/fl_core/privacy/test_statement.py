@@ -99,6 +99,7 @@ def test_the_name_of_a_folder_cannot_be_read_as_words_of_a_statement(name):
     assert "in /runs/first;" in stated(FEDERATED, phase_of(FEDERATED)).sentence()
 
 
+@pytest.mark.long
 def test_examples_are_composed_where_they_are_the_same():
     plan = central_plan(100, 10, 5, 1.0)
     assert stated(plan, phase_of(plan)).total.epsilon > account(plan, DELTA).epsilon

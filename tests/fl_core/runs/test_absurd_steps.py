@@ -27,6 +27,7 @@ def run(out, runner, rounds=12, save_every=4, goes_back=True, until=None, bounds
         return training.server.params, rows, of_rounds.divergence
 
 
+@pytest.mark.long
 def test_a_run_goes_back_to_the_checkpoint_before_and_ends_well(tmp_path):
     honest, _, _ = run(tmp_path / "honest", PullingClients())
     params, rows, divergence = run(tmp_path / "run", PullingClients(lies=[4]))
@@ -57,6 +58,7 @@ def test_a_run_that_goes_on_remembers_what_it_had_reached(tmp_path):
     assert [row["round"] for row in rows if "went_back" in row] == [9]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("until", [None, 10])
 def test_a_run_that_goes_back_forgets_how_long_updates_were_meanwhile(tmp_path, until):
     """Four liars of ten ruin the model, and honest updates grow; the bound is that of the checkpoint again, also in a

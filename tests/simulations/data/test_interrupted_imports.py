@@ -57,6 +57,7 @@ def run_import(messages, out, **options):
     return import_text("jsonl", JsonLines(paths=(messages,)), out, SETTINGS, workers=1, **options)
 
 
+@pytest.mark.long
 def test_stopped_after_every_step_it_ends_with_the_same_bytes(messages, tmp_path):
     steps: list[tuple] = []
     whole = contents(run_import(messages, tmp_path / "whole", progress=lambda *step: steps.append(step)).path)
@@ -77,6 +78,7 @@ def test_stopped_after_every_step_it_ends_with_the_same_bytes(messages, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["messages.jsonl", "stopped", "whole"]
 
 
+@pytest.mark.long
 def test_what_has_been_read_is_not_read_again(messages, tmp_path, monkeypatch):
     read = []
     original = jsonl.read_lines
@@ -99,6 +101,7 @@ def test_what_has_been_read_is_not_read_again(messages, tmp_path, monkeypatch):
     assert len(read) == len(set(read)) > before
 
 
+@pytest.mark.long
 def test_another_import_begins_anew(messages, tmp_path):
     def interrupt(phase, done, total, unit):
         if phase == "tokenize":
@@ -131,6 +134,7 @@ def test_killed_at_any_time_it_ends_with_the_same_bytes(messages, tmp_path, work
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.long
 def test_a_full_disk_is_named_and_the_import_goes_on(messages, tmp_path, fedlm_here):
     script = tmp_path / "import.py"
     script.write_text(SMALL_FILES + COMMAND)

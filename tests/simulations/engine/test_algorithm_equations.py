@@ -131,6 +131,7 @@ def trained(name, constants):
     return ravel_pytree(state.params)[0], state.algorithm
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CLIENT_ALGORITHMS)
 def test_an_algorithm_follows_its_equations(name):
     equations = EQUATIONS[name]
@@ -146,6 +147,7 @@ def test_an_algorithm_follows_its_equations(name):
         assert np.abs(x - reference(EQUATIONS["sgd"])[0]).max() > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clip", [None, 0.2])
 def test_fedprox_without_its_pull_is_sgd_bit_for_bit(clip):
     def parameters(**changes):

@@ -63,6 +63,7 @@ def assert_close(found, expected):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_the_engine_does_what_the_plain_loop_does_with_any_devices_and_lanes(name):
     settings = settings_of(name, client_gradient_clip=0.5)
@@ -73,6 +74,7 @@ def test_the_engine_does_what_the_plain_loop_does_with_any_devices_and_lanes(nam
         assert cohort[1:] == cost[1:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_that_is_resumed_ends_with_the_same_bits(tmp_path, name):
     whole, _ = simulate(settings_of(name, rounds=2), SAMPLER, tmp_path / "whole")

@@ -84,6 +84,7 @@ def assert_same(found, expected, tolerance):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", each(name for name in MODELS if name.endswith("_tiny") and name != "bert_tiny"))
 def test_every_architecture_matches_the_plain_loop(name):
     assert_same(*run_both(small(name)), tolerance=2e-4)
@@ -95,11 +96,13 @@ def looped():
     return run_loop(MODEL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("devices", "lanes"), [(1, 3), (2, 1), (4, 3)])
 def test_devices_and_lanes_do_not_change_the_result(looped, devices, lanes):
     assert_same(run_engine(MODEL, devices=devices, lanes=lanes), looped, tolerance=1e-4)
 
 
+@pytest.mark.long
 def test_an_exact_sum_has_the_same_bits_on_any_number_of_devices_and_in_one_loop_over_clients():
     rules = AggregationRules(weighting="uniform", clip_norm=0.2, exact=True)
     results = [run_engine(MODEL, rules=rules, devices=devices) for devices in (1, 2, 4)]
@@ -151,6 +154,7 @@ def test_every_setting_matches_the_plain_loop(changes):
         assert float(engine.aggregate.examples) == float(engine.aggregate.weight) == sum(min(n, cap) for n in SIZES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("devices", "lanes"), [(1, 1), (2, 2)])
 def test_what_clients_drop_is_the_same_as_in_the_plain_loop(devices, lanes):
     model = with_dropout(small("gru4rec_tiny"), 0.4)
@@ -161,10 +165,12 @@ def test_what_clients_drop_is_the_same_as_in_the_plain_loop(devices, lanes):
     assert float(without.aggregate.training.loss) != pytest.approx(float(engine.aggregate.training.loss), rel=1e-4)
 
 
+@pytest.mark.long
 def test_uploads_of_factors_match_those_of_the_plain_loop():
     assert_same(*run_both(MODEL, compression="powersgd2", devices=2, lanes=2), tolerance=2e-4)
 
 
+@pytest.mark.long
 def test_quantized_uploads_match_the_bytes_of_the_plain_loop():
     """A float32 difference in the last bit may move a value to the neighbouring code, so few may differ by a step."""
     engine, loop = run_both(MODEL, compression="uniform8")
@@ -187,6 +193,7 @@ def test_a_cohort_of_clients_without_examples_is_an_empty_aggregate():
     assert engine.bytes_down > 0
 
 
+@pytest.mark.long
 def test_nothing_is_compiled_again_when_cohorts_differ():
     data = ragged_data()
     engine = CohortEngine(
@@ -202,6 +209,7 @@ def test_nothing_is_compiled_again_when_cohorts_differ():
     assert engine.compiled_programs() == before + 1
 
 
+@pytest.mark.long
 def test_memory_on_the_devices_does_not_grow_with_the_cohort():
     data = ragged_data((4,) * 400)
     engine = CohortEngine(ClientWork(MODEL, TRAINING, make_compressor("uniform8"), AggregationRules()), data, LENGTH)
@@ -238,6 +246,7 @@ def exploding(model):
     return Model(model.name, model.vocabulary_size, model.init, model.apply, loss)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compression", ["uniform8", "float32"])
 def test_updates_that_are_not_finite_are_dropped_and_counted(compression):
     rng = np.random.default_rng(1)
@@ -263,6 +272,7 @@ def test_two_runs_agree_bit_for_bit():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.long
 def test_the_announced_cohort_is_made_ready_and_gives_the_same():
     class Recorded(InMemoryData):
         fetched: list[int] = []  # noqa: RUF012

@@ -102,6 +102,7 @@ def by_trace(small_store, trace, **changes):
     return settings(small_store, **few | changes)
 
 
+@pytest.mark.long
 def test_a_smaller_cohort_is_recorded_and_a_changed_trace_is_noticed(small_store, trace, tmp_path):
     out = tmp_path / "run"
     summary = run_experiment(by_trace(small_store, trace), out)

@@ -70,6 +70,7 @@ def aggregates(devices, exact):
     return aggregate._replace(delta=delta)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exact", [False, True])
 def test_every_arrangement_gives_the_same_bits(exact):
     given = aggregates(4, exact)

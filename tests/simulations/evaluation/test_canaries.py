@@ -78,6 +78,7 @@ def test_coins_move_nobody_else(small_store, sampler):
         np.testing.assert_array_equal(cohort, other.sampler.sample(number))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_canary_outside_adds_zero_to_every_sum_and_to_every_count(small_store):
     data = StoredData(TokenStore.open(small_store).split("train"), 6)

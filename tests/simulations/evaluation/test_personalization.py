@@ -51,6 +51,7 @@ def personalized(run, *others):
     return personalize(run.trained, run.experiment.training.local_training(), *others)
 
 
+@pytest.mark.long
 def test_a_run_opens_with_its_settings_and_last_parameters(finished, run, settings):
     assert run.experiment == settings
     assert run.trained.steps == 2
@@ -87,6 +88,7 @@ def test_some_clients_are_always_the_same(run):
     assert seen[-1] == (sum(found.columns["examples"]),) * 2
 
 
+@pytest.mark.long
 def test_the_second_half_is_scored_before_and_after(run):
     seen = []
     found = personalized(run, "train", 0.1, 12, lambda done, total: seen.append((done, total)))
@@ -116,6 +118,7 @@ def test_without_a_step_nothing_changes(run):
     assert found.summary["clients_scored"] == np.sum(sizes > 1) < found.summary["clients_in_split"] == len(sizes)
 
 
+@pytest.mark.long
 def test_training_follows_the_settings_of_the_run(run):
     """One local step of at most one example changes less than the epoch of the run's settings."""
     short = run._replace(experiment=with_changes(run.experiment, client_max_batches=1, client_batch_size=1))

@@ -33,6 +33,7 @@ NO_PRIVACY = {"privacy": "none", "noise_multiplier": None, "delta": None}
 TWICE = gaussian_epsilon(4.0, np.sqrt(2), 1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("private", [True, False])
 def test_each_run_of_a_comparison_has_the_ancestry_of_its_first_parameters(small_store, tmp_path, private):
     settings = {**RUN, "data": small_store, "lanes_per_device": 1}
@@ -75,6 +76,7 @@ def simulate(data, out, **changes):
     return fedlm.simulate(model=tiny, data=data, out=out, **RUN | changes).summary
 
 
+@pytest.mark.long
 def test_data_in_memory_are_known_by_their_text(texts, tmp_path):
     data = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
     again = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
@@ -91,6 +93,7 @@ def test_data_in_memory_are_known_by_their_text(texts, tmp_path):
             simulate(again, tmp_path / "refused", init_from=tmp_path / parent, initial_data="disjoint")
 
 
+@pytest.mark.long
 def test_other_people_in_memory_are_other_people_only_by_word(texts, tmp_path):
     data = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
     simulate(data, tmp_path / "open", **NO_PRIVACY)

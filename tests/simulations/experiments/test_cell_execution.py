@@ -10,6 +10,7 @@ from fedlm.simulations.worker_processes import cpu_cores
 from tests.simulations.experiments.toy_cells import ToyCell
 
 
+@pytest.mark.long
 def test_cells_that_fail_or_are_killed_do_not_end_the_others(tmp_path):
     fates = ("finishes", "fails", "is killed once", "finishes")
     cells = [ToyCell(tmp_path / str(number), fate) for number, fate in enumerate(fates)]
@@ -27,6 +28,7 @@ def test_finished_cells_are_not_run_again(tmp_path):
     assert run_cells([cell], LocalProcesses(1), lambda cell, row: pytest.fail("run again")) == {}
 
 
+@pytest.mark.long
 def test_a_cell_has_as_many_cores_when_it_is_left_alone(tmp_path):
     cells = [ToyCell(tmp_path / str(number)) for number in range(2)]
     run_cells(cells, LocalProcesses(2))

@@ -59,6 +59,7 @@ def interrupted(small_store, tmp_path):
     return settings, tmp_path / "out"
 
 
+@pytest.mark.long
 def test_a_copy_of_the_folder_goes_on_only_where_the_run_has_not(interrupted, tmp_path):
     settings, out = interrupted
     copy = shutil.copytree(out, tmp_path / "copy")
@@ -68,6 +69,7 @@ def test_a_copy_of_the_folder_goes_on_only_where_the_run_has_not(interrupted, tm
     assert go_on((settings, copy))["rounds"] == 4
 
 
+@pytest.mark.long
 def test_copies_that_went_apart_are_noticed_by_a_budget_of_their_data(interrupted, tmp_path):
     settings, out = interrupted
     DataBudget.set(settings["data"], 1e3, 1e-5)

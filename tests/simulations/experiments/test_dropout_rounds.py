@@ -29,6 +29,7 @@ def run(data):
     return simulate
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_drops_the_same(run, tmp_path):
     whole = run(tmp_path / "whole")
     run(tmp_path / "run", rounds=2)
@@ -37,6 +38,7 @@ def test_a_run_that_goes_on_drops_the_same(run, tmp_path):
     assert other.summary["parameters_sha256"] != whole.summary["parameters_sha256"]
 
 
+@pytest.mark.long
 def test_how_many_clients_are_trained_at_once_changes_nothing(run, tmp_path):
     found = [run(tmp_path / f"run{lanes}", rounds=1, lanes_per_device=lanes, upload_bits=32) for lanes in (1, 3)]
     for one, other in zip(*(jax.tree_util.tree_leaves(each.params) for each in found), strict=True):

@@ -60,6 +60,7 @@ def statement_of(folder, capsys):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_a_private_round_does_not_make_text_private_that_is_in_its_first_parameters(settings, public, tmp_path, capsys):
     first = run(public, tmp_path / "first")
     second = run(settings, tmp_path / "second", init_from=tmp_path / "first")
@@ -95,6 +96,7 @@ def test_what_private_runs_spend_is_composed_over_the_whole_chain(settings, tmp_
     assert statement_of(tmp_path / "3", capsys)["epsilon"] == guarantee["epsilon"]
 
 
+@pytest.mark.long
 def test_runs_are_composed_each_once(settings, tmp_path, capsys):
     for name, before in (("1", None), ("2", "1"), ("3", "2"), ("other", None)):
         run(settings, tmp_path / name, init_from=before and tmp_path / before)
@@ -125,6 +127,7 @@ def test_runs_are_composed_each_once(settings, tmp_path, capsys):
         together("1", "delta")
 
 
+@pytest.mark.long
 def test_a_user_may_say_that_the_text_was_public_or_of_others(settings, public, tmp_path, small_store):
     other = other_import(small_store, tmp_path / "other", range(5, 60))
     run(public, tmp_path / "first", data=other)
@@ -180,6 +183,7 @@ def test_a_word_that_is_not_so_is_refused(settings, public, tmp_path):
         run(settings, tmp_path / "second", init_from=tmp_path / "first", initial_data="secret")
 
 
+@pytest.mark.long
 def test_a_target_is_the_total(settings, tmp_path):
     run(settings, tmp_path / "first")
     for target, name in ((("epsilon"), "target_epsilon"), ("rho", "target_rho")):
@@ -291,6 +295,7 @@ def test_what_a_run_began_with_is_kept_when_it_goes_on(settings, public, tmp_pat
     assert "trained without privacy" in summary["privacy"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parent", ["private", "public"])
 def test_a_run_with_a_checkpoint_goes_on_when_the_folder_of_its_first_parameters_is_gone(
     settings, public, tmp_path, parent

@@ -70,6 +70,7 @@ def stored(out):
         return checkpoints.restore_arrays(checkpoints.latest_round())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["cifg_tiny", "transformer_tiny"])
 @pytest.mark.parametrize(("devices", "lanes", "dropout"), [(1, 1, 0.0), (2, 3, 0.3)])
 def test_the_engine_does_what_clients_one_by_one_do(name, devices, lanes, dropout):
@@ -93,6 +94,7 @@ def test_the_engine_does_what_clients_one_by_one_do(name, devices, lanes, dropou
     assert all(np.any(np.asarray(leaf)) for leaf in leaves(found.aggregate.delta))
 
 
+@pytest.mark.long
 def test_adapters_alone_travel_and_are_stored(run, base, tmp_path):
     found = run(tmp_path / "run")
     adapters = stored(tmp_path / "run")["params"]
@@ -110,6 +112,7 @@ def test_adapters_alone_travel_and_are_stored(run, base, tmp_path):
     assert sum(moved) == len(leaves(adapters)) // 2
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_comes_to_the_same_adapters(run, tmp_path):
     whole = run(tmp_path / "whole")
     run(tmp_path / "run", rounds=2)
@@ -122,6 +125,7 @@ def test_a_run_that_goes_on_comes_to_the_same_adapters(run, tmp_path):
         run(tmp_path / "run", lora_rank=1)
 
 
+@pytest.mark.long
 def test_clients_drop_what_comes_into_adapters_and_nobody_else_does(run, tmp_path):
     found = [run(tmp_path / f"run{rate}", rounds=1, lora_dropout=rate) for rate in (0.0, 0.5)]
     losses = [one.summary["test_loss"] for one in found]
@@ -130,6 +134,7 @@ def test_clients_drop_what_comes_into_adapters_and_nobody_else_does(run, tmp_pat
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
 
+@pytest.mark.long
 def test_with_privacy_adapters_are_what_is_released(run, tmp_path):
     found = run(tmp_path / "run", **PRIVATE)
     release = PrivacyLedger(tmp_path / "run" / "privacy" / "ledger.jsonl").releases[-1]

@@ -92,6 +92,7 @@ def trials_in(out):
     return sorted((out / "trials").iterdir())
 
 
+@pytest.mark.long
 def test_the_best_alone_is_promised_anything(selected, capsys):
     out, selection = selected
     losses = {path: json.loads((path / "summary.json").read_text())["heldout_loss"] for path in trials_in(out)}
@@ -299,6 +300,7 @@ def test_a_run_that_takes_the_place_of_the_chosen_one_is_not_stated(selected, sm
         run_selection(comparison(small_store), out, 1)
 
 
+@pytest.mark.long
 def test_two_outcomes_of_one_selection_are_not_composed(here, small_store, tmp_path, capsys):
     settings, one, other = comparison(small_store), tmp_path / "one", tmp_path / "other"
     with pytest.MonkeyPatch.context() as patch:

@@ -198,6 +198,7 @@ def test_the_target_epsilon_and_the_delta_of_the_clients_are_kept(settings, tmp_
     assert guarantee["delta"] == pytest.approx(clients**-1.1)
 
 
+@pytest.mark.long
 def test_repeatable_noise_repeats_and_is_not_private(settings, tmp_path):
     experiment = compose(Experiment, **settings, noise_seed="experiment")
     whole = run_experiment(experiment, tmp_path / "whole")
@@ -221,6 +222,7 @@ def repeatable(small_store, quick_blt, tmp_path_factory):
     return experiment, run_experiment(experiment, out), out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", [2, 4])
 def test_repeatable_noise_repeats_although_a_checkpoint_was_lost(repeatable, rounds, tmp_path, monkeypatch):
     experiment, whole, out = repeatable
@@ -242,6 +244,7 @@ def test_repeatable_noise_repeats_although_a_checkpoint_was_lost(repeatable, rou
     assert ledger_of(tmp_path / "stopped").records == ledger_of(out).records
 
 
+@pytest.mark.long
 def test_secret_noise_differs_and_its_secret_is_nowhere_else(settings, tmp_path):
     digests = set()
     for name in ("one", "two"):
@@ -258,6 +261,7 @@ def test_secret_noise_differs_and_its_secret_is_nowhere_else(settings, tmp_path)
     assert len(digests) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begun_by_others", [False, True])
 def test_the_folder_is_its_owners_alone(settings, begun_by_others, tmp_path):
     """Also where it was there with wider rights."""
@@ -337,6 +341,7 @@ def test_a_ledger_that_was_removed_is_missed(settings, tmp_path):
         run_experiment(compose(Experiment, **settings), tmp_path)
 
 
+@pytest.mark.long
 def test_who_is_sampled_does_not_follow_from_the_seed(settings, tmp_path):
     """Of 20 expected clients a round in 6 rounds, two runs have the same numbers once in a million."""
     settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "cohort_size": 20}

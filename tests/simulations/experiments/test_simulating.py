@@ -78,6 +78,7 @@ class StopAt(fedlm.Callback):
         return finished.row["round"] == self.round_number
 
 
+@pytest.mark.long
 def test_data_in_memory_is_the_store_that_an_import_makes(texts, data, tmp_path):
     source = InMemoryText([ClientText(client, found) for client, found in texts.items()])
     import_text("made up", source, tmp_path / "store", ImportSettings(vocabulary_size=80), workers=1)
@@ -226,6 +227,7 @@ def test_what_a_callback_does_to_what_it_is_told_changes_nothing(data, tmp_path)
     assert json.loads((tmp_path / "summary.json").read_text()) == run.summary
 
 
+@pytest.mark.long
 def test_a_model_function_is_called_for_each_run(data):
     sizes = {"hidden": 4}
 
@@ -239,6 +241,7 @@ def test_a_model_function_is_called_for_each_run(data):
     assert small.summary["parameters"] < large.summary["parameters"]
 
 
+@pytest.mark.long
 def test_with_privacy_only_released_models_are_seen(data, tmp_path):
     released = []
 
@@ -396,6 +399,7 @@ class HalfSteps(fedlm.ClientAlgorithm):
         return local._replace(params=gradient.descend(local.params, learning_rate / 2))
 
 
+@pytest.mark.long
 def test_a_client_algorithm_by_object_is_what_clients_do(data):
     halves = fedlm.simulate(data=data, client_algorithm=HalfSteps(), **SETTINGS)
     plain = fedlm.simulate(data=data, **SETTINGS | {"client_learning_rate": 0.25})
@@ -444,6 +448,7 @@ def test_a_client_algorithm_that_sends_more_than_its_update_is_refused_privacy(d
         fedlm.simulate(data=data, client_algorithm=Chatty(), **SETTINGS | PRIVATE)
 
 
+@pytest.mark.long
 def test_names_of_modules_lead_to_the_same_bits(data, tmp_path, monkeypatch):
     (tmp_path / "own_parts_of_mine.py").write_text(
         "import dataclasses, optax, fedlm\nfrom fedlm.models.cifg import CifgConfig, cifg\n"

@@ -52,6 +52,7 @@ def settings_on(store, **changes):
     return compose(Experiment, **settings | changes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("origin", [PRIVATE, VocabularyOrigin("training text"), UNKNOWN], ids=lambda one: one.kind)
 def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin):
     store = store_of(small_store, tmp_path, origin)

@@ -65,6 +65,7 @@ def test_greedy_tokens_are_those_of_recomputing_from_scratch(generator):
     assert len({tuple(completion.tokens) for completion in found}) > 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampling", [Sampling(), DRAWN], ids=["greedy", "drawn"])
 def test_a_completion_does_not_depend_on_other_prompts(generator, sampling):
     together = generator.generate(PROMPTS, GenerationSettings(max_tokens=10, batch_size=3, sampling=sampling))
@@ -73,6 +74,7 @@ def test_a_completion_does_not_depend_on_other_prompts(generator, sampling):
     assert alone == together
 
 
+@pytest.mark.long
 def test_the_same_seed_draws_the_same_and_another_others():
     model = bigrams()
     generator = Generator(model, model.init(jax.random.key(0)))

@@ -59,13 +59,14 @@ def trained(cell: GridCell):
     return first, jax.device_get(state), measures
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "clip_norm", "microbatch_size"),
     [
         (TINY, None, None),
         (TINY, 0.5, 2),
-        pytest.param("transformer_1x32", None, None, marks=pytest.mark.long),
-        pytest.param("transformer_1x32", 0.5, None, marks=pytest.mark.long),
+        ("transformer_1x32", None, None),
+        ("transformer_1x32", 0.5, None),
     ],
 )
 def test_steps_are_those_of_central_training(small_store, tmp_path, model, clip_norm, microbatch_size):
@@ -103,6 +104,7 @@ def test_steps_are_those_of_central_training(small_store, tmp_path, model, clip_
         np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
+@pytest.mark.long
 def test_noise_on_the_mean_has_the_ratio_for_its_deviation(small_store, tmp_path):
     """A chi-square test of more than 10 thousand coordinates, of which one in a million fails."""
     ratio, found = 2.0**-6, []
@@ -128,6 +130,7 @@ def test_noise_is_gaussian_and_independent_between_steps_and_leaves():
         assert stats.pearsonr(one, other).pvalue > 1e-6
 
 
+@pytest.mark.long
 def test_an_interrupted_cell_ends_with_the_same_bits(small_store, tmp_path, monkeypatch):
     cell = make_cell(small_store, tmp_path, ratio=2.0**-8)
     rows = []
@@ -229,6 +232,7 @@ def test_the_gradient_noise_scale_is_that_of_the_gradients():
     assert math.isnan(noise_scale(1.0, 1.0, 1))
 
 
+@pytest.mark.long
 def test_norms_are_those_of_clipped_gradients(small_store, tmp_path):
     cell = make_cell(small_store, tmp_path, clip_norm=0.25)
     task = cell_module._task_of(cell.grid, cell.model)
@@ -256,6 +260,7 @@ def test_cells_of_one_model_share_a_program(small_store, tmp_path):
     assert isinstance(cell_module._task_of(grid, TINY).program, CellProgram)
 
 
+@pytest.mark.long
 def test_held_out_examples_are_scored_after_every_block(small_store, tmp_path):
     cell = make_cell(small_store, tmp_path, heldout_examples=20, microbatch_size=3)
     task = cell_module._task_of(cell.grid, cell.model)
@@ -270,6 +275,7 @@ def test_held_out_examples_are_scored_after_every_block(small_store, tmp_path):
     assert set(found.training_examples) == {task.units.count}
 
 
+@pytest.mark.long
 def test_models_of_ones_own_are_clipped_too(small_store, tmp_path, monkeypatch):
     def bigrams(name, size, special_tokens):
         return language_model(name, size, lambda key: np.zeros((size, size), np.float32), lambda p, tokens: p[tokens])

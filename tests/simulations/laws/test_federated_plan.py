@@ -47,6 +47,7 @@ def accounted(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_poisson_cohorts_are_accounted_as_fedlm_account_does(capsys):
     found = planned(people=20_000)
     words = ("--rounds", found.rounds, "--sampling-probability", found.cohort_size / found.people, "--delta", 1e-7)
@@ -60,6 +61,7 @@ def test_poisson_cohorts_are_accounted_as_fedlm_account_does(capsys):
     assert found.min_separation is None
 
 
+@pytest.mark.long
 def test_tree_noise_is_accounted_as_fedlm_account_does(capsys):
     found = planned("tree", cohort_at_most=2000)
     assert found.cohort_sampler == "min_separation"

@@ -109,6 +109,7 @@ def test_the_coefficients_of_chinchilla_are_found_again():
     assert fitted.agreeing_starts >= 3
 
 
+@pytest.mark.long
 def test_an_exponent_of_data_that_hardly_vary_is_an_artefact_and_called_one():
     """Published is b = 12.87, of losses after 100,000 of 128,000 steps; of a truth of 0.25 anything is found."""
     runs = grid(steps=(128_000,), blocks=16, noise_batch_ratios=NOISED)
@@ -200,6 +201,7 @@ def test_blocks_of_one_run_count_as_one_in_intervals():
     assert thrice == pytest.approx(once, rel=0.01)
 
 
+@pytest.mark.long
 def test_fits_of_the_same_seed_are_the_same():
     form = FORMS["chinchilla"]
     measured = obeying(form, CHINCHILLA, grid(), 0.01)

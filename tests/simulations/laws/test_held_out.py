@@ -89,6 +89,7 @@ class TestErrors:
 
 
 class TestSurfaces:
+    @pytest.mark.long
     @pytest.mark.parametrize("method", ["paper", "code"])
     def test_held_out_cells_of_a_grid_as_fine_as_the_published_are_predicted_within_one_percent(self, method):
         # With 102,400 examples a block, noise is far below the limit for whatever root.

@@ -34,6 +34,7 @@ def plan(planner):
     return make_plan(planner, BUDGET)
 
 
+@pytest.mark.long
 def test_every_configuration_spends_the_compute_and_has_the_noise_that_epsilon_asks_for(planner):
     found = planner.configurations(BUDGET)
     spent = 6 * 512 * found.parameters * found.batch_size * found.steps
@@ -47,6 +48,7 @@ def test_every_configuration_spends_the_compute_and_has_the_noise_that_epsilon_a
         assert looked_up == pytest.approx(exact.noise_multiplier, rel=TABLE_ERROR)
 
 
+@pytest.mark.long
 def test_the_best_is_the_best_of_the_world(planner, plan):
     """Of the world's law itself, by its own minimum over sizes and batches, as the planner sees noise."""
     found = planner.configurations(BUDGET)

@@ -49,6 +49,7 @@ def grid(small_store, tmp_path):
     )
 
 
+@pytest.mark.long
 def test_a_grid_goes_on_and_grows(grid, tmp_path):
     out, seen = tmp_path / "grid", []
     with pytest.raises(KeyboardInterrupt):

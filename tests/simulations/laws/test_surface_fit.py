@@ -33,6 +33,7 @@ def published_surface(method):
 
 
 class TestTruth:
+    @pytest.mark.long
     @pytest.mark.parametrize("method", METHODS)
     def test_known_losses_are_recovered(self, method):
         surface = published_surface(method)

@@ -90,6 +90,7 @@ class TestTwoStages:
 
 
 class TestDenseGrid:
+    @pytest.mark.long
     def test_a_parametric_law_fills_in_the_grid(self, whole):
         surface = fitted(whole, draws=3, dense_form="mckenna_l2")
         assert surface.loss.shape == (13, 38, 41)

@@ -173,6 +173,7 @@ def test_completions_are_what_is_imported(capitals):
     assert words == [f"the capital of {country} is {CAPITALS[country]}", CAPITALS[country]]
 
 
+@pytest.mark.long
 def test_a_run_counts_completions_alone(capitals, tmp_path):
     summary = run_pretraining(settings_of(capitals), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

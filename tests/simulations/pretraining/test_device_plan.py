@@ -34,6 +34,7 @@ def trainer(devices, sharding, private, batch_size=40):
     return Trainer(model(), optax.adam(1e-3), rules, sharding, jax.devices()[:devices])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("devices", "sharding"), [(1, "data"), (2, "data"), (2, "full"), (4, "full")])
 @pytest.mark.parametrize("private", [False, True])
 def test_memory_of_arguments_is_that_of_the_parts_of_the_state(devices, sharding, private):
@@ -102,6 +103,7 @@ def test_bands_are_kept_from_step_to_step():
     assert three.memory - one.memory == three.kept["noise state"]
 
 
+@pytest.mark.long
 def test_a_plan_is_made_once(tmp_path, monkeypatch):
     heard = []
     first = plan_step(trainer(2, "full", True), 1, LENGTH, cache=tmp_path, compiling=heard.append)

@@ -43,6 +43,7 @@ class Interrupt(Observer):
             raise KeyboardInterrupt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("private", [True, False])
 def test_a_run_that_goes_on_drops_the_same(train, tmp_path, private):
     changes = PRIVATE if private else {}
@@ -54,6 +55,7 @@ def test_a_run_that_goes_on_drops_the_same(train, tmp_path, private):
     assert whole["clipping_method"] == ("bookkeeping" if private else None)
 
 
+@pytest.mark.long
 def test_what_is_dropped_changes_training_and_no_score(train, tmp_path):
     # Without a step that moves anything, scores are of the same model.
     still = [train(tmp_path / f"still{rate}", dropout=rate, learning_rate=1e-30) for rate in (0.0, 0.4)]

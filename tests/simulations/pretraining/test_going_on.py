@@ -9,6 +9,7 @@ from fedlm.simulations.pretraining.preparing import prepare_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 
 
+@pytest.mark.long
 def test_the_number_of_bands_is_searched_for_once(small_store, tmp_path, monkeypatch):
     settings = {"model": "cifg_tiny", "data": small_store, "steps": 4, "batch_size": 8, "length": 8}
     settings = compose(Pretraining, **settings, mechanism="banded", epsilon=8.0, delta=1e-5)

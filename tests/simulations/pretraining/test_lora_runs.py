@@ -80,6 +80,7 @@ def stored(run):
         return checkpoints.restore_arrays(checkpoints.latest_round())
 
 
+@pytest.mark.long
 def test_adapters_alone_are_trained_and_stored(adapted, base, tiny):
     summary, out = adapted
     whole = create_model(str(tiny), 120)
@@ -121,6 +122,7 @@ class Interrupt(Observer):
             raise KeyboardInterrupt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("private", [True, False])
 def test_a_run_that_goes_on_comes_to_the_same_adapters(train, base, adapted, tmp_path, private):
     changes = LORA | {"init_from": base} | ({"privacy": "dpsgd", **PRIVATE} if private else {})
@@ -146,6 +148,7 @@ def gone_on(train, tmp_path_factory):
     return out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("private", "saved"), [(True, True), (True, False), (False, False)])
 def test_a_run_goes_on_though_what_it_began_with_has_gone_on(train, gone_on, tmp_path, private, saved):
     begun, run = shutil.copytree(gone_on, tmp_path / "begun"), tmp_path / "run"
@@ -171,6 +174,7 @@ def test_a_run_goes_on_though_what_it_began_with_has_gone_on(train, gone_on, tmp
             train(run, **changes | {"init_from": gone_on})
 
 
+@pytest.mark.long
 def test_another_seed_drops_others(train, base, tmp_path):
     settings = {"init_from": base, "steps": 2, "lora_rank": 2}
     found = [train(tmp_path / f"run{rate}", lora_dropout=rate, **settings) for rate in (0.0, 0.5)]
@@ -251,6 +255,7 @@ def test_frozen_parameters_that_are_gone_or_others_are_refused(adapted, changed,
             read()
 
 
+@pytest.mark.long
 def test_what_a_private_run_s_adapters_belong_to_is_what_its_ledger_says(train, changed, tmp_path, small_store, tiny):
     other = train(tmp_path / "other", steps=1, seed=1)
     shutil.rmtree(changed / "frozen")
@@ -268,6 +273,7 @@ def test_what_a_private_run_s_adapters_belong_to_is_what_its_ledger_says(train, 
         train(changed, init_from=tmp_path / "other", privacy="dpsgd", **PRIVATE, **LORA)
 
 
+@pytest.mark.long
 def test_another_run_begins_with_the_merged_model(train, adapted, tmp_path, small_store, tiny):
     _, out = adapted
     found = read_parameters(out, TokenStore.open(small_store).fingerprint, str(tiny))

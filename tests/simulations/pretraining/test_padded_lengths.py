@@ -139,6 +139,7 @@ def test_canaries_are_as_long_as_what_is_read(units):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("architecture", "sizes"),
     [

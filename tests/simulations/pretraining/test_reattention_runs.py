@@ -78,6 +78,7 @@ def trained(train, files, tmp_path_factory):
     return train(out, relevance=files / "private"), out
 
 
+@pytest.mark.long
 def test_the_constants_follow_from_the_plan(trained, files):
     summary, out = trained
     errors = read_errors(out)
@@ -88,6 +89,7 @@ def test_the_constants_follow_from_the_plan(trained, files):
     assert ledger.about[ERRORS_FACT] == errors.fingerprint()
 
 
+@pytest.mark.long
 def test_the_statement_says_where_they_come_from(trained, train, files, tmp_path):
     summary, _ = trained
     assert "the relevances of tokens are covered" in summary["privacy"]
@@ -100,6 +102,7 @@ def test_the_statement_says_where_they_come_from(trained, train, files, tmp_path
     assert counted["privacy_guarantee"] is None
 
 
+@pytest.mark.long
 def test_a_target_includes_what_a_private_count_spent(settings_of, files):
     target = {"noise_multiplier": None, "epsilon": 4.0}
     private, public = (
@@ -111,6 +114,7 @@ def test_a_target_includes_what_a_private_count_spent(settings_of, files):
     assert 3.99 < state_plan(private.plan, DELTA, about).total.epsilon <= 4.0
 
 
+@pytest.mark.long
 def test_what_is_opened_is_the_model_that_was_trained(trained, tiny, small_store):
     _, out = trained
     opened = open_model(out)
@@ -122,6 +126,7 @@ def test_what_is_opened_is_the_model_that_was_trained(trained, tiny, small_store
     assert np.abs(np.asarray(logits) - plain).max() > 1e-4
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_its_own_constants_alone(train, files, tmp_path):
     out = tmp_path / "run"
     before = train(out, relevance=files / "private")
@@ -202,6 +207,7 @@ def test_where_nothing_gives_the_constants_the_models_are_refused(trained, setti
         prepare(compose(Experiment, **simulation), OwnParts(model=entry))
 
 
+@pytest.mark.long
 def test_without_noise_it_is_trained_plainly(train, tmp_path):
     out = tmp_path / "run"
     summary = train(out, privacy="none", noise_multiplier=None, delta=None)
@@ -259,6 +265,7 @@ def simulation(small_store, tiny, files):
     return settings | {"relevance": files / "private-client"}
 
 
+@pytest.mark.long
 def test_federated_rounds(simulation, files, tmp_path):
     out = tmp_path / "run"
     summary = run_experiment(compose(Experiment, **simulation), out)

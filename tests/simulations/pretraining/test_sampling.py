@@ -104,6 +104,7 @@ def test_batches_of_few_units_have_the_right_probabilities():
     assert subset_test(drawn(cut) @ powers, expected) > FALSE_ALARM
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["poisson", "truncated"])
 def test_a_private_batch_is_in_any_order_as_likely(kind):
     """All 24 orders of 4 units, or of 3 of them."""

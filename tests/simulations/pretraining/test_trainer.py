@@ -131,11 +131,13 @@ def noisy_step(devices=1, sharding="data"):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [2, 4])
 def test_a_private_step_has_the_same_bits_on_any_number_of_devices(devices):
     np.testing.assert_array_equal(noisy_step(devices), noisy_step())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_a_private_step_of_a_state_that_is_spread_has_the_same_bits(devices):
     np.testing.assert_array_equal(noisy_step(devices, "full"), noisy_step())
@@ -173,6 +175,7 @@ def test_a_unit_moves_the_sum_by_no_more_than_the_clip_norm(clip_norm, left_out)
     assert (moved > 0.998) == (clip_norm < 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("microbatch", [1, 5])
 def test_microbatches_do_not_matter(microbatch):
     rows = units(30)
@@ -183,6 +186,7 @@ def test_microbatches_do_not_matter(microbatch):
     assert report.totals.units == rows["weight"].any(axis=1).sum()
 
 
+@pytest.mark.long
 def test_noise_is_added_once_whatever_the_batch():
     """All noise of a step is one normal draw; a false alarm in one of 10,000 runs at most for each of the three."""
     clipping = Clipping("bookkeeping", 0.25)
@@ -206,6 +210,7 @@ def test_other_secrets_give_other_noise():
     assert abs(stats.pearsonr(one, other).statistic) < 5 / np.sqrt(len(one))
 
 
+@pytest.mark.long
 def test_masked_models_are_trained():
     config = BertConfig(vocabulary_size=VOCABULARY, layers=1, heads=2, embedding=8, mlp=8, max_length=LENGTH)
     model = TinyModel()

@@ -160,6 +160,7 @@ def test_no_epsilon_is_stated_before_the_end(comparison, tmp_path):
     assert "NOT PRIVATE" not in text
 
 
+@pytest.mark.long
 def test_the_report_takes_its_place(comparison, tmp_path):
     results = [make_result(model, client=rate, seed=seed) for model in MODELS for rate in (0.5, 1) for seed in (0, 1)]
     begun = [dataclasses.replace(result, summary={"status": BEGUN}) for result in results]

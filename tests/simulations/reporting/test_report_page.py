@@ -67,6 +67,7 @@ def report(tmp_path_factory):
     return written
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_report_renders_without_missing_numbers_or_outside_requests(case, report):
     out = report(case)
@@ -196,6 +197,7 @@ def test_headline_of_a_model_without_selection_is_dashes():
     assert all(cell.text == DASH and cell.note for cell in row[1:])
 
 
+@pytest.mark.long
 def test_a_report_is_the_same_when_written_again(report, tmp_path):
     before = (report("one seed") / "report.html").read_text(encoding="utf-8")
     assert write(CASES["one seed"], tmp_path) == before

@@ -142,6 +142,7 @@ def test_without_noise_nothing_is_said_of_privacy_but_that_there_is_none(tmp_pat
     assert (tmp_path / "results.csv").read_text().splitlines()[0] == ",".join(CSV_COLUMNS)
 
 
+@pytest.mark.long
 def test_no_epsilon_is_shown_of_runs_whose_noise_can_be_computed_again(tmp_path):
     results = [
         make_private_result("tree", epsilon, "experiment", model=model, noise=noise)
@@ -248,6 +249,7 @@ def test_one_level_of_privacy_makes_no_plot():
     assert can_draw_utility(model_results([make_private_result(), make_result()]))
 
 
+@pytest.mark.long
 def test_the_page_has_the_table_the_plots_and_details_for_each_privacy(report):
     source = (report / "report.html").read_text(encoding="utf-8")
     page = Page(source)

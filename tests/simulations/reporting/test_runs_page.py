@@ -53,6 +53,7 @@ def test_settings_that_differ_are_listed(runs):
     assert "model" not in found
 
 
+@pytest.mark.long
 def test_the_page_shows_every_run_and_escapes_their_names(runs, tmp_path, capsys):
     out = tmp_path / "overlay"
     assert main(["runs", "compare", str(runs), "--out", str(out)]) == 0

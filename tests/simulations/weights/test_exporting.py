@@ -91,6 +91,7 @@ def test_the_layout_is_read_with_nothing_of_ours(small_store, tmp_path):
     assert record["special_tokens"] == {"pad": 0, "bos": 1, "eos": 2, "oov": 3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gemma", "cifg"])
 def test_a_program_computes_the_logits_without_our_code(small_store, tmp_path, kind):
     if kind == "gemma":

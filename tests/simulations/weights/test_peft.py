@@ -99,6 +99,7 @@ def adapted_run(folder, config):
     return folder / "run"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gemma", "bert"])
 def test_peft_reads_what_was_exported(tmp_path, kind):
     run = adapted_run(tmp_path, BERT if kind == "bert" else GOLDEN["released"]["config"] | {"vocab_size": 15})

@@ -100,6 +100,7 @@ def gathering(tmp_path):
     return contextlib.closing(database), SharedRounds(database)
 
 
+@pytest.mark.long
 def test_who_polls_most_in_several_processes_is_drawn_no_more_often(tmp_path):
     """He is drawn with probability 4 / 16 in each of 150 rounds: more than 64 times with probability 1e-6."""
     drawn, closing_both = Counter(), contextlib.ExitStack()

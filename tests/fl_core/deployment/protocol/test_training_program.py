@@ -62,6 +62,7 @@ def test_local_training_is_read_as_it_was_written():
     assert without_defaults == set(messages.TrainingProgram.DESCRIPTOR.fields_by_name) - {"algorithm"}
 
 
+@pytest.mark.long
 def test_a_client_drops_what_the_server_asks_it_to_or_refuses():
     settings = small.deployment(model="gru4rec_tiny", dropout=0.5)
     model = create_model("gru4rec_tiny", 40)

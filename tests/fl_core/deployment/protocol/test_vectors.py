@@ -45,6 +45,7 @@ def test_every_scheme_has_a_vector():
     assert kinds == {plan[:2] for plan in another_language.PLANS.values()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", another_language.PLANS)
 def test_an_upload_that_another_language_makes_is_understood(name):
     vector = read(name)

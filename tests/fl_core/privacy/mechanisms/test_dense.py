@@ -56,6 +56,7 @@ def test_sensitivity_is_bounded_from_above_for_more_bands(most, apart):
     assert expected * (1 - 1e-12) <= sensitivity_squared(plan, [(0, ROUNDS)]) <= 1.3 * expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("most", "apart", "bands"), [(1, 1, ROUNDS), (3, 4, 4)])
 def test_an_optimized_matrix_has_columns_of_norm_1_and_less_error_than_a_banded_one(most, apart, bands):
     bound = BoundedParticipation(most, apart)

@@ -270,6 +270,7 @@ class TestNoiseSource:
 
     LIKE: ClassVar = {"a": np.zeros((300, 100), np.float32), "b": np.zeros(20_000, np.float32)}
 
+    @pytest.mark.long
     def test_draws_are_standard_normal(self):
         drawn = noise_from(fresh_secret(), self.LIKE)([(1.0, (3,))])
         for leaf in drawn.values():

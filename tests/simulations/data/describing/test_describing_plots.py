@@ -37,6 +37,7 @@ def test_splits_are_named(store):
     assert [text.get_text().split(":")[0] for text in legend.get_texts()] == ["train", "heldout", "test"]
 
 
+@pytest.mark.long
 def test_pictures_are_the_same_each_time(store, tmp_path):
     for name in ("a.png", "b.png"):
         write_plot(tmp_path / name, store, count_store(store))
@@ -54,6 +55,7 @@ def test_long_examples_and_empty_splits_are_drawn(tmp_path):
     assert len(figure.legends[0].get_texts()) == 1
 
 
+@pytest.mark.long
 def test_a_picture_that_cannot_be_written_is_the_users_matter(store, tmp_path):
     with pytest.raises(DiskError, match=r"p\.png: cannot be written"):
         write_plot(tmp_path / "missing" / "p.png", store, count_store(store))

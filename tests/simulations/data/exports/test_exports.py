@@ -305,6 +305,7 @@ def test_clears_away_what_a_killed_export_left(name, small, tmp_path):
         assert [path.name for path in (tmp_path / "out").iterdir()] == ["export"]
 
 
+@pytest.mark.long
 @every_export
 def test_a_full_disk_is_one_message(name, small_store, tmp_path):
     """The operating system refuses files above a limit as it refuses to fill a disk."""

@@ -104,6 +104,7 @@ def test_batches_that_are_scored_are_no_wider_than_their_sequences(store, most):
         assert not whole[len(row) :].any()
 
 
+@pytest.mark.long
 def test_scores_do_not_depend_on_the_width_of_batches(store):
     model = create_model("transformer_tiny", store.vocabulary_size)
     params, data = model.init(jax.random.key(0)), StoredData(store.split("test"), 16)

@@ -80,6 +80,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.long
 @given(st.lists(PIECES | st.text(max_size=5) | st.sampled_from(string.punctuation), max_size=40).map("".join))
 def test_no_text_is_too_broken(text):
     for paragraph in html_paragraphs(text) + comment_paragraphs(text):

@@ -109,6 +109,7 @@ def test_a_password_is_refused(tmp_path, names_too):
     assert refused(path).startswith(f"{path}: is protected by a password")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["s.Posts.xml", "s.7z"])
 def test_memory_is_bounded(tmp_path, name):
     path = write(tmp_path / "s.Posts.xml", dump(*(post(str(i), f"<p>{'Words. ' * 200}</p>") for i in range(1, 15_000))))

@@ -26,6 +26,7 @@ def tokenizer(request):
     return train_tokenizer(TEXTS, 150, separated, tokenizer=kind, lowercase=lowercase)
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(texts=st.lists(TEXT | st.text(max_size=8), max_size=5))
 def test_encoding_is_that_of_the_library(tokenizer, texts):

@@ -132,6 +132,7 @@ def evaluate(workplace, fedlm_here):
         )
 
 
+@pytest.mark.long
 def test_the_numbers_are_those_of_the_model_alone(workplace, evaluate):
     folder, alone = workplace
     typed = evaluate("words,answers", "--num-fewshot=1", f"--out={folder / 'found.json'}", "--json")

@@ -30,6 +30,7 @@ def one_by_one(model, params, prompt, suffix):
     return tokens[len(prompt) :]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["tests.simulations.evaluation.memorization.overfit_run:SMALL", "cifg_tiny"])
 def test_decoding_equals_a_loop_over_tokens(name):
     model = create_model(name, VOCABULARY)
@@ -55,6 +56,7 @@ def test_what_follows_the_prefix_does_not_change_what_is_decoded():
     np.testing.assert_array_equal(decode(model, params, other, PREFIX)[0], found)
 
 
+@pytest.mark.long
 def test_sequences_that_cannot_be_near_the_truth_are_given_up():
     model = create_model("tests.simulations.evaluation.memorization.overfit_run:SMALL", VOCABULARY)
     params, rng = scrambled(model), np.random.default_rng(2)
@@ -76,6 +78,7 @@ def test_sequences_that_cannot_be_near_the_truth_are_given_up():
     assert (np.asarray(found)[:, 4:] == PAD_ID).all()
 
 
+@pytest.mark.long
 def test_no_sequences_and_masked_models():
     model = create_model("tests.simulations.evaluation.memorization.overfit_run:SMALL", VOCABULARY)
     params = model.init(jax.random.key(0))

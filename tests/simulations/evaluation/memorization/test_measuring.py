@@ -41,6 +41,7 @@ def measure(folder, tmp_path, **settings):
     return measure_memorization(folder, None, tmp_path / "cache", MemorizationSettings(**settings))
 
 
+@pytest.mark.long
 def test_an_overfit_model_gives_every_sequence_away(overfit_folder, tmp_path):
     seen = []
     settings = MemorizationSettings(prefix=(6, 3), suffix=12, references=200)
@@ -64,6 +65,7 @@ def test_an_overfit_model_gives_every_sequence_away(overfit_folder, tmp_path):
     assert json.loads(json.dumps(found)) == found
 
 
+@pytest.mark.long
 def test_a_fresh_model_gives_nothing_away(store, tmp_path):
     folder = write_run(tmp_path / "fresh", store, tmp_path / "cache", 0, canaries=20)
     found = measure(folder, tmp_path, references=200)
@@ -135,6 +137,7 @@ def test_candidates_are_sequences_of_the_split(store, tmp_path):
     assert {tuple(row) for row in candidates.take(9, 5)} <= {tuple(row[:9]) for row in whole}
 
 
+@pytest.mark.long
 def test_the_command_prints_json_alone_and_draws(overfit_folder, tmp_path):
     plot = tmp_path / "rates.png"
     words = ["--prefix=4", "8", "--suffix=9", "--references=50", "--devices=1", f"--cache={tmp_path}", f"--plot={plot}"]

@@ -130,6 +130,7 @@ def test_a_constant_model_is_a_uniform_guess(store):
     assert (gains(found.places, 5) < hits(found.places, 5)).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["transformer_tiny", "gru4rec_tiny", "sasrec_tiny"])
 def test_a_model_ranks_by_its_logits_after_the_last_item(store, name):
     model = create_model(name, store.vocabulary_size)

@@ -20,6 +20,7 @@ def findings(evidence):
     return {finding.number: finding for finding in judge_findings(evidence)}
 
 
+@pytest.mark.long
 def test_every_finding_has_a_verdict_a_reason_and_numbers(findings):
     assert list(findings) == list(FINDINGS) == list(range(1, 11))
     for finding in findings.values():

@@ -18,6 +18,7 @@ from fedlm.simulations.laws.plan import Budget
 from tests.simulations.laws.synthetic_laws import COEFFICIENTS, fitted_form, true_loss
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in FIGURES if name != "figure4"])
 def test_each_figure_is_drawn_without_warnings_and_its_numbers_lie_beside_it(name, evidence, tmp_path):
     figure = FIGURES[name]

@@ -41,6 +41,7 @@ def written_page(evidence, tmp_path):
     return page
 
 
+@pytest.mark.long
 def test_the_page_has_every_part(evidence, monkeypatch, tmp_path):
     figures = {name: FIGURES[name] for name in ("figure15", "figure19", "vaultgemma")}
     monkeypatch.setattr(report, "FIGURES", figures)

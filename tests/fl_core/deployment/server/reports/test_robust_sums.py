@@ -60,6 +60,7 @@ def new_sum(folder, rule, compressor, clip_norm=None, most=8):
     return StreamingSum(settings, KEY) if rule is None else RobustSum(settings, KEY, rule, folder, most)
 
 
+@pytest.mark.long
 def test_only_the_mean_differs_from_a_plain_sum(tmp_path):
     compressor = make_compressor("uniform8")
     robust, plain = (new_sum(tmp_path, rule, compressor, clip_norm=4.0) for rule in (MEDIAN, None))
