@@ -52,6 +52,9 @@ docs: $(VENV)/installed
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs --doctree-dir $(SITE)/.doctrees . $(SITE)
 	@echo "open $(SITE)/index.html"
 
+# Tests start many processes, each of which would compile our modules anew.
+test test-long test-thorough: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/installed
 	$(BIN)/python -m pytest $(TEST_OPTIONS) -m 'not (long or reference or thorough)'
 

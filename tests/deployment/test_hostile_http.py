@@ -78,6 +78,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.long
 def test_what_is_no_call_is_refused(tmp_path, caplog):
     async def go():
         async with (

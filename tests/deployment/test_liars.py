@@ -73,6 +73,7 @@ def test_one_upload_does_not_ruin_a_run_with_default_settings(tmp_path, optimize
     assert rows[-1]["clients_clipped"] >= 1
 
 
+@pytest.mark.long
 def test_a_claim_of_millions_of_examples_counts_for_what_the_plan_allows(tmp_path):
     # 3 batches of 4 examples: the liar counts for 12 at most, the others for their own.
     rows, _ = run(tmp_path, 1, 0.01, rounds=1)

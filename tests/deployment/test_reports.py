@@ -16,6 +16,7 @@ from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from tests.deployment.open_round import Status, in_round
 
 
+@pytest.mark.long
 def test_reports_count_once_and_those_that_come_too_late_not_at_all(tmp_path):
     async def scenario(round_):
         a, b, c = [await round_.select(name) for name in "abc"]

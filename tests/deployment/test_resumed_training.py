@@ -108,6 +108,7 @@ def test_a_database_that_is_an_older_copy_is_refused(tmp_path):
         go_on(tmp_path, settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("privacy", [{}, small.PRIVACY | {"noise_seed": "entropy"}], ids=["plain", "private"])
 def test_of_two_copies_of_a_folder_with_one_database_the_second_is_noticed(tmp_path, database_url, privacy):
     settings = small.deployment(**privacy, rounds=9, checkpoint_every=1)
@@ -221,6 +222,7 @@ def test_a_folder_that_is_older_than_its_database_is_refused(tmp_path, database_
         go_on(run, settings, url=database_url)
 
 
+@pytest.mark.long
 def test_a_backup_of_folder_and_database_goes_on_with_what_was_promised(tmp_path):
     """Both were copied after the server was stopped, as the page on deployments says, and the machine was lost."""
     settings = small.deployment(**small.PRIVACY | {"noise_seed": "entropy"}, rounds=6)

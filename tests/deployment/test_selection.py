@@ -163,6 +163,7 @@ def test_others_take_the_place_of_who_is_silent_before_the_deadline():
     assert collection.silent(100.0) == [*range(6, 12), *range(20, 25)]
 
 
+@pytest.mark.long
 def test_who_was_silent_is_remembered_by_the_server(tmp_path):
     """Five of 13 identities are silent, two of which begin an upload that never ends: the attempt needs its deadline,
     and the next one does without them."""

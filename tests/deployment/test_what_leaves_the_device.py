@@ -66,6 +66,7 @@ def forms(tokens):
         yield np.array(tokens, kind).tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("bits", [8, 32])
 def test_no_text_and_no_ids_are_among_the_bytes_that_a_client_sends(tmp_path, bits, transport):

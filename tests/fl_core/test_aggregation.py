@@ -76,6 +76,7 @@ def test_impossible_rules_are_refused():
         AggregationRules(weighting="size")
 
 
+@pytest.mark.long
 def test_quantiles_of_norms_are_within_a_quarter_of_an_octave():
     norms = np.random.default_rng(0).lognormal(0.0, 2.0, 400)
     rules, total = AggregationRules(weighting="uniform"), empty_aggregate({"a": jnp.zeros(2)})

@@ -71,6 +71,7 @@ def test_what_a_step_frees_is_there_for_the_next():
     assert max(mapped_again("keep")) < PAGES / 10
 
 
+@pytest.mark.long
 def test_what_the_environment_says_of_allocation_stays():
     assert min(mapped_again("keep", MALLOC_MMAP_THRESHOLD_="65536")) >= 2 * PAGES
     assert min(mapped_again("keep", GLIBC_TUNABLES="glibc.malloc.mmap_threshold=65536")) >= 2 * PAGES

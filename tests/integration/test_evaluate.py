@@ -25,6 +25,7 @@ def test_a_run_writes_the_scores_of_its_test_clients(finished):
     assert len(set(table["client_id"].to_pylist())) == table.num_rows
 
 
+@pytest.mark.long
 def test_the_test_clients_score_as_the_run_said(finished, fedlm_here):
     result = fedlm_here("evaluate", finished, "--devices=1")
     assert result.returncode == 0, result.stderr

@@ -226,6 +226,7 @@ def test_a_damaged_checkpoint_is_named(small_store, tmp_path, fedlm_here):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.long
 def test_settings_come_from_a_file_and_the_command_line_wins(small_store, tmp_path, fedlm_here):
     file = tmp_path / "run.toml"
     file.write_text(f'rounds = 5\nseed = 9\ndata = "{small_store}"\nlength = 8\ncohort_size = 4\nmodel = "cifg_tiny"\n')

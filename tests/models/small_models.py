@@ -63,14 +63,21 @@ def shrink(build, config):
         if field.name in _LARGEST and type(value) is int:
             sizes[field.name] = min(value, _LARGEST[field.name])
     small = dataclasses.replace(config, **sizes)
+    if _is_possible(build, small):
+        return small
+    kept = {name: sizes[name] for name in ("vocabulary_size", "parameter_errors") if name in sizes}
+    return dataclasses.replace(config, **kept)
+
+
+@functools.cache
+def _is_possible(build, config):
     try:
-        model = build("small", small)
+        model = build("small", config)
         params = jax.eval_shape(model.init, jax.random.key(0))
         jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct((2, 3), jnp.int32))
     except Exception:
-        kept = {name: sizes[name] for name in ("vocabulary_size", "parameter_errors") if name in sizes}
-        return dataclasses.replace(config, **kept)
-    return small
+        return False
+    return True
 
 
 def inputs_of(batch):

@@ -65,6 +65,7 @@ def test_sums_of_models_are_the_same(small_blocks, small):
     jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
 
 
+@pytest.mark.long
 def test_no_logits_of_all_tokens_are_in_memory():
     positions, vocabulary, width = 1024, 256_000, 64
 

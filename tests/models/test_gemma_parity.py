@@ -73,6 +73,7 @@ def test_configurations_come_back(name):
     assert config_from_hugging_face(json.loads(json.dumps(config_to_hugging_face(config)))) == config
 
 
+@pytest.mark.long
 def test_parameters_come_back_from_hugging_faces_names():
     config, model, _ = built("gemma3")
     params, names = model.init(jax.random.key(0)), names_in_hugging_face(config)

@@ -40,6 +40,7 @@ def test_values_and_gradients_are_those_of_the_two_one_after_the_other(scale):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5 * scale)
 
 
+@pytest.mark.long
 def test_gradients_in_float64():
     with jax.enable_x64(True):
         arrays, targets, weights = inputs(dtype=np.float64)
@@ -64,6 +65,7 @@ def test_rows_of_no_weight_give_no_gradient():
     assert np.all(np.any(np.asarray(of_x[0]) != 0, axis=-1))
 
 
+@pytest.mark.long
 def test_each_of_many_lanes_has_its_own_gradient():
     arrays, targets, weights = inputs()
     lanes = [np.stack([each, 2 * each]) for each in arrays]

@@ -183,6 +183,7 @@ def sums_under_dropout(name):
     return functools.partial(loss, small.params)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DROPOUT_MODELS)
 def test_what_is_dropped_of_a_row_follows_from_its_key_alone(name):
     loss = sums_under_dropout(name)

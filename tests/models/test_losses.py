@@ -182,6 +182,7 @@ def bigram_model():
     )
 
 
+@pytest.mark.long
 def test_a_language_model_reads_all_but_the_last_token_and_predicts_all_but_the_first():
     model = bigram_model()
     params = model.init(jax.random.key(0))

@@ -30,6 +30,7 @@ def test_the_mask_is_one_more_id_after_those_of_the_data():
     assert (MASK, MODEL.vocabulary_size, MODEL.objective) == (DATA_VOCABULARY, DATA_VOCABULARY + 1, "masked")
 
 
+@pytest.mark.long
 def test_the_loss_is_the_cross_entropy_of_the_targets_alone(params):
     sums = jax.jit(MODEL.loss)(params, MaskedBatch(INPUTS, TARGETS, WEIGHT))
     logits = np.asarray(APPLY(params, INPUTS), np.float64)
@@ -78,6 +79,7 @@ def test_an_input_longer_than_the_table_of_positions_is_refused(params):
         jax.eval_shape(MODEL.apply, params, jax.ShapeDtypeStruct((2, 8), jnp.int32))
 
 
+@pytest.mark.long
 def test_parameters_are_drawn_from_a_normal_cut_at_two_deviations_of_a_fiftieth():
     config = BertConfig(vocabulary_size=DATA_VOCABULARY, layers=1, heads=2, embedding=32, mlp=64, max_length=7)
     init = bert("small", config).init

@@ -223,6 +223,7 @@ def lstm_step(z, u, h, c):
     return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cell", "advance"), [(GRU, gru_step), (LSTM, lstm_step)], ids=["gru", "lstm"])
 @pytest.mark.parametrize(("length", "unroll"), [(1, 1), (4, 3)])
 def test_gradients_of_gated_recurrences(cell, advance, length, unroll):

@@ -58,6 +58,7 @@ def test_without_noise_it_is_the_plain_transformer(build, plain):
     assert np.abs(much - expected).max() > 1e-2
 
 
+@pytest.mark.long
 def test_without_noise_a_dpformer_is_a_sasrec():
     sizes = {"vocabulary_size": VOCABULARY, "layers": 2, "embedding": 16, "mlp": 20, "max_length": 12}
     config = DpFormerConfig(**sizes)
@@ -83,6 +84,7 @@ def test_a_dpformer_drops_what_a_sasrec_drops():
     assert np.all(one.loss(params, batch).loss != one.loss(params, random_batch()).loss)
 
 
+@pytest.mark.long
 def test_scores_lose_half_the_variance_that_noise_gives_them():
     """One layer and one head in float64, from the definition: keys' variances by sums over all entries."""
     sizes = SIZES | {"layers": 1, "heads": 1}
@@ -279,6 +281,7 @@ def test_models_with_reattention_are_known():
     assert not has_reattention("si_transformer_tiny")
 
 
+@pytest.mark.long
 def test_named_models_have_the_parameters_of_their_twins():
     for name in ("reattention_transformer_tiny", "si_reattention_transformer_tiny"):
         model = create_model(name, 50, None, made_up_errors(50))

@@ -61,6 +61,7 @@ def lower_step(cell, monkeypatch):
         assert_lowered_for(asked["precision"], lowered(step, params, batch))
 
 
+@pytest.mark.long
 def test_a_private_step(monkeypatch):
     lower_step(STEPS["cifg_19m, bfloat16, 1024 x 20, bookkeeping"], monkeypatch)
 

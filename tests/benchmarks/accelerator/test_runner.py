@@ -66,6 +66,7 @@ def test_whatever_a_cell_does_is_recorded_and_the_others_go_on(tmp_path, capfd):
     assert "Traceback" not in capfd.readouterr().out
 
 
+@pytest.mark.long
 def test_too_little_memory_keeps_the_process_and_a_broken_cell_costs_a_new_one(tmp_path):
     wanted = [cell("works"), cell("has_too_little_memory"), cell("works")._replace(name="after memory")]
     wanted += [cell("breaks"), cell("works")._replace(name="after a failure")]
@@ -98,6 +99,7 @@ sys.exit(runner.run(cells, Path(sys.argv[1]), rehearsed_devices=1))
 """
 
 
+@pytest.mark.long
 def test_a_result_that_cannot_be_told_ends_nothing(tmp_path, capfd):
     wanted = [cell("works")._replace(group=group) for group in ("rounds", "shares", "parity", "peaks")]
     assert runner.run(wanted, tmp_path, rehearsed_devices=1) == 0
@@ -105,6 +107,7 @@ def test_a_result_that_cannot_be_told_ends_nothing(tmp_path, capfd):
     assert "KeyError" in capfd.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 def test_a_run_that_is_killed_keeps_its_results_and_ends_its_worker(tmp_path, number):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -135,6 +138,7 @@ def _alive(process):
         return False
 
 
+@pytest.mark.long
 def test_without_an_accelerator_there_is_one_line_and_a_status(tmp_path):
     words = [sys.executable, "-m", "benchmarks.accelerator", "--results", str(tmp_path)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})

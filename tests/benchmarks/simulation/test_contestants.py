@@ -91,6 +91,7 @@ def test_an_error_is_raised_with_its_words():
         parse_answer('{"error": "it hurts"}')
 
 
+@pytest.mark.long
 def test_a_measurement_goes_on_without_those_that_fail(launch: Launch):
     def missing() -> Contestant:
         raise ContestantError("make it")

@@ -148,6 +148,7 @@ def test_a_record_that_was_changed_is_refused(tmp_path, content):
         OwnParticipation(tmp_path / "record").may(asked, "1")
 
 
+@pytest.mark.long
 def test_missing_text_is_said_before_a_server_is_asked(tmp_path, capsys):
     words = ["--server", "127.0.0.1:1", "--insecure", "--name", "ann", "--runtime", "jax"]
     words += ["--data", str(tmp_path / "none.jsonl"), "--plan-key", str(create_plan_key(tmp_path / "made"))]

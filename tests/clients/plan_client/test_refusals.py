@@ -126,6 +126,7 @@ def test_a_plan_that_asks_for_more_than_the_owner_allows_is_refused(made, name):
         check_limits(made[1], Limits(**{name: 1}))
 
 
+@pytest.mark.long
 def test_a_program_that_calls_code_of_its_own_choice_is_refused(made):
     described = Program("", 0, (Argument("x", 0, (2,), "float32"),), (Argument("y", 0, (2,), "float32"),))
     with pytest.raises(PlanError, match=r"stablehlo\.custom_call"):
@@ -199,6 +200,7 @@ def test_a_step_that_never_ends_is_ended(made):
         trained_with(plan, manifest, forever, batch_shapes(manifest), call_seconds=3.0)
 
 
+@pytest.mark.long
 def test_a_step_that_takes_too_much_memory_is_ended(made):
     plan, manifest = made
 

@@ -82,6 +82,7 @@ def test_sampling_amplifies_and_leaves_no_rho(capsys):
     assert 0 < amplified["epsilon"] < state(capsys, "gaussian", "--rounds", "20", *NOISE)["epsilon"] / 3
 
 
+@pytest.mark.long
 def test_central_training_with_banded_noise(capsys):
     words = [*DPSGD, "--noise-multiplier", "1"]
     fresh, banded = state(capsys, *words), state(capsys, *words, "--mechanism", "banded", "--bands", "2")

@@ -51,6 +51,7 @@ def test_a_server_says_where_adapters_are_trained(capsys):
     assert len(said.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_models_are_listed_with_their_objectives(capsys):
     assert main(["models"]) == 0
     rows = {line.split()[1]: line.split()[3] for line in capsys.readouterr().out.splitlines() if "_tiny" in line}

@@ -37,6 +37,7 @@ def test_import_with_a_given_vocabulary(store, tmp_path, capsys):
     assert (tmp_path / "s" / "train.arrow").read_bytes() == (store / "train.arrow").read_bytes()
 
 
+@pytest.mark.long
 def test_describe_shows_coverage_and_cuts(store, tmp_path, capsys):
     assert main(["describe", str(store), "--plot", str(tmp_path / "p.png")]) == 0
     printed = capsys.readouterr().out
@@ -46,6 +47,7 @@ def test_describe_shows_coverage_and_cuts(store, tmp_path, capsys):
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_describe_as_json_can_draw_too(store, tmp_path, capsys):
     assert main(["describe", str(store), "--json", "--plot", str(tmp_path / "p.png")]) == 0
     assert json.loads(capsys.readouterr().out)["splits"]["train"]["vocabulary_used"] == 8

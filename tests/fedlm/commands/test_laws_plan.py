@@ -52,6 +52,7 @@ def test_a_plan_is_written_out_and_reaches_its_epsilon(laws, small_store, tmp_pa
     assert summary["privacy_guarantee"]["epsilon"] <= 8
 
 
+@pytest.mark.long
 def test_words_say_unit_adjacency_delta_and_assumptions(laws, capsys):
     status, out = planned(laws, *("--examples", "5000", "--epsilon", "8", "--compute", "1e9"), capsys=capsys)
     assert status == 0, out.err

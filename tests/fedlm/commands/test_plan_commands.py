@@ -59,6 +59,7 @@ def test_a_plan_is_exported_signed_and_looked_into(run, small_store, tmp_path, f
     assert (changed.returncode, "is not what the manifest names" in changed.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_a_plan_names_the_tokenizer_as_a_server_sends_it(run, small_store, tmp_path, fedlm_here):
     # The same tokenizer, and other bytes.
     content = json.dumps(json.loads((small_store / "tokenizer.json").read_bytes()), indent=2)

@@ -36,6 +36,7 @@ def test_a_matrix_of_no_higher_rank_arrives_as_it_was(shape):
         np.testing.assert_allclose(received(rank, sent), sent, atol=1e-5)
 
 
+@pytest.mark.long
 def test_what_arrives_is_a_projection_and_nearly_the_best_of_its_rank():
     spectrum = 0.5 ** np.arange(20)
     matrix, _, _ = with_spectrum(50, 40, spectrum)

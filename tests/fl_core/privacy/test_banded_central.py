@@ -33,6 +33,7 @@ def epsilon_by_jax_privacy(event):
     return pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL).compose(event).get_epsilon(DELTA)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("adjacency", ["add_or_remove", "zero_out"])
 @pytest.mark.parametrize("length", [1.0, 2.0])
 def test_epsilon_is_that_of_jax_privacy(adjacency, length):

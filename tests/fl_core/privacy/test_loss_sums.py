@@ -93,6 +93,7 @@ def test_composed_gaussians_are_one(deviation, delta):
     assert expected * 0.998 <= lower_epsilon(losses, delta) <= expected
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None)
 @given(
     st.floats(-4, 0).map(lambda power: 10**power),
@@ -143,6 +144,7 @@ def test_sums_with_a_jump_are_enough_where_the_others_are_bounded(noise, probabi
     assert epsilon * 0.995 <= lower <= epsilon * (1 + digits)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("noise", "probability", "count"), [(0.03, 0.01, 10), (0.021, 0.5, 100), (0.05, 1e-4, 1000)])
 @pytest.mark.parametrize("delta", [1e-5, 1e-12])
 def test_closed_forms_for_little_noise_contain_what_grids_give(noise, probability, count, delta):
@@ -152,6 +154,7 @@ def test_closed_forms_for_little_noise_contain_what_grids_give(noise, probabilit
     assert little_noise.lower_epsilon(releases, delta) >= 0.6 * lower
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", [1e-6, 1e-3, 0.0199])
 @pytest.mark.parametrize("truncation", [(None, None), (10_000, 150)])
 def test_extreme_noise_is_answered(noise, truncation):

@@ -98,6 +98,7 @@ def test_all_256_bits_of_a_draws_key_are_used():
     assert len({first(key), *changed}) == 9
 
 
+@pytest.mark.long
 def test_no_number_depends_on_how_many_are_made_at_once(monkeypatch):
     def draw(size):
         with jax.enable_x64(True):

@@ -28,6 +28,7 @@ def noise_is_least(noise, probability, steps, epsilon, delta, error):
     return more.lower <= epsilon <= less.upper
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("epsilon", "delta"), [(4.0, 1e-8), (0.5, 1e-6)])
 def test_a_search_finds_the_noise_of_the_accountant(epsilon, delta):
     for probability, steps in zip(*random_trainings(0, 5), strict=True):

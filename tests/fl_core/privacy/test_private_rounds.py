@@ -105,6 +105,7 @@ def clip_norms(aggregation, norms, rounds):
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", [0.05, 50.0])
 @pytest.mark.parametrize("quantile", [0.2, 0.5, 0.9])
 def test_the_clip_norm_moves_to_the_quantile(quantile, start):

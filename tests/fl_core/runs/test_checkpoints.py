@@ -66,6 +66,7 @@ def test_the_digest_sees_one_changed_bit():
     assert parameters_digest(PARAMS) != parameters_digest(changed)
 
 
+@pytest.mark.long
 def test_a_new_run_does_not_wait_for_the_library_of_checkpoints(tmp_path):
     code = (
         "import pathlib, sys\n"

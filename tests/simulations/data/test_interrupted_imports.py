@@ -162,6 +162,7 @@ class Deadly(JsonLines):
         return Reading("parts", 3, [Part(index, 1) for index in range(3)], kill_this_process)
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_named(messages, tmp_path):
     with pytest.raises(DataError, match=r"worker process of the import was killed.*--workers"):
         import_text("x", Deadly(paths=(messages,)), tmp_path / "s", SETTINGS, workers=2)

@@ -145,6 +145,7 @@ def test_a_damaged_record_is_named(tmp_path):
         TokenStore.open(tmp_path / "store")
 
 
+@pytest.mark.long
 def test_a_given_vocabulary_takes_its_record_along(tmp_path):
     for name, made in (("private", PRIVATE), ("plain", ImportSettings(vocabulary_size=300))):
         first = import_made_up(tmp_path / name, texts(), made).header
@@ -217,6 +218,7 @@ def test_settings_are_checked(options, said):
         ImportSettings(**options)
 
 
+@pytest.mark.long
 def test_the_commands_say_where_the_vocabulary_comes_from(tmp_path, capsys):
     lines = [json.dumps({"user": text.client_id, "text": one}) for text in texts() for one in text.sentences]
     (tmp_path / "messages.jsonl").write_text("\n".join(lines))

@@ -118,6 +118,7 @@ def test_a_private_run_of_a_script_is_refused_too(tmp_path, monkeypatch):
         simulate(settings, SAMPLER, tmp_path / "run")
 
 
+@pytest.mark.long
 def test_what_the_server_remembers_is_what_clients_sent():
     settings = settings_of(OWN, weighting="uniform")
     state, cohort = after_rounds(settings, engine_of(settings), rounds=1)
@@ -220,6 +221,7 @@ def test_privacy_is_refused_for_numbers_that_it_cannot_measure(kind):
         check_private(algorithm, MODEL.init(jax.random.key(0)))
 
 
+@pytest.mark.long
 def test_privacy_takes_an_algorithm_that_asks_for_parameters_by_name(monkeypatch):
     name = next(iter(MODEL.init(jax.random.key(0))))
 

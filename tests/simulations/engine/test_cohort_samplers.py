@@ -142,6 +142,7 @@ def test_a_comparison_notices_a_changed_file(small_store, train, tmp_path, monke
         comparison.run_comparison(settings, tmp_path / "out", 1)
 
 
+@pytest.mark.long
 def test_a_run_that_an_earlier_version_began_goes_on(small_store, tmp_path):
     """Its checkpoint and summary know nothing of settings that have come since."""
     from fedlm.fl_core.runs.checkpoints import Checkpoints

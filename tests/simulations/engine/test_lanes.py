@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps
             np.testing.assert_array_equal(tokens[expected >= 0, 0], 100 * client + expected[expected >= 0])
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 23), min_size=1, max_size=12),

@@ -68,6 +68,7 @@ def test_a_split_scores_as_it_did_when_training_ended(finished, run):
     assert table.num_rows == found.summary["clients_scored"] == summary["test_clients"]["tokens"]["count"]
 
 
+@pytest.mark.long
 def test_a_client_scores_as_its_own_examples_do(run):
     data, columns = run.trained.split("heldout"), evaluate_split(run.trained, "heldout").columns
     for row in (0, len(columns["client_id"]) - 1):
@@ -188,6 +189,7 @@ def test_a_run_of_a_server_is_named(small_store, tmp_path):
         open_run(tmp_path, small_store)
 
 
+@pytest.mark.long
 def test_data_of_another_vocabulary_is_refused(finished, small_store, tmp_path):
     from fedlm.simulations.data.client_text import ClientText
     from fedlm.simulations.data.importing import ImportSettings, import_text

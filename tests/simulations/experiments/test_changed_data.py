@@ -95,6 +95,7 @@ def go_on(interrupted, **changes):
     return run_experiment(compose(Experiment, **settings | changes), out)
 
 
+@pytest.mark.long
 def test_people_who_are_gone_or_others_are_noticed(interrupted, small_store, tmp_path):
     """Also where nothing but names differs, so that all sizes are the same."""
     for name, writers in {"fewer": range(14, 70), "others": [*range(10, 69), 99]}.items():
@@ -104,6 +105,7 @@ def test_people_who_are_gone_or_others_are_noticed(interrupted, small_store, tmp
     assert go_on(interrupted, data=again)["rounds"] == 4
 
 
+@pytest.mark.long
 def test_a_file_that_was_changed_after_the_import_is_noticed(interrupted):
     train = interrupted[0]["data"] / "train.arrow"
     content = train.read_bytes()

@@ -57,6 +57,7 @@ def test_sequences_longer_than_a_model_has_positions_for_are_refused(data, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_what_a_client_drops_follows_from_round_and_client_and_the_secret_where_there_is_one():
     def drawn(plan, client):
         return plan.dropout(client).integers(1 << 32, size=4).tolist()

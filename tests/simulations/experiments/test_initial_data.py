@@ -77,6 +77,7 @@ def test_a_private_round_does_not_make_text_private_that_is_in_its_first_paramet
         assert stated_privacy(folder).startswith("NOT PRIVATE")
 
 
+@pytest.mark.long
 def test_what_private_runs_spend_is_composed_over_the_whole_chain(settings, tmp_path, capsys):
     one = run(settings, tmp_path / "1")["privacy_guarantee"]
     assert one["epsilon"] == pytest.approx(gaussian_epsilon(4.0, 1.0, 1e-5))
@@ -236,6 +237,7 @@ def test_central_training_is_composed_where_its_unit_is_a_user(settings, tmp_pat
     assert longer["privacy_guarantee"] is None
 
 
+@pytest.mark.long
 def test_only_what_a_private_run_has_released_counts_as_its_own(settings, public, tmp_path):
     moving = {"server_learning_rate": 0.1}
     run(settings, tmp_path / "private", **moving)
@@ -275,6 +277,7 @@ def test_a_ledger_of_an_earlier_version_is_no_promise(settings, tmp_path):
     assert "does not say which parameters were released" in child["privacy"]
 
 
+@pytest.mark.long
 def test_what_a_run_began_with_is_kept_when_it_goes_on(settings, public, tmp_path, small_store):
     """The same parameters from a run that promises more do not make the promise better."""
     first = run(public, tmp_path / "public", data=other_import(small_store, tmp_path / "other", range(20)))
@@ -354,6 +357,7 @@ def test_parameters_of_another_model_of_the_same_shapes_are_refused(settings, pu
         run(public, tmp_path / "second", model="si_cifg_tiny", init_from=tmp_path / "first")
 
 
+@pytest.mark.long
 def test_a_data_set_may_carry_a_budget(settings, public, tmp_path, small_store, capsys):
     store = other_import(small_store, tmp_path / "store", range(60))
     settings, public = settings | {"data": store}, public | {"data": store}

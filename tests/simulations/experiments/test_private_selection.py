@@ -156,6 +156,7 @@ def test_the_page_tells_nothing_of_the_others(selected):
     assert not list(out.glob("*.csv"))
 
 
+@pytest.mark.long
 def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
     out, settings = tmp_path / "out", comparison(small_store)
 
@@ -192,6 +193,7 @@ def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
         run_selection(settings, out, 1)
 
 
+@pytest.mark.long
 def test_a_run_that_was_seen_is_not_drawn_again(here, small_store, tmp_path):
     out, settings = tmp_path / "out", comparison(small_store)
 
@@ -267,6 +269,7 @@ def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path):
             run_selection(settings, tmp_path / "out", 1)
 
 
+@pytest.mark.long
 def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path):
     """The choice tells of all that were chosen from, of which the statement of the best names what it began with."""
     experiment = {"model": "cifg_tiny", "data": small_store, **RUN}

@@ -361,6 +361,7 @@ def test_a_run_without_privacy_does_not_enter_the_folder_of_a_private_one(settin
         run_experiment(compose(Experiment, **settings | public), tmp_path)
 
 
+@pytest.mark.long
 def test_an_empty_cohort_still_releases_noise(settings, tmp_path):
     settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "cohort_size": 1, "seed": 1}
     del settings["min_separation"], settings["max_participations"]
@@ -457,6 +458,7 @@ def test_parameters_of_something_else_are_refused(settings, tmp_path):
         )
 
 
+@pytest.mark.long
 def test_parameters_of_another_vocabulary_are_refused(settings, tmp_path):
     from fedlm.simulations.data.client_text import ClientText
     from fedlm.simulations.data.importing import ImportSettings, import_text

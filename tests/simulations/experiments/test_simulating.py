@@ -138,6 +138,7 @@ def test_data_that_does_not_do_says_why(texts, make, what):
         make(texts)
 
 
+@pytest.mark.long
 def test_a_model_that_is_not_of_language_trains_on_rows_as_they_are():
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 5, (30, 8, 4))
@@ -174,6 +175,7 @@ def test_a_model_that_is_not_of_language_trains_on_rows_as_they_are():
         fedlm.simulate(model=classifier, data=fedlm.DataInMemory.from_rows(clients, 3), length=7, cohort_size=4)
 
 
+@pytest.mark.long
 def test_an_optimizer_by_object_goes_on_where_it_was(data, tmp_path):
     chain = fedlm.named("clipped adam", optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.05)))
     settings = SETTINGS | {"server_optimizer": chain, "model": fedlm.named("tiny", TINY)}

@@ -81,6 +81,7 @@ def test_a_target_of_a_run_includes_its_vocabulary(small_store, tmp_path):
     assert summary["privacy_guarantee"]["epsilon"] <= 3.0
 
 
+@pytest.mark.long
 def test_central_training_includes_it(small_store, tmp_path):
     noises = []
     for name, origin in (("private", PRIVATE), ("plain", VocabularyOrigin("training text"))):

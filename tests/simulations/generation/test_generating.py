@@ -58,6 +58,7 @@ def recomputed(generator, prompt, most):
     return tokens[len(prompt) :], "max_tokens"
 
 
+@pytest.mark.long
 def test_greedy_tokens_are_those_of_recomputing_from_scratch(generator):
     settings = GenerationSettings(max_tokens=14, batch_size=3)
     found = generator.generate(PROMPTS, settings)
@@ -122,6 +123,7 @@ def test_who_watches_sees_every_token_and_may_stop():
     assert 9 < len(found[1].tokens) < 50
 
 
+@pytest.mark.long
 def test_a_model_reads_texts_as_long_as_it_may():
     model = vault_tiny()
     generator = Generator(model, model.init(jax.random.key(0)))

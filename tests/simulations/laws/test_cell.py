@@ -189,6 +189,7 @@ def test_parameters_without_embeddings_are_those_between_input_and_output(name):
     assert counts[0] == counts[1] < parameter_count(smaller)
 
 
+@pytest.mark.long
 def test_masked_models_train_on_masked_words(small_store, tmp_path):
     cell = make_cell(small_store, tmp_path, model="bert_tiny")
     fields = CellBatches(cell_module._task_of(cell.grid, cell.model), cell).block(0, 4)

@@ -220,6 +220,7 @@ def test_a_plan_is_written_out_as_options_of_fedlm_simulate(tmp_path, capsys):
     assert not {"noise_multiplier", "noise_seed", "seed"} & settings.keys()  # laws do not say whether noise is secret
 
 
+@pytest.mark.long
 def test_no_options_are_written_for_models_that_are_not_known_here(tmp_path, capsys):
     path, file = tmp_path / "laws.json", tmp_path / "planned.toml"
     surface = dataclasses.replace(SURFACE, models=("elsewhere", "larger"))

@@ -98,6 +98,7 @@ def test_rows_and_variables_are_described(name):
     assert form.rows.__doc__
 
 
+@pytest.mark.long
 def test_the_coefficients_of_chinchilla_are_found_again():
     """An interval of 99 % misses its coefficient in 1 % of data sets at its nominal level; this is one data set."""
     form = FORMS["chinchilla"]
@@ -183,6 +184,7 @@ def test_the_sigmoid_is_of_natural_logarithms():
     assert saturating_noise([0.0, 1e9]).tolist() == pytest.approx([0, 1], abs=1e-6)
 
 
+@pytest.mark.long
 def test_a_fitted_form_is_read_from_its_json():
     form = FORMS["chinchilla"]
     fitted = fit_form(form, obeying(form, CHINCHILLA, grid(), 0.01), starts=2, draws=4)
@@ -191,6 +193,7 @@ def test_a_fitted_form_is_read_from_its_json():
     assert again.predict({"parameters": 1e8, "tokens": 1e10}) == fitted.predict({"parameters": 1e8, "tokens": 1e10})
 
 
+@pytest.mark.long
 def test_blocks_of_one_run_count_as_one_in_intervals():
     form = FORMS["chinchilla"]
     measured = obeying(form, CHINCHILLA, grid(), 0.003)

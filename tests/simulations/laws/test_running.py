@@ -88,6 +88,7 @@ def test_a_grid_goes_on_from_its_table_alone(grid, tmp_path):
     assert len(again) == len(whole)
 
 
+@pytest.mark.long
 def test_cells_that_diverged_are_told(grid, tmp_path, monkeypatch):
     run_grid(grid, tmp_path / "grid", InThisProcess())
     monkeypatch.setattr(cell_module, "block_row", lambda measures: block_row(measures) | {"loss": math.nan})

@@ -68,6 +68,7 @@ class TestTwoStages:
         assert found["cells"]["max_relative_error"] < 0.01
         assert found["longest_runs"]["max_relative_error"] < 0.01
 
+    @pytest.mark.long
     def test_bands_hold_the_truth(self, whole):
         # Bands of 96 % hold some 42 of 44 points; they are not independent, and 35 is far below what any root gave.
         surface = fitted(whole, draws=50)

@@ -79,6 +79,7 @@ def test_sequences_and_targets_are_those_of_a_loop(tmp_path_factory, clients, le
         assert (tokens[client][weight[client] == 0] == PAD_ID).all()
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(clients=CLIENTS, length=st.integers(1, 9))
 def test_what_is_scored_is_what_is_trained_on(tmp_path_factory, clients, length):
@@ -211,6 +212,7 @@ def test_what_takes_all_text_alike_refuses_prompts(capitals, tmp_path):
             attempt()
 
 
+@pytest.mark.long
 def test_a_noise_batch_ratio_is_a_noise_multiplier_over_the_batch(capitals):
     from fedlm.simulations.pretraining.preparing import prepare_pretraining
 

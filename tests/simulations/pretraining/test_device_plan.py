@@ -63,6 +63,7 @@ def test_memory_of_arguments_is_that_of_the_parts_of_the_state(devices, sharding
     assert (plan.exchanged > 0) == (devices > 1)
 
 
+@pytest.mark.long
 def test_what_is_exchanged_grows_with_the_microbatches_of_a_batch():
     one, two, many = (plan_step(trainer(2, "full", False, batch), 1, LENGTH) for batch in (4, 8, 64))
     assert [plan.microbatches for plan in (one, two, many)] == [1, 2, 16]
@@ -97,6 +98,7 @@ def test_a_spread_state_is_gathered_once_a_chunk_and_sums_are_scattered_once_a_m
         assert 3 / 4 * 4 * spread <= needs.exchanged_least <= 3 / 4 * 4 * spread + MICROBATCHES * 2 * 4
 
 
+@pytest.mark.long
 def test_bands_are_kept_from_step_to_step():
     one, three = (plan_step(trainer(1, "data", True), 1, LENGTH, bands) for bands in (1, 3))
     assert three.kept["noise state"] == 2 * 8 * parameter_count(model())

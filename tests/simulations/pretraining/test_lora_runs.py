@@ -181,6 +181,7 @@ def test_another_seed_drops_others(train, base, tmp_path):
     assert found[0]["parameters_sha256"] != found[1]["parameters_sha256"]
 
 
+@pytest.mark.long
 def test_nobody_can_compute_what_a_private_run_drops(train, base, tmp_path, monkeypatch):
     seeds = []
 

@@ -278,6 +278,7 @@ def test_federated_rounds(simulation, files, tmp_path):
         run_experiment(compose(Experiment, **simulation | {"relevance": files / "public-client"}), out)
 
 
+@pytest.mark.long
 def test_a_comparison_gives_relevances_to_those_that_need_them(simulation, tiny):
     settings = {name: value for name, value in simulation.items() if name not in ("model", "noise_multiplier")}
     models = (str(tiny), "transformer_tiny")

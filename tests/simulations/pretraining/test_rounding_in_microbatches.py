@@ -80,6 +80,7 @@ def test_as_many_equal_units_as_are_accepted_stay_within_it(method, precision):
     assert found < ROOM / 2
 
 
+@pytest.mark.long
 def test_one_unit_less_moves_the_sum_by_the_clip_norm_at_most_where_the_last_takes_its_place():
     """Gradients are tokens' rows, of which two are as bad as any for what sums of two are rounded to."""
     width, pairs = 4096, 256

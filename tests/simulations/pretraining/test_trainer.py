@@ -105,6 +105,7 @@ def small():
     return TinyModel()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("examples", [1, 3])
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_a_step_is_the_mean_of_clipped_gradients(clip_norm, examples):
@@ -225,6 +226,7 @@ def test_masked_models_are_trained():
     np.testing.assert_allclose(flat(step), expected, rtol=1e-3, atol=2e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("devices", "sharding"), [(1, "data"), (4, "full")])
 def test_banded_noise_of_steps_is_that_of_its_strategy_before_and_after_a_checkpoint(devices, sharding):
     plan = central_plan(100, 5, 6, 2.0, bands=3, coefficients=(0.8, 0.48, 0.36))

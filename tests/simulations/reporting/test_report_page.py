@@ -103,6 +103,7 @@ def test_names_and_reasons_are_escaped(report):
     assert "<i>no</i>" in page.text
 
 
+@pytest.mark.long
 def test_csv_has_a_row_a_cell_with_scores_selection_and_reason(tmp_path):
     results = [
         make_result(seed=0, loss=4.0, perplexity=50.0),

@@ -132,6 +132,7 @@ def test_marks_and_statements_say_what_is_private_and_what_is_not():
     assert statements["no noise"] == "NOT PRIVATE"
 
 
+@pytest.mark.long
 def test_without_noise_nothing_is_said_of_privacy_but_that_there_is_none(tmp_path):
     models = model_results([make_result()])
     assert privacy_marks(models) == ["NOT PRIVATE"]

@@ -244,6 +244,7 @@ def imported_with_data(folder):
     return folder / "run", folder / "store"
 
 
+@pytest.mark.long
 def test_an_imported_model_is_evaluated_on_data_of_its_tokenizer(small_store, tmp_path):
     run, store = imported_with_data(tmp_path)
     with pytest.raises(ConfigurationError, match="was imported, and has no data of its own; give --data"):

@@ -236,6 +236,7 @@ ROWS = st.builds(
 )
 
 
+@pytest.mark.long
 @given(
     rows=st.lists(ROWS, max_size=12),
     part_bytes=st.integers(1, 400),

@@ -46,6 +46,7 @@ def test_special_tokens_have_their_ids(tokenizer, tmp_path):
     assert tokenizer.vocabulary_size <= 200
 
 
+@pytest.mark.long
 def test_training_does_not_depend_on_process_hash_seed_or_order(tmp_path):
     (tmp_path / "tests_texts.py").write_text(f"TEXTS = {TEXTS!r}\n")
     prints = set()

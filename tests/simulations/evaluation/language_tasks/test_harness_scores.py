@@ -38,6 +38,7 @@ def scored(harness, tmp_path_factory):
     return found, model.counts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TASKS)
 def test_every_request_is_answered_as_the_harness_answers_it(scored, name):
     found, _ = scored

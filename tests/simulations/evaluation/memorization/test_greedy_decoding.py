@@ -46,6 +46,7 @@ def test_decoding_equals_a_loop_over_tokens(name):
         assert found[row].tolist() == one_by_one(model, params, sequences[row, :PREFIX], SUFFIX)
 
 
+@pytest.mark.long
 def test_what_follows_the_prefix_does_not_change_what_is_decoded():
     model = create_model("tests.simulations.evaluation.memorization.overfit_run:SMALL", VOCABULARY)
     params = scrambled(model)
