@@ -42,6 +42,8 @@ LOST = 2.0
 SPIKE = 1.5
 STANDARD = "cifg"
 MODELS = (STANDARD, "si_cifg_published", "si_cifg_unit_rms", "si_cifg")
+_HIGHEST_DRAWN = 4096.0
+"""Perplexity of a uniform guess, at which curves leave the picture."""
 EPSILONS = (30.0, 100.0, 10.0)
 """In the order in which they are trained."""
 
@@ -78,7 +80,8 @@ def smoothed(rows: list[list[float | None]]) -> tuple[np.ndarray, np.ndarray]:
     losses = np.array([math.nan if row[1] is None else row[1] for row in rows])
     ends = rounds[rounds >= WINDOW]
     means = [float(np.mean(losses[(rounds > end - WINDOW) & (rounds <= end)])) for end in ends]
-    return ends, np.exp(np.array(means))
+    with np.errstate(over="ignore"):
+        return ends, np.exp(np.array(means))
 
 
 def diverged(found: dict[str, Any]) -> bool:
@@ -217,8 +220,8 @@ def _private_table(records: Records, axis: Axis) -> str:
 
 
 def draw(records: Records, axes: dict[str, Axis]) -> Figure:
-    """Draw each seed's held-out perplexity over rounds, a panel a text and model that has any; above each the mean of
-    the last `WINDOW` rounds, as published, behind it single scores."""
+    """Draw each seed's held-out perplexity over rounds, a panel a text and model that has any; thick the mean
+    of the last `WINDOW` rounds, as published, behind it single scores; what has diverged leaves the picture."""
     longest = {
         name: {
             # The longest that there is of each seed.
@@ -229,16 +232,20 @@ def draw(records: Records, axes: dict[str, Axis]) -> Figure:
     }
     texts = [name for name, by_model in longest.items() if any(by_model.values())]
     models = [model for model in MODELS if any(longest[name][model] for name in texts)]
+    every = (found for by_model in longest.values() for seeds in by_model.values() for found in seeds.values())
+    lowest = min(math.exp(row[1]) for found in every for row in found["heldout"] if row[1] is not None)
     figure = Figure(figsize=(4.4 * len(models), 3.6 * len(texts)), layout="constrained")
     panels = figure.subplots(len(texts), len(models), sharex=True, sharey="row", squeeze=False)
     for row, name in zip(panels, texts, strict=True):
         for panel, model in zip(row, models, strict=True):
             for seed, found in longest[name][model].items():
                 colour = f"C{seed}"
-                single = [(rounds, math.exp(loss)) for rounds, loss, *_ in found["heldout"] if loss is not None]
-                panel.plot(*np.array(single).T, color=colour, linewidth=0.5, alpha=0.4)
+                single = np.array([row[:2] for row in found["heldout"] if row[1] is not None])
+                perplexities = np.exp(np.minimum(single[:, 1], 2 * math.log(_HIGHEST_DRAWN)))
+                panel.plot(single[:, 0], perplexities, color=colour, linewidth=0.5, alpha=0.4)
                 panel.plot(*smoothed(found["heldout"]), color=colour, label=f"seed {seed}")
             panel.set_yscale("log")
+            panel.set_ylim(lowest / 1.2, _HIGHEST_DRAWN)
             panel.yaxis.set_major_formatter("{x:g}")
             panel.yaxis.set_minor_formatter("")
             panel.set_title(f"{TITLES[model]}, {name}", loc="left", fontsize=10)

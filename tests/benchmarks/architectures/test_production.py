@@ -49,6 +49,14 @@ def test_a_run_that_diverged_by_itself_did_and_had_not_before():
     assert not production.diverged(production.until(500, curve((500, 601, 350)) | {"status": "diverged"}))
 
 
+def test_a_loss_whose_perplexity_is_no_number_has_diverged():
+    found = curve()
+    for row in found["heldout"][-30:]:
+        row[1] = 800.0
+    assert production.diverged(found)
+    assert production.spikes(found) == 1
+
+
 def test_curves_are_means_of_a_hundred_rounds():
     rows = [[5 * number, math.log(50) + (number == 60), 0.0] for number in range(1, 121)]
     rounds, perplexities = production.smoothed(rows)
