@@ -131,7 +131,12 @@ def write_report(records: Records, axes: dict[str, Axis], folder: Path) -> Path:
         draw(records, stable).savefig(beside, dpi=100)
         beside.replace(folder / "production.png")
         picture = "![Held-out perplexity of every seed over rounds](production.png)"
-        sections += [_stability_table(records, stable), picture]
+        sections += [
+            _stability_table(records, stable),
+            "As far as each seed has been trained, also between these numbers of rounds:",
+            _exposure_table(records, stable),
+            picture,
+        ]
     for name in PRIVATE:
         if name in axes:
             sections += ["## DP-FTRL", _private_table(records, axes[name])]
@@ -146,12 +151,45 @@ def _ended(records: Records, point: Point, model: str) -> dict[int, dict[str, An
     return {run.seed: until(point.rounds, records.runs[run]) for run in runs}
 
 
+def _as_far_as_it_came(records: Records, axis: Axis, model: str) -> dict[int, dict[str, Any]]:
+    """Give all that was found of a model's seeds that have come to the axis' first point, whose rates all have."""
+    first = axis.points[0]
+    return {run.seed: records.runs[run] for run in seeds_of(records, first, model) if records.has(run, first.rounds)}
+
+
 def until(rounds: int, found: dict[str, Any]) -> dict[str, Any]:
     """Give what a training's first so many rounds would have given of `diverged` and `spikes`."""
     rows = [row for row in found["heldout"] if row[0] <= rounds]
     # One that was stopped later because it diverged had not done so by then.
     status = found["status"] if found["rounds"] <= rounds else ""
     return found | {"status": status, "heldout": rows}
+
+
+def _exposure_table(records: Records, axes: dict[str, Axis]) -> str:
+    rows = []
+    for name, axis in axes.items():
+        for model in MODELS:
+            found = _as_far_as_it_came(records, axis, model)
+            if not found:
+                continue
+            ends = {seed: lost_after(one) for seed, one in sorted(found.items())}
+            lasted = [end or found[seed]["rounds"] for seed, end in ends.items()]
+            words = [
+                f"{found[seed]['rounds']:,}" + (f" (lost after {end:,})" if end else "") for seed, end in ends.items()
+            ]
+            rows.append([name, TITLES[model], ", ".join(words), f"{sum(map(bool, ends.values()))} in {sum(lasted):,}"])
+    head = ["text", "model", "rounds of each seed", "divergences in rounds before them"]
+    return table(head, rows)
+
+
+def lost_after(found: dict[str, Any]) -> int | None:
+    """Say after how many rounds a training that diverged was still no worse than `SPIKE` times its best; None of one
+    that did not diverge."""
+    if not diverged(found):
+        return None
+    losses = np.array([math.inf if row[1] is None else row[1] for row in found["heldout"]])
+    well = losses <= np.minimum.accumulate(losses) + math.log(SPIKE)
+    return int(found["heldout"][int(np.flatnonzero(well)[-1])][0])
 
 
 def _stability_table(records: Records, axes: dict[str, Axis]) -> str:
@@ -223,12 +261,7 @@ def draw(records: Records, axes: dict[str, Axis]) -> Figure:
     """Draw each seed's held-out perplexity over rounds, a panel a text and model that has any; thick the mean
     of the last `WINDOW` rounds, as published, behind it single scores; what has diverged leaves the picture."""
     longest = {
-        name: {
-            # The longest that there is of each seed.
-            model: {seed: found for point in axis.points for seed, found in _ended(records, point, model).items()}
-            for model in axis.models
-        }
-        for name, axis in axes.items()
+        name: {model: _as_far_as_it_came(records, axis, model) for model in axis.models} for name, axis in axes.items()
     }
     texts = [name for name, by_model in longest.items() if any(by_model.values())]
     models = [model for model in MODELS if any(longest[name][model] for name in texts)]

@@ -27,20 +27,23 @@ def curve(*changes, rounds=600):
 
 
 @pytest.mark.parametrize(
-    ("changes", "diverges", "spikes"),
+    ("changes", "lost", "spikes"),
     [
-        ([], False, 0),
-        ([(300, 320, 400)], False, 1),
+        ([], None, 0),
+        ([(300, 320, 400)], None, 1),
         # Those in a row are one, and what comes before round 100 is none.
-        ([(50, 60, 5000), (300, 320, 400), (400, 405, 160)], False, 2),
-        ([(300, 320, 140)], False, 0),
-        ([(500, 601, 350)], True, 1),
-        ([(300, 305, None)], True, 1),
+        ([(50, 60, 5000), (300, 320, 400), (400, 405, 160)], None, 2),
+        ([(300, 320, 140)], None, 0),
+        # It is back for a moment between a spike and its end.
+        ([(300, 320, 400), (500, 601, 350)], 495, 2),
+        ([(300, 601, None)], 295, 1),
+        ([(300, 305, None)], 600, 1),
     ],
 )
-def test_divergence_and_spikes(changes, diverges, spikes):
+def test_divergence_and_spikes(changes, lost, spikes):
     found = curve(*changes)
-    assert (production.diverged(found), production.spikes(found)) == (diverges, spikes)
+    assert production.diverged(found) == (lost is not None)
+    assert (production.lost_after(found), production.spikes(found)) == (lost, spikes)
 
 
 def test_a_run_that_diverged_by_itself_did_and_had_not_before():
@@ -83,6 +86,7 @@ def test_the_report_counts_seeds_and_says_what_is_missing(tmp_path):
     assert (
         "| stackexchange, 2,000 rounds | SI-CIFG (output normalised) | 0 of 5 (0 to 52 %) | 0 | 100.0 ± 0.0 |" in page
     )
+    assert "| CIFG | 2,000, 2,000 (lost after 1,495), 2,000, 2,000 (lost after 1,495), 2,000 | 2 in 8,990 |" in page
     assert "Trainings are missing of: dp_ftrl" in page
     assert "Nothing has been trained yet." in page
     assert (tmp_path / "production.png").exists()
