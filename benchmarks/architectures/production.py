@@ -27,7 +27,7 @@ from scipy.stats import binomtest
 from benchmarks.architectures.axes.__main__ import Study, main
 from benchmarks.architectures.axes.gaps import Spread, gap, judged, left_at, score
 from benchmarks.architectures.axes.plots import TITLES
-from benchmarks.architectures.axes.points import EVALUATE_EVERY, Axis, Point, Setting
+from benchmarks.architectures.axes.points import DATA, EVALUATE_EVERY, Axis, Point, Setting
 from benchmarks.architectures.axes.records import DIVERGED, Records
 from benchmarks.architectures.axes.report import gap_words, spread_words, table
 from benchmarks.architectures.axes.selection import seeds_of
@@ -42,7 +42,7 @@ LOST = 2.0
 SPIKE = 1.5
 STANDARD = "cifg"
 MODELS = (STANDARD, "si_cifg_published", "si_cifg_unit_rms", "si_cifg")
-_HIGHEST_DRAWN = 4096.0
+_HIGHEST_DRAWN = float(DATA["stackexchange"].vocabulary)
 """Perplexity of a uniform guess, at which curves leave the picture."""
 EPSILONS = (30.0, 100.0, 10.0)
 """In the order in which they are trained."""
@@ -266,7 +266,7 @@ def draw(records: Records, axes: dict[str, Axis]) -> Figure:
     texts = [name for name, by_model in longest.items() if any(by_model.values())]
     models = [model for model in MODELS if any(longest[name][model] for name in texts)]
     every = (found for by_model in longest.values() for seeds in by_model.values() for found in seeds.values())
-    lowest = min(math.exp(row[1]) for found in every for row in found["heldout"] if row[1] is not None)
+    lowest = math.exp(min(row[1] for found in every for row in found["heldout"] if row[1] is not None))
     figure = Figure(figsize=(4.4 * len(models), 3.6 * len(texts)), layout="constrained")
     panels = figure.subplots(len(texts), len(models), sharex=True, sharey="row", squeeze=False)
     for row, name in zip(panels, texts, strict=True):
