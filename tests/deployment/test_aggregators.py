@@ -53,7 +53,7 @@ async def aggregators_here(count, settings, folder, url, port, operators=None):
     "changes",
     [
         pytest.param(small.PRIVACY | {"min_separation": 1}, id="private"),
-        pytest.param(small.LINEAR | {"client_algorithm": "mime_lite"}, id="mime_lite"),
+        pytest.param(small.LINEAR | {"client_algorithm": "mime_lite"}, id="mime_lite", marks=pytest.mark.thorough),
     ],
 )
 def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path, free_port, database_url, changes):

@@ -37,7 +37,7 @@ def place(small_store, tmp_path_factory):
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_tasks_of_a_job_array_measure_a_grid_to_the_same_bits_and_run_only_what_is_left(place):
     words = [*GRID, "--data", "data", "--out", "slurm", "--executor", "slurm", "--slurm-tasks", 3]
     said = typed(place, *words, "--slurm-options", "partition=gpu", "time=1:00:00")

@@ -59,7 +59,7 @@ def test_the_report_compares_at_equal_privacy(compared):
     assert [row["mechanism"] for row in rows] == ["tree", "banded", "none"]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_an_epsilon_can_be_added_and_other_cells_are_kept(compared, small_store):
     before = {path: path.stat().st_mtime_ns for path in compared.glob("cells/*/*/*/*/summary.json")}
     more = shlex.split("--mechanisms tree banded --epsilons 1000 2000 inf")

@@ -80,7 +80,7 @@ def whole_banded(small_store, tmp_path_factory):
     return *run(small_store, out, **BANDED), out
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_banded_noise_goes_on_where_it_was_when_killed(small_store, whole_banded, tmp_path):
     process = start(small_store, tmp_path, **BANDED)
     while not (tmp_path / "checkpoints" / "2").exists() and process.poll() is None:

@@ -68,7 +68,10 @@ def test_a_private_step(monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", cells.OURS)
-@pytest.mark.parametrize("case", ["bert_base, tf32, 64 x 512", "decoder_100m, bfloat16, 64 x 512"])
+@pytest.mark.parametrize(
+    "case",
+    ["bert_base, tf32, 64 x 512", pytest.param("decoder_100m, bfloat16, 64 x 512", marks=pytest.mark.thorough)],
+)
 def test_a_large_private_step(case, kind, monkeypatch):
     lower_step(STEPS[f"{case}, {kind}"], monkeypatch)
 

@@ -76,7 +76,7 @@ def test_what_fits_no_cell_is_the_users_to_mend(cluster, tmp_path):
 
 # The last that uses the cluster: a node of it dies.
 @needs_ray
-@pytest.mark.long
+@pytest.mark.thorough
 def test_cells_of_a_node_that_dies_go_on_elsewhere_and_end_with_the_bits_of_local_ones(cluster, small_store, tmp_path):
     settings = {"models": ("cifg_tiny",), "data": small_store, "client_learning_rates": (0.5,), "seeds": (0, 1)}
     settings |= {"rounds": 80, "checkpoint_every": 10, "evaluate_every": 80, "heldout_examples": 50}

@@ -65,7 +65,7 @@ def trained(cell: GridCell):
     [
         (TINY, None, None),
         (TINY, 0.5, 2),
-        ("transformer_1x32", None, None),
+        pytest.param("transformer_1x32", None, None, marks=pytest.mark.thorough),
         ("transformer_1x32", 0.5, None),
     ],
 )

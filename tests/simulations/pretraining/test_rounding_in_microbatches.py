@@ -71,8 +71,15 @@ def test_rounding_within_a_microbatch_stays_far_below_the_room_that_is_left_for_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("method", ["bookkeeping", "vmap"])
+@pytest.mark.parametrize(
+    ("method", "precision"),
+    [
+        ("bookkeeping", "float32"),
+        ("vmap", "bfloat16"),
+        pytest.param("bookkeeping", "bfloat16", marks=pytest.mark.thorough),
+        pytest.param("vmap", "float32", marks=pytest.mark.thorough),
+    ],
+)
 def test_as_many_equal_units_as_are_accepted_stay_within_it(method, precision):
     tokens = np.random.default_rng(0).integers(4, VOCABULARY, (1, 9), np.int32)
     found, norm = beyond(method, precision, np.tile(tokens, (MOST_UNITS_AT_ONCE, 1)))
