@@ -5,6 +5,7 @@ travel with their low bytes first, as all machines that JAX runs on have them.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -85,17 +86,28 @@ def compress_update(compressor: Compressor, key: jax.Array, update: Params) -> l
       update: float32 arrays, all values finite.
     """
     leaves = jax.tree_util.tree_leaves(update)
-    return [compressor.compress(jax.random.fold_in(key, index), leaf) for index, leaf in enumerate(leaves)]
+    return [_compress(compressor, jax.random.fold_in(key, index), leaf) for index, leaf in enumerate(leaves)]
 
 
 def decompress_update(compressor: Compressor, key: jax.Array, compressed: list, like: Params) -> Params:
     """Undo `compress_update`, as far as the compressor can; `like` are arrays, or shapes, of the update's structure."""
     leaves, structure = jax.tree_util.tree_flatten(like)
     restored = [
-        compressor.decompress(jax.random.fold_in(key, index), tensor, leaf.shape)
+        _decompress(compressor, jax.random.fold_in(key, index), tensor, tuple(leaf.shape))
         for index, (tensor, leaf) in enumerate(zip(compressed, leaves, strict=True))
     ]
     return jax.tree_util.tree_unflatten(structure, restored)
+
+
+# Tensors of one shape are traced and lowered once: a Transformer's layers have many of each.
+@partial(jax.jit, static_argnums=0)
+def _compress(compressor: Compressor, key: jax.Array, values: jax.Array) -> Any:
+    return compressor.compress(key, values)
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def _decompress(compressor: Compressor, key: jax.Array, compressed: Any, shape: Shape) -> jax.Array:
+    return compressor.decompress(key, compressed, shape)
 
 
 def sum_of_squares(values: Callable[[jax.Array | int, int], jax.Array], size: int) -> jax.Array:
