@@ -290,8 +290,10 @@ def _registered_entry(name: str) -> ModelEntry:
     if shape := _SHAPE.fullmatch(name):
         return _shaped_entry(name, *map(int, shape.groups()))
     if name not in MODELS:
-        close = difflib.get_close_matches(name, MODELS) or sorted(MODELS)
-        raise UnknownModelError(f"unknown model {name!r}; did you mean {', '.join(close)}? `fedlm models` lists all")
+        close = ", ".join(difflib.get_close_matches(name, MODELS))
+        raise UnknownModelError(
+            f"unknown model {name!r}{f'; did you mean {close}?' if close else ';'} `fedlm models` lists all"
+        )
     return MODELS[name]
 
 

@@ -105,10 +105,10 @@ def _run(command: str, argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("\nfedlm: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("\nfedlm: interrupted; the same command goes on from what it has saved", file=sys.stderr)
         return _INTERRUPTED
     except TerminatedError:
-        print("\nfedlm: ended by SIGTERM; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("\nfedlm: ended by SIGTERM; the same command goes on from what it has saved", file=sys.stderr)
         return _TERMINATED
     except (MemoryError, OverflowError) as error:
         return _complain(prog, f"a number is too large, or too small, for this machine ({error}); give another")

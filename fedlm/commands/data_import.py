@@ -1,6 +1,7 @@
 """`fedlm data import`: make a token store from a source of text."""
 
 import inspect
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +71,7 @@ def _print_summary(summary: ImportSummary, out: Path) -> None:
     console.print(table)
     print_origin(console, summary.header.vocabulary_origin)
     print_skipped(console, summary.header.skipped, summary.header.first_skipped)
-    print(f"\nThe store is in {summary.path}. Next:\n\n  fedlm data describe {out}")
+    print(f"\nThe store is in {summary.path}. Next:\n\n  fedlm data describe {shlex.quote(str(out))}")
 
 
 _PURPOSE = """Make a token store: users are split into train, heldout and test, a tokenizer is trained on the train

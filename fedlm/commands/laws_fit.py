@@ -1,5 +1,6 @@
 """`fedlm laws fit`: fit laws to what a grid of trainings measured."""
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def main(argv: list[str]) -> int:
     laws = replace(laws, source=source_of(path, measurements, command.surface), task=task)
     write_laws(laws, command.out)
     _print_laws(laws, left_out)
-    print(f"\nThe laws are in {command.out}. Next:\n\n  fedlm laws plan --laws {command.out} {_example(laws)}")
+    next_line = f"fedlm laws plan --laws {shlex.quote(str(command.out))} {_example(laws)}"
+    print(f"\nThe laws are in {command.out}. Next:\n\n  {next_line}")
     return 0
 
 

@@ -72,6 +72,8 @@ def main(argv: list[str]) -> int:
             f"test perplexity {summary['test_perplexity']:.2f}, test accuracy {summary['test_accuracy']:.4f} "
             f"after {summary['rounds']} rounds ({summary['parameters']:,} parameters{trained_part(summary)})"
         )
+    if summary["rounds"] > experiment.rounds:
+        console.print(f"it had come so far before: {experiment.rounds} rounds, which were asked for, are fewer")
     console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
     if audit := summary.get("audit"):
         console.print(

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from fedlm.models.blocked_head import Blocks, Scoring, in_place
 from fedlm.models.linear_head import Scores
-from fedlm.models.matrix_products import inner_products, sum_of_outer_products
+from fedlm.models.matrix_products import inner_product_error, inner_products, sum_of_outer_products
 from fedlm.models.parameter_uses import Use
 
 COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
@@ -31,9 +31,11 @@ COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
 CACHED_ENTRIES, FACTOR_BEYOND = 2**18, 3.0
 """A larger gradient of a unit is out of a CPU's cache when it is read, and each entry takes so many times as long."""
 
-_GRAM_ERROR = 2.0**-19  # of the squared sum of lengths: rounding of a squared norm in float32, and of a weighted sum
+_ROUNDING = 2.0**-24  # of a number, to the nearest float32
+_SUM_ERROR = 2.0**-18  # of the squared sum of lengths: rounding where inner products are multiplied and added up
 _SCORE_ERROR = 2.0**-16  # of the sum of lengths: rounding of logits that are made once for norms and once for sums
 _SPLIT_ERROR = 2.0**-17  # of the sum of lengths: rounding of bfloat16 factors in two parts
+_LOST = float(jnp.finfo(jnp.float32).tiny)  # at most, of a product of two numbers that is too small for float32
 
 
 class Factors(NamedTuple):
@@ -57,15 +59,17 @@ class Factors(NamedTuple):
         columns = _lengths(self.columns)
         return jnp.sum(columns if self.one_hot else columns * _lengths(self.rows), axis=1)
 
-    def square(self) -> tuple[jax.Array, jax.Array]:
-        """Compute the squared L2 norm of the part, and `length` by the same products: float32 [units] each."""
-        columns = inner_products(self.columns)
-        if self.one_hot:
-            rows = (self.rows[:, :, None] == self.rows[:, None, :]).astype(jnp.float32)
+    def products(self, other: "Factors") -> tuple[jax.Array, jax.Array]:
+        """Multiply the rows, and the columns, of two uses by each other: float32 [units, positions, other's] each."""
+        if self.one_hot and other.one_hot:
+            rows = (self.rows[:, :, None] == other.rows[:, None, :]).astype(jnp.float32)
+        elif self.one_hot:
+            rows = _picked(other.rows, self.rows)
+        elif other.one_hot:
+            rows = jnp.swapaxes(_picked(self.rows, other.rows), 1, 2)
         else:
-            rows = inner_products(self.rows)
-        lengths = jnp.sqrt(jnp.diagonal(rows, axis1=1, axis2=2) * jnp.diagonal(columns, axis1=1, axis2=2))
-        return jnp.sum(rows * columns, axis=(1, 2)), jnp.sum(lengths, axis=1)
+            rows = inner_products(self.rows, other.rows)
+        return rows, inner_products(self.columns, other.columns)
 
 
 class MatrixGradient(NamedTuple):
@@ -86,17 +90,27 @@ class MatrixGradient(NamedTuple):
         if self.direct is not None:
             squared = jnp.sum(jnp.square(self.direct), axis=(1, 2))
             return squared, squared
-        total = length = jnp.zeros(())
+        total, lost = jnp.zeros(()), [width * _LOST for width in self.shape]
+        lengths: list[list[jax.Array]] = []
         for number, one in enumerate(self.factors):
-            squared, of_one = one.square()
-            total, length = total + squared, length + of_one
+            products = one.products(one)
+            total = total + jnp.sum(products[0] * products[1], axis=(1, 2))
+            lengths.append(
+                [_root(jnp.diagonal(ours, axis1=1, axis2=2), of) for ours, of in zip(products, lost, strict=True)]
+            )
             for other in self.factors[:number]:
-                total = total + 2 * _inner_product(one, other)
+                rows, columns = one.products(other)
+                total = total + 2 * jnp.sum(rows * columns, axis=(1, 2))
         # Rounding may leave a sum of large terms that cancel just below 0.
         squared = jnp.maximum(total, 0.0)
+        rows, columns = (jnp.concatenate(of_all, axis=1) for of_all in zip(*lengths, strict=True))
+        length = jnp.sum(rows * columns, axis=1)
+        rounding = sum(map(inner_product_error, self.shape)) + 2 * _ROUNDING * rows.shape[1] + _SUM_ERROR
+        of_rows, of_columns = jnp.sum(rows, axis=1), jnp.sum(columns, axis=1)
+        too_small = lost[0] * of_columns * of_columns + lost[1] * of_rows * of_rows
         low = any(jnp.dtype(one.columns.dtype).itemsize < 4 for one in self.factors)
         split = _SPLIT_ERROR * length if low else 0.0
-        return squared, jnp.square(jnp.sqrt(squared + _GRAM_ERROR * jnp.square(length)) + split)
+        return squared, jnp.square(jnp.sqrt(squared + rounding * jnp.square(length) + too_small) + split)
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
@@ -155,7 +169,8 @@ class ScoredGradient(NamedTuple):
             (jnp.sum(2**0.5 * jnp.abs(gradient) * _lengths(scoring.x), axis=1) for scoring, gradient in self.scorings),
             start=sum((one.length() for one in self.factors), start=jnp.zeros(())),
         )
-        return squared, jnp.square(jnp.sqrt(squared) + _SCORE_ERROR * length)
+        added = positions * len(self.scorings) + sum(one.columns.shape[1] for one in self.factors)
+        return squared, jnp.square(jnp.sqrt(squared) + (_SCORE_ERROR + 2 * _ROUNDING * added) * length)
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
@@ -305,20 +320,6 @@ def _add_direct(total: jax.Array | None, factors: Factors, shape: tuple[int, ...
     return product if total is None else total + product
 
 
-def _inner_product(one: Factors, other: Factors) -> jax.Array:
-    """Multiply the parts of two uses, float32 [units]."""
-    columns = _einsum("usd,utd->ust", one.columns, other.columns)
-    if one.one_hot and other.one_hot:
-        rows = (one.rows[:, :, None] == other.rows[:, None, :]).astype(jnp.float32)
-    elif one.one_hot:
-        rows = _picked(other.rows, one.rows)
-    elif other.one_hot:
-        rows = jnp.swapaxes(_picked(one.rows, other.rows), 1, 2)
-    else:
-        rows = _einsum("usd,utd->ust", one.rows, other.rows)
-    return jnp.einsum("ust,ust->u", rows, columns, precision="highest")
-
-
 def _picked(dense: jax.Array, indices: jax.Array) -> jax.Array:
     """From [units, t, rows] and [units, s] to [units, s, t]: the entry that each index names."""
     picked = jnp.take_along_axis(dense, indices[:, None, :], axis=2)
@@ -372,7 +373,12 @@ def _weighted_parts(values: jax.Array, weights: jax.Array) -> list[jax.Array]:
 
 
 def _lengths(vectors: jax.Array) -> jax.Array:
-    return jnp.sqrt(jnp.sum(jnp.square(vectors.astype(jnp.float32)), axis=-1))
+    return _root(jnp.sum(jnp.square(vectors.astype(jnp.float32)), axis=-1), vectors.shape[-1] * _LOST)
+
+
+def _root(squared: jax.Array, lost: float) -> jax.Array:
+    """Compute lengths that are not too short where squares were too small for float32."""
+    return jnp.sqrt(squared + lost)
 
 
 def _kept(values: jax.Array, weights: jax.Array) -> jax.Array:

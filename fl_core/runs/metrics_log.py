@@ -12,6 +12,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from fedlm.fl_core.atomic_files import append_whole, disk_errors, write_atomically
+from fedlm.fl_core.errors import CheckpointError
 
 METRICS_FILE = "metrics.jsonl"
 _FLUSHED_EVERY = 30.0
@@ -22,10 +23,10 @@ class MetricsLog:
 
     def __init__(self, directory: Path, first_round: int, counter: str = "round"):
         """Open the record, forgetting rows of rounds from the first on that will be run again. Raises DiskError where
-        it cannot be written."""
+        it cannot be written, and CheckpointError where it is damaged."""
         self._counter = counter
         self._path = directory / METRICS_FILE
-        self.rows = [row for row in read_rows(self._path) if row[counter] < first_round]
+        self.rows = [row for row in read_rows(self._path, counter) if row[counter] < first_round]
         write_atomically(self._path, "".join(_line(row) for row in self.rows))
         self._events_folder = directory / "tensorboard"
         with disk_errors(self._events_folder):
@@ -66,16 +67,33 @@ class MetricsLog:
         self._events.write_event(Event(wall_time=time.time(), step=step, **content))
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read a record, which need not exist; a last line that a killed process left unfinished is passed over."""
+def read_rows(path: Path, counter: str | None = None) -> list[dict[str, Any]]:
+    """Read a record, which need not exist; a last line that a killed process left unfinished is passed over.
+
+    Args:
+      path: of the record.
+      counter: a name that each row must have, with a whole number.
+
+    Raises:
+      CheckpointError: another line is no row.
+    """
     if not path.exists():
         return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    rows: list[dict[str, Any]] = []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except json.JSONDecodeError:
-            break
+            row = None
+            if number == len(lines):
+                break
+        if not isinstance(row, dict) or (counter is not None and not isinstance(row.get(counter), int)):
+            raise CheckpointError(
+                f"{path}: line {number} is no row of a run's metrics{f' by {counter}' if counter else ''}: "
+                f"{line[:60]!r}; mend or remove the file, or give another --out"
+            )
+        rows.append(row)
     return rows
 
 

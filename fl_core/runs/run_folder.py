@@ -12,7 +12,7 @@ from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, MetricsLog, finite_row
 from fedlm.fl_core.runs.private_files import keep_private
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS
-from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.fl_core.runs.run_lock import LOCK_FILE, run_lock
 
 COMPARISON_FILE, GRID_FILE = "comparison.json", "grid.json"
 RUN, COMPARISON, GRID, DATA_SET, REPORT = "a run", "a comparison", "a grid of trainings", "a data set", "a report"
@@ -21,8 +21,15 @@ _CONTENTS = {COMPARISON_FILE: COMPARISON, GRID_FILE: GRID, "store.json": DATA_SE
 )
 
 
+_WRITTEN_BY = {RUN: (METRICS_FILE,), COMPARISON: ("results.csv", "report.html")}
+"""What would be written over though it has nothing to tell whose it is."""
+_BEGUN_WITH = {RUN: (LOCK_FILE, "checkpoints"), COMPARISON: (COMPARISON_FILE,)}
+"""Of which each folder has one before it has any of these."""
+
+
 def refuse_other_contents(directory: Path, kind: str) -> None:
-    """Refuse to write into a folder in which there is something of another kind than `kind`, one of RUN to REPORT.
+    """Refuse to write into a folder in which there is something of another kind than `kind`, one of RUN to REPORT, or a
+    file that is not of this program and would be lost.
 
     Raises:
       CheckpointError: there is.
@@ -30,6 +37,14 @@ def refuse_other_contents(directory: Path, kind: str) -> None:
     for name, what in _CONTENTS.items():
         if what != kind and (directory / name).exists():
             raise CheckpointError(f"{directory}: holds {what}, but {kind} would be written there; give another --out")
+    if any((directory / name).exists() for name in _BEGUN_WITH.get(kind, ())):
+        return
+    for name in _WRITTEN_BY.get(kind, ()):
+        if (directory / name).exists():
+            raise CheckpointError(
+                f"{directory / name}: was not written by {kind} of fedlm, and would be written over; move it, or give "
+                "another --out"
+            )
 
 
 class RunFolder:

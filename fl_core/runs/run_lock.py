@@ -8,13 +8,15 @@ from pathlib import Path
 
 from fedlm.fl_core.errors import ConfigurationError
 
+LOCK_FILE = ".lock"
+
 
 @contextmanager
 def run_lock(directory: Path, wait_seconds: float = 10.0) -> Iterator[None]:
     """Hold the folder of a run; the operating system lets go of it when the process ends, however it ends. Raises
     ConfigurationError where another process holds it for longer than `wait_seconds` seconds."""
     deadline = time.monotonic() + wait_seconds
-    with (directory / ".lock").open("w") as file:
+    with (directory / LOCK_FILE).open("w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

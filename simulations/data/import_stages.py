@@ -97,12 +97,22 @@ def refuse_nothing(source: Source, summaries: Sequence[RunSummary], skipped: Ski
     """Raise DataError where nothing is left of a source, which was to have `what`."""
     if any(summary.texts for summary in summaries):
         return
-    places = skipped.first_places()
-    left_out = [f"{count:,} times {reason}, first {places.get(reason)}" for reason, count in skipped.as_dict().items()]
     raise DataError(
-        f"{', '.join(map(str, source.files()[:3])) or 'the source'}: found no {what} to import. Left out: "
-        f"{'; '.join(left_out) or 'nothing'}. Mend the input, or name others of its fields."
+        f"{name_of(source)}: found no {what} to import. Left out: {left_out(skipped)}. Mend the input, or name others "
+        "of its fields."
     )
+
+
+def name_of(source: Source) -> str:
+    """Name the first files of a source, for an error."""
+    return ", ".join(map(str, source.files()[:3])) or "the source"
+
+
+def left_out(skipped: SkippedCounts) -> str:
+    """Say in words what has been left out, and where first."""
+    places = skipped.first_places()
+    reasons = [f"{count:,} times {reason}, first {places.get(reason)}" for reason, count in skipped.as_dict().items()]
+    return "; ".join(reasons) or "nothing"
 
 
 def runs_in(workspace: Path) -> list[Path]:

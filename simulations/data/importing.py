@@ -40,6 +40,8 @@ from fedlm.simulations.data.import_stages import (
     describe_source_files,
     import_workspace,
     jsonable,
+    left_out,
+    name_of,
     read_source,
     refuse_nothing,
     runs_in,
@@ -200,7 +202,7 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
     )
     completions = _has_completions(summaries)
     text = _GroupedText(runs_in(task.workspace), task.settings, rule, task.source.words_are_separated, completions)
-    tokenizer = _tokenizer_stage(task, summaries, text)
+    tokenizer = _tokenizer_stage(task, summaries, text, skipped)
     encoded = _encode_stage(task, summaries, text, tokenizer)
     parameters = {**jsonable(task.settings), "splits": rule.description}
     origin = task.vocabulary_origin
@@ -220,6 +222,11 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
                 writer.append(split, file)
             skipped.merge(groups.skipped.as_dict(), groups.skipped.first_places())
             task.progress("write", done, len(encoded), "groups")
+        if not writer.clients:
+            raise DataError(
+                f"{name_of(task.source)}: no client is left to import. Left out: {left_out(skipped)}. Ask for "
+                "fewer examples of a client, or give more input."
+            )
         writer.record_skipped(skipped)
     return read_header(out)
 
@@ -234,7 +241,9 @@ def _has_completions(summaries: Sequence[RunSummary]) -> bool:
     return found > 0
 
 
-def _tokenizer_stage(task: _Import, summaries: Sequence[RunSummary], text: _GroupedText) -> Tokenizer:
+def _tokenizer_stage(
+    task: _Import, summaries: Sequence[RunSummary], text: _GroupedText, skipped: SkippedCounts
+) -> Tokenizer:
     path = task.workspace / TOKENIZER_FILE
     if path.exists():
         return Tokenizer.load(path)
@@ -250,6 +259,12 @@ def _tokenizer_stage(task: _Import, summaries: Sequence[RunSummary], text: _Grou
         words.update(counts)
         task.progress("train the tokenizer", done, len(tasks), "groups")
     if task.private is None:
+        if not words:
+            raise DataError(
+                f"{name_of(task.source)}: found no word in the training texts, which are those of the split train "
+                f"({text.rule.description}). Left out: {left_out(skipped)}. Mend the input, or give texts of more "
+                "users."
+            )
         tokenizer = Tokenizer.train(words, task.settings, text.words_are_separated)
     else:
         tokenizer = train_privately(words, task.private, task.settings, text.words_are_separated)

@@ -80,7 +80,7 @@ def read_model(directory: Path, data: Path | None = None) -> TrainedModel:
             f"{directory}: was imported, and has no data of its own; give --data, a data set with its tokenizer: "
             f"fedlm data import SOURCE ... --vocabulary {directory}/tokenizer.json --out FOLDER"
         )
-    store = TokenStore.open(data or settings["data"])
+    store = _open_data(directory, Path(settings["data"])) if data is None else TokenStore.open(data)
     if store.fingerprint != about["vocabulary"]:
         home = settings.get("data", directory)
         raise DataError(
@@ -96,6 +96,15 @@ def read_model(directory: Path, data: Path | None = None) -> TrainedModel:
     like = jax.eval_shape(model.init, jax.random.key(0))
     params = fit_parameters(whole_parameters(directory, about, trained), like, directory)
     return TrainedModel(command, settings, model, precision, params, steps, store)
+
+
+def _open_data(directory: Path, home: Path) -> TokenStore:
+    if not home.exists():
+        raise DataError(
+            f"{home}: there is no such folder, and the data set of the run in {directory} was there; say with --data "
+            "where it is now"
+        )
+    return TokenStore.open(home)
 
 
 _OF_ANY_RUN = ("model", "data", "length", "precision", "seed")

@@ -169,6 +169,8 @@ def test_more_rounds_go_on_from_the_end(small_store, tmp_path, fedlm_here):
     for name, rounds in (("whole", 5), ("short", 3), ("short", 5)):
         assert fedlm_here(*options(small_store, tmp_path / name, rounds=rounds)).returncode == 0
     assert summary_of(tmp_path / "short")["parameters_sha256"] == summary_of(tmp_path / "whole")["parameters_sha256"]
+    fewer = fedlm_here(*options(small_store, tmp_path / "short", rounds=4))
+    assert "4 rounds, which were asked for, are fewer" in fewer.stdout
 
 
 def test_a_run_with_other_settings_is_not_overwritten(finished, small_store, fedlm_here):

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from fedlm.models import matrix_products
-from fedlm.models.matrix_products import constant_product, inner_products, product, sum_of_outer_products
+from fedlm.models.matrix_products import (
+    constant_product,
+    inner_product_error,
+    inner_products,
+    product,
+    sum_of_outer_products,
+)
 
 # Wide inputs, wide outputs and equal ones: whichever factor is copied, also with few and with many rows.
 SHAPES = [((3, 4), 5, 7), ((3, 4), 70, 5), ((2,), 30, 40), ((40,), 6, 6)]
@@ -72,12 +78,20 @@ def test_a_cpu_reads_no_factor_by_columns_and_an_accelerator_copies_none(inputs,
     assert "transpose" not in on_gpu
 
 
-@pytest.mark.parametrize("width", [24, 25, 31])
+@pytest.mark.parametrize("width", [23, 24, 30, 31])
 def test_inner_products_in_pieces_are_those_of_whole_rows(width, monkeypatch):
-    x = np.random.default_rng(0).normal(size=(3, 5, width)).astype(np.float32)
-    monkeypatch.setattr(matrix_products, "MOST_AT_ONCE", 0)
-    monkeypatch.setattr(matrix_products, "PIECE", 60)
-    found = jax.jit(lambda x: inner_products(x))(x)
+    x, y = (np.random.default_rng(seed).normal(size=(3, 5 + seed, width)).astype(np.float32) for seed in (0, 1))
+    monkeypatch.setattr(matrix_products, "PIECE", 6)
+    found = jax.jit(inner_products)(x, y)
     assert found.dtype == jnp.float32
-    wide = x.astype(np.float64)
-    np.testing.assert_allclose(found, wide @ wide.swapaxes(1, 2), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, x.astype(np.float64) @ y.astype(np.float64).swapaxes(1, 2), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [1, 100, 255, 256, 257, 1000, 8192])
+def test_inner_products_are_as_exact_as_is_stated(width):
+    """Also those of equal numbers, whose rounding has one sign."""
+    values = np.random.default_rng(0).uniform(0.5, 1, 64).astype(np.float32)
+    x = np.tile(values[None, :, None], (1, 1, width))
+    exact = np.outer(values.astype(np.float64), values) * width
+    found = np.asarray(jax.jit(inner_products)(x, x), np.float64)[0]
+    assert np.abs(found / exact - 1).max() <= inner_product_error(width)

@@ -38,12 +38,19 @@ class Records:
             if about is None:
                 raise CheckpointError(f"{path}: there is no such file; train first")
             return
-        record = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            found = {part: record["about"][part] for part in _COMPARED}
+            self.runs = {Run.of_json(run): run for run in record["runs"]}
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(
+                f"{path}: is no record of trainings ({type(error).__name__}: {error}); mend it, or give another "
+                "--results"
+            ) from error
         if about is not None:
-            self._check(record["about"], about)
+            self._check(found, about)
             record["about"]["data"] |= about["data"]
         self.about = record["about"]
-        self.runs = {Run.of_json(run): run for run in record["runs"]}
 
     def _check(self, found: dict[str, Any], about: dict[str, Any]) -> None:
         for part in _COMPARED:

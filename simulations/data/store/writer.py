@@ -161,6 +161,11 @@ class StoreWriter:
             )
         self._client_ids[client_id] = _SPLIT_SETS[found | {split}]
 
+    @property
+    def clients(self) -> int:
+        """How many clients there are so far, each counted once."""
+        return len(self._client_ids)
+
     def record_skipped(self, skipped: SkippedCounts) -> None:
         """Add to the counts of inputs left out."""
         self._skipped.merge(skipped.as_dict(), skipped.first_places())

@@ -313,6 +313,10 @@ def test_records_of_other_data_are_refused(tmp_path):
         Records(tmp_path / "axes.json", ABOUT | {"data": {"stackexchange": {"clients": 10}}})
     with pytest.raises(CheckpointError, match="train first"):
         Records(tmp_path / "nothing.json")
+    for damaged in ('{"about"', "[]", '{"a": 1}', '{"about": {"protocol": {}, "data": {}}, "runs": [{}]}'):
+        (tmp_path / "damaged.json").write_text(damaged)
+        with pytest.raises(CheckpointError, match=r"damaged.json: is no record of trainings.*--results"):
+            Records(tmp_path / "damaged.json")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import struct
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from fedlm.fl_core.errors import DiskError
+from fedlm.fl_core.errors import CheckpointError, DiskError
 from fedlm.fl_core.runs.metrics_log import MetricsLog, read_rows
 
 
@@ -53,3 +53,18 @@ def test_a_full_disk_is_named_and_no_row_is_cut(tmp_path, numbers, file, largest
     with MetricsLog(tmp_path, len(lines)) as log:
         log.append({"round": len(lines)})
     assert len(read_rows(tmp_path / "metrics.jsonl")) == len(lines) + 1
+
+
+@pytest.mark.parametrize("line", ["not json", '{"step": 3}', '{"round": "3"}', "[3]", '{"round": null}'])
+def test_a_damaged_record_is_named_and_kept(tmp_path, line):
+    record = f'{{"round": 0}}\n{line}\n{{"round": 2}}\n'
+    (tmp_path / "metrics.jsonl").write_text(record)
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl: line 2 is no row of a run's metrics by round.*--out"):
+        MetricsLog(tmp_path, 3)
+    assert (tmp_path / "metrics.jsonl").read_text() == record
+
+
+def test_a_row_that_a_killed_process_left_unfinished_is_forgotten(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"round": 0}\n{"rou')
+    with MetricsLog(tmp_path, 1) as log:
+        assert log.rows == [{"round": 0}]

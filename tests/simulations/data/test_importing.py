@@ -129,6 +129,19 @@ def test_an_input_of_which_nothing_is_left_makes_no_store(tmp_path):
         assert not (tmp_path / "nothing").exists()
 
 
+def test_clients_of_whom_none_is_left_make_no_store(tmp_path):
+    settings = ImportSettings(vocabulary_size=60, min_examples=1000)
+    with pytest.raises(DataError, match=r"no client is left to import. Left out: \d+ times .*fewer examples"):
+        import_made_up(tmp_path / "nothing", made_up_clients(), settings)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_texts_that_are_all_held_out_are_told_from_no_texts(tmp_path):
+    (held_out, *_) = [one for one in made_up_clients() if one.sentences and split_of(one.client_id, 0) == "heldout"]
+    with pytest.raises(DataError, match=r"no word in the training texts.*split train \(by user.*texts of more users"):
+        import_made_up(tmp_path / "nothing", [held_out])
+
+
 def test_a_clients_texts_are_joined_in_order(tmp_path):
     texts = [
         ClientText("a", ["alpha"], order=2),

@@ -189,6 +189,14 @@ def test_a_run_of_a_server_is_named(small_store, tmp_path):
         open_run(tmp_path, small_store)
 
 
+def test_data_that_have_moved_are_asked_for(tmp_path):
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        settings = settings_as_json(compose(Experiment, model="cifg_tiny", data=tmp_path / "moved"))
+        checkpoints.save(1, {"params": {}}, {"experiment": settings, "vocabulary": "abc"})
+    with pytest.raises(DataError, match=r"moved: there is no such folder, .* --data where it is now"):
+        open_run(tmp_path)
+
+
 @pytest.mark.long
 def test_data_of_another_vocabulary_is_refused(finished, small_store, tmp_path):
     from fedlm.simulations.data.client_text import ClientText
