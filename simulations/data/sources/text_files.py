@@ -31,8 +31,8 @@ class TextFiles:
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """The files. A folder stands for the files in it, and in the folders in it, whose names end in .txt, or in .txt
-    and the end of a compressed file's name."""
+    """The files. A folder stands for the files in it, and in the folders in it, whose names end in .txt or .TXT, or
+    in that and the end of a compressed file's name."""
     documents: Documents = field(default="files", kw_only=True)
     """What a document is: a file, a line, or a paragraph, which ends at a blank line."""
 
@@ -105,7 +105,8 @@ def _joined(parts: Iterable[Part]) -> Iterator[Part]:
 def _files_of(path: Path) -> list[Path]:
     if not os.path.isdir(path):  # unlike Path.is_dir, quiet where a folder may not be entered
         return [path]
-    files = sorted(file for end in ("", *DECOMPRESSORS) for file in path.rglob(f"*.txt{end}"))
+    ends = tuple(f".txt{end}" for end in ("", *DECOMPRESSORS))
+    files = sorted(file for file in path.rglob("*") if file.name.lower().endswith(ends))
     if not files:
         raise DataError(f"{path}: found a folder without a file *.txt, expected at least one. Or name the files.")
     return files

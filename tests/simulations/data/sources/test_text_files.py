@@ -65,6 +65,12 @@ def test_a_folder_stands_for_the_text_files_below_it(tmp_path):
         TextFiles((tmp_path / "empty",)).files()
 
 
+def test_ends_of_names_are_read_in_either_case(tmp_path):
+    for name in ("a.txt", "B.TXT", "c.Txt", "d.md"):
+        (tmp_path / name).write_text("alpha")
+    assert [path.name for path in TextFiles((tmp_path,)).files()] == ["B.TXT", "a.txt", "c.Txt"]
+
+
 def test_small_files_share_a_part(tmp_path, monkeypatch):
     for index in range(10):
         (tmp_path / f"{index}.txt").write_text(f"Text {index}.")
