@@ -97,8 +97,10 @@ def _logits(
     x: jax.Array, table: jax.Array, bias: jax.Array | None, cap: float | None, blocks: Blocks, number: jax.Array
 ) -> jax.Array:
     """Make a block of logits, float32 [..., size]."""
-    # Not rounded to the model's type: what is made twice must be the same, whatever it is fused with.
-    logits = jnp.einsum("...d,vd->...v", x, _slice(table, blocks, number), preferred_element_type=jnp.float32)
+    # Not rounded to the model's type, and a product by itself: what is made twice, of blocks of one size, must be the
+    # same, whatever it is used for.
+    products = jnp.einsum("...d,vd->...v", x, _slice(table, blocks, number), preferred_element_type=jnp.float32)
+    logits = jax.lax.optimization_barrier(products)
     return soft_cap(logits if bias is None else logits + _slice(bias, blocks, number), cap)
 
 

@@ -32,7 +32,8 @@ CACHED_ENTRIES, FACTOR_BEYOND = 2**18, 3.0
 """A larger gradient of a unit is out of a CPU's cache when it is read, and each entry takes so many times as long."""
 
 _ROUNDING = 2.0**-24  # of a number, to the nearest float32
-_SUM_ERROR = 2.0**-18  # of the squared sum of lengths: rounding where inner products are multiplied and added up
+_ADDED_IN_A_ROW = 64  # numbers that a reduction adds one after another, at most; more of them are added as trees
+_SUM_ERROR = 2.0**-18  # of the squared sum of lengths: other rounding where inner products are multiplied and added up
 _SCORE_ERROR = 2.0**-16  # of the sum of lengths: rounding of logits that are made once for norms and once for sums
 _SPLIT_ERROR = 2.0**-17  # of the sum of lengths: rounding of bfloat16 factors in two parts
 _LOST = float(jnp.finfo(jnp.float32).tiny)  # at most, of a product of two numbers that is too small for float32
@@ -94,18 +95,19 @@ class MatrixGradient(NamedTuple):
         lengths: list[list[jax.Array]] = []
         for number, one in enumerate(self.factors):
             products = one.products(one)
-            total = total + jnp.sum(products[0] * products[1], axis=(1, 2))
+            total = total + _sum_of_entries(*products)
             lengths.append(
                 [_root(jnp.diagonal(ours, axis1=1, axis2=2), of) for ours, of in zip(products, lost, strict=True)]
             )
             for other in self.factors[:number]:
-                rows, columns = one.products(other)
-                total = total + 2 * jnp.sum(rows * columns, axis=(1, 2))
+                total = total + 2 * _sum_of_entries(*one.products(other))
         # Rounding may leave a sum of large terms that cancel just below 0.
         squared = jnp.maximum(total, 0.0)
         rows, columns = (jnp.concatenate(of_all, axis=1) for of_all in zip(*lengths, strict=True))
         length = jnp.sum(rows * columns, axis=1)
-        rounding = sum(map(inner_product_error, self.shape)) + 2 * _ROUNDING * rows.shape[1] + _SUM_ERROR
+        positions = rows.shape[1]
+        added = 2 * positions + 2 * min(positions, _ADDED_IN_A_ROW)
+        rounding = sum(map(inner_product_error, self.shape)) + _ROUNDING * added + _SUM_ERROR
         of_rows, of_columns = jnp.sum(rows, axis=1), jnp.sum(columns, axis=1)
         too_small = lost[0] * of_columns * of_columns + lost[1] * of_rows * of_rows
         low = any(jnp.dtype(one.columns.dtype).itemsize < 4 for one in self.factors)
@@ -148,10 +150,17 @@ class ScoredGradient(NamedTuple):
     factors: list[Factors]
     shape: tuple[int, ...]
 
+    @property
+    def blocks(self) -> Blocks:
+        """The same for norms and for sums: a product of another shape is rounded otherwise, and a large logit that is
+        off by a little is another error."""
+        units, positions, width = self.scorings[0][0].x.shape
+        return Blocks.of(self.shape[0], units * max(positions, width))
+
     def squared_norms(self) -> tuple[jax.Array, jax.Array]:
         """See `Gradient`."""
         units, positions, width = self.scorings[0][0].x.shape
-        blocks = Blocks.of(self.shape[0], units * max(positions, width))
+        blocks = self.blocks
 
         def add(number: jax.Array, total: jax.Array) -> jax.Array:
             ids, own = blocks.ids(number)
@@ -176,7 +185,7 @@ class ScoredGradient(NamedTuple):
         """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
         total = sum((_weighted_sum(one, weights, self.shape) for one in self.factors), start=jnp.zeros(()))
         for scoring, gradient in self.scorings:
-            total = total + _weighted_scores(scoring, gradient, weights, self.shape)
+            total = total + _weighted_scores(scoring, gradient, weights, self.blocks)
         return total
 
 
@@ -192,15 +201,14 @@ def _add_rows(block: jax.Array, factors: Factors, start: jax.Array) -> jax.Array
     return block.at[jnp.arange(len(places))[:, None], places].add(columns, mode="drop")
 
 
-def _weighted_scores(scoring: Scoring, gradient: jax.Array, weights: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    blocks = Blocks.of(shape[0], gradient.size)
+def _weighted_scores(scoring: Scoring, gradient: jax.Array, weights: jax.Array, blocks: Blocks) -> jax.Array:
     x = _kept(scoring.x, weights).astype(jnp.float32)
 
     def add(number: jax.Array, total: jax.Array) -> jax.Array:
         errors = _kept(scoring.logit_gradients(gradient, blocks, number), weights) * weights[:, None, None]
         return in_place(total, sum_of_outer_products(errors, x, jnp.float32, exact=True), blocks, number)
 
-    return jax.lax.fori_loop(0, blocks.steps, add, jnp.zeros(shape, jnp.float32))
+    return jax.lax.fori_loop(0, blocks.steps, add, jnp.zeros((blocks.vocabulary, x.shape[-1]), jnp.float32))
 
 
 Gradient = MatrixGradient | VectorGradient | ScoredGradient
@@ -318,6 +326,12 @@ def _add_direct(total: jax.Array | None, factors: Factors, shape: tuple[int, ...
         return total.at[units, factors.rows].add(factors.columns.astype(jnp.float32))
     product = _einsum("usr,usc->urc", factors.rows, factors.columns)
     return product if total is None else total + product
+
+
+def _sum_of_entries(rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """Multiply [units, ...] entry by entry and add up each unit's, float32 [units]."""
+    # In one reduction, squares of 32 by 32 would be added one after another.
+    return jnp.sum(jax.lax.optimization_barrier(jnp.sum(rows * columns, axis=2)), axis=1)
 
 
 def _picked(dense: jax.Array, indices: jax.Array) -> jax.Array:

@@ -252,6 +252,32 @@ def test_clipped_gradients_in_blocks_are_no_longer_than_the_clip_norm(small_bloc
             assert 0.05 * 0.998 <= length(clipped(EVERY_PART_OF_GEMMA.params, batch).gradient) <= 0.05 * (1 + 1e-6)
 
 
+def test_large_logits_that_are_made_twice_are_the_same(monkeypatch):
+    """A product of another shape is rounded otherwise, by which two of a million that compete change places."""
+    vocabulary, width, units, positions, clip_norm = 2100, 128, 2, 5, 1e-3
+    monkeypatch.setattr(blocked_head, "MOST_LOGITS", 0)
+    # Blocks of 1,024 tokens where as many numbers are made for each as the width, and of all where they are not.
+    monkeypatch.setattr(blocked_head, "BLOCK", 1024 * units * width)
+
+    @jax.jit
+    def clipped(x, table, batch):
+        features = jnp.zeros((vocabulary, width)).at[10].set(x)
+        head = linear_head_model("head", vocabulary, lambda _: None, lambda _, t: features[t], lambda p: (p, None))
+        return clipped_sum(Clipping("bookkeeping", clip_norm), head, {"table": table}, batch, units)
+
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x, far = (row / np.linalg.norm(row) for row in rng.normal(size=(2, width)))
+        target, other = rng.choice(np.arange(100, vocabulary), 2, replace=False)
+        table = np.zeros((vocabulary, width), np.float32)
+        table[target] = far * 1e5 * np.sign(far @ x)
+        table[other] = table[target] - x * np.log(0.98 / 0.02)
+        tokens = np.zeros((units, positions + 1), np.int32)
+        tokens[0, :2] = 10, target
+        found = clipped(jnp.asarray(x), jnp.asarray(table), Batch(jnp.asarray(tokens), jnp.array([1.0, 0.0])))
+        assert 0 < length(found.gradient) <= clip_norm * (1 + 1e-6)
+
+
 @pytest.mark.long
 def test_logits_that_are_not_finite_count_for_nothing_in_blocks(small_blocks):
     small = EVERY_PART_OF_GEMMA
@@ -351,6 +377,12 @@ def test_products_of_equal_numbers_that_cancel_are_clipped_all_the_same(width, o
         columns[:, :16, :48], columns[:, 16:32, :48], columns[:, 32, 48:] = 1, -one / other, 0.05
         uses = [(rows[:, part], columns[:, part]) for part in ((slice(16), slice(16, 33)) if of_two_uses else (...,))]
         assert length(clipped_to_1(*uses)) <= 1 + 1e-6
+
+
+def test_equal_products_that_cancel_are_clipped_all_the_same():
+    """Of fewer than 64 positions, all products of any two were added one after another."""
+    columns = np.repeat([0.9930636882781982, -1.0351039171218872], [32, 31])[None, :, None] * 1024
+    assert length(clipped_to_1((np.ones((1, 63, 1)), columns))) <= 1 + 1e-6
 
 
 @pytest.mark.parametrize(("small", "large"), [(3e-20, 5e17), (1e-19, 1e18), (1e-21, 1e19), (1e-30, 1e18)])
