@@ -162,20 +162,27 @@ class ScoredGradient(NamedTuple):
         units, positions, width = self.scorings[0][0].x.shape
         blocks = self.blocks
 
-        def add(number: jax.Array, total: jax.Array) -> jax.Array:
+        def add(number: jax.Array, found: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, list[jax.Array]]:
+            total, of_errors = found
             ids, own = blocks.ids(number)
             block = jnp.zeros((units, blocks.size, width), jnp.float32)
-            for scoring, gradient in self.scorings:
+            added = []
+            for (scoring, gradient), so_far in zip(self.scorings, of_errors, strict=True):
                 errors = scoring.logit_gradients(gradient, blocks, number)
                 block = block + _einsum("utv,utd->uvd", errors, scoring.x.astype(jnp.float32))
+                added.append(so_far + jnp.sum(jnp.square(errors), axis=2))
             for one in self.factors:
                 block = _add_rows(block, one, ids[0])
-            return total + jnp.sum(jnp.where(own[:, None], jnp.square(block), 0.0), axis=(1, 2))
+            return total + jnp.sum(jnp.where(own[:, None], jnp.square(block), 0.0), axis=(1, 2)), added
 
-        squared = jax.lax.fori_loop(0, blocks.steps, add, jnp.zeros(units))
-        # An error at a position's logits, the softmax less 1 at the target, is at most the root of 2 long.
+        none_yet = [jnp.zeros(gradient.shape) for _, gradient in self.scorings]
+        squared, of_errors = jax.lax.fori_loop(0, blocks.steps, add, (jnp.zeros(units), none_yet))
+        lost = self.shape[0] * _LOST
         length = sum(
-            (jnp.sum(2**0.5 * jnp.abs(gradient) * _lengths(scoring.x), axis=1) for scoring, gradient in self.scorings),
+            (
+                jnp.sum(_root(errors, lost) * _lengths(scoring.x), axis=1)
+                for (scoring, _), errors in zip(self.scorings, of_errors, strict=True)
+            ),
             start=sum((one.length() for one in self.factors), start=jnp.zeros(())),
         )
         added = positions * len(self.scorings) + sum(one.columns.shape[1] for one in self.factors)
@@ -243,7 +250,9 @@ def gradients_of(
 
 def _gradient(found: list[tuple[Use, jax.Array]], shape: tuple[int, ...], units: int, platform: str) -> Gradient:
     if len(shape) == 1:
-        return VectorGradient(sum(_vectors(use, gradient, units) for use, gradient in found))  # type: ignore[arg-type]
+        vectors = sum(_vectors(use, gradient, units) for use, gradient in found)
+        # Made once, for the norm and for the sum.
+        return VectorGradient(jax.lax.optimization_barrier(vectors))
     in_blocks = [isinstance(use.inputs, Scoring) for use, _ in found]
     scorings = [
         _by_unit(use.inputs, gradient, units) for (use, gradient), one in zip(found, in_blocks, strict=True) if one
@@ -262,7 +271,7 @@ def _gradient(found: list[tuple[Use, jax.Array]], shape: tuple[int, ...], units:
 def _by_unit(scoring: Scoring, gradient: jax.Array, units: int) -> tuple[Scoring, jax.Array]:
     """Lay positions out as [units, positions]."""
     positions: dict[str, Any] = {
-        "x": scoring.x.reshape(units, -1, scoring.x.shape[-1]),
+        "x": _of_its_type(scoring.x).reshape(units, -1, scoring.x.shape[-1]),
         "targets": scoring.targets.reshape(units, -1),
         "log_normalizer": scoring.log_normalizer.reshape(units, -1),
     }
@@ -298,14 +307,23 @@ def _share(scores: Scores, gradient: jax.Array) -> jax.Array:
 def _factors(use: Use, gradient: jax.Array, units: int) -> Factors:
     assert use.inputs is not None
     if isinstance(use.inputs, Scores):
-        x, errors = use.inputs.x, use.inputs.errors
-        columns = x * _share(use.inputs, gradient)[..., None].astype(x.dtype)
+        x, errors = use.inputs.x, _of_its_type(use.inputs.errors)
+        columns = _of_its_type(x * _share(use.inputs, gradient)[..., None].astype(x.dtype))
         return Factors(errors.reshape(units, -1, errors.shape[-1]), columns.reshape(units, -1, x.shape[-1]))
-    columns = gradient.reshape(units, -1, gradient.shape[-1])
+    columns = _of_its_type(gradient).reshape(units, -1, gradient.shape[-1])
     if use.kind == "look_up":
         return Factors(use.inputs.reshape(units, -1), columns)
-    inputs = use.inputs.reshape(units, -1, use.inputs.shape[-1])
+    inputs = _of_its_type(use.inputs).reshape(units, -1, use.inputs.shape[-1])
     return Factors(columns, inputs) if use.kind == "multiply_transposed" else Factors(inputs, columns)
+
+
+def _of_its_type(values: jax.Array) -> jax.Array:
+    """Round to the type that values are of: the compiler may keep more of them where it makes a norm of them, and less
+    where it makes a sum."""
+    if values.dtype == jnp.float32:
+        return values
+    kind = jnp.finfo(values.dtype)
+    return jax.lax.reduce_precision(values.astype(jnp.float32), kind.nexp, kind.nmant).astype(values.dtype)
 
 
 def _direct_is_cheaper(factors: list[Factors], shape: tuple[int, ...], platform: str) -> bool:

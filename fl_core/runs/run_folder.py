@@ -40,7 +40,7 @@ def refuse_other_contents(directory: Path, kind: str) -> None:
     if any((directory / name).exists() for name in _BEGUN_WITH.get(kind, ())):
         return
     for name in _WRITTEN_BY.get(kind, ()):
-        if (directory / name).exists():
+        if (directory / name).exists() and (directory / name).stat().st_size:
             raise CheckpointError(
                 f"{directory / name}: was not written by {kind} of fedlm, and would be written over; move it, or give "
                 "another --out"

@@ -252,6 +252,28 @@ def test_clipped_gradients_in_blocks_are_no_longer_than_the_clip_norm(small_bloc
             assert 0.05 * 0.998 <= length(clipped(EVERY_PART_OF_GEMMA.params, batch).gradient) <= 0.05 * (1 + 1e-6)
 
 
+def test_norms_and_sums_are_made_of_equally_rounded_factors():
+    """The compiler keeps more of a bfloat16 product than its type has, where it makes a norm of it at once."""
+    vocabulary, width = 40, 8
+
+    def init(key):
+        out = jax.random.normal(key, (vocabulary, width)) * 0.1
+        return {"embedding": init_embedding(key, vocabulary, width), "out": {"table": out}}
+
+    head = linear_head_model(
+        "head", vocabulary, init, lambda p, t: embed(p["embedding"], t), lambda p: (p["out"], None)
+    )
+    params = head.init(jax.random.key(0))
+    with precision_scope("bfloat16"):
+        low = with_precision(head, "bfloat16")
+        clipped = jax.jit(lambda params, batch: clipped_sum(Clipping("bookkeeping", 1.0), low, params, batch, 1))
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            large = {"table": jnp.full((vocabulary, width), rng.uniform(8, 16))}
+            batch = Batch(jnp.asarray(rng.integers(4, vocabulary, (1, 2)), jnp.int32), jnp.ones(1))
+            assert 0.99 < length(clipped(params | {"embedding": large}, batch).gradient) <= 1 + 1e-6
+
+
 def test_large_logits_that_are_made_twice_are_the_same(monkeypatch):
     """A product of another shape is rounded otherwise, by which two of a million that compete change places."""
     vocabulary, width, units, positions, clip_norm = 2100, 128, 2, 5, 1e-3
@@ -276,6 +298,31 @@ def test_large_logits_that_are_made_twice_are_the_same(monkeypatch):
         tokens[0, :2] = 10, target
         found = clipped(jnp.asarray(x), jnp.asarray(table), Batch(jnp.asarray(tokens), jnp.array([1.0, 0.0])))
         assert 0 < length(found.gradient) <= clip_norm * (1 + 1e-6)
+
+
+def test_errors_of_logits_whose_normalizer_is_lost_are_as_long_as_they_are(monkeypatch):
+    """Beside logits of 10^9 the logarithm of how many there are is nothing, so that each has an error of 1."""
+    vocabulary, width, positions = 2**18, 8, 64
+    monkeypatch.setattr(blocked_head, "MOST_LOGITS", 0)
+
+    def features(table, tokens):
+        half = jnp.arange(tokens.shape[1]) >= tokens.shape[1] // 2
+        return jnp.broadcast_to(jnp.where(half[:, None], table[1], table[0]), (*tokens.shape, width))
+
+    @jax.jit
+    def clipped(rows, batch):
+        params = {"table": jnp.zeros((vocabulary, width)), "bias": jnp.full(vocabulary, 1e9)}
+        head = linear_head_model(
+            "head", vocabulary, lambda _: None, lambda _, t: features(rows, t), lambda p: (p, p["bias"])
+        )
+        return clipped_sum(Clipping("bookkeeping", 1.0), head, params, batch, 1)
+
+    for seed in (4, 6, 7):
+        rng = np.random.default_rng(seed)
+        one = (1 + rng.random(width)) * 1e8
+        rows = np.stack([one, -one * (1 + 2.0 ** -rng.integers(12, 24) * rng.normal(size=width))])
+        batch = Batch(jnp.full((1, positions + 1), 5, jnp.int32), jnp.ones(1))
+        assert length(clipped(jnp.asarray(rows, jnp.float32), batch).gradient) <= 1 + 1e-6
 
 
 @pytest.mark.long
