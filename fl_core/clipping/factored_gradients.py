@@ -322,8 +322,14 @@ def _of_its_type(values: jax.Array) -> jax.Array:
     where it makes a sum."""
     if values.dtype == jnp.float32:
         return values
-    kind = jnp.finfo(values.dtype)
-    return jax.lax.reduce_precision(values.astype(jnp.float32), kind.nexp, kind.nmant).astype(values.dtype)
+    return _rounded(values.astype(jnp.float32), values.dtype).astype(values.dtype)
+
+
+def _rounded(values: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
+    """Round float32 values to those that another type has; they stay float32."""
+    kind = jnp.finfo(dtype)
+    # The compiler takes a cast there and back for nothing, but not this.
+    return jax.lax.reduce_precision(values, kind.nexp, kind.nmant)
 
 
 def _direct_is_cheaper(factors: list[Factors], shape: tuple[int, ...], platform: str) -> bool:
@@ -398,9 +404,7 @@ def _weighted_parts(values: jax.Array, weights: jax.Array) -> list[jax.Array]:
     weighted = values.astype(jnp.float32) * weights[:, None, None]
     if values.dtype == jnp.float32:
         return [weighted]
-    kind = jnp.finfo(values.dtype)
-    # The compiler takes a cast there and back for nothing, but not this.
-    high = jax.lax.reduce_precision(weighted, kind.nexp, kind.nmant)
+    high = _rounded(weighted, values.dtype)
     return [high.astype(values.dtype), (weighted - high).astype(values.dtype)]
 
 

@@ -67,7 +67,7 @@ def assert_same_run(found, expected):
     assert (found / "test_clients.parquet").read_bytes() == (expected / "test_clients.parquet").read_bytes()
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_two_processes_give_the_bits_of_one(small_store, tmp_path):
     """Two times two devices against four: with two alone, the order of a sum would not matter. What the client
     algorithm remembers is the same everywhere too."""
