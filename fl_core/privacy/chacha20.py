@@ -1,6 +1,8 @@
 """The stream cipher ChaCha20 (RFC 8439) as a source of random bits on any device: each block is a function of key,
 nonce and counter alone, so that blocks are made in any order and as many at once as a device likes."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,12 +15,14 @@ _COLUMNS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
 _DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
 
 
-def chacha20_blocks(key: jax.Array, nonce: jax.Array, counters: jax.Array) -> tuple[jax.Array, ...]:
+def chacha20_blocks(
+    key: jax.Array, nonce: Sequence[jax.typing.ArrayLike], counters: jax.Array
+) -> tuple[jax.Array, ...]:
     """Make blocks of the key stream (RFC 8439, section 2.3).
 
     Args:
       key: uint32 [8], the key's bytes as little-endian words.
-      nonce: uint32 [3].
+      nonce: three words, uint32 [] or [...] each.
       counters: uint32 [...], of which block.
 
     Returns:

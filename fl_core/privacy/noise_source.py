@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -98,34 +98,21 @@ def noise_key(secret: bytes, name: Name) -> np.ndarray:
     return np.frombuffer(hmac.digest(secret, message, "sha256"), "<u4")
 
 
-def standard_normals(
-    key: jax.Array,
-    number: int | jax.Array,
-    shape: tuple[int, ...],
-    counter: Callable[[jax.Array], jax.Array] = lambda block: block,
-) -> jax.Array:
-    """Draw the normal numbers of one leaf; to be traced where JAX's 64-bit types are enabled.
+def normal_blocks(key: jax.Array, numbers: jax.Array, counters: jax.Array) -> jax.Array:
+    """Draw normal numbers by their blocks; to be traced where JAX's 64-bit types are enabled.
 
     Args:
       key: uint32 [8], of `noise_key`.
-      number: of the leaf.
-      shape: of the leaf, or of the part of it that is drawn.
-      counter: maps a block's number within the shape, uint32, to that within the leaf.
+      numbers: uint32 [...], of the leaf that each block is of.
+      counters: uint32 [...], of the block within that leaf.
 
     Returns:
-      float64 of the shape.
+      float64 [..., 4], which no order and no company of blocks changes.
     """
-    blocks = max(1, -(-math.prod(shape) // _NORMALS))
-    at_once = min(blocks, _BLOCKS_ON_CPU if jax.default_backend() == "cpu" else _BLOCKS)
-    nonce = jnp.asarray([number, 0, 0], jnp.uint32)
-
-    def drawn(first: jax.Array) -> jax.Array:
-        words = chacha20_blocks(key, nonce, counter(first + jnp.arange(at_once, dtype=jnp.uint32)))
-        half = WORDS // 2
-        return jnp.stack([*normal_pair(*words[:half]), *normal_pair(*words[half:])], axis=-1)
-
-    firsts = at_once * jnp.arange(-(-blocks // at_once), dtype=jnp.uint32)
-    return jax.lax.map(drawn, firsts).reshape(-1)[: math.prod(shape)].reshape(shape)
+    words = chacha20_blocks(key, (numbers, 0, 0), counters)
+    half = WORDS // 2
+    pairs = (jnp.stack(pair, axis=-1) for pair in zip(words[:half], words[half:], strict=True))
+    return jnp.stack(normal_pair(*pairs), axis=-1).reshape(*counters.shape, _NORMALS)
 
 
 def normal_pair(*words: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -171,20 +158,47 @@ class _Leaf(NamedTuple):
         spec = () if self.sharding is None else self.sharding.spec
         return next((axis for axis, name in enumerate(spec) if name is not None), None)
 
+    @property
+    def run(self) -> int:
+        """Numbers that a device has one after another, of the whole leaf in its order."""
+        return math.prod(self.part[self.axis or 0 :])
+
+    @property
+    def is_drawn_whole(self) -> bool:
+        """By each device, and cut: what it has is not made of whole blocks."""
+        return self.axis is None or self.run % _NORMALS > 0
+
+    @property
+    def blocks(self) -> int:
+        """That a device draws."""
+        return max(1, -(-math.prod(self.shape if self.is_drawn_whole else self.part) // _NORMALS))
+
+    @property
+    def parts(self) -> int:
+        """Into which the axis is divided."""
+        return 1 if self.axis is None else self.shape[self.axis] // self.part[self.axis]
+
+    def device(self) -> jax.Array:
+        """Trace which of the parts is this device's."""
+        if self.sharding is None or self.axis is None:
+            return jnp.zeros((), jnp.uint32)
+        return jax.lax.axis_index(self.sharding.spec[self.axis]).astype(jnp.uint32)
+
+    def strides(self) -> jax.Array:
+        """Trace uint32 [3]: blocks that a device draws one after another, those of others between such runs, and those
+        before the first."""
+        if self.is_drawn_whole:
+            return jnp.asarray([self.blocks, 0, 0], jnp.uint32)
+        run = self.run // _NORMALS
+        return jnp.stack([jnp.uint32(run), jnp.uint32(run * (self.parts - 1)), run * self.device()])
+
 
 def _combine(leaves: tuple[_Leaf, ...], keys: jax.Array, coefficients: jax.Array, count: jax.Array) -> tuple:
-    def drawn(place: jax.Array) -> tuple[jax.Array, ...]:
-        found: dict[int, jax.Array] = {}
-        for numbers in _alike(leaves):
-            part = functools.partial(_part, keys[place], leaf=leaves[numbers[0]])
-            stacked = jax.lax.map(part, jnp.asarray(numbers, jnp.uint32))
-            found |= {number: coefficients[place] * stacked[index] for index, number in enumerate(numbers)}
-        return tuple(found[number] for number in range(len(leaves)))
-
-    def add(place: jax.Array, total: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        return tuple(map(jnp.add, total, drawn(place)))
-
-    return jax.lax.fori_loop(1, count, add, drawn(jnp.zeros((), int)))
+    return tuple(
+        _cut(numbers, leaf)
+        for first, group in _together(leaves)
+        for numbers, leaf in zip(_total(first, group, keys, coefficients, count), group, strict=True)
+    )
 
 
 def _combine_parts(leaves: tuple[_Leaf, ...], keys: jax.Array, coefficients: jax.Array, count: jax.Array) -> tuple:
@@ -200,35 +214,59 @@ def _combine_parts(leaves: tuple[_Leaf, ...], keys: jax.Array, coefficients: jax
     return on_device(keys, coefficients, jnp.asarray(count))
 
 
-def _alike(leaves: tuple[_Leaf, ...]) -> list[list[int]]:
-    """Put the numbers of leaves of one form together, which one loop draws and the compiler sees once, as far as they
-    may lie in memory twice."""
-    groups: dict[_Leaf, list[list[int]]] = {}
+def _together(leaves: tuple[_Leaf, ...]) -> Iterator[tuple[int, list[_Leaf]]]:
+    """Part leaves into groups, each of which one loop draws, and give the number of each one's first leaf.
+
+    Few loops compile soon, but what one draws lies in memory twice.
+    """
+    group: list[_Leaf] = []
     for number, leaf in enumerate(leaves):
-        most = max(1, _MOST_TWICE // max(1, math.prod(leaf.part)))
-        of_form = groups.setdefault(leaf, [[]])
-        if len(of_form[-1]) == most:
-            of_form.append([])
-        of_form[-1].append(number)
-    return [numbers for of_form in groups.values() for numbers in of_form]
+        if group and _NORMALS * sum(other.blocks for other in (*group, leaf)) > _MOST_TWICE:
+            yield number - len(group), group
+            group = []
+        group.append(leaf)
+    if group:
+        yield len(leaves) - len(group), group
 
 
-def _part(key: jax.Array, number: jax.Array, leaf: _Leaf) -> jax.Array:
-    """Draw this device's part of a leaf: the numbers that the whole leaf has there."""
-    shape, axis = leaf.shape, leaf.axis
-    if axis is None:
-        return standard_normals(key, number, shape)
-    assert leaf.sharding is not None
-    index = jax.lax.axis_index(leaf.sharding.spec[axis])
-    local = leaf.part
-    # Of the numbers in their order, a device has runs as long as this.
-    run = math.prod(local[axis:])
-    if run % _NORMALS:
-        whole = standard_normals(key, number, shape)
-        return jax.lax.dynamic_slice_in_dim(whole, index * local[axis], local[axis], axis)
-    blocks, parts = run // _NORMALS, shape[axis] // local[axis]
+def _total(
+    first: int, leaves: list[_Leaf], keys: jax.Array, coefficients: jax.Array, count: jax.Array
+) -> list[jax.Array]:
+    """Add up the draws of leaves that follow one another; a flat array for each, as long as its blocks are."""
+    drawn = _drawing(first, leaves)
+    form = jax.eval_shape(drawn, keys[0])
 
-    def counter(block: jax.Array) -> jax.Array:
-        return (block // blocks) * (blocks * parts) + index.astype(jnp.uint32) * blocks + block % blocks
+    def add(place: jax.Array, total: jax.Array) -> jax.Array:
+        return total + coefficients[place] * drawn(keys[place])
 
-    return standard_normals(key, number, local, counter)
+    total = jax.lax.fori_loop(0, count, add, jnp.zeros(form.shape, form.dtype)).reshape(-1)
+    return jnp.split(total, _NORMALS * np.cumsum([leaf.blocks for leaf in leaves]))[:-1]
+
+
+def _drawing(first: int, leaves: list[_Leaf]) -> Callable[[jax.Array], jax.Array]:
+    """Give what draws, by a key, all blocks of leaves one after another, and more that fill its last pass."""
+    ends = np.cumsum([leaf.blocks for leaf in leaves], dtype=np.uint32)
+    starts = jnp.asarray(np.append(0, ends[:-1]), jnp.uint32)
+    strides = jnp.stack([leaf.strides() for leaf in leaves], axis=-1)
+    is_spread = not all(leaf.is_drawn_whole for leaf in leaves)
+    at_once = min(int(ends[-1]), _BLOCKS_ON_CPU if jax.default_backend() == "cpu" else _BLOCKS)
+
+    def some(key: jax.Array, start: jax.Array) -> jax.Array:
+        place = start + jnp.arange(at_once, dtype=jnp.uint32)
+        leaf = jnp.searchsorted(ends, place, side="right", method="compare_all").astype(jnp.uint32)
+        block = place - starts[leaf]
+        if is_spread:
+            run, skipped, before = strides[:, leaf]
+            block += block // run * skipped + before
+        return normal_blocks(key, first + leaf, block)
+
+    passes = at_once * jnp.arange(-(-int(ends[-1]) // at_once), dtype=jnp.uint32)
+    return lambda key: jax.lax.map(functools.partial(some, key), passes)
+
+
+def _cut(numbers: jax.Array, leaf: _Leaf) -> jax.Array:
+    """Bring the numbers of a leaf into its shape, or of this device's part of it."""
+    if leaf.is_drawn_whole and leaf.axis is not None:
+        whole, size = numbers[: math.prod(leaf.shape)].reshape(leaf.shape), leaf.part[leaf.axis]
+        return jax.lax.dynamic_slice_in_dim(whole, leaf.device() * size, size, leaf.axis)
+    return numbers[: math.prod(leaf.part)].reshape(leaf.part)
