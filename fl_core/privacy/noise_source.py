@@ -36,8 +36,8 @@ _NORMALS = 4
 _BLOCKS_ON_CPU, _BLOCKS = 1 << 14, 1 << 20
 """That are made at once: as many as a core's cache holds, or as fill an accelerator. No bit depends on it."""
 _MOST_TWICE = 1 << 22
-"""Numbers that are drawn by one loop, at most, or one larger leaf: they lie in memory twice for a moment. No bit depends
-on it."""
+"""Numbers that are drawn by one loop, at most, or those of one larger leaf: they lie in memory twice for a moment. No
+bit depends on it."""
 
 
 def fresh_secret() -> bytes:
