@@ -16,7 +16,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
-from fedlm.fl_core.processes import gather, is_first, together
+from fedlm.fl_core.processes import gather, is_first, lost_processes, together
 from fedlm.fl_core.reattention import keep_errors
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
@@ -145,6 +145,7 @@ def run_experiment(
     return run_prepared(prepared, out, see, save_client_scores).summary
 
 
+@lost_processes()
 def run_prepared(
     prepared: PreparedExperiment,
     out: Path,

@@ -63,6 +63,7 @@ class Silence(Observer):
     """An observer that does nothing."""
 
 
+@lost_processes()
 def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None = None) -> dict[str, Any]:
     """Train a model, or the rest of it where `out` holds an unfinished run.
 
@@ -206,9 +207,8 @@ class _Training:
         expected_tokens = self._expected_tokens()
         started = time.monotonic()
         for batch in data:
-            with lost_processes():
-                self._state, report = self._step(self._state, batch)
-                report = jax.device_get(report)
+            self._state, report = self._step(self._state, batch)
+            report = jax.device_get(report)
             done = batch.step + 1
             row = self._row(batch, report)
             if done % settings.evaluate_every == 0 or done == left.stop:

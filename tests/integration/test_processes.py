@@ -6,10 +6,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import pytest
 
+from fedlm.fl_core.errors import ProcessLostError
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.simulations.experiments.experiment import run_prepared
+from fedlm.simulations.pretraining import run as pretraining
 from tests.support.processes import ENVIRONMENT, LONGEST_SECONDS, find_free_port, finish, rows_of
 
 SETTINGS = {
@@ -146,6 +151,20 @@ def kill_one(processes, victim, out):
     assert time.monotonic() - started < 60
     assert finish(processes[victim])[0] == -signal.SIGKILL
     return status, errors
+
+
+def test_wherever_a_run_notices_that_a_process_is_gone_it_says_so(monkeypatch, tmp_path):
+    def exchange(*_):
+        raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllGather failed")
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(pretraining, "prepare_pretraining", exchange)
+    prepared = SimpleNamespace(identity=SimpleNamespace(check_same_in_all_processes=exchange), precision=None)
+    for run in (lambda: run_prepared(prepared, tmp_path), lambda: pretraining.run_pretraining(None, tmp_path)):
+        with pytest.raises(
+            ProcessLostError, match=r"\(UNKNOWN: Gloo AllGather failed\); most likely one of them"
+        ):
+            run()
 
 
 @pytest.mark.long
