@@ -161,9 +161,7 @@ def test_wherever_a_run_notices_that_a_process_is_gone_it_says_so(monkeypatch, t
     monkeypatch.setattr(pretraining, "prepare_pretraining", exchange)
     prepared = SimpleNamespace(identity=SimpleNamespace(check_same_in_all_processes=exchange), precision=None)
     for run in (lambda: run_prepared(prepared, tmp_path), lambda: pretraining.run_pretraining(None, tmp_path)):
-        with pytest.raises(
-            ProcessLostError, match=r"\(UNKNOWN: Gloo AllGather failed\); most likely one of them"
-        ):
+        with pytest.raises(ProcessLostError, match=r"\(UNKNOWN: Gloo AllGather failed\); most likely one of them"):
             run()
 
 
