@@ -106,26 +106,29 @@ def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
     published = {published_gap(model) for model, _ in pairs_of(axis)} - {None}
     for one in published:
         axes.axhline(100 * one, color="grey", linestyle=":", label=f"published: {100 * one:.1f} %")
+    lines = [(line, colour) for pair, colour in coloured if (line := _line(records, axis, pair)) is not None]
+    for (values, middle, _), colour in lines:
+        axes.plot(values, middle, "--", color=colour, linewidth=0.8)
     # Lines of few points have intervals that would leave no room for the points.
     limits = axes.get_ylim()
-    for pair, colour in coloured:
-        _draw_line(axes, records, axis, pair, colour)
+    for (values, middle, half), colour in lines:
+        axes.fill_between(values, middle - half, middle + half, color=colour, alpha=0.08, linewidth=0)
     axes.set_ylim(limits)
     axes.set_xlabel(axis.title)
     axes.set_title("Perplexity above the twin's, per cent, seed by seed", loc="left", fontsize=10)
 
 
-def _draw_line(axes: Axes, records: Records, axis: Axis, pair: tuple[str, str], colour: str) -> None:
+def _line(records: Records, axis: Axis, pair: tuple[str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Fit the line through a pair's gaps: values of the axis, gaps in per cent there, and half of their intervals."""
     gaps = gaps_along(records, axis, *pair)
     if axis.published is None or not gaps:
-        return
+        return None
     values = np.geomspace(min(value for value, _ in gaps), max(axis.published, *(value for value, _ in gaps)), 30)
-    lines = [line_through(gaps, value) for value in values]
-    if all(line is not None for line in lines):
-        middle = np.array([100 * line.value for line in lines if line])
-        half = np.array([100 * line.half_width for line in lines if line])
-        axes.plot(values, middle, "--", color=colour, linewidth=0.8)
-        axes.fill_between(values, middle - half, middle + half, color=colour, alpha=0.08, linewidth=0)
+    lines = [line for value in values if (line := line_through(gaps, value)) is not None]
+    if len(lines) < len(values):
+        return None
+    middle, half = 100 * np.array([(line.value, line.half_width) for line in lines]).T
+    return values, middle, half
 
 
 def _draw_curves(axes: Axes, records: Records, axis: Axis) -> None:
