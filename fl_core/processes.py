@@ -111,11 +111,11 @@ def _leaf_from_first(leaf: Any) -> jax.Array:
 @contextmanager
 def lost_processes() -> Iterator[None]:
     """Wait inside for other processes; says so where one of them is gone. Raises ProcessLostError where the devices of
-    the other processes cannot be reached any more."""
+    the other processes cannot be reached any more. What this process lacks memory for is not of the others."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
+        if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
             raise
         raise ProcessLostError(
             f"the exchange with the other processes failed ({str(error).splitlines()[0][:200]}); most likely one of "

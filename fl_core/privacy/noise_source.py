@@ -221,11 +221,13 @@ def _together(leaves: tuple[_Leaf, ...]) -> Iterator[tuple[int, list[_Leaf]]]:
     Few loops compile soon, but what one draws lies in memory twice.
     """
     group: list[_Leaf] = []
+    blocks = 0
     for number, leaf in enumerate(leaves):
-        if group and _NORMALS * sum(other.blocks for other in (*group, leaf)) > _MOST_TWICE:
+        if group and _NORMALS * (blocks + leaf.blocks) > _MOST_TWICE:
             yield number - len(group), group
-            group = []
+            group, blocks = [], 0
         group.append(leaf)
+        blocks += leaf.blocks
     if group:
         yield len(leaves) - len(group), group
 

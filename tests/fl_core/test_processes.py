@@ -41,3 +41,9 @@ def test_only_among_several_processes_is_an_error_of_the_devices_a_lost_process(
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ProcessLostError, match=r"\(UNKNOWN: Connection closed by peer\)"):
         exchange()
+
+
+def test_lack_of_memory_among_several_processes_is_not_a_lost_process(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Out of memory"), processes.lost_processes():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes")
