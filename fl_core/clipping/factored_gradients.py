@@ -4,8 +4,8 @@ The gradient of a matrix is a sum over positions s of outer products `row_s colu
 for a dense layer, of the token's indicator and output gradient for an embedding. So with two uses of one matrix, or
 one and itself, `<sum_s r_s c_s^T, sum_t r'_t c'_t^T> = sum_st <r_s, r'_t> <c_s, c'_t>`: the Gram form, which makes no
 array of the matrix's size (Li et al. 2022, "Large language models can be strong differentially private learners"; for
-tied embeddings "phantom clipping", DPFormer, arXiv 2305.17633). The direct form makes that array for each unit. Each
-matrix takes the form that its shape makes cheaper.
+tied embeddings "phantom clipping", DPFormer, arXiv 2305.17633). The direct form makes that array for each unit, all at
+once or one by one. Each matrix takes the form that its shape makes cheapest.
 
 What is added to a sum must not be longer than the clip norm, whatever precision the model computes in. Weights and what
 they multiply are float32, and where the factors are not, their weighted side is two numbers of the factors' type, a
@@ -14,22 +14,29 @@ than the sum; there the bound that `squared_norms` gives is above the norm of wh
 """
 
 import dataclasses
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from fedlm.fl_core.clipping.one_by_one import OneByOne
 from fedlm.models.blocked_head import Blocks, Scoring, in_place
 from fedlm.models.linear_head import Scores
 from fedlm.models.matrix_products import inner_product_error, inner_products, sum_of_outer_products
 from fedlm.models.parameter_uses import Use
 
+Form = Literal["gram", "direct", "one_by_one"]
+
 COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
 """Arithmetic operations that take as long as to write and read an entry of a unit's gradient, by platform."""
-CACHED_ENTRIES, FACTOR_BEYOND = 2**18, 3.0
-"""A larger gradient of a unit is out of a CPU's cache when it is read, and each entry takes so many times as long."""
+CACHED_ENTRIES: dict[Form, int] = {"direct": 2**18, "one_by_one": 2**19}
+FACTOR_BEYOND = 3.0
+"""Larger gradients are out of a CPU's cache when they are read, and each entry takes so many times as long."""
+COST_OF_ONE_MORE = {"cpu": 3e6, "gpu": math.inf}
+"""Operations that take as long as what is beside that to make one unit's gradient after another, by platform."""
 
 _ROUNDING = 2.0**-24  # of a number, to the nearest float32
 _ADDED_IN_A_ROW = 64  # numbers that a reduction adds one after another, at most; more of them are added as trees
@@ -80,11 +87,13 @@ class MatrixGradient(NamedTuple):
       factors: of each use.
       direct: float32 [units, rows, columns], the gradients themselves, where that is cheaper; else None.
       shape: of the matrix.
+      turned: whether `direct` is [units, columns, rows].
     """
 
     factors: list[Factors]
     direct: jax.Array | None
     shape: tuple[int, ...]
+    turned: bool = False
 
     def squared_norms(self) -> tuple[jax.Array, jax.Array]:
         """See `Gradient`."""
@@ -117,9 +126,10 @@ class MatrixGradient(NamedTuple):
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""
         if self.direct is not None:
-            return _of_kept_units(
+            total = _of_kept_units(
                 lambda weights, direct: _einsum("u,urc->rc", weights, direct), weights, (self.direct,)
             )
+            return total.T if self.turned else total
         return sum((_weighted_sum(one, weights, self.shape) for one in self.factors), start=jnp.zeros(()))
 
 
@@ -218,9 +228,9 @@ def _weighted_scores(scoring: Scoring, gradient: jax.Array, weights: jax.Array, 
     return jax.lax.fori_loop(0, blocks.steps, add, jnp.zeros((blocks.vocabulary, x.shape[-1]), jnp.float32))
 
 
-Gradient = MatrixGradient | VectorGradient | ScoredGradient
-"""Its `squared_norms` computes the squared L2 norm of each unit's gradient, and a bound of the squared norm of what the
-unit adds to a sum, divided by its weight: float32 [units] each."""
+Gradient = MatrixGradient | VectorGradient | ScoredGradient | OneByOne
+"""All but `OneByOne` have `squared_norms`: the squared L2 norm of each unit's gradient, and a bound of the squared norm
+of what the unit adds to a sum, divided by its weight, float32 [units] each."""
 
 
 def gradients_of(
@@ -260,12 +270,18 @@ def _gradient(found: list[tuple[Use, jax.Array]], shape: tuple[int, ...], units:
     factors = [_factors(use, gradient, units) for (use, gradient), one in zip(found, in_blocks, strict=True) if not one]
     if scorings:
         return ScoredGradient(scorings, factors, shape)
+    form = _cheapest_form(factors, shape, platform)
+    if form == "one_by_one":
+        return OneByOne(factors, shape)
+    if form == "gram":
+        return MatrixGradient(factors, None, shape)
+    # A CPU takes less time to multiply into wide rows than into long columns.
+    turned = shape[0] > shape[1] and not any(one.one_hot for one in factors)
     direct = None
-    if _direct_is_cheaper(factors, shape, platform):
-        # Look-ups last, since they can be added in place.
-        for one in sorted(factors, key=lambda one: one.one_hot):
-            direct = _add_direct(direct, one, shape)
-    return MatrixGradient(factors, direct, shape)
+    # Look-ups last, since they can be added in place.
+    for one in sorted(factors, key=lambda one: one.one_hot):
+        direct = _add_direct(direct, Factors(one.columns, one.rows) if turned else one, shape)
+    return MatrixGradient(factors, direct, shape, turned)
 
 
 def _by_unit(scoring: Scoring, gradient: jax.Array, units: int) -> tuple[Scoring, jax.Array]:
@@ -332,15 +348,19 @@ def _rounded(values: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
     return jax.lax.reduce_precision(values, kind.nexp, kind.nmant)
 
 
-def _direct_is_cheaper(factors: list[Factors], shape: tuple[int, ...], platform: str) -> bool:
-    gram = 0
+def _cheapest_form(factors: list[Factors], shape: tuple[int, ...], platform: str) -> Form:
+    gram = 0.0
     for number, one in enumerate(factors):
         for other in factors[: number + 1]:
             width = 1 if one.one_hot or other.one_hot else shape[0]
             gram += 2 * one.columns.shape[1] * other.columns.shape[1] * (width + shape[1])
-    entries = shape[0] * shape[1]
-    beyond = FACTOR_BEYOND if platform == "cpu" and entries > CACHED_ENTRIES else 1.0
-    return entries * beyond * COST_OF_AN_ENTRY[platform] < gram
+    costs: dict[Form, float] = {"gram": gram}
+    for form, cached in CACHED_ENTRIES.items():
+        entries = shape[0] * shape[1]
+        beyond = FACTOR_BEYOND if platform == "cpu" and entries > cached else 1.0
+        costs[form] = entries * beyond * COST_OF_AN_ENTRY[platform]
+    costs["one_by_one"] += COST_OF_ONE_MORE[platform]
+    return min(costs, key=lambda form: costs[form])
 
 
 def _add_direct(total: jax.Array | None, factors: Factors, shape: tuple[int, ...]) -> jax.Array:

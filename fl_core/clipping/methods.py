@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip_factors
 from fedlm.fl_core.clipping.factored_gradients import Gradient, gradients_of
+from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM
 from fedlm.models.base import Model, Params, given_frozen, weigh_examples
@@ -157,19 +158,31 @@ def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, units:
     def gradients(at_sums: ExampleSums) -> list[Gradient | None]:
         return gradients_of(run.uses, run.output_gradients(at_sums), shapes, units, jax.default_backend())
 
+    def factors_of(bounds: jax.Array) -> jax.Array:
+        return clip_factors(setting.function, bounds, setting.clip_norm)
+
     found = gradients(at_sums)
-    nothing = jnp.zeros(units), jnp.zeros(units)
-    norms = [nothing if one is None else one.squared_norms() for one in found]
+    last = {number: one for number, one in enumerate(found) if isinstance(one, OneByOne)}
+    norms = [
+        (jnp.zeros(units),) * 2 if one is None or isinstance(one, OneByOne) else one.squared_norms() for one in found
+    ]
     squared, bounds = (jnp.stack(of_all) for of_all in zip(*norms, strict=True))
-    factors = clip_factors(setting.function, bounds, setting.clip_norm)
+    sums_of_last, squared_of_last = add_one_by_one(last, bounds, factors_of)
+    for number, of_one in squared_of_last.items():
+        squared, bounds = squared.at[number].set(of_one), bounds.at[number].set(of_one)
+    factors = factors_of(bounds)
     if not keep:
         # The compiler must not see that the second pass repeats the first, whose results it would keep.
         at_sums, factors = jax.lax.optimization_barrier((at_sums, factors))
         found = gradients(at_sums)
-    total = [
-        jnp.zeros(shape, jnp.float32) if one is None else one.weighted_sum(by_unit)
-        for one, shape, by_unit in zip(found, shapes, factors, strict=True)
-    ]
+    total = []
+    for number, (one, shape) in enumerate(zip(found, shapes, strict=True)):
+        if one is None:
+            total.append(jnp.zeros(shape, jnp.float32))
+        elif isinstance(one, OneByOne):
+            total.append(sums_of_last[number])
+        else:
+            total.append(one.weighted_sum(factors[number]))
     gradient = jax.tree_util.tree_unflatten(structure, total)
     return ClippedSum(gradient, jnp.sqrt(jnp.sum(squared, axis=0)), factors, sums)
 

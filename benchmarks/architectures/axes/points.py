@@ -213,7 +213,7 @@ def _at_100(data: str, size: str, *others: dict[str, Any]) -> Point:
 
 
 AXES: dict[str, Axis] = {
-    "cohort": Axis("clients a round", (_cohort(20), _cohort(50), _cohort(100), _cohort(200, ONCE)), CIFGS, 500),
+    "cohort": Axis("clients a round", (_cohort(20), _cohort(50), _cohort(100), _cohort(200)), CIFGS, 500),
     "gain": Axis(
         "a learned gain",
         (

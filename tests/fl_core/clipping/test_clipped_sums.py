@@ -10,6 +10,7 @@ from jax_privacy.clipping import clipped_grad
 from fedlm.fl_core.clipping import factored_gradients
 from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, clip_factors
 from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum, method_for
+from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models import blocked_head
 from fedlm.models.base import Batch, given_frozen, language_model
@@ -52,6 +53,11 @@ def assert_same(found, expected, tolerance=1e-5):
     assert np.linalg.norm(leaves[0] - leaves[1]) <= (tolerance + shorter) * max(np.linalg.norm(leaves[1]), 1e-6)
 
 
+def take(form, patch):
+    """Let all matrices take a form, whatever it costs."""
+    patch.setattr(factored_gradients, "_cheapest_form", lambda *_: form)
+
+
 # Each two of method, form and shapes meet.
 @pytest.mark.parametrize(
     ("method", "form", "units", "examples", "length", "clip_norm", "function"),
@@ -62,18 +68,20 @@ def assert_same(found, expected, tolerance=1e-5):
         ("bookkeeping", "direct", 1, 2, 1, 0.01, "constant"),
         ("bookkeeping", "gram", 4, 1, 9, 1.0, "automatic"),
         ("bookkeeping", "gram", 2, 3, 5, 1.0, "per_layer"),
+        ("ghost", "one_by_one", 1, 2, 1, 0.01, "constant"),
+        ("bookkeeping", "one_by_one", 4, 1, 9, 1.0, "automatic"),
+        ("ghost", "one_by_one", 2, 3, 5, 1.0, "per_layer"),
     ],
 )
 def test_equals_vmap(method, form, units, examples, length, clip_norm, function):
     setting = Clipping(method, clip_norm, function)
-    cost = {"gram": 1e9, "direct": 0.0}[form]
     # Compiled anew, since the form is chosen while tracing.
     clipped = jax.jit(lambda params, batch: clipped_sum(setting, model(), params, batch, units))
     for seed in range(8):
         batch = random_units(np.random.default_rng(seed), units, examples, length, VOCABULARY)
         reference = compiled(Clipping("vmap", clip_norm, function), model(), parameters(seed), batch, units)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(factored_gradients.COST_OF_AN_ENTRY, "cpu", cost)
+            take(form, patch)
             found = clipped(parameters(seed), batch)
         assert_same(found, reference)
 
@@ -354,13 +362,15 @@ def length(gradient):
         ("ghost", "direct", "bfloat16"),
         ("bookkeeping", "gram", "bfloat16"),
         ("bookkeeping", "direct", "float32"),
+        ("ghost", "one_by_one", "float32"),
+        ("bookkeeping", "one_by_one", "bfloat16"),
     ],
 )
 def test_clipped_gradients_are_no_longer_than_the_clip_norm(method, form, precision):
     every = (method, form, precision) == ("bookkeeping", "gram", "bfloat16")
     low = with_precision(model(), precision)
     with pytest.MonkeyPatch.context() as patch, precision_scope(precision):
-        patch.setitem(factored_gradients.COST_OF_AN_ENTRY, "cpu", {"gram": 1e9, "direct": 0.0}[form])
+        take(form, patch)
         for function in CLIP_FUNCTIONS if every else ["constant"]:
             setting = Clipping(method, 0.3, function)
             clipped = jax.jit(lambda params, batch, setting=setting: clipped_sum(setting, low, params, batch, 1))
@@ -439,6 +449,20 @@ def test_rows_whose_squares_are_too_small_for_float32_are_clipped_all_the_same(s
     assert length(clipped_to_1((columns, rows))) <= 1 + 1e-6
 
 
+@pytest.mark.parametrize("shape", [(4096, 128), (128, 4096)])
+def test_as_many_equal_entries_as_a_matrix_has_are_clipped_all_the_same(shape):
+    """The squares of one unit's gradient are added up, of which each sum is rounded as the one before."""
+
+    @jax.jit
+    def clipped(value):
+        factors = factored_gradients.Factors(jnp.ones((1, 1, shape[0])), jnp.full((1, 1, shape[1]), value))
+        last, bounds = {0: OneByOne([factors], shape)}, jnp.zeros((1, 1))
+        return add_one_by_one(last, bounds, lambda bounds: clip_factors("constant", bounds, 1.0))[0][0]
+
+    for value in np.random.default_rng(0).uniform(1, 2, 24).astype(np.float32):
+        assert 0.9999 < length(clipped(value)) <= 1 + 1e-6
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_batch_without_examples_sums_to_zero(method):
     batch = random_units(np.random.default_rng(0), 3, 1, 5, VOCABULARY)._replace(weight=jnp.zeros(3))
@@ -470,20 +494,26 @@ def overflowing(scored=False):
 
 
 @pytest.mark.parametrize(
-    ("method", "function", "scored"),
+    ("method", "function", "scored", "form"),
     [
-        *((method, function, False) for method in METHODS for function in CLIP_FUNCTIONS),
-        *((method, "constant", True) for method in FAST),
+        *((method, function, False, "gram") for method in METHODS for function in CLIP_FUNCTIONS),
+        *((method, "constant", True, "gram") for method in FAST),
+        ("bookkeeping", "constant", False, "direct"),
+        ("ghost", "constant", True, "one_by_one"),
+        ("bookkeeping", "per_layer", False, "one_by_one"),
     ],
 )
-def test_gradients_that_are_not_finite_count_for_nothing(method, function, scored):
+def test_gradients_that_are_not_finite_count_for_nothing(method, function, scored, form):
     tokens = np.array([[1, 5, 6, 2], [1, 9, 9, 2], [1, 7, 8, 2]], np.int32)
     broken = overflowing(scored)
     params = broken.init(jax.random.key(0))
     setting = Clipping(method, 1.0, function)
-    found = compiled(setting, broken, params, Batch(jnp.asarray(tokens), jnp.ones(3)), 3)
+    clipped = jax.jit(lambda batch: clipped_sum(setting, broken, params, batch, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        take(form, patch)
+        found = clipped(Batch(jnp.asarray(tokens), jnp.ones(3)))
     assert np.isfinite(found.norms).tolist() == [True, False, True]
-    others = compiled(setting, broken, params, Batch(jnp.asarray(tokens[[0, 0, 2]]), jnp.array([1.0, 0.0, 1.0])), 3)
+    others = clipped(Batch(jnp.asarray(tokens[[0, 0, 2]]), jnp.array([1.0, 0.0, 1.0])))
     jax.tree_util.tree_map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), found.gradient, others.gradient
     )

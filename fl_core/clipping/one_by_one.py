@@ -1,0 +1,94 @@
+"""Gradients of large matrices, made of one unit at a time: each for its norm, and to be added to the sum at once.
+
+So there is neither an array of the matrix's size for every unit, nor products of all positions with each other. What a
+unit's gradient is multiplied by follows from the norms of all of its gradients, so that these matrices come last.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    from fedlm.fl_core.clipping.factored_gradients import Factors
+
+
+class OneByOne(NamedTuple):
+    """The gradients of a matrix, of all units.
+
+    Attributes:
+      factors: of each use.
+      shape: of the matrix.
+    """
+
+    factors: "list[Factors]"
+    shape: tuple[int, ...]
+
+    @property
+    def turned(self) -> bool:
+        """Whether gradients are made with rows and columns exchanged: a CPU takes less time to multiply into few wide
+        rows than into many short ones."""
+        return self.shape[0] > self.shape[1]
+
+    def of_unit(self, unit: jax.Array) -> jax.Array:
+        """Make the gradient of a unit, float32."""
+        total = jnp.zeros(())
+        # Look-ups last, since they can be added in place.
+        for one in sorted(self.factors, key=lambda one: one.one_hot):
+            rows, columns = (jax.lax.dynamic_index_in_dim(part, unit, keepdims=False) for part in one)
+            if one.one_hot:
+                total = jnp.broadcast_to(total, self.shape[::-1] if self.turned else self.shape)
+                columns = columns.astype(jnp.float32)
+                total = total.at[:, rows].add(columns.T) if self.turned else total.at[rows].add(columns)
+            else:
+                few, many = (columns, rows) if self.turned else (rows, columns)
+                total = total + _product(few, many)
+        # Made once, for the norm and for the sum.
+        return jax.lax.optimization_barrier(total)
+
+
+def add_one_by_one(
+    gradients: dict[int, OneByOne], bounds: jax.Array, factors_of: Callable[[jax.Array], jax.Array]
+) -> tuple[dict[int, jax.Array], dict[int, jax.Array]]:
+    """Sum clipped gradients; one that is not finite contributes 0.
+
+    Args:
+      gradients: by numbers of parameter arrays.
+      bounds: float32 [parameter arrays, units], of the squared norms of all other gradients.
+      factors_of: maps bounds of squared norms [parameter arrays, 1] to what gradients are multiplied by.
+
+    Returns:
+      The sums, float32, and the squared norms, float32 [units], by numbers of parameter arrays.
+    """
+
+    if not gradients:
+        return {}, {}
+
+    def add(unit: jax.Array, found: tuple[dict, jax.Array]) -> tuple[dict, jax.Array]:
+        sums, bounds = found
+        of_unit = {number: one.of_unit(unit) for number, one in gradients.items()}
+        for number, one in of_unit.items():
+            bounds = bounds.at[number, unit].set(_sum_of_squares(one))
+        factors = factors_of(jax.lax.dynamic_slice_in_dim(bounds, unit, 1, axis=1))[:, 0]
+        sums = {
+            number: sums[number] + jnp.where(factors[number] > 0, factors[number] * one, 0.0)
+            for number, one in of_unit.items()
+        }
+        return sums, bounds
+
+    nothing = {number: jnp.zeros(one.shape[::-1] if one.turned else one.shape) for number, one in gradients.items()}
+    sums, bounds = jax.lax.fori_loop(0, bounds.shape[1], add, (nothing, bounds))
+    sums = {number: total.T if gradients[number].turned else total for number, total in sums.items()}
+    return sums, {number: bounds[number] for number in gradients}
+
+
+def _product(one: jax.Array, other: jax.Array) -> jax.Array:
+    """Sum the outer products of rows, in float32."""
+    turned = jax.lax.optimization_barrier(one.T)
+    return jnp.matmul(turned, other, precision="highest", preferred_element_type=jnp.float32)
+
+
+def _sum_of_squares(matrix: jax.Array) -> jax.Array:
+    # In one reduction, squares of 32 by 32 would be added one after another.
+    return jnp.sum(jax.lax.optimization_barrier(jnp.sum(jnp.square(matrix), axis=1)))
