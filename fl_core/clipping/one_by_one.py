@@ -4,25 +4,24 @@ So there is neither an array of the matrix's size for every unit, nor products o
 unit's gradient is multiplied by follows from the norms of all of its gradients, so that these matrices come last.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-
-if TYPE_CHECKING:
-    from fedlm.fl_core.clipping.factored_gradients import Factors
 
 
 class OneByOne(NamedTuple):
     """The gradients of a matrix, of all units.
 
     Attributes:
-      factors: of each use.
+      factors: of each use, rows and columns: a gradient is the sum over positions of `rows_s columns_s^T`. Rows are
+        float [units, positions, rows of the matrix], or int [units, positions], the one row that is 1; columns are
+        float [units, positions, columns of the matrix].
       shape: of the matrix.
     """
 
-    factors: "list[Factors]"
+    factors: Sequence[tuple[jax.Array, jax.Array]]
     shape: tuple[int, ...]
 
     @property
@@ -35,9 +34,9 @@ class OneByOne(NamedTuple):
         """Make the gradient of a unit, float32."""
         total = jnp.zeros(())
         # Look-ups last, since they can be added in place.
-        for one in sorted(self.factors, key=lambda one: one.one_hot):
-            rows, columns = (jax.lax.dynamic_index_in_dim(part, unit, keepdims=False) for part in one)
-            if one.one_hot:
+        for factors in sorted(self.factors, key=lambda one: one[0].ndim, reverse=True):
+            rows, columns = (jax.lax.dynamic_index_in_dim(part, unit, keepdims=False) for part in factors)
+            if rows.ndim == 1:
                 total = jnp.broadcast_to(total, self.shape[::-1] if self.turned else self.shape)
                 columns = columns.astype(jnp.float32)
                 total = total.at[:, rows].add(columns.T) if self.turned else total.at[rows].add(columns)
