@@ -31,7 +31,8 @@ from fedlm.models.parameter_uses import Use
 Form = Literal["gram", "direct", "one_by_one"]
 
 COST_OF_AN_ENTRY = {"cpu": 40.0, "gpu": 700.0}
-"""Arithmetic operations that take as long as to write and read an entry of a unit's gradient, by platform."""
+"""Arithmetic operations that take as long as to write and read an entry of a unit's gradient, by platform; accelerators
+that are not here are taken for GPUs."""
 CACHED_ENTRIES: dict[Form, int] = {"direct": 2**18, "one_by_one": 2**19}
 FACTOR_BEYOND = 3.0
 """Larger gradients are out of a CPU's cache when they are read, and each entry takes so many times as long."""
@@ -247,7 +248,7 @@ def gradients_of(
       output_gradients: at each use's output.
       shapes: of the parameters.
       units: how many there are; each has the same number of consecutive examples.
-      platform: where it runs, `cpu` or `gpu`.
+      platform: where it runs, as JAX calls it.
     """
     by_parameter: dict[int, list[tuple[Use, jax.Array]]] = defaultdict(list)
     for use, gradient in zip(uses, output_gradients, strict=True):
@@ -355,11 +356,11 @@ def _cheapest_form(factors: list[Factors], shape: tuple[int, ...], platform: str
             width = 1 if one.one_hot or other.one_hot else shape[0]
             gram += 2 * one.columns.shape[1] * other.columns.shape[1] * (width + shape[1])
     costs: dict[Form, float] = {"gram": gram}
+    kind, entries = "cpu" if platform == "cpu" else "gpu", shape[0] * shape[1]
     for form, cached in CACHED_ENTRIES.items():
-        entries = shape[0] * shape[1]
-        beyond = FACTOR_BEYOND if platform == "cpu" and entries > cached else 1.0
-        costs[form] = entries * beyond * COST_OF_AN_ENTRY[platform]
-    costs["one_by_one"] += COST_OF_ONE_MORE[platform]
+        beyond = FACTOR_BEYOND if kind == "cpu" and entries > cached else 1.0
+        costs[form] = entries * beyond * COST_OF_AN_ENTRY[kind]
+    costs["one_by_one"] += COST_OF_ONE_MORE[kind]
     return min(costs, key=lambda form: costs[form])
 
 

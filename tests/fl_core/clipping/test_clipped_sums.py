@@ -557,6 +557,22 @@ def test_models_that_cannot_be_followed_are_clipped_by_vmap(use):
     compiled(Clipping(method, 1.0), other, params, batch, 4)
 
 
+@pytest.mark.parametrize(
+    ("positions", "shape", "platform", "form"),
+    [
+        (20, (4096, 128), "cpu", "gram"),
+        (64, (4096, 128), "cpu", "one_by_one"),
+        (64, (512, 128), "cpu", "direct"),
+        (64, (4096, 512), "cpu", "gram"),
+        (64, (4096, 128), "gpu", "gram"),
+        (64, (4096, 128), "tpu", "gram"),
+    ],
+)
+def test_a_matrix_takes_the_form_that_was_measured_to_be_cheapest(positions, shape, platform, form):
+    factors = [factored_gradients.Factors(*(np.zeros((1, positions, width), np.float32) for width in shape))]
+    assert factored_gradients._cheapest_form(factors, shape, platform) == form
+
+
 @pytest.mark.long
 def test_no_array_of_the_vocabularys_size_for_each_example():
     vocabulary, width, examples, length = 5000, 32, 16, 4
