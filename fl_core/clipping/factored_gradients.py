@@ -214,7 +214,7 @@ def _add_rows(block: jax.Array, factors: Factors, start: jax.Array) -> jax.Array
         rows = jax.lax.dynamic_slice_in_dim(factors.rows, start, size, axis=2)
         return block + _einsum("usr,usc->urc", rows, columns)
     places = factors.rows - start
-    # A negative place would be counted from the end.
+    # A place below 0 would be counted from the end.
     places = jnp.where((places >= 0) & (places < size), places, size)
     return block.at[jnp.arange(len(places))[:, None], places].add(columns, mode="drop")
 
@@ -268,7 +268,11 @@ def _gradient(found: list[tuple[Use, jax.Array]], shape: tuple[int, ...], units:
     scorings = [
         _by_unit(use.inputs, gradient, units) for (use, gradient), one in zip(found, in_blocks, strict=True) if one
     ]
-    factors = [_factors(use, gradient, units) for (use, gradient), one in zip(found, in_blocks, strict=True) if not one]
+    factors = [
+        _factors(use, gradient, units, shape[0])
+        for (use, gradient), one in zip(found, in_blocks, strict=True)
+        if not one
+    ]
     if scorings:
         return ScoredGradient(scorings, factors, shape)
     form = _cheapest_form(factors, shape, platform)
@@ -321,7 +325,7 @@ def _share(scores: Scores, gradient: jax.Array) -> jax.Array:
     return (gradient / scores.normalizer).astype(scores.errors.dtype)
 
 
-def _factors(use: Use, gradient: jax.Array, units: int) -> Factors:
+def _factors(use: Use, gradient: jax.Array, units: int, height: int) -> Factors:
     assert use.inputs is not None
     if isinstance(use.inputs, Scores):
         x, errors = use.inputs.x, _of_its_type(use.inputs.errors)
@@ -329,9 +333,15 @@ def _factors(use: Use, gradient: jax.Array, units: int) -> Factors:
         return Factors(errors.reshape(units, -1, errors.shape[-1]), columns.reshape(units, -1, x.shape[-1]))
     columns = _of_its_type(gradient).reshape(units, -1, gradient.shape[-1])
     if use.kind == "look_up":
-        return Factors(use.inputs.reshape(units, -1), columns)
+        return Factors(_places(use.inputs.reshape(units, -1), height), columns)
     inputs = _of_its_type(use.inputs).reshape(units, -1, use.inputs.shape[-1])
     return Factors(columns, inputs) if use.kind == "multiply_transposed" else Factors(inputs, columns)
+
+
+def _places(tokens: jax.Array, height: int) -> jax.Array:
+    """Give each row of a matrix one number, as an index below 0 counts from the end; what is no row is its height."""
+    places = jnp.where(tokens < 0, tokens + height, tokens)
+    return jnp.where((places >= 0) & (places < height), places, height)
 
 
 def _of_its_type(values: jax.Array) -> jax.Array:
@@ -400,18 +410,17 @@ def _weighted_sum(factors: Factors, weights: jax.Array, shape: tuple[int, ...]) 
 
 
 def _of_kept_units(add_up: Callable[..., jax.Array], weights: jax.Array, arrays: tuple[jax.Array, ...]) -> jax.Array:
-    """Sum over the units whose weight is not 0, by a function of weights [units] and large arrays [units, ...]."""
+    """Sum over the units whose weight is not 0, by a function of weights [units] and large arrays [units, ...].
 
-    def one_by_one(*arrays: jax.Array) -> jax.Array:
-        def add(unit: jax.Array, total: jax.Array) -> jax.Array:
-            one = add_up(*(jax.lax.dynamic_slice_in_dim(array, unit, 1) for array in (weights, *arrays)))
-            return total + jnp.where(weights[unit] > 0, one, 0.0)
+    It adds in the same order whether all units count or not: else one that does not would move the sum of the others.
+    """
 
-        shape = jax.eval_shape(add_up, weights, *arrays).shape
-        return jax.lax.fori_loop(0, len(weights), add, jnp.zeros(shape))
+    def without_others(*arrays: jax.Array) -> jax.Array:
+        # The barrier makes the product that follows the one that there is where all units count.
+        return add_up(weights, *jax.lax.optimization_barrier([_kept(array, weights) for array in arrays]))
 
-    # Hardly ever is a gradient not finite, and memory for a copy of all others would be planned.
-    return jax.lax.cond(jnp.all(weights > 0), lambda *arrays: add_up(weights, *arrays), one_by_one, *arrays)
+    # Hardly ever is a gradient not finite: no time is spent on copies without those that are not.
+    return jax.lax.cond(jnp.all(weights > 0), lambda *arrays: add_up(weights, *arrays), without_others, *arrays)
 
 
 def _sum_of_products(products: list[tuple[jax.Array, jax.Array]]) -> jax.Array:

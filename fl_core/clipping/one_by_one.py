@@ -10,6 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedlm.models.matrix_products import sum_of_outer_products
+
 
 class OneByOne(NamedTuple):
     """The gradients of a matrix, of all units.
@@ -42,7 +44,7 @@ class OneByOne(NamedTuple):
                 total = total.at[:, rows].add(columns.T) if self.turned else total.at[rows].add(columns)
             else:
                 few, many = (columns, rows) if self.turned else (rows, columns)
-                total = total + _product(few, many)
+                total = total + sum_of_outer_products(few, many, jnp.float32, exact=True)
         # Made once, for the norm and for the sum.
         return jax.lax.optimization_barrier(total)
 
@@ -80,12 +82,6 @@ def add_one_by_one(
     sums, bounds = jax.lax.fori_loop(0, bounds.shape[1], add, (nothing, bounds))
     sums = {number: total.T if gradients[number].turned else total for number, total in sums.items()}
     return sums, {number: bounds[number] for number in gradients}
-
-
-def _product(one: jax.Array, other: jax.Array) -> jax.Array:
-    """Sum the outer products of rows, in float32."""
-    turned = jax.lax.optimization_barrier(one.T)
-    return jnp.matmul(turned, other, precision="highest", preferred_element_type=jnp.float32)
 
 
 def _sum_of_squares(matrix: jax.Array) -> jax.Array:

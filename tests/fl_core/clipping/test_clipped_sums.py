@@ -13,11 +13,13 @@ from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum, metho
 from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models import blocked_head
-from fedlm.models.base import Batch, given_frozen, language_model
+from fedlm.models.base import Batch, Model, given_frozen, language_model
 from fedlm.models.dropout import with_dropout
 from fedlm.models.layers import embed, init_embedding, logits_from_table
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.lora import LoraConfig, lora_model
+from fedlm.models.losses import ExampleSums
+from fedlm.models.parameter_uses import multiply
 from fedlm.models.precision import precision_scope, with_precision
 from tests.fl_core.clipping.small_layers import every_use, random_units
 from tests.models.small_models import ADAPTABLE, EVERY_PART_OF_GEMMA, SMALL_MODELS, each, perturbed, random_batch
@@ -517,6 +519,45 @@ def test_gradients_that_are_not_finite_count_for_nothing(method, function, score
     jax.tree_util.tree_map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), found.gradient, others.gradient
     )
+
+
+@pytest.mark.parametrize("form", ["gram", "direct", "one_by_one"])
+def test_a_unit_that_is_not_finite_leaves_the_sum_of_the_others_as_it_is(form):
+    """In another order, equal gradients of 256 units would be added up to another sum by 0.0007 clip norms."""
+    units, width = 256, 64
+    rng = np.random.default_rng(1)
+    x, at_output = (np.tile(rng.uniform(0.5, 1, (1, 8, width)), (units, 1, 1)) for _ in range(2))
+
+    def loss(params, batch):
+        products = jnp.sum(multiply(batch.tokens, params) * batch.completion_start, axis=(1, 2))
+        return ExampleSums(products, *[jnp.ones(units)] * 6)
+
+    one_matrix = Model("one matrix", 7, lambda key: None, lambda params, tokens: tokens, loss)
+    clipped = jax.jit(
+        lambda at_output, weight: clipped_sum(
+            Clipping("bookkeeping", 1.0),
+            one_matrix,
+            jnp.zeros((width, width)),
+            Batch(jnp.asarray(x, jnp.float32), weight, completion_start=at_output),
+            units,
+        )
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        take(form, patch)
+        last = np.arange(units) == units - 1
+        broken = clipped(jnp.asarray(np.where(last[:, None, None], np.inf, at_output), jnp.float32), jnp.ones(units))
+    assert np.isfinite(broken.norms).tolist() == (~last).tolist()
+    absent = clipped(jnp.asarray(np.where(last[:, None, None], 0, at_output), jnp.float32), jnp.asarray(~last, float))
+    np.testing.assert_array_equal(broken.gradient, absent.gradient)
+
+
+@pytest.mark.parametrize("form", ["gram", "direct", "one_by_one"])
+def test_tokens_that_name_a_row_twice_are_one(form):
+    batch = Batch(jnp.asarray([[-1, VOCABULARY - 1, -2, VOCABULARY - 2, 5]], jnp.int32), jnp.ones(1))
+    with pytest.MonkeyPatch.context() as patch:
+        take(form, patch)
+        found = jax.jit(lambda: clipped_sum(Clipping("bookkeeping", 1e-3), model(), parameters(), batch, 1))()
+    assert 0.998e-3 < length(found.gradient) <= 1e-3 * (1 + 1e-6)
 
 
 def outside(use):
