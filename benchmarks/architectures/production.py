@@ -35,7 +35,7 @@ from fedlm.fl_core.atomic_files import write_atomically
 
 ROUNDS = (500, 2000)
 """After which stability is stated; trainings go on from one to the next, and the last is the published number."""
-SEEDS = (0, 1, 2, 3, 4)
+SEEDS = (0, 1, 2, 3, 4, 5, 6)
 WINDOW = 100
 """Rounds over which scores and curves are averaged."""
 LOST = 2.0

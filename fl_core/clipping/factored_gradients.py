@@ -197,7 +197,10 @@ class ScoredGradient(NamedTuple):
             start=sum((one.length() for one in self.factors), start=jnp.zeros(())),
         )
         added = positions * len(self.scorings) + sum(one.columns.shape[1] for one in self.factors)
-        return squared, jnp.square(jnp.sqrt(squared) + (_SCORE_ERROR + 2 * _ROUNDING * added) * length)
+        # Outer products that cancel are added to those of other units, which they must not round to nothing.
+        cancelled = _SUM_ERROR * jnp.square(length)
+        errors = (_SCORE_ERROR + 2 * _ROUNDING * added) * length
+        return squared, jnp.square(jnp.sqrt(squared + cancelled) + errors)
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         """Sum the units' gradients by float32 weights [units]; where a weight is 0, the gradient may be anything."""

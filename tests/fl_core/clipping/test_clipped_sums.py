@@ -14,12 +14,13 @@ from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models import blocked_head
 from fedlm.models.base import Batch, Model, given_frozen, language_model
+from fedlm.models.blocked_head import blocked_cross_entropy
 from fedlm.models.dropout import with_dropout
 from fedlm.models.layers import embed, init_embedding, logits_from_table
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.lora import LoraConfig, lora_model
 from fedlm.models.losses import ExampleSums
-from fedlm.models.parameter_uses import multiply
+from fedlm.models.parameter_uses import look_up, multiply
 from fedlm.models.precision import precision_scope, with_precision
 from tests.fl_core.clipping.small_layers import every_use, random_units
 from tests.models.small_models import ADAPTABLE, EVERY_PART_OF_GEMMA, SMALL_MODELS, each, perturbed, random_batch
@@ -549,6 +550,29 @@ def test_a_unit_that_is_not_finite_leaves_the_sum_of_the_others_as_it_is(form):
     assert np.isfinite(broken.norms).tolist() == (~last).tolist()
     absent = clipped(jnp.asarray(np.where(last[:, None, None], 0, at_output), jnp.float32), jnp.asarray(~last, float))
     np.testing.assert_array_equal(broken.gradient, absent.gradient)
+
+
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_look_ups_that_cancel_are_not_so_long_that_others_beside_them_are_rounded(in_blocks):
+    """Between two of 2^15 clip norms that cancel, another unit's sum would have been rounded to 2^-8 of one."""
+    vocabulary, width, clip_norm, long = 32, 16, 1.0, 2.0**15
+    at_look_ups = jnp.zeros((1, 2, width)).at[0, :, 0].set(jnp.array([long, -long]))
+
+    def loss(table, batch):
+        looked_up = jnp.sum(look_up(table, batch.tokens) * at_look_ups, axis=(1, 2))
+        if in_blocks:
+            scored, _ = blocked_cross_entropy(jnp.zeros((1, 1, width)), table, None, batch.tokens[:, :1], None)
+            looked_up += jnp.sum(scored, axis=1)
+        return ExampleSums(looked_up, *[jnp.ones(1)] * 6)
+
+    one_table = Model("one table", vocabulary, lambda key: None, lambda params, tokens: tokens, loss)
+    batch = Batch(jnp.asarray([[5, 5]], jnp.int32), jnp.ones(1))
+    with pytest.MonkeyPatch.context() as patch:
+        take("gram", patch)
+        table = jnp.zeros((vocabulary, width))
+        found = jax.jit(lambda: clipped_sum(Clipping("bookkeeping", clip_norm), one_table, table, batch, 1))()
+    assert found.norms[0] < 1
+    assert 0 < found.factors[0, 0] * 2 * long <= 2**9 * clip_norm
 
 
 @pytest.mark.parametrize("form", ["gram", "direct", "one_by_one"])
