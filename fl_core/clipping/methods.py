@@ -167,9 +167,9 @@ def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, units:
         (jnp.zeros(units),) * 2 if one is None or isinstance(one, OneByOne) else one.squared_norms() for one in found
     ]
     squared, bounds = (jnp.stack(of_all) for of_all in zip(*norms, strict=True))
-    sums_of_last, squared_of_last = add_one_by_one(last, bounds, factors_of)
-    for number, of_one in squared_of_last.items():
-        squared, bounds = squared.at[number].set(of_one), bounds.at[number].set(of_one)
+    sums_of_last, bounds = add_one_by_one(last, bounds, factors_of)
+    for number in last:
+        squared = squared.at[number].set(bounds[number])
     factors = factors_of(bounds)
     if not keep:
         # The compiler must not see that the second pass repeats the first, whose results it would keep.

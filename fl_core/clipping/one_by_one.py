@@ -51,7 +51,7 @@ class OneByOne(NamedTuple):
 
 def add_one_by_one(
     gradients: dict[int, OneByOne], bounds: jax.Array, factors_of: Callable[[jax.Array], jax.Array]
-) -> tuple[dict[int, jax.Array], dict[int, jax.Array]]:
+) -> tuple[dict[int, jax.Array], jax.Array]:
     """Sum clipped gradients; one that is not finite contributes 0.
 
     Args:
@@ -60,11 +60,10 @@ def add_one_by_one(
       factors_of: maps bounds of squared norms [parameter arrays, 1] to what gradients are multiplied by.
 
     Returns:
-      The sums, float32, and the squared norms, float32 [units], by numbers of parameter arrays.
+      The sums, float32, by numbers of parameter arrays, and the bounds with the squared norms of these.
     """
-
     if not gradients:
-        return {}, {}
+        return {}, bounds
 
     def add(unit: jax.Array, found: tuple[dict, jax.Array]) -> tuple[dict, jax.Array]:
         sums, bounds = found
@@ -80,8 +79,7 @@ def add_one_by_one(
 
     nothing = {number: jnp.zeros(one.shape[::-1] if one.turned else one.shape) for number, one in gradients.items()}
     sums, bounds = jax.lax.fori_loop(0, bounds.shape[1], add, (nothing, bounds))
-    sums = {number: total.T if gradients[number].turned else total for number, total in sums.items()}
-    return sums, {number: bounds[number] for number in gradients}
+    return {number: total.T if gradients[number].turned else total for number, total in sums.items()}, bounds
 
 
 def _sum_of_squares(matrix: jax.Array) -> jax.Array:
