@@ -16,9 +16,10 @@ from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.evaluation.client_evaluation import write_evaluation
 from fedlm.simulations.evaluation.client_scores import SPREAD
 from fedlm.simulations.evaluation.language_tasks.measuring import TaskSettings, measure_tasks
-from fedlm.simulations.evaluation.recommendation.measuring import RankingSettings, measure_ranking, write_ranking
+from fedlm.simulations.evaluation.recommendation.measuring import RankingSettings, measure_ranking
 from fedlm.simulations.experiments.configuration import check_learning_rates
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class EvaluateCommand:
     client_learning_rate: float | None = None
     """Learning rate of that training; the run's where it is not given."""
     max_clients: int | None = None
-    """Clients to score at most, chosen at random but always the same; all where it is not given."""
+    """Clients to score at most, chosen at random but always the same; all where it is not given. The files are then
+    named for it, evaluation_SPLIT_N_clients, and others stay as they are."""
     data: Path | None = None
     """Folder of the run's data set, if it was moved."""
     devices: int | None = None
@@ -116,7 +118,7 @@ def main(argv: list[str]) -> int:
         return _evaluate_on_tasks(command)
     set_up_devices(command.devices)
     from fedlm.fl_core.runs.initial_parameters import stated_privacy
-    from fedlm.simulations.evaluation.client_evaluation import evaluate_split, write_evaluation
+    from fedlm.simulations.evaluation.client_evaluation import evaluate_split
     from fedlm.simulations.evaluation.personalization import personalize
     from fedlm.simulations.evaluation.trained_models import NOT_COVERED, open_model
     from fedlm.simulations.experiments.trained_run import federated_run
@@ -132,7 +134,7 @@ def main(argv: list[str]) -> int:
             found = personalize(run.trained, training, command.split, rate, command.max_clients, progress.update)
         else:
             found = evaluate_split(run.trained, command.split, command.max_clients, progress.update)
-    path = write_evaluation(command.run, found)
+    path, _ = write_evaluation(command.run, found, command.max_clients)
     console = Console()
     console.print(score_table(found.summary))
     if command.personalize:
@@ -146,7 +148,7 @@ def main(argv: list[str]) -> int:
 def _evaluate_ranking(command: EvaluateCommand, trained: "TrainedModel") -> int:
     with EvaluationProgress(trained.settings["model"], "users") as progress:
         found = measure_ranking(trained, command.split, command.ranking, command.max_clients, progress.update)
-    path, record = write_ranking(command.run, found)
+    path, record = write_evaluation(command.run, found, command.max_clients)
     console = Console()
     if command.json:
         print(json.dumps(record, indent=2), flush=True)

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.filesize import decimal
+from rich.markup import escape
 from rich.table import Column, Table
 
 from fedlm.commands.options import read_options
@@ -20,6 +22,9 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, find_runs, read_run
 
 _RUNS = Path("runs")
+_TABLE_WIDTH = 140
+"""Characters below which runs are listed in lines."""
+_INDENTED: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "  "}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +103,34 @@ def _list(argv: list[str]) -> int:
             print(json.dumps(facts))
         return 0
     console = Console()
+    rows = [_cells(run, facts, command.folder) for run, facts in ordered]
+    if console.width < _TABLE_WIDTH:
+        _print_in_lines(console, rows)
+    else:
+        console.print(_table(rows))
+    return 0
+
+
+def _table(rows: list[list[str]]) -> Table:
     wide = Column("privacy", overflow="fold")
     numbers = (Column(name, justify="right") for name in ("done", "perplexity", "accuracy", "size"))
     names = (Column(name, no_wrap=True) for name in ("model", "state"))
     table = Table(Column("run", overflow="fold"), "of", *names, *numbers, "date", wide, box=SIMPLE_HEAD)
-    for run, facts in ordered:
-        table.add_row(*_cells(run, facts, command.folder))
-    console.print(table)
-    return 0
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _print_in_lines(console: Console, rows: list[list[str]]) -> None:
+    """Print two lines a run, and what it promises, where a table's columns would be too narrow to read."""
+    for name, kind, model, state, done, perplexity, accuracy, size, date, privacy in rows:
+        scores = [f"{word} {score}" for word, score in (("perplexity", perplexity), ("accuracy", accuracy)) if score]
+        console.print(f"[bold]{escape(name)}[/bold]", soft_wrap=True, highlight=False)
+        for line in (
+            f"{kind} of {model}, {state}, {done}; {', '.join(scores) or 'no scores'}; {size}, {date}",
+            privacy,
+        ):
+            console.print(textwrap.fill(line, console.width, **_INDENTED), markup=False, highlight=False)
 
 
 def _cells(run: RecordedRun, facts: dict[str, Any], folder: Path) -> list[str]:

@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class RecordedRun:
     Attributes:
       directory: of the run.
       settings: flat, empty where nothing tells them yet.
-      summary: what the run said at its end; None where it has not ended.
+      summary: what the run said at its end; None where it has not ended, or has gone on since.
       vocabulary: fingerprint of what it was trained with; None where no checkpoint tells it.
       rows: its metrics.
       running: a process holds its folder.
@@ -84,7 +84,7 @@ class RecordedRun:
         """`running`, `finished`, `diverged`, `failed` or `interrupted`."""
         if self.running:
             return "running"
-        if self.summary is not None and self.summary.get(f"{self.counter}s", 0) >= self.done:
+        if self.summary is not None:
             return str(self.summary.get("status", "interrupted"))
         return "failed" if (self.directory / _ERROR).exists() else "interrupted"
 
@@ -181,10 +181,12 @@ def read_run(directory: Path) -> RecordedRun:
     for checkpoint in reversed(whole_checkpoints(directory)):
         about = _read_json(checkpoint / "about" / "metadata") or {}
         break
-    facts = about if summary is None else about | summary
-    settings = settings_in(facts)
-    rows = read_rows(directory / METRICS_FILE)
-    return RecordedRun(directory, settings, summary, about.get("vocabulary"), rows, _is_held(directory))
+    rows, vocabulary, held = read_rows(directory / METRICS_FILE), about.get("vocabulary"), _is_held(directory)
+    ended = summary or {}
+    run = RecordedRun(directory, settings_in(about | ended), summary, vocabulary, rows, held)
+    if run.done > ended.get(f"{run.counter}s", 0):
+        return replace(run, settings=settings_in(ended | about), summary=None)
+    return run
 
 
 def whole_checkpoints(directory: Path) -> list[Path]:

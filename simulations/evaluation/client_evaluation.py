@@ -81,15 +81,18 @@ def describe_scores(scores: Scores, found: ClientSums, prefix: str = "") -> dict
     return {f"{prefix}scores": together, f"{prefix}clients": describe_clients(found)}
 
 
-def write_evaluation(directory: Path, found: Evaluation) -> Path:
-    """Write `evaluation_SPLIT.parquet`, a row a client, and `evaluation_SPLIT.json`; or `personalization_SPLIT.*`. The
-    JSON says what the run states of its privacy, too."""
-    stem = "personalization" if "personalized_scores" in found.summary else "evaluation"
-    path = directory / f"{stem}_{found.summary['split']}.json"
+def write_evaluation(directory: Path, found: Evaluation, max_clients: int | None = None) -> tuple[Path, dict[str, Any]]:
+    """Write `evaluation_SPLIT.json` and, with a row a client, `evaluation_SPLIT.parquet` into a run's folder; or
+    `personalization_SPLIT.*`. Of at most so many clients these are others, `evaluation_SPLIT_N_clients.*`, so that no
+    evaluation of all is lost. Returns the JSON's path and content, which says what the run states of its privacy, too.
+    """
+    kind = "personalization" if "personalized_scores" in found.summary else "evaluation"
+    part = "" if max_clients is None else f"_{max_clients}_clients"
+    path = directory / f"{kind}_{found.summary['split']}{part}.json"
+    record = found.summary | {"privacy": stated_privacy(directory), "privacy_of_these_numbers": NOT_COVERED}
     write_table(path.with_suffix(".parquet"), found.columns)
-    privacy = {"privacy": stated_privacy(directory), "privacy_of_these_numbers": NOT_COVERED}
-    write_atomically(path, json.dumps(found.summary | privacy, indent=2) + "\n")
-    return path
+    write_atomically(path, json.dumps(record, indent=2) + "\n")
+    return path, record
 
 
 def _observed(batches: Iterator[Batch], examples: int, observe: Observer) -> Iterator[Batch]:

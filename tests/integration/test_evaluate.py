@@ -44,13 +44,13 @@ def test_personalizing_shows_before_and_after(finished, fedlm_here):
     words = ["--split=heldout", "--personalize", "--client-learning-rate=0.1", "--max-clients=4", "--devices=1"]
     result = fedlm_here("evaluate", finished, *words)
     assert result.returncode == 0, result.stderr
-    found = json.loads((finished / "personalization_heldout.json").read_text())
+    found = json.loads((finished / "personalization_heldout_4_clients.json").read_text())
     assert found["client_learning_rate"] == 0.1
     assert f"{100 * found['share_of_clients_better']:.1f} % of the clients got better" in result.stdout
     assert "before" in result.stdout
     assert "after" in result.stdout
     assert "clients 4/4" in result.stderr
-    table = pq.read_table(finished / "personalization_heldout.parquet")
+    table = pq.read_table(finished / "personalization_heldout_4_clients.parquet")
     assert table.num_rows == 4
     assert {"training_examples", "perplexity", "personalized_perplexity"} <= set(table.column_names)
 

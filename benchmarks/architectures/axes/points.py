@@ -235,7 +235,7 @@ AXES: dict[str, Axis] = {
         (
             Point(PARAMETERS["tiny"]),
             Point(PARAMETERS["1m"], Setting(size="1m"), **LARGE_MODELS),
-            Point(PARAMETERS["4m"], Setting(size="4m"), **LARGE_MODELS, **ONCE),
+            Point(PARAMETERS["4m"], Setting(size="4m"), **LARGE_MODELS),
         ),
         CIFGS,
         18.9e6,
@@ -247,6 +247,15 @@ AXES: dict[str, Axis] = {
             # Of the server rates of `LARGE_MODELS` the lowest was CIFG's best.
             Point(180, Setting(size="1m"), 180, **LARGE_MODELS | {"server_rates": (0.001, 0.003, 0.01, 0.03)}),
             Point(420, Setting(size="1m"), 420, **LARGE_MODELS, **ONCE),
+        ),
+        CIFGS[:4],
+        3000,
+    ),
+    "rounds_4m": Axis(
+        "rounds at 4.2 M parameters",
+        (
+            Point(60, Setting(size="4m"), **LARGE_MODELS),
+            Point(180, Setting(size="4m"), 180, **LARGE_MODELS),
         ),
         CIFGS[:4],
         3000,

@@ -2,6 +2,8 @@
 
 import functools
 import hashlib
+import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -107,9 +109,12 @@ class RowSettings:
 
 
 def existing_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the same paths; raises DataError where there is none, or one is not a file."""
+    """Return the same paths; raises DataError where there is none, one is not a file, or one is named twice."""
     if not paths:
         raise DataError("no file is named, expected at least one to import.")
+    path, times = Counter(map(os.path.abspath, paths)).most_common(1)[0]
+    if times > 1:
+        raise DataError(f"{path}: is named {times} times, and its text would count as often; name it once.")
     for path in paths:
         try:
             if path.is_file():

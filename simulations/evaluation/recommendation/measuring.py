@@ -1,23 +1,18 @@
 """Measuring what a run's model recommends, on the held-out items of a store of item sequences."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.data.describing.description import count_split
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.evaluation.client_evaluation import Evaluation, Observer
-from fedlm.simulations.evaluation.client_scores import write_table
 from fedlm.simulations.evaluation.recommendation.metrics import TIES, describe_ranking
 from fedlm.simulations.evaluation.recommendation.ranking import (
     FIRST_ITEM,
@@ -27,7 +22,7 @@ from fedlm.simulations.evaluation.recommendation.ranking import (
     popularity_scorer,
     rank_users,
 )
-from fedlm.simulations.evaluation.trained_models import NOT_COVERED, TrainedModel
+from fedlm.simulations.evaluation.trained_models import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,16 +164,6 @@ def choose_users(store: TokenStore, split: str, max_users: int | None) -> NDArra
     if not number:
         raise DataError(f"{store.path}: split {split} has no user; choose another split")
     return np.sort(np.random.default_rng(0).permutation(number)[:max_users])
-
-
-def write_ranking(directory: Path, found: Evaluation) -> tuple[Path, dict[str, Any]]:
-    """Write `evaluation_SPLIT.json` and, with a row a user, `evaluation_SPLIT.parquet` into a run's folder; returns the
-    first's path and content, which says what the run states of its privacy, too."""
-    path = directory / f"evaluation_{found.summary['split']}.json"
-    record = found.summary | {"privacy": stated_privacy(directory), "privacy_of_these_numbers": NOT_COVERED}
-    write_table(path.with_suffix(".parquet"), found.columns)
-    write_atomically(path, json.dumps(record, indent=2) + "\n")
-    return path, record
 
 
 def _describe(ranked: Ranked, interactions: NDArray[np.int64], top_k: Sequence[int]) -> dict[str, Any]:

@@ -82,9 +82,12 @@ def test_a_run_is_read_with_how_it_stands(tmp_path):
 
 def test_a_run_that_goes_on_past_its_summary_is_not_finished(tmp_path):
     run = make_run(tmp_path / "run")
+    (run / "checkpoints" / "4" / "about" / "metadata").write_text(json.dumps({"experiment": SETTINGS | {"rounds": 9}}))
     with (run / "metrics.jsonl").open("a") as rows:
-        rows.write('{"round": 4}\n')
-    assert (read_run(run).state, read_run(run).done) == ("interrupted", 5)
+        rows.write('{"round": 4, "heldout_perplexity": 3.0}\n')
+    found = read_run(run)
+    assert (found.state, found.done, found.asked) == ("interrupted", 5, 9)
+    assert (found.score("test_perplexity"), found.score("heldout_perplexity")) == (None, 3.0), "older ones are no more"
 
 
 def test_kinds_of_runs(tmp_path):

@@ -143,13 +143,23 @@ def test_a_client_whose_training_diverged_did_not_get_better():
 
 
 def test_an_evaluation_is_two_files(run, tmp_path):
-    path = write_evaluation(tmp_path, personalized(run, "heldout", None, 3))
+    path, record = write_evaluation(tmp_path, personalized(run, "heldout", None, 3))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [
         "personalization_heldout.json",
         "personalization_heldout.parquet",
     ]
-    assert json.loads(path.read_text())["clients_scored"] == 3
+    assert json.loads(path.read_text()) == record
+    assert record["clients_scored"] == 3
     assert pq.read_table(path.with_suffix(".parquet")).num_rows == 3
+
+
+def test_an_evaluation_of_some_clients_leaves_that_of_all(run, tmp_path):
+    everyone, _ = write_evaluation(tmp_path, evaluate_split(run.trained, "heldout"))
+    table, found = everyone.with_suffix(".parquet").read_bytes(), everyone.read_bytes()
+    path, record = write_evaluation(tmp_path, evaluate_split(run.trained, "heldout", 2), 2)
+    assert path.name == "evaluation_heldout_2_clients.json"
+    assert record["clients_scored"] == pq.read_table(path.with_suffix(".parquet")).num_rows == 2
+    assert (everyone.with_suffix(".parquet").read_bytes(), everyone.read_bytes()) == (table, found)
 
 
 def test_a_table_of_clients_goes_with_its_summary(settings, tmp_path):

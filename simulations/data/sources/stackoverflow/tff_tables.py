@@ -115,7 +115,7 @@ def _metadata(connection: sqlite3.Connection, database: Database, clients: set[K
         if (split, client_id) in clients:
             raise DataError(
                 f"{place}: client {client_id!r} occurs twice in {split}, expected one row for each client and split. "
-                "Is a file named twice? If not, join the client's rows."
+                "Is a file there twice? If not, join the client's rows."
             )
         clients.add((split, client_id))
         yield rowid, (split, client_id), count

@@ -138,6 +138,13 @@ def test_a_path_that_is_no_file_is_named(tmp_path):
         JsonLines((tmp_path / ("x" * 5000),)).files()
 
 
+def test_a_file_that_is_named_twice_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"user": "a", "text": "Some text."}\n')
+    for again in (tmp_path / "a.jsonl", tmp_path / ".." / tmp_path.name / "a.jsonl"):
+        with pytest.raises(DataError, match=r"a.jsonl: is named 2 times"):
+            JsonLines((tmp_path / "a.jsonl", again)).files()
+
+
 def test_half_a_character_is_left_to_the_import(tmp_path):
     (text,), _ = read_bytes(tmp_path, b'{"user": "a", "text": "\\ud800"}')
     assert text.sentences == ["\ud800"]

@@ -1,6 +1,8 @@
 import lzma
+import shutil
 import sqlite3
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import h5py
 import pytest
@@ -313,10 +315,10 @@ def test_contradictions_are_refused(tmp_path, statement, words, index):
     assert_refused(path, *words)
 
 
-def test_a_file_named_twice_is_refused(tmp_path):
-    path = write_database(tmp_path / "x.sqlite")
+def test_a_file_and_its_copy_are_refused(tmp_path):
+    paths = tuple(write_database(tmp_path / name) for name in ("x.sqlite", "copy.sqlite"))
     with pytest.raises(DataError, match="occurs twice in train"):
-        read(StackOverflowTff((path, path)))
+        read(StackOverflowTff(paths))
 
 
 def test_the_older_files_are_read(tmp_path, monkeypatch):
@@ -346,7 +348,7 @@ def test_older_files_that_are_wrong_are_refused(tmp_path):
         file.create_group("people")
     assert_refused(tmp_path / "other.h5", "holds people", "'examples'")
     with pytest.raises(DataError, match="client '1' is also in"):
-        read(StackOverflowTff((path, path)))
+        read(StackOverflowTff((path, Path(shutil.copy(path, tmp_path / "copy_train.h5")))))
     with pytest.raises(DataError, match="found HDF5 beside SQLite"):
         read(StackOverflowTff((path, write_database(tmp_path / "x.sqlite"))))
     path.write_bytes(path.read_bytes()[:-100])
