@@ -35,7 +35,7 @@ class _Bar:
         self._task = self._progress.add_task(name, total=total, text="compiling")
         self._name, self._unit = name, unit
         self._started = self._printed = time.monotonic()
-        self._skipped: int | None = None
+        self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -47,14 +47,21 @@ class _Bar:
     def show(self, done: int, total: int, text: str) -> None:
         """Show that `done` units of `total` are finished; what was done at the first call was done before."""
         now = time.monotonic()
-        if self._skipped is None:
-            self._skipped = done - 1
-            self._progress.reset(self._task, total=total, completed=self._skipped, text=text)
+        if self._first is None:
+            self._first = now, done
+            self._progress.reset(self._task, total=total, completed=done - 1, text=text)
         self._progress.update(self._task, completed=done, text=text)
         if not self._live and (done == total or now - self._printed > _PLAIN_SECONDS):
             self._printed = now
-            left = time_text((now - self._started) / (done - self._skipped) * (total - done))
+            left = self._time_left(now, done, total)
             print(f"{self._name} {self._unit} {done}/{total} {text}, {left} left", file=sys.stderr, flush=True)
+
+    def _time_left(self, now: float, done: int, total: int) -> str:
+        """Say how long the rest will take, by what came after the first of it, which programs were compiled for."""
+        began, before = self._first or (now, done)
+        if done > before or done == total:
+            return time_text((now - began) / max(done - before, 1) * (total - done))
+        return "?"
 
 
 def trained_part(summary: dict[str, Any]) -> str:
@@ -112,12 +119,12 @@ class GridCellProgress(_Bar):
         )
 
     def _measured_rate(self, flops: float) -> float:
-        if self._first is None:
-            self._first = (time.monotonic(), flops)
-        began, before = self._first
+        if self._first_flops is None:
+            self._first_flops = (time.monotonic(), flops)
+        began, before = self._first_flops
         return (flops - before) / max(time.monotonic() - began, 1e-9)
 
-    _first: tuple[float, float] | None = None
+    _first_flops: tuple[float, float] | None = None
 
 
 class StepProgress(_Bar):

@@ -112,9 +112,9 @@ def existing_files(paths: Sequence[Path]) -> list[Path]:
     """Return the same paths; raises DataError where there is none, one is not a file, or one is named twice."""
     if not paths:
         raise DataError("no file is named, expected at least one to import.")
-    path, times = Counter(map(os.path.abspath, paths)).most_common(1)[0]
+    name, times = Counter(map(os.path.abspath, paths)).most_common(1)[0]
     if times > 1:
-        raise DataError(f"{path}: is named {times} times, and its text would count as often; name it once.")
+        raise DataError(f"{name}: is named {times} times, and its text would count as often; name it once.")
     for path in paths:
         try:
             if path.is_file():

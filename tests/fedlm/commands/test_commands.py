@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import pytest
@@ -238,3 +239,13 @@ def test_an_epsilon_on_the_way_is_no_less_than_it_was(capsys):
         progress.published({"step": 4, "epsilon": 2.3401})
         progress.stepped(9, 9, 100.0)
     assert "epsilon 2.35 as" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_time_left_is_not_by_what_was_compiled_for_the_first_step(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with StepProgress("cifg_tiny") as progress:
+        for now[0], done in ((170.0, 5), (190.0, 7), (191.0, 8), (206.0, 9)):
+            progress.stepped(done, 9, 100.0)
+    left = [line.split(", ")[-1] for line in capsys.readouterr().err.splitlines()]
+    assert left == ["? left", "0:20 left", "0:00 left"]
