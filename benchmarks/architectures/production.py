@@ -274,9 +274,10 @@ def draw(records: Records, axes: dict[str, Axis]) -> Figure:
             for seed, found in longest[name][model].items():
                 colour = f"C{seed}"
                 single = np.array([row[:2] for row in found["heldout"] if row[1] is not None])
-                perplexities = np.exp(np.minimum(single[:, 1], 2 * math.log(_HIGHEST_DRAWN)))
+                perplexities = np.exp(np.minimum(single[:, 1], math.log(_HIGHEST_DRAWN**2)))
                 panel.plot(single[:, 0], perplexities, color=colour, linewidth=0.5, alpha=0.4)
-                panel.plot(*smoothed(found["heldout"]), color=colour, label=f"seed {seed}")
+                ends, means = smoothed(found["heldout"])
+                panel.plot(ends, np.minimum(means, _HIGHEST_DRAWN**2), color=colour, label=f"seed {seed}")
             panel.set_yscale("log")
             panel.set_ylim(lowest / 1.2, _HIGHEST_DRAWN)
             panel.yaxis.set_major_formatter("{x:g}")
