@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
 from benchmarks.architectures.axes.__main__ import Study, main
-from benchmarks.architectures.axes.gaps import Spread, gap, judged, left_at, score
+from benchmarks.architectures.axes.gaps import Spread, gap, left_at, score
 from benchmarks.architectures.axes.plots import TITLES
 from benchmarks.architectures.axes.points import DATA, EVALUATE_EVERY, Axis, Point, Setting
 from benchmarks.architectures.axes.records import DIVERGED, Records
@@ -122,7 +122,8 @@ def write_report(records: Records, axes: dict[str, Axis], folder: Path) -> Path:
         f"finite, or ends above a uniform guess, or where its mean over the last {WINDOW} rounds is above {LOST:g} "
         f"times the lowest perplexity that {WINDOW} rounds in a row had. It spikes where after {WINDOW} rounds a "
         f"held-out perplexity, taken every {EVALUATE_EVERY} rounds, is above {SPIKE:g} times the lowest before. "
-        f"Perplexities are means over the last {WINDOW} rounds, of seeds that did not diverge.",
+        f"Perplexities are means over the last {WINDOW} rounds, or a sixth of fewer than 600, of seeds that did not "
+        "diverge.",
         missing if open_ends else "All trainings have ended.",
     ]
     stable = {name: axis for name, axis in axes.items() if name not in PRIVATE}
@@ -236,7 +237,7 @@ def _private_table(records: Records, axis: Axis) -> str:
                     f"{point.value:g}",
                     TITLES[model],
                     spread_words(found.perplexity()),
-                    "" if apart is None else f"{gap_words(apart)} ({judged(apart)})",
+                    "" if apart is None else f"{gap_words(apart)}: {apart.verdict}",
                     f"{found.rates[0]:g}, {found.rates[1]:g}" + (" (edge)" if found.at_edge else ""),
                     str(len(found.test)),
                     records.runs[run]["privacy"],

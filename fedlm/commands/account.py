@@ -264,7 +264,7 @@ def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
     if command.sampling == "poisson" and truncated is not None:
         raise ConfigurationError("truncated_batch_size does nothing with poisson sampling; leave it out")
     if command.sampling == "truncated-poisson" and truncated is None:
-        truncated = enough_for_most_batches(command.batch_size, command.examples)
+        truncated = enough_for_most_batches(command.batch_size)
 
     def planned(bands: int | None) -> PrivacyPlan:
         def with_noise(noise_multiplier: float) -> PrivacyPlan:

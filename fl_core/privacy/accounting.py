@@ -163,6 +163,7 @@ def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list
                 sampling.sampling_probability,
                 population=cut.population if cut else None,
                 most=cut.most if cut else None,
+                one_more=cut is not None and plan.adjacency == "add_or_remove",
             )
         ]
     squared = sensitivity_squared(plan, generations)

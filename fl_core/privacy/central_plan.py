@@ -93,6 +93,7 @@ def _strategy(steps: int, bands: int) -> tuple[float, ...]:
     return mechanism.coefficients(BandedSettings(bands=bands), steps, participation)
 
 
-def enough_for_most_batches(batch_size: int, units: int) -> int:
-    """Choose where to truncate, so that hardly a batch ever is: the batch size and six standard deviations."""
-    return min(units, math.ceil(batch_size + 6 * math.sqrt(batch_size)))
+def enough_for_most_batches(batch_size: int) -> int:
+    """Choose where to truncate, so that hardly a batch ever is: the batch size and six standard deviations, whatever
+    the number of units, of which one more would have to be cut."""
+    return math.ceil(batch_size + 6 * math.sqrt(batch_size))

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import scipy
@@ -42,8 +42,9 @@ class GaussianEvent:
       noise_multiplier: standard deviation of the noise, in units of what one person changes the sum by at most.
       count: how many such releases there are.
       sampling_probability: with which the person takes part in each, independently and in secret; 1 for always.
-      population: how many there are to sample from, where rounds are truncated; else None.
+      population: how many there are to sample from, the person among them, where rounds are truncated; else None.
       most: that a round keeps, a uniformly random part of those sampled, where rounds are truncated; else None.
+      one_more: whether the person may also be one more than these, so that there are more to take the place of.
     """
 
     noise_multiplier: float
@@ -51,6 +52,7 @@ class GaussianEvent:
     sampling_probability: float = 1.0
     population: int | None = None
     most: int | None = None
+    one_more: bool = False
 
     def loss(self, direction: Direction) -> MixedLoss:
         """Describe the privacy loss of one of the releases."""
@@ -59,6 +61,12 @@ class GaussianEvent:
     def releases(self) -> Releases:
         """Describe the releases without their losses."""
         return Releases(self.count, self.sampling_probability, 1 / self.noise_multiplier, *self._truncation())
+
+    def of_neighbours(self) -> tuple["GaussianEvent", "GaussianEvent"]:
+        """Describe the releases for a person who is removed, and for one who is added."""
+        fixed = replace(self, one_more=False)
+        more = 1 if self.one_more else 0
+        return fixed, fixed if self.population is None else replace(fixed, population=self.population + more)
 
     def check(self) -> None:
         """Refuse numbers that make no sense.
@@ -145,7 +153,8 @@ def epsilon_bounds(events: Sequence[Event], delta: float) -> EpsilonBounds:
       ConfigurationError: delta, or a number of an event, is out of range.
     """
     check_delta(delta)
-    return _epsilon_bounds(_merged(events), delta)
+    found = [_epsilon_bounds(_merged(case), delta) for case in _neighbours(events)]
+    return EpsilonBounds(*map(max, zip(*found, strict=True)))
 
 
 def epsilon_above(events: Sequence[Event], delta: float) -> float:
@@ -155,7 +164,7 @@ def epsilon_above(events: Sequence[Event], delta: float) -> float:
       ConfigurationError: delta, or a number of an event, is out of range.
     """
     check_delta(delta)
-    return _epsilon_above(_merged(events), delta)
+    return max(_epsilon_above(_merged(case), delta) for case in _neighbours(events))
 
 
 def delta_above(events: Sequence[Event], epsilon: float) -> float:
@@ -164,7 +173,10 @@ def delta_above(events: Sequence[Event], epsilon: float) -> float:
     Raises:
       ConfigurationError: a number of an event is out of range.
     """
-    events = _merged(events)
+    return max(_delta_above(_merged(case), epsilon) for case in _neighbours(events))
+
+
+def _delta_above(events: tuple[Event, ...], epsilon: float) -> float:
     gaussian = _only_gaussian(events)
     if gaussian is not None:
         return gaussian_delta(gaussian, epsilon) * (1 + 1e-9)
@@ -217,6 +229,14 @@ def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
     return EpsilonBounds(upper, min(lower, upper))
 
 
+def _neighbours(events: Sequence[Event]) -> list[tuple[Event, ...]]:
+    """Tell apart a person who is removed, and one who is added: of truncated rounds neither is the worse for all
+    numbers."""
+    cases = [event.of_neighbours() if isinstance(event, GaussianEvent) else (event, event) for event in events]
+    removed, added = zip(*cases, strict=True) if cases else ((), ())
+    return [removed] if removed == added else [removed, added]
+
+
 def _merged(events: Sequence[Event]) -> tuple[Event, ...]:
     """Events of one kind as one, and noise that hides everybody equally as a single release of less noise."""
     counts: dict[Event, int] = {}
@@ -235,9 +255,7 @@ def _merged(events: Sequence[Event]) -> tuple[Event, ...]:
 
 
 def _with_count(event: Event, count: int) -> Event:
-    if isinstance(event, StatedEvent):
-        return StatedEvent(event.epsilon, event.delta, count)
-    return GaussianEvent(event.noise_multiplier, count, event.sampling_probability, event.population, event.most)
+    return replace(event, count=count)
 
 
 def _only_gaussian(events: Sequence[Event]) -> float | None:

@@ -199,7 +199,8 @@ def sampled_gaussian(
     whole = SampledGaussianPair(1 / noise_multiplier, probability, direction)
     if not cut:
         return MixedLoss(((1.0, whole),))
-    return MixedLoss(((1 - cut, whole), (cut, ReplacedGaussianPair(2 / noise_multiplier, replaced))))
+    cases = ((1 - cut, whole), (cut, ReplacedGaussianPair(2 / noise_multiplier, replaced)))
+    return MixedLoss(tuple((weight, pair) for weight, pair in cases if weight > 0))
 
 
 def stated_loss(epsilon: float, delta: float) -> MixedLoss:

@@ -54,11 +54,8 @@ class TruncatedPoissonParticipation(PoissonParticipation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.most <= self.population:
-            raise ConfigurationError(
-                f"truncated_batch_size is {self.most}, but must lie between 1 and {self.population}, as many as there "
-                "are to sample from"
-            )
+        if self.most < 1:
+            raise ConfigurationError(f"truncated_batch_size is {self.most}, but must be at least 1")
 
 
 @dataclass(frozen=True)

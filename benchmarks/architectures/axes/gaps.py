@@ -46,7 +46,7 @@ class Score:
 
     Attributes:
       rates: client's and server's.
-      at_edge: whether one of them is the least or the largest of three or more.
+      at_edge: whether one of them is the least or the largest of those that there were.
       test: test losses, by seed; infinite where a training diverged.
       heldout: the same of held-out clients.
       accuracy: for test clients, by seed.
@@ -85,7 +85,7 @@ def score(records: Records, point: Point, model: str) -> Score | None:
 
 
 def _is_edge(rate: float, rates: tuple[float, ...]) -> bool:
-    return len(rates) > 2 and rate in (min(rates), max(rates))
+    return len(rates) > 1 and rate in (min(rates), max(rates))
 
 
 def left_at(records: Records, point: Point, model: str) -> bool:
@@ -95,34 +95,51 @@ def left_at(records: Records, point: Point, model: str) -> bool:
     return not selection.decided or any(not records.has(run, point.rounds) for run in runs)
 
 
-def gaps_by_seed(records: Records, point: Point, model: str, twin: str) -> dict[int, float]:
-    """Give by how much a model's test perplexity is above its twin's, relative to it, for the seeds that have both: the
-    same seed has the same cohorts."""
+class Gap(NamedTuple):
+    """By how much a model's perplexity is above its twin's, relative to it, of the same seeds.
+
+    Attributes:
+      test: of test clients.
+      heldout: of held-out clients, by which rates are selected with the first seed. A few clients have most of the text
+        that is scored, others among these than among test clients.
+    """
+
+    test: Spread
+    heldout: Spread
+
+    @property
+    def verdict(self) -> str:
+        """Whether the model is ahead: whether both means' intervals are on the same side of 0."""
+        number = len(self.test.values)
+        if number < len(SEEDS):
+            return ONE_SEED if number == 1 else MISSING
+        sides = {_side(spread.mean, spread.half_width) for spread in self}
+        return sides.pop() if len(sides) == 1 else UNDECIDED
+
+
+def _side(value: float, half_width: float) -> str:
+    if value + half_width < 0:
+        return AHEAD
+    return BEHIND if value - half_width > 0 else UNDECIDED
+
+
+def gaps_by_seed(records: Records, point: Point, model: str, twin: str, kind: str = "test") -> dict[int, float]:
+    """Give a model's gaps to its twin on test or held-out clients, for the seeds that have both: the same seed has the
+    same cohorts."""
     one, other = score(records, point, model), score(records, point, twin)
     if one is None or other is None:
         return {}
     return {
-        seed: math.expm1(one.test[seed] - other.test[seed])
+        seed: math.expm1(getattr(one, kind)[seed] - getattr(other, kind)[seed])
         for seed in point.seeds
         if max(one.test.get(seed, math.inf), other.test.get(seed, math.inf)) < math.inf
     }
 
 
-def gap(records: Records, point: Point, model: str, twin: str) -> Spread | None:
+def gap(records: Records, point: Point, model: str, twin: str) -> Gap | None:
     """Give the gaps of all seeds; None where no seed has both models."""
-    found = gaps_by_seed(records, point, model, twin)
-    return Spread(tuple(found.values())) if found else None
-
-
-def judged(found: Spread | None) -> str:
-    """Say whether a model is ahead of its twin: whether the interval of the gap's mean is on one side of 0."""
-    if found is not None and len(found.values) == 1:
-        return ONE_SEED
-    if found is None or len(found.values) < len(SEEDS):
-        return MISSING
-    if found.mean + found.half_width < 0:
-        return AHEAD
-    return BEHIND if found.mean - found.half_width > 0 else UNDECIDED
+    test, heldout = (gaps_by_seed(records, point, model, twin, kind) for kind in ("test", "heldout"))
+    return Gap(Spread(tuple(test.values())), Spread(tuple(heldout.values()))) if test else None
 
 
 class Line(NamedTuple):
@@ -146,17 +163,20 @@ class Line(NamedTuple):
     @property
     def verdict(self) -> str:
         """On which side of 0 the interval is."""
-        if self.value + self.half_width < 0:
-            return AHEAD
-        return BEHIND if self.value - self.half_width > 0 else UNDECIDED
+        return _side(self.value, self.half_width)
 
 
 def gaps_along(records: Records, axis: Axis, model: str, twin: str) -> list[tuple[float, float]]:
     """List an axis' values that are numbers, with the means of the gaps over the seeds that all of these have."""
     found = [(point.value, gaps_by_seed(records, point, model, twin)) for point in axis.points]
-    known = [(value, gaps) for value, gaps in found if not isinstance(value, str) and gaps]
-    seeds = set.intersection(*(set(gaps) for _, gaps in known)) if known else set()
-    return [(value, float(np.mean([gaps[seed] for seed in seeds]))) for value, gaps in known] if seeds else []
+    return means_along([(value, gaps) for value, gaps in found if not isinstance(value, str)])
+
+
+def means_along(found: list[tuple[float, dict[int, float]]]) -> list[tuple[float, float]]:
+    """Average what each value of an axis has by seed over the seeds that all of those have that have any."""
+    known = [(value, by_seed) for value, by_seed in found if by_seed]
+    seeds = set.intersection(*(set(by_seed) for _, by_seed in known)) if known else set()
+    return [(value, float(np.mean([by_seed[seed] for seed in seeds]))) for value, by_seed in known] if seeds else []
 
 
 def line_through(gaps: list[tuple[float, float]], at: float) -> Line | None:

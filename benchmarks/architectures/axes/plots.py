@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 
 from benchmarks.architectures.axes.gaps import (
     SMOOTHED,
-    gap,
     gaps_along,
+    gaps_by_seed,
     line_through,
     mean_curve,
+    means_along,
     pairs_of,
     score,
 )
@@ -75,20 +76,29 @@ def _style(axis: Axis) -> str:
 def _draw_perplexities(axes: Axes, records: Records, axis: Axis) -> None:
     places = _places(axes, axis)
     for number, model in enumerate(axis.models):
-        known = [
-            (place, found.perplexity())
-            for place, point in zip(places, axis.points, strict=True)
-            if (found := score(records, point, model)) is not None
+        found = [score(records, point, model) for point in axis.points]
+        by_place = [
+            (place, {seed: math.exp(loss) for seed, loss in one.test.items() if loss < math.inf} if one else {})
+            for place, one in zip(places, found, strict=True)
         ]
-        drawn = [(place, spread) for place, spread in known if spread is not None]
-        colour = _COLOURS[number % len(_COLOURS)]
-        means = [one.mean for _, one in drawn]
-        axes.plot([place for place, _ in drawn], means, _style(axis), markersize=14, color=colour, label=TITLES[model])
-        for place, spread in drawn:
-            axes.plot([place] * len(spread.values), spread.values, "o", color=colour, markersize=4, alpha=0.6)
+        _draw_seeds(axes, axis, by_place, _COLOURS[number % len(_COLOURS)], TITLES[model])
     _logarithmic(axes)
     axes.set_xlabel(axis.title)
-    axes.set_title("Test perplexity at the selected rates; dots are seeds", loc="left", fontsize=10)
+    axes.set_title(
+        "Test perplexity at the selected rates; dots are seeds,\nlines means of those that all places have",
+        loc="left",
+        fontsize=10,
+    )
+
+
+def _draw_seeds(
+    axes: Axes, axis: Axis, by_place: list[tuple[float, dict[int, float]]], colour: str, label: str
+) -> None:
+    """Draw a dot a seed and, of the seeds that all places have, the mean: of others it would be another's."""
+    for place, by_seed in by_place:
+        axes.plot([place] * len(by_seed), list(by_seed.values()), "o", color=colour, markersize=4, alpha=0.6)
+    means = means_along(by_place)
+    axes.plot(*zip(*means, strict=True) if means else ([], []), _style(axis), markersize=14, color=colour, label=label)
 
 
 def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
@@ -96,14 +106,14 @@ def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
     axes.axhline(0, color="black", linewidth=0.8)
     coloured = [(pair, _COLOURS[1 + number % (len(_COLOURS) - 1)]) for number, pair in enumerate(pairs_of(axis))]
     for (model, twin), colour in coloured:
-        found = [gap(records, point, model, twin) for point in axis.points]
-        drawn = [(place, one) for place, one in zip(places, found, strict=True) if one is not None]
-        for place, one in drawn:
-            axes.plot([place] * len(one.values), [100 * value for value in one.values], "o", color=colour, alpha=0.5)
+        found = [gaps_by_seed(records, point, model, twin) for point in axis.points]
         label = f"{TITLES[model]} against {TITLES[twin]}"
-        means = [100 * one.mean for _, one in drawn]
-        axes.plot([place for place, _ in drawn], means, _style(axis), markersize=14, color=colour, label=label)
-    published = {published_gap(model) for model, _ in pairs_of(axis)} - {None}
+        by_place = [
+            (place, {seed: 100 * value for seed, value in gaps.items()})
+            for place, gaps in zip(places, found, strict=True)
+        ]
+        _draw_seeds(axes, axis, by_place, colour, label)
+    published = {published_gap(*pair) for pair in pairs_of(axis)} - {None}
     for one in published:
         axes.axhline(100 * one, color="grey", linestyle=":", label=f"published: {100 * one:.1f} %")
     lines = [(line, colour) for pair, colour in coloured if (line := _line(records, axis, pair)) is not None]
@@ -115,7 +125,11 @@ def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
         axes.fill_between(values, middle - half, middle + half, color=colour, alpha=0.08, linewidth=0)
     axes.set_ylim(limits)
     axes.set_xlabel(axis.title)
-    axes.set_title("Perplexity above the twin's, per cent, seed by seed", loc="left", fontsize=10)
+    axes.set_title(
+        "Perplexity above the twin's, per cent, seed by seed;\ndashed: the straight line through the means",
+        loc="left",
+        fontsize=10,
+    )
 
 
 def _line(records: Records, axis: Axis, pair: tuple[str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

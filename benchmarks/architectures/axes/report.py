@@ -6,12 +6,12 @@ from pathlib import Path
 from benchmarks.architectures.axes.gaps import (
     CONFIDENCE,
     MISSING,
+    Gap,
     Line,
     Spread,
     gap,
     gaps_along,
     is_complete,
-    judged,
     left_at,
     line_through,
     pairs_of,
@@ -60,7 +60,9 @@ def _sections(records: Records, axes: dict[str, Axis], begun: dict[str, Axis]) -
         "rate goes on after a third of the rounds. A perplexity is that of the "
         "mean loss on test clients over the last rounds, as many as the tables say. A gap is by how much it is above "
         "that of the standard twin with the same seed; below 0 the scale-invariant model is better. Intervals are of "
-        f"{100 * CONFIDENCE:.0f} per cent, by Student's distribution over seeds.",
+        f"{100 * CONFIDENCE:.0f} per cent, by Student's distribution over seeds, not over clients, of which a few have "
+        "most of what is scored: a model is ahead, or behind, where the gap's interval leaves out 0 on test clients "
+        "and on held-out ones alike.",
         _what_is_missing(absent, partial),
     ]
     if begun:
@@ -106,8 +108,9 @@ def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
             if len(known) < min(2, len(axis.points)):
                 continue
             first, last = known[0], known[-1]
-            published = published_gap(model)
-            line = line_through(gaps_along(records, axis, model, twin), axis.published) if axis.published else None
+            published = published_gap(model, twin)
+            along = gaps_along(records, axis, model, twin)
+            line = line_through(along, axis.published) if axis.published else None
             rows.append(
                 [
                     axis.title,
@@ -119,7 +122,7 @@ def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
                     if line is None
                     else f"{value_words(line.at)}: {100 * line.value:+.1f} ± {100 * line.half_width:.1f}",
                     "" if published is None else f"{100 * published:+.1f}",
-                    judged(last[1]) if line is None else f"{judged(last[1])}; {_how(line, axis)} {line.verdict}",
+                    last[1].verdict if line is None else f"{last[1].verdict}; {_how(line, along)} {line.verdict}",
                 ]
             )
     head = [
@@ -135,13 +138,16 @@ def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
     return table(head, rows)
 
 
-def _how(line: Line, axis: Axis) -> str:
-    beyond = line.at > max(point.value for point in axis.points if not isinstance(point.value, str))
-    return "extrapolated" if beyond else "on the line"
+def _how(line: Line, along: list[tuple[float, float]]) -> str:
+    return "extrapolated" if line.at > max(value for value, _ in along) else "on the line"
 
 
-def gap_words(found: Spread) -> str:
-    """Say a gap in per cent, with its interval where there is one."""
+def gap_words(found: Gap) -> str:
+    """Say a gap in per cent, on test clients and on held-out ones, with its intervals where there are such."""
+    return f"{_spread_words(found.test)} (held-out {_spread_words(found.heldout)})"
+
+
+def _spread_words(found: Spread) -> str:
     half = "" if math.isinf(found.half_width) else f" ± {100 * found.half_width:.1f}"
     return f"{100 * found.mean:+.1f}{half}"
 
@@ -192,23 +198,23 @@ def _gaps(records: Records, axis: Axis) -> str:
     rows = []
     for model, twin in pairs:
         found = [gap(records, point, model, twin) for point in axis.points]
-        mixed = len({len(one.values) for one in found if one is not None}) > 1
+        mixed = len({len(one.test.values) for one in found if one is not None}) > 1
         left = [
             " (trainings missing)" if left_at(records, point, model) or left_at(records, point, twin) else ""
             for point in axis.points
         ]
         cells = [
-            MISSING if one is None else f"{gap_words(one)} ({_judged_words(one, mixed)}){unfinished}"
+            MISSING if one is None else f"{gap_words(one)}: {_judged_words(one, mixed)}{unfinished}"
             for one, unfinished in zip(found, left, strict=True)
         ]
         rows.append([f"{TITLES[model]} against {TITLES[twin]}", *cells])
     return table(["gap, %", *(value_words(point.value) for point in axis.points)], rows)
 
 
-def _judged_words(found: Spread, with_first: bool) -> str:
+def _judged_words(found: Gap, with_first: bool) -> str:
     """Say what a gap decides, with that of the first seed where other points have that alone."""
-    first = f"; first seed {100 * found.values[0]:+.1f}" if with_first and len(found.values) > 1 else ""
-    return judged(found) + first
+    seeds = found.test.values
+    return found.verdict + (f"; first seed {100 * seeds[0]:+.1f}" if with_first and len(seeds) > 1 else "")
 
 
 def _selection(axis: Axis) -> str:
@@ -216,6 +222,6 @@ def _selection(axis: Axis) -> str:
     selecting, grid = (sum(column) for column in zip(*costs, strict=True))
     return (
         f"Selecting rates takes {selecting / len(axis.points):.0f} rounds a model and point on average; a whole grid "
-        f"would take {grid / len(axis.points):.0f}. Rates that are marked are the least or the largest of three or "
-        "more, so that a larger grid may move them."
+        f"would take {grid / len(axis.points):.0f}. Rates that are marked are the least or the largest of those "
+        "that there were, so that a larger grid may move them."
     )

@@ -15,10 +15,11 @@ from benchmarks.architectures.axes.gaps import (
     MISSING,
     ONE_SEED,
     UNDECIDED,
+    Gap,
     Spread,
+    _is_edge,
     gap,
     gaps_along,
-    judged,
     line_through,
     mean_curve,
     score,
@@ -33,11 +34,12 @@ from benchmarks.architectures.axes.points import (
     Run,
     Setting,
     ends,
+    published_gap,
     scored_rounds,
     window,
 )
 from benchmarks.architectures.axes.records import Records
-from benchmarks.architectures.axes.report import write_report
+from benchmarks.architectures.axes.report import _how, write_report
 from benchmarks.architectures.axes.selection import next_tasks, select, selection_rounds
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.models.registry import MODELS
@@ -177,9 +179,9 @@ def test_gaps_are_of_seeds_and_lines_go_through_their_logarithm(tmp_path):
     records = records_of(tmp_path)
     gaps = [gap(records, point, "si_cifg", "cifg") for point in COHORTS.points]
     for cohort, found in zip((2, 4, 8), gaps, strict=True):
-        np.testing.assert_allclose(found.values, [math.expm1(-0.01 * math.log2(cohort / 4))] * 3)
+        np.testing.assert_allclose(found.test.values, [math.expm1(-0.01 * math.log2(cohort / 4))] * 3)
     along = gaps_along(records, COHORTS, "si_cifg", "cifg")
-    assert along == [(point.value, found.mean) for point, found in zip(COHORTS.points, gaps, strict=True)]
+    assert along == [(point.value, found.test.mean) for point, found in zip(COHORTS.points, gaps, strict=True)]
     line = line_through(along, 512)
     assert line.slope == pytest.approx(-0.01, rel=0.02)
     assert line.value == pytest.approx(-0.07, rel=0.03)
@@ -214,7 +216,7 @@ def test_along_an_axis_the_seeds_that_all_points_have_are_compared(tmp_path):
     once = dataclasses.replace(COHORTS.points[1], seeds=(0,))
     axis = dataclasses.replace(COHORTS, points=(COHORTS.points[0], once, COHORTS.points[2]))
     records = records_of(tmp_path, axis, apart)
-    whole = gap(records, axis.points[0], "si_cifg", "cifg")
+    whole = gap(records, axis.points[0], "si_cifg", "cifg").test
     assert len(whole.values) == 3
     assert whole.mean < whole.values[0] - 0.05
     along = gaps_along(records, axis, "si_cifg", "cifg")
@@ -241,18 +243,47 @@ def test_an_axis_is_reported_from_two_points_on_or_with_a_model_of_its_own(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("values", "verdict"),
+    ("test", "heldout", "verdict"),
     [
-        ((-0.05, -0.06, -0.055), AHEAD),
-        ((0.05, 0.06, 0.055), BEHIND),
-        ((-0.05, 0.06, 0.0), UNDECIDED),
-        ((-0.05, -0.06), MISSING),
-        ((-0.05,), ONE_SEED),
+        ((-0.05, -0.06, -0.055), (-0.01, -0.011, -0.012), AHEAD),
+        ((0.05, 0.06, 0.055), (0.01, 0.011, 0.012), BEHIND),
+        ((-0.05, 0.06, 0.0), (-0.05, 0.06, 0.0), UNDECIDED),
+        ((-0.05, -0.06, -0.055), (-0.05, 0.06, 0.0), UNDECIDED),
+        ((-0.05, 0.06, 0.0), (-0.05, -0.06, -0.055), UNDECIDED),
+        ((-0.05, -0.06, -0.055), (0.05, 0.06, 0.055), UNDECIDED),
+        ((-0.05, -0.06), (-0.05, -0.06), MISSING),
+        ((-0.05,), (-0.05,), ONE_SEED),
     ],
 )
-def test_a_model_is_ahead_where_the_interval_is(values, verdict):
-    assert judged(Spread(values)) == verdict
-    assert judged(None) == MISSING
+def test_a_model_is_ahead_where_the_intervals_of_both_kinds_of_clients_are(test, heldout, verdict):
+    assert Gap(Spread(test), Spread(heldout)).verdict == verdict
+
+
+def test_gaps_on_heldout_clients_are_of_their_own_scores(tmp_path):
+    def apart(run, found):
+        rows = [[done, loss + 0.1 * (run.model == "cifg"), more] for done, loss, more in found["heldout"]]
+        return found | {"heldout": rows}
+
+    point = COHORTS.points[0]
+    plain, changed = (
+        gap(records_of(tmp_path / name, change=change), point, "si_cifg", "cifg")
+        for name, change in (("plain", lambda run, found: found), ("changed", apart))
+    )
+    assert changed.test == plain.test
+    expected = [math.expm1(math.log1p(value) - 0.1) for value in plain.heldout.values]
+    assert changed.heldout.values == pytest.approx(expected)
+
+
+def test_a_rate_is_at_the_edge_of_two_and_never_of_one():
+    found = {rates: _is_edge(1.0, rates) for rates in ((1.0,), (1.0, 2.0), (0.5, 1.0, 2.0), (1.0, 2.0, 4.0))}
+    assert list(found.values()) == [False, True, False, True]
+
+
+def test_published_gaps_are_of_published_pairs():
+    assert published_gap("si_cifg_published", "cifg") == published_gap("si_cifg", "cifg") == 33.6 / 35.5 - 1
+    assert published_gap("si_transformer", "transformer") == 33.7 / 34.6 - 1
+    for pair in (("si_cifg", "cifg_layer_norm"), ("cifg_layer_norm", "cifg"), ("si_cifg", "cifg_rms_norm")):
+        assert published_gap(*pair) is None
 
 
 @pytest.mark.long
@@ -347,3 +378,8 @@ def test_a_training_that_goes_on_is_the_one_that_was_not_interrupted(store, tmp_
     assert training.mean_steps(store, Setting()) == 2.0
     assert training.mean_steps(store, Setting(epochs=4)) == 8.0
     assert training.mean_steps(store, Setting(max_batches=1)) == 1.0
+
+
+def test_what_is_beyond_the_points_that_have_gaps_is_extrapolated():
+    along = [(1.0, -0.03), (4.2, -0.07), (13.1, -0.1)]
+    assert [_how(line_through(along, at), along) for at in (13.1, 28.0)] == ["on the line", "extrapolated"]
