@@ -87,6 +87,7 @@ def training_behind(
         phase if phase.people != "disjoint" or same_people else phase._replace(people="same")
         for phase in ancestors
     ] + [parent._replace(people="same")]
+    seen = seen_from(seen, training_data)
     if initial_data == "same":
         return tuple(seen)
     for phase in seen:
@@ -98,10 +99,18 @@ def training_behind(
     return tuple(phase._replace(people=initial_data) if phase.people == "same" else phase for phase in seen)
 
 
+def seen_from(phases: Sequence[Phase], training_data: str | None = None) -> list[Phase]:
+    """Take trainings on a run's own data, or on that of others that may be on its people, for trainings on its people,
+    whatever was said of them when they were behind a run on other data."""
+    known = {training_data, *(phase.training_data_sha256 for phase in phases if phase.people == "same")} - {None}
+    return [phase._replace(people="same") if phase.training_data_sha256 in known else phase for phase in phases]
+
+
 def recorded_ancestry(about: dict[str, Any]) -> tuple[Phase, ...]:
     """Read what a checkpoint or ledger says of a run's first parameters, also of one that an earlier version began."""
     if "ancestry" in about:
-        return tuple(Phase(**phase) for phase in about["ancestry"])
+        phases = [Phase(**phase) for phase in about["ancestry"]]
+        return tuple(seen_from(phases, about.get("training_data_sha256")))
     settings = settings_in(about)
     if settings.get("init_from") is None:
         return ()

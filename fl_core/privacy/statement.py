@@ -21,6 +21,7 @@ from fedlm.fl_core.privacy.ancestry import (
     as_records,
     command_of,
     recorded_ancestry,
+    seen_from,
     settings_in,
 )
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
@@ -254,7 +255,7 @@ def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = N
         for phase in recorded_ancestry(ledger.about):
             # Who are other people to one run may be those of another.
             found.append(phase._replace(people="same") if phase.people == "disjoint" and len(data) > 1 else phase)
-    trainings, forked = _each_once(found, [ledger.hashes for ledger in ledgers.values()])
+    trainings, forked = _each_once(seen_from(found), [ledger.hashes for ledger in ledgers.values()])
     # Runs with one tokenizer share one release of it, and so do those that their first parameters come from.
     origins = [
         (ledger.about.get("vocabulary"), VocabularyOrigin.from_json(ledger.about.get(ORIGIN_FIELD)))

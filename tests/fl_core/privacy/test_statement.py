@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import account, gaussian_epsilon
 from fedlm.fl_core.privacy.ancestry import Phase, recorded_ancestry, training_behind
 from fedlm.fl_core.privacy.central_plan import central_plan
@@ -84,7 +85,7 @@ def test_nothing_is_promised_where_nothing_was(phase, why):
     for name, value in found.as_terms().items():
         assert value is None or not name.startswith(("epsilon", "rho"))
     for people, words in (("public", "public text"), ("disjoint", "other people")):
-        said = stated(FEDERATED, phase_of(FEDERATED), phase._replace(people=people))
+        said = stated(FEDERATED, phase_of(FEDERATED), phase._replace(people=people, training_data_sha256="other"))
         assert said.total.epsilon == stated(FEDERATED, phase_of(FEDERATED)).total.epsilon
         assert words in said.sentence()
         assert any(words in line for line in said.total.assumptions)
@@ -133,6 +134,29 @@ def test_what_a_user_said_is_seen_from_each_run_in_turn():
     assert [one.people for one in training_behind(public, parent, "same", "c")] == ["public", "same"]
 
 
+@pytest.mark.parametrize("said", ["public", "disjoint"])
+def test_no_word_stands_that_the_runs_own_data_contradicts(said, tmp_path):
+    """Text of "a" was trained on without privacy, then that of "b" with a word on "a", and now "a" itself."""
+    lost = phase_of(None, said, "a", not_private="it was trained without privacy")
+    parent = phase_of(FEDERATED, data="b")
+    assert [one.people for one in training_behind((lost,), parent, "same", "a")] == ["same", "same"]
+    for word in ("public", "disjoint"):
+        with pytest.raises(ConfigurationError, match="trained on the very training clients of this run"):
+            training_behind((lost,), parent, word, "a")
+    # What an earlier version wrote down is read so too.
+    record = {"ancestry": [lost._asdict(), parent._replace(people="same")._asdict()], "training_data_sha256": "a"}
+    assert state_plan(FEDERATED, DELTA, record).total is None
+    assert state_plan(FEDERATED, DELTA, record | {"training_data_sha256": "b"}).total
+    # Nor one that another training behind the run contradicts, as of people who may be its own.
+    again = phase_of(FEDERATED, data="a")
+    assert [one.people for one in training_behind((lost, parent), again, "same", "c")] == ["same"] * 3
+    # Nor one that another run of those stated together does.
+    child = ledger_of(tmp_path / "child", 3, behind=[lost], data="b")
+    other = ledger_of(tmp_path / "other", 3, data="a")
+    assert state_together({"child": child}).epsilon
+    assert state_together({"child": child, "other": other}).not_private
+
+
 def test_a_record_is_read_as_it_was_written():
     phases = training_behind((), phase_of(SAMPLED), "same", "text")
     assert recorded_ancestry({"ancestry": [phase._asdict() for phase in phases]}) == phases
@@ -140,8 +164,9 @@ def test_a_record_is_read_as_it_was_written():
     assert recorded_ancestry({"experiment": {"init_from": "somewhere"}})[0].not_private
 
 
-def ledger_of(path, *releases, parent=None, people="same", data="text"):
-    ancestry = [] if parent is None else [training_in(parent, "/runs/parent")._replace(people=people)._asdict()]
+def ledger_of(path, *releases, parent=None, people="same", data="text", behind=()):
+    ancestry = [phase._asdict() for phase in behind]
+    ancestry += [] if parent is None else [training_in(parent, "/runs/parent")._replace(people=people)._asdict()]
     ledger = PrivacyLedger(path)
     ledger.begin(FEDERATED, DELTA, str(path), {"ancestry": ancestry, "training_data_sha256": data})
     for rounds in releases:
@@ -214,5 +239,6 @@ def test_a_run_among_others_is_stated_as_one_that_was_not_chosen():
     assert found.as_json()["tuning"] == {"runs": 12}
     child = stated(FEDERATED, phase_of(FEDERATED, tuning={"runs": 12}))
     assert caveat in child.sentence()
-    assert caveat not in stated(FEDERATED, phase_of(FEDERATED, tuning={"runs": 12}, people="disjoint")).sentence()
+    others = phase_of(FEDERATED, tuning={"runs": 12}, people="disjoint", data="other")
+    assert caveat not in stated(FEDERATED, others).sentence()
     assert caveat not in stated(FEDERATED, phase_of(FEDERATED)).sentence()
