@@ -171,6 +171,15 @@ def origin_beside(tokenizer: Path, fingerprint: str) -> VocabularyOrigin | None:
     return None if header.get("tokenizer_fingerprint") != fingerprint else _origin_in(tokenizer.parent, header)
 
 
+def text_beside(tokenizer: Path | None, fingerprint: str) -> str | None:
+    """Read the fingerprint of the training clients whose text a tokenizer was made of, with privacy or without; None
+    where there is no file, or it lies in no data set of that tokenizer, or in one that it was not made of."""
+    origin = None if tokenizer is None else origin_beside(tokenizer, fingerprint)
+    if tokenizer is None or origin is None or origin.of_another or origin.kind not in ("training text", "private"):
+        return None
+    return _header(tokenizer.parent).get("splits", {}).get("train", {}).get("sha256")
+
+
 def origin_of_data(data: Path) -> VocabularyOrigin:
     """Read where the vocabulary of the data set in a folder comes from. Raises ConfigurationError where the record is
     damaged."""

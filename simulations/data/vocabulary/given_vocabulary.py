@@ -47,8 +47,9 @@ def given_tokenizer(settings: TokenizerSettings, words_are_separated: bool = Fal
 def given_origin(path: Path, fingerprint: str, said: Literal["public"] | None) -> VocabularyOrigin:
     """Tell where a vocabulary that was given comes from.
 
-    What its user says of it counts first. The tokenizer of another data set has the origin that is recorded there, and
-    so takes along what it has spent.
+    What its user says of it counts first, though `StoreWriter` makes no store of the very text that a vocabulary was
+    made of, and that is said to be public. The tokenizer of another data set has the origin that is recorded there,
+    and so takes along what it has spent.
 
     Args:
       path: its file.

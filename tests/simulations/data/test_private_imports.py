@@ -173,6 +173,17 @@ def test_a_given_vocabulary_is_not_covered_unless_it_is_said_to_be_public(tmp_pa
     assert origin.covered
 
 
+@pytest.mark.parametrize("made", [PRIVATE, ImportSettings(vocabulary_size=300)], ids=["private", "plain"])
+def test_a_vocabulary_is_not_public_to_the_text_that_it_was_made_of(made, tmp_path):
+    import_made_up(tmp_path / "store", texts(), made)
+    settings = ImportSettings(vocabulary=tmp_path / "store" / "tokenizer.json", vocabulary_origin="public")
+    with pytest.raises(DataError, match="was made of the text of these very training clients"):
+        import_made_up(tmp_path / "again", texts(), settings)
+    assert not (tmp_path / "again").exists()
+    # It may be to other text: that of `store` may be public itself.
+    assert import_made_up(tmp_path / "other", texts(60), settings).header.vocabulary_origin.kind == "public"
+
+
 def test_a_private_vocabulary_of_words(tmp_path):
     settings = replace(PRIVATE, tokenizer="words")
     import_made_up(tmp_path / "store", texts(), settings)
