@@ -133,7 +133,7 @@ class Run:
             self._identity.check(found_about, folder.directory)
             self._identity = self._identity.going_on(found_about)
         if self._privacy is None:
-            self._go_on()
+            self._go_on(latest > 0)
             return Standing(latest, latest, self._steps), folder.restore(latest, like) if latest else like
         from fedlm.fl_core.runs.private_releases import PrivateReleases
 
@@ -142,12 +142,14 @@ class Run:
             # There may be no checkpoint yet, and what one says may have been changed.
             self._identity.check(releases.ledger.about, folder.directory)
             self._identity = self._identity.going_on(releases.ledger.about)
+            _refuse_older_ledger(folder, releases.ledger)
         elif not latest and read_rows(folder.directory / METRICS_FILE):
             raise CheckpointError(
                 f"{folder.directory}: holds a run that is not private, and this one is; give another --out"
             )
+        released = bool(releases.ledger.releases)
         found, state = releases.resume(self._identity.about())
-        self._go_on()
+        self._go_on(released)
         standing = Standing(
             found.checkpoint, found.next_round, found.end, found.first, found.secret.hex(), releases.draw_seed()
         )
@@ -159,9 +161,9 @@ class Run:
             )
         return standing, state
 
-    def _go_on(self) -> None:
+    def _go_on(self, begun: bool) -> None:
         if self._lineage is not None:
-            self._lineage.go_on()
+            self._lineage.go_on(begun)
 
     @property
     def remaining(self) -> range:
@@ -253,3 +255,18 @@ class Run:
         if is_first():
             write_atomically(self.folder.directory / SUMMARY_FILE, json.dumps(summary, indent=2) + "\n")
         return gather(summary)[0]
+
+
+def _refuse_older_ledger(folder: RunFolder, ledger: "PrivacyLedger") -> None:
+    """Refuse, as a CheckpointError, a ledger that lacks releases which metrics tell of: their noise would be drawn
+    again, for sums that may differ."""
+    told = max(
+        (row[folder.counter] + 1 for row in read_rows(folder.directory / METRICS_FILE, folder.counter)), default=0
+    )
+    released = max((release.rounds for release in ledger.releases), default=0)
+    if told > released:
+        raise CheckpointError(
+            f"{folder.directory}: {METRICS_FILE} tells of {told} {folder.counter}s, but {PRIVACY_FOLDER}/{LEDGER_FILE} "
+            f"of {released}: it is an older copy, or was cut. Put it and the checkpoints back as they were, or begin "
+            "with another --out"
+        )

@@ -39,10 +39,17 @@ class Lineage:
         self._directory, self._common = directory.resolve(), common
         self._name = secrets.token_hex(8)
 
-    def go_on(self) -> None:
-        """Become the process that goes on. Raises CheckpointError where another copy of the folder does, or may."""
+    def go_on(self, begun: bool = False) -> None:
+        """Become the process that goes on, with a run that has been begun before or not. Raises CheckpointError where
+        another copy of the folder does, or may."""
         here = str(self._directory)
-        record = _read(self._directory) or {"run": secrets.token_hex(16), "folder": here, "processes": []}
+        found = _read(self._directory)
+        if found is None and begun:
+            raise CheckpointError(
+                f"{self._directory / LINEAGE_FILE}: is missing, so that this folder may be a copy of one that goes on; "
+                "put the file back"
+            )
+        record = found or {"run": secrets.token_hex(16), "folder": here, "processes": []}
         original = Path(record["folder"])
         other = _read(original) if original != self._directory else None
         if other is not None and other["run"] == record["run"] and not original.samefile(self._directory):

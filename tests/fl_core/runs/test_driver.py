@@ -1,6 +1,7 @@
 """The life of a run whose steps add 1 to a number."""
 
 import json
+import shutil
 from typing import NamedTuple
 
 import numpy as np
@@ -131,3 +132,29 @@ def test_folders_of_other_runs_are_refused(tmp_path):
     ):
         with RunFolder(tmp_path / out) as folder, pytest.raises(CheckpointError, match=message):
             Counting(folder, **others)
+
+
+def test_noise_is_not_drawn_again_where_a_ledger_lacks_what_metrics_tell_of(tmp_path):
+    begin_and_stop(tmp_path, 4, privacy=TERMS)
+    ledger = tmp_path / "privacy" / "ledger.jsonl"
+    whole = ledger.read_text()
+    ledger.write_text(whole.splitlines(keepends=True)[0])
+    shutil.rmtree(tmp_path / "checkpoints")
+    with (
+        RunFolder(tmp_path) as folder,
+        pytest.raises(CheckpointError, match=r"tells of 6 rounds, but .* of 0: it is"),
+    ):
+        Counting(folder, TERMS)
+
+
+def test_a_run_that_has_released_knows_which_copy_goes_on(tmp_path):
+    begin_and_stop(tmp_path, 4, privacy=TERMS)
+    (tmp_path / "lineage.json").unlink()
+    with RunFolder(tmp_path) as folder, pytest.raises(CheckpointError, match=r"lineage\.json: is missing"):
+        Counting(folder, TERMS)
+    # Before its first release nothing is lost.
+    with RunFolder(tmp_path / "new") as folder:
+        Counting(folder, TERMS)
+    (tmp_path / "new" / "lineage.json").unlink()
+    with RunFolder(tmp_path / "new") as folder:
+        assert Counting(folder, TERMS).run.remaining == range(STEPS)
