@@ -313,10 +313,22 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         who,
         f"{clipped} is divided by a number fixed beforehand",
         f"only models made of noised sums are published; measurements of single {time}s are not",
-        "the seed of the noise stays secret, and its generator (ChaCha20) cannot be told from chance; noise is "
-        "computed in 64-bit floating point, and rounded with the sum, which is exact, to a grid",
+        f"{_generators(plan)}; noise is computed in 64-bit floating point, and rounded with the sum, which is exact, "
+        "to a grid",
         *(() if unit == "client" else (rounding,)),
-        "the run goes on in one place alone, and no older copy of its whole folder is put back",
+        "the run goes on in one place alone, and no older copy of its folder is put back, whole or in parts",
+    )
+
+
+def _generators(plan: PrivacyPlan) -> str:
+    if not isinstance(plan.participation, PoissonParticipation):
+        return "the seed of the noise stays secret, and its generator (ChaCha20) cannot be told from chance"
+    others = "Philox for who takes part" + (
+        "" if _names(plan.unit)[0] == "client" else ", SplitMix64 for masks and dropout"
+    )
+    return (
+        "the seed of the noise and of who takes part stays secret, and its generators (ChaCha20 for noise, "
+        f"{others}) cannot be told from chance"
     )
 
 

@@ -197,7 +197,14 @@ def test_statements_assume_what_no_code_can_enforce():
     central = account(central_plan(1000, 20, 30, 1.5), DELTA).assumptions
     for lines in (federated, central):
         assert "in one place alone" in lines[-1]
-    assert [any("2^-12" in line for line in lines) for lines in (federated, central)] == [False, True]
+    sampled = account(PrivacyPlan("gaussian", 8, 1.0, PoissonParticipation(0.1)), DELTA).assumptions
+    for words, expected in (
+        ("2^-12", [False, False, True]),
+        ("(ChaCha20)", [True, False, False]),
+        ("Philox for who takes part)", [False, True, False]),
+        ("SplitMix64 for masks and dropout)", [False, False, True]),
+    ):
+        assert [any(words in line for line in lines) for lines in (federated, sampled, central)] == expected
 
 
 def test_central_training_is_calibrated():
