@@ -267,8 +267,8 @@ def prepare(
         model=model,
         bounds_norms=settings.update_norm_bound == "adaptive",
         evaluation=own.evaluation,
-        # What a private selection chooses by must follow from what was released alone, not from what clients sent.
-        find_divergence=find_divergence if tuning is None or "selection" not in tuning else find_lost_score,
+        # When a private run ends must follow from what was released alone, not from what clients sent.
+        find_divergence=find_lost_score if private else find_divergence,
         reattention=reattention,
     )
 

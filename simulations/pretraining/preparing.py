@@ -12,7 +12,7 @@ from fedlm.fl_core.clipping.methods import Clipping, method_for
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.ancestry import Phase
-from fedlm.fl_core.privacy.delta import check_delta, default_delta
+from fedlm.fl_core.privacy.delta import check_delta, default_delta, large_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.relevance_origin import Relevance, RelevanceOrigin
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
@@ -137,6 +137,7 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
         settings.sequences_per_unit,
         settings.seed,
         settings.cache or settings.data / "cache",
+        check=settings.privacy != "none",
     )
     if canaries := canaries_of(settings_as_json(settings), store.vocabulary_size, store.special_tokens):
         units = with_canaries(units, canaries)
@@ -147,7 +148,8 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     if private:
         check_delta(delta)
     clipping, notice = _clipping(settings, model, adapters)
-    notice = "; ".join(one for one in (notice, units.cut) if one) or None
+    large = large_delta(delta, units.count) if private else None
+    notice = "; ".join(one for one in (notice, units.cut, large) if one) or None
     training_data = store.training_data(check=private)
     budget_of(store.path, private and settings.noise_seed == "entropy")
     initial = None

@@ -33,6 +33,7 @@ def open_units(
     sequences_per_unit: int,
     seed: int,
     cache: Path,
+    check: bool = False,
 ) -> "Units":
     """Open the privacy units of a split.
 
@@ -45,6 +46,7 @@ def open_units(
       sequences_per_unit: K; 1 for the unit `example`.
       seed: chooses, with a user's name, the sequences of users who have more than K; not negative, of any size.
       cache: a folder for the tokens; see `open_stream`.
+      check: whether to see that what is there is still what was written.
 
     Raises:
       ConfigurationError: a setting is out of range, or two contradict each other.
@@ -73,7 +75,7 @@ def open_units(
             f"packing is packed, but {store.path} has sequences of items, each of which is one by itself; leave "
             "packing out, or give none"
         )
-    stream = open_stream(store, split, cache)
+    stream = open_stream(store, split, cache, check)
     return Units(stream, split, length, unit, packing, sequences_per_unit, seed, store.without_users)
 
 

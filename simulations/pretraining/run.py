@@ -107,7 +107,10 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
             data, training_data = settings.data, prepared.training_data
             reservation = reservation_of(data, "pretrain", out, plan, training_data, ancestry)
             terms = PrivacyTerms(plan, prepared.delta, seed, budget=reservation)
-        run = Run(folder, identity, settings.steps, settings.checkpoint_every, _find_divergence, terms)
+        # Held-out items are of those who are trained on, and no noise hides what follows from them.
+        of_the_same = terms is not None and prepared.units.stream.item_sequences
+        find = _find_lost_parameters if of_the_same else _find_divergence
+        run = Run(folder, identity, settings.steps, settings.checkpoint_every, find, terms)
         training = _Training(prepared, run, observer)
         run.take(training.steps(), observer.published)
         return training.finish()
@@ -143,10 +146,17 @@ def _identity(prepared: PreparedPretraining) -> RunIdentity:
     )
 
 
-def _find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:
+def _find_lost_parameters(rows: list[dict[str, Any]]) -> Divergence | None:
     last = rows[-1] if rows else {}
     if last.get("finite") is False:
         return Divergence(last["step"], "a parameter is no finite number any more")
+    return None
+
+
+def _find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:
+    lost, last = _find_lost_parameters(rows), rows[-1] if rows else {}
+    if lost is not None:
+        return lost
     if "heldout_loss" in last and last["heldout_loss"] is None:
         return Divergence(last["step"], "the held-out loss is not a finite number")
     return None

@@ -21,7 +21,7 @@ from fedlm.models.special_tokens import SpecialTokens
 from fedlm.simulations.data.store.format import token_dtype
 from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
 
-_LAYOUT = 1  # of the files; those of another release are not read
+_LAYOUT = 2  # of the files; those of another release are not read
 _WAIT_SECONDS = 24 * 3600.0
 """For another process that writes the same files."""
 
@@ -61,10 +61,11 @@ class TokenStream:
         return np.concatenate([[0], np.cumsum(self._split.num_examples, dtype=np.int64)])
 
 
-def open_stream(store: TokenStore, split: str, cache: Path) -> TokenStream:
+def open_stream(store: TokenStore, split: str, cache: Path, check: bool = False) -> TokenStream:
     """Open the tokens of a split, writing them first where the cache has not got them; of several processes one writes,
-    the others wait. Raises DataError where the split does not exist, is empty or damaged, DiskError where the cache
-    cannot be written, ConfigurationError where another process has been writing the same for a day."""
+    the others wait. With `check` they are read whole, to see that they are still what was written. Raises DataError
+    where the split does not exist, is empty or damaged, or the cache was changed, DiskError where it cannot be written,
+    ConfigurationError where another process has been writing the same for a day."""
     clients = store.split(split)
     if not clients.header.examples:
         raise DataError(f"{store.path}: the split {split!r} has no examples, expected at least one. Import more text.")
@@ -77,8 +78,28 @@ def open_stream(store: TokenStore, split: str, cache: Path) -> TokenStream:
             with run_lock(folder, _WAIT_SECONDS):
                 if not complete.exists():
                     _write_stream(folder, clients, token_dtype(store.vocabulary_size), store.special_tokens)
-                    write_atomically(complete, record)
+                    write_atomically(complete, json.dumps({"of": record, "arrays": _digests(folder)}))
+        if check and not _is_unchanged(folder, complete):
+            raise DataError(
+                f"{folder}: was changed since it was made of {store.path}, so that what is trained on would not be "
+                "that data. Remove the folder; it is made again."
+            )
     return TokenStream(folder, clients)
+
+
+def _is_unchanged(folder: Path, complete: Path) -> bool:
+    try:
+        return json.loads(complete.read_text(encoding="utf-8"))["arrays"] == _digests(folder)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    found = {}
+    for path in sorted(folder.glob("*.npy")):
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def _mapped(path: Path) -> NDArray[Any]:

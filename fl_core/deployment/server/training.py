@@ -25,7 +25,7 @@ from fedlm.fl_core.runs.driver import Observer, Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining, Score
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.initial_parameters import read_parameters
-from fedlm.fl_core.runs.round_rows import find_divergence
+from fedlm.fl_core.runs.round_rows import find_divergence, find_lost_score
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Model, Params
 
@@ -95,7 +95,9 @@ class DeployedTraining:
         state.claim(name)
         aggregation, terms = _privacy(deployment, folder, self._identity)
         steps, save_every = deployment.rounds, deployment.saved_every
-        run = (folder, self._identity, steps, save_every, find_divergence, terms)
+        # When a private run ends must follow from what was released alone, not from what clients sent.
+        diverged = find_divergence if terms is None else find_lost_score
+        run = (folder, self._identity, steps, save_every, diverged, terms)
         self._run = Run(*run, common=_CommonState(state))
         params = model.init(device_key(deployment.seed, "init"))
         optimization = deployment.optimization()

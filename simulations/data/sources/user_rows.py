@@ -112,7 +112,7 @@ def existing_files(paths: Sequence[Path]) -> list[Path]:
     """Return the same paths; raises DataError where there is none, one is not a file, or one is named twice."""
     if not paths:
         raise DataError("no file is named, expected at least one to import.")
-    name, times = Counter(map(os.path.abspath, paths)).most_common(1)[0]
+    name, times = Counter(map(os.path.realpath, paths)).most_common(1)[0]
     if times > 1:
         raise DataError(f"{name}: is named {times} times, and its text would count as often; name it once.")
     for path in paths:

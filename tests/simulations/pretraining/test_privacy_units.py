@@ -2,6 +2,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -25,8 +26,8 @@ from tests.simulations.pretraining.small_stores import TOKENIZER, sum_of_tokens,
 CLIENTS = st.lists(st.lists(st.lists(st.integers(4, 11), max_size=9), max_size=4), min_size=1, max_size=6).filter(any)
 
 
-def opened(store, cache, length=5, unit="example", packing="none", sequences_per_unit=1, seed=0):
-    return open_units(store, "train", length, unit, packing, sequences_per_unit, seed, cache)
+def opened(store, cache, length=5, unit="example", packing="none", sequences_per_unit=1, seed=0, check=False):
+    return open_units(store, "train", length, unit, packing, sequences_per_unit, seed, cache, check)
 
 
 def all_sequences(units):
@@ -216,6 +217,21 @@ def test_damaged_files_are_named(tmp_path):
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"tokens.npy: cannot be read .* Remove the folder .* it is made again"):
         opened(store, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("name", ["tokens.npy", "starts.npy", "complete.json"])
+def test_what_was_changed_is_noticed_where_that_matters(tmp_path, name):
+    store = write_store(tmp_path / "store", [[[4] * 10]])
+    opened(store, tmp_path / "cache", check=True)
+    opened(store, tmp_path / "cache", check=True)
+    (file,) = (tmp_path / "cache").rglob(name)
+    content = file.read_bytes()
+    file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    opened(store, tmp_path / "cache")
+    with pytest.raises(DataError, match=r"was changed since it was made of .* Remove the folder; it is made again"):
+        opened(store, tmp_path / "cache", check=True)
+    shutil.rmtree(file.parent)
+    opened(store, tmp_path / "cache", check=True)
 
 
 def test_processes_that_ask_at_once_see_whole_files(tmp_path):

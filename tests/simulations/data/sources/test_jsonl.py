@@ -140,7 +140,8 @@ def test_a_path_that_is_no_file_is_named(tmp_path):
 
 def test_a_file_that_is_named_twice_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"user": "a", "text": "Some text."}\n')
-    for again in (tmp_path / "a.jsonl", tmp_path / ".." / tmp_path.name / "a.jsonl"):
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "a.jsonl")
+    for again in (tmp_path / "a.jsonl", tmp_path / ".." / tmp_path.name / "a.jsonl", tmp_path / "link.jsonl"):
         with pytest.raises(DataError, match=r"a.jsonl: is named 2 times"):
             JsonLines((tmp_path / "a.jsonl", again)).files()
 
