@@ -249,12 +249,13 @@ def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = N
         raise ConfigurationError(f"the runs state epsilon at different deltas ({sorted(deltas)}); give --delta")
     delta = deltas.pop() if delta is None else delta
     data = {ledger.about.get("training_data_sha256") for ledger in ledgers.values()}
+    alike = len(ledgers) == 1 or (len(data) == 1 and data != {None})
     found: list[Phase] = []
     for folder, ledger in ledgers.items():
         found.append(training_in(ledger, folder))
         for phase in recorded_ancestry(ledger.about):
             # Who are other people to one run may be those of another.
-            found.append(phase._replace(people="same") if phase.people == "disjoint" and len(data) > 1 else phase)
+            found.append(phase._replace(people="same") if phase.people == "disjoint" and not alike else phase)
     trainings, forked = _each_once(seen_from(found), [ledger.hashes for ledger in ledgers.values()])
     # Runs with one tokenizer share one release of it, and so do those that their first parameters come from.
     origins = [

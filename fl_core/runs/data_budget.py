@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.errors import ConfigurationError, UserError
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase, seen_from
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
@@ -83,7 +83,8 @@ class DataBudget:
         return self._together(trainings) if trainings else None
 
     def _together(self, trainings: list[Phase]) -> Joint:
-        return compose_trainings(trainings, self.delta, vocabularies=(self._vocabulary,))
+        seen = seen_from(trainings, self._head.get("training_data_sha256"))
+        return compose_trainings(_each_once(seen), self.delta, vocabularies=(self._vocabulary,))
 
     def reserve(self, commitment: str, training: Phase, ancestry: tuple[Phase, ...]) -> None:
         """Reserve the whole plan of a run, and what its first parameters went through as far as nobody has.
@@ -97,11 +98,10 @@ class DataBudget:
             reserving = {record["secret"] for record in _reservations(chain.records)}
             if commitment in reserving:
                 return
-            new = [training._replace(ledger={"secret": commitment})]
-            for phase in ancestry:
-                if phase.people == "same" and (phase.ledger or {}).get("secret") not in reserving:
-                    new.append(phase)
-            joint = self._together(_each_once([*known, *new]))
+            # Those of others too: what one run says of them another may contradict.
+            behind = [phase for phase in ancestry if (phase.ledger or {}).get("secret") not in reserving]
+            new = [training._replace(ledger={"secret": commitment}), *behind]
+            joint = self._together([*known, *new])
             if joint.epsilon is None or joint.epsilon > self.epsilon:
                 spent = "nothing can be promised: " + "; ".join(joint.not_private)
                 if joint.epsilon is not None:
@@ -231,17 +231,18 @@ def _entered(records: list[Record], commitment: str) -> str | None:
 
 
 def _trainings(records: list[Record]) -> list[Phase]:
-    return _each_once([Phase(**phase) for record in _reservations(records) for phase in record["trainings"]])
+    return [Phase(**phase) for record in _reservations(records) for phase in record["trainings"]]
 
 
 def _each_once(found: list[Phase]) -> list[Phase]:
-    """Take every training once, as far as it went: one that first parameters come from may have gone on meanwhile."""
+    """Take every training once, as far as it went: one that first parameters come from may have gone on meanwhile; and
+    for one on the same people where any run does."""
     farthest: dict[str, Phase] = {}
     for phase in found:
         name = (phase.ledger or {}).get("secret") or json.dumps(phase)
         known = farthest.setdefault(name, phase)
-        if _releases(phase) > _releases(known):
-            farthest[name] = phase
+        people = "same" if "same" in (known.people, phase.people) else known.people
+        farthest[name] = max(known, phase, key=_releases)._replace(people=people)
     return list(farthest.values())
 
 

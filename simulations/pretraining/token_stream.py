@@ -78,18 +78,23 @@ def open_stream(store: TokenStore, split: str, cache: Path, check: bool = False)
             with run_lock(folder, _WAIT_SECONDS):
                 if not complete.exists():
                     _write_stream(folder, clients, token_dtype(store.vocabulary_size), store.special_tokens)
-                    write_atomically(complete, json.dumps({"of": record, "arrays": _digests(folder)}))
-        if check and not _is_unchanged(folder, complete):
+                    # Of what was read, which may no longer be what was imported.
+                    made = {"of": record, "clients": clients.fingerprint(), "arrays": _digests(folder)}
+                    write_atomically(complete, json.dumps(made))
+        if check and not _is_unchanged(folder, complete, clients):
             raise DataError(
-                f"{folder}: was changed since it was made of {store.path}, so that what is trained on would not be "
-                "that data. Remove the folder; it is made again."
+                f"{folder}: is not what {store.path} has, or was changed since, so that what is trained on would not "
+                "be that data. Remove the folder; it is made again."
             )
     return TokenStream(folder, clients)
 
 
-def _is_unchanged(folder: Path, complete: Path) -> bool:
+def _is_unchanged(folder: Path, complete: Path, clients: ClientSplit) -> bool:
     try:
-        return json.loads(complete.read_text(encoding="utf-8"))["arrays"] == _digests(folder)
+        made = json.loads(complete.read_text(encoding="utf-8"))
+        return made["arrays"] == _digests(folder) and made["clients"] == (
+            clients.header.sha256 or clients.fingerprint()
+        )
     except (ValueError, KeyError, TypeError):
         return False
 

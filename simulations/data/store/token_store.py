@@ -130,18 +130,18 @@ class TokenStore:
             del split["sha256"]  # which stores of earlier versions have not got
         return hashlib.sha256(json.dumps([self.fingerprint, splits]).encode()).hexdigest()
 
-    def training_data(self, check: bool) -> str | None:
+    def training_data(self, check: bool) -> str:
         """Return the fingerprint of the training clients' names and tokens.
 
         Args:
-          check: read all of them, to notice what was changed since the import, and to know the fingerprint of a store
-            that an earlier version wrote; that is None otherwise.
+          check: read all of them, to notice what was changed since the import; a store that an earlier version wrote is
+            read in any case.
 
         Raises DataError where they were changed.
         """
         split = self.split("train")
-        if not check:
-            return split.header.sha256 or None
+        if split.header.sha256 and not check:
+            return split.header.sha256
         found = split.fingerprint()
         if split.header.sha256 not in ("", found):
             raise DataError(

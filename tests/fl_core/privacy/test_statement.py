@@ -157,6 +157,15 @@ def test_no_word_stands_that_the_runs_own_data_contradicts(said, tmp_path):
     assert state_together({"child": child, "other": other}).not_private
 
 
+def test_runs_on_data_that_nobody_knows_may_be_of_each_others_people(tmp_path):
+    lost = phase_of(None, "disjoint", "a", not_private="it was trained without privacy")
+    for data, promised in (("text", True), (None, False)):
+        one = ledger_of(tmp_path / f"one {data}", 3, behind=[lost], data=data)
+        other = ledger_of(tmp_path / f"other {data}", 3, data=data)
+        assert state_together({"one": one}).epsilon
+        assert bool(state_together({"one": one, "other": other}).epsilon) == promised
+
+
 def test_a_record_is_read_as_it_was_written():
     phases = training_behind((), phase_of(SAMPLED), "same", "text")
     assert recorded_ancestry({"ancestry": [phase._asdict() for phase in phases]}) == phases

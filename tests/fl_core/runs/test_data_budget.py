@@ -99,10 +99,30 @@ def test_what_first_parameters_went_through_counts_once(data, tmp_path):
     elsewhere = there._replace(ledger={"secret": "of another data set"})
     with pytest.raises(BudgetError, match="epsilon would be"):
         begin(data, tmp_path / "3", ancestry=(elsewhere,))
-    public = elsewhere._replace(people="public", plan=None, not_private="it was trained without privacy")
+    lost = {"plan": None, "not_private": "it was trained without privacy"}
+    public = elsewhere._replace(people="public", training_data_sha256="other text", **lost)
     with pytest.raises(BudgetError, match="nothing can be promised"):
         begin(data, tmp_path / "3", ancestry=(public._replace(people="same"),))
     begin(data, tmp_path / "3", ancestry=(public,))
+
+
+@pytest.mark.parametrize("said", ["disjoint", "public"])
+def test_what_one_run_says_of_others_text_another_may_contradict(data, tmp_path, said):
+    """Text of others, of which one run's first parameters were made without privacy, is another's people's."""
+    private = Phase("simulate", "a", 4, "", "theirs", "same", plan=PLAN.as_json(), generations=[[0, 4]])
+    private = private._replace(ledger={"secret": "of another data set"})
+    lost = Phase("simulate", "b", 4, "", "theirs", said, not_private="it was trained without privacy")
+    begin(data, tmp_path / "1", ancestry=(lost,))
+    with pytest.raises(BudgetError, match="nothing can be promised"):
+        begin(data, tmp_path / "2", ancestry=(private,))
+    # Nor the other way round, and nobody counts less for having been called others first.
+    other = private._replace(ledger={"secret": "of a third"}, people=said, training_data_sha256=None)
+    begin(data, tmp_path / "3", ancestry=(other,))
+    assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(2), rel=1e-3)
+    with pytest.raises(BudgetError, match="epsilon would be"):
+        begin(data, tmp_path / "4", ancestry=(other._replace(people="same"),))
+    with pytest.raises(BudgetError, match="nothing can be promised"):
+        begin(data, tmp_path / "4", ancestry=(lost._replace(training_data_sha256="text"),))
 
 
 def test_what_first_parameters_went_through_since_counts_too(data, tmp_path):

@@ -228,10 +228,25 @@ def test_what_was_changed_is_noticed_where_that_matters(tmp_path, name):
     content = file.read_bytes()
     file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
     opened(store, tmp_path / "cache")
-    with pytest.raises(DataError, match=r"was changed since it was made of .* Remove the folder; it is made again"):
+    with pytest.raises(DataError, match=r"or was changed since, .* Remove the folder; it is made again"):
         opened(store, tmp_path / "cache", check=True)
     shutil.rmtree(file.parent)
     opened(store, tmp_path / "cache", check=True)
+
+
+def test_a_cache_that_was_made_of_a_damaged_store_is_noticed(tmp_path):
+    store = write_store(tmp_path / "store", [[[4] * 1000]])
+    path = store.path / "train.arrow"
+    whole, times = path.read_bytes(), path.stat()
+    tokens = np.full(1000, 4, store.split("train").batch_values(0).dtype).tobytes()
+    assert whole.count(tokens) == 1
+    path.write_bytes(whole.replace(tokens, np.full(1000, 5, store.split("train").batch_values(0).dtype).tobytes()))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    opened(TokenStore.open(store.path), tmp_path / "cache")
+    path.write_bytes(whole)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(DataError, match="so that what is trained on would not"):
+        opened(TokenStore.open(store.path), tmp_path / "cache", check=True)
 
 
 def test_processes_that_ask_at_once_see_whole_files(tmp_path):
