@@ -102,8 +102,14 @@ def training_behind(
 def seen_from(phases: Sequence[Phase], training_data: str | None = None) -> list[Phase]:
     """Take trainings on a run's own data, or on that of others that may be on its people, for trainings on its people,
     whatever was said of them when they were behind a run on other data."""
-    known = {training_data, *(phase.training_data_sha256 for phase in phases if phase.people == "same")} - {None}
+    known = data_of_people(phases, training_data)
     return [phase._replace(people="same") if phase.training_data_sha256 in known else phase for phase in phases]
+
+
+def data_of_people(phases: Sequence[Phase], training_data: str | None = None) -> set[str]:
+    """List the fingerprints of training data that count as that of a run's own people."""
+    found = {training_data, *(phase.training_data_sha256 for phase in phases if phase.people == "same")}
+    return {one for one in found if one is not None}
 
 
 def recorded_ancestry(about: dict[str, Any]) -> tuple[Phase, ...]:

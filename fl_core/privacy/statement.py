@@ -20,6 +20,7 @@ from fedlm.fl_core.privacy.ancestry import (
     Phase,
     as_records,
     command_of,
+    data_of_people,
     recorded_ancestry,
     seen_from,
     settings_in,
@@ -141,6 +142,7 @@ def state_plan(
     """
     own, ancestry, tuning = account(plan, delta, generations), recorded_ancestry(about), about.get(TUNING_FIELD)
     vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
+    vocabulary = vocabulary.seen_from(data_of_people(ancestry, about.get("training_data_sha256")))
     relevance = RelevanceOrigin.from_json(about.get(RELEVANCE_FIELD))
     of_words = vocabulary_events(vocabulary, plan.unit)
     of_tokens = relevance_events(relevances_of(ancestry, relevance), plan.unit)
@@ -278,6 +280,7 @@ def compose_trainings(
     first = next(PrivacyPlan.from_json(phase.plan) for phase in trainings if phase.plan is not None)
     data = next(phase.training_data_sha256 for phase in trainings if phase.plan is not None)
     spent, lost = spent_before(first, data, trainings)
+    vocabularies = tuple(origin.seen_from(data_of_people(trainings, data)) for origin in vocabularies)
     of_words = [event for origin in vocabularies for event in vocabulary_events(origin, first.unit)]
     of_tokens = relevance_events(relevances_of(trainings), first.unit)
     events = [*of_words, *of_tokens]

@@ -7,6 +7,7 @@ part of what is promised of a model.
 import dataclasses
 import json
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -73,12 +74,15 @@ class VocabularyOrigin:
       recorded: whether the data set says so; one that an earlier version made says nothing, and counts as made of the
         training text.
       of_another: whether it was made with another data set, from which it was taken.
+      text: fingerprint of the training clients whose text it was made of, where that is recorded of one that was given;
+        whatever its user says of it.
     """
 
     kind: Kind
     private: PrivateVocabulary | None = None
     recorded: bool = True
     of_another: bool = False
+    text: str | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in Kind.__args__ or (self.kind == "private") != (self.private is not None):  # type: ignore[attr-defined]
@@ -88,6 +92,13 @@ class VocabularyOrigin:
     def covered(self) -> bool:
         """Whether a guarantee for a model holds for its vocabulary too."""
         return self.kind in ("public", "private")
+
+    def seen_from(self, training_data: Collection[str | None]) -> "VocabularyOrigin":
+        """Take one that was called public for made of the training text, where it is recorded to be that of training
+        clients with one of these fingerprints."""
+        if self.kind != "public" or self.text is None or self.text not in training_data:
+            return self
+        return dataclasses.replace(self, kind="training text", of_another=True)
 
     def sentence(self) -> str:
         """Say whether a guarantee covers the vocabulary, and why."""
@@ -120,6 +131,8 @@ class VocabularyOrigin:
             record["of_another"] = True
         if not self.recorded:
             record["recorded"] = False
+        if self.text is not None:
+            record["text_sha256"] = self.text
         if self.private:
             record |= {
                 "guarantee": dataclasses.asdict(self.private),
@@ -146,6 +159,7 @@ class VocabularyOrigin:
                 None if private is None else PrivateVocabulary(**private),
                 recorded=record.get("recorded", True),
                 of_another=record.get("of_another", False),
+                text=record.get("text_sha256"),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"not the origin of a vocabulary: {record!r} ({error})") from error
@@ -171,15 +185,6 @@ def origin_beside(tokenizer: Path, fingerprint: str) -> VocabularyOrigin | None:
     return None if header.get("tokenizer_fingerprint") != fingerprint else _origin_in(tokenizer.parent, header)
 
 
-def text_beside(tokenizer: Path | None, fingerprint: str) -> str | None:
-    """Read the fingerprint of the training clients whose text a tokenizer was made of, with privacy or without; None
-    where there is no file, or it lies in no data set of that tokenizer, or in one that it was not made of."""
-    origin = None if tokenizer is None else origin_beside(tokenizer, fingerprint)
-    if tokenizer is None or origin is None or origin.of_another or origin.kind not in ("training text", "private"):
-        return None
-    return _header(tokenizer.parent).get("splits", {}).get("train", {}).get("sha256")
-
-
 def origin_of_data(data: Path) -> VocabularyOrigin:
     """Read where the vocabulary of the data set in a folder comes from. Raises ConfigurationError where the record is
     damaged."""
@@ -196,6 +201,9 @@ def _header(data: Path) -> dict[str, Any]:
 
 def _origin_in(data: Path, header: dict[str, Any]) -> VocabularyOrigin:
     try:
-        return VocabularyOrigin.from_json(header.get(ORIGIN_FIELD))
+        origin = VocabularyOrigin.from_json(header.get(ORIGIN_FIELD))
+        if origin.text is None and origin.kind in ("training text", "private") and not origin.of_another:
+            return dataclasses.replace(origin, text=header.get("splits", {}).get("train", {}).get("sha256"))
+        return origin
     except ConfigurationError as error:
         raise ConfigurationError(f"{data / STORE_HEADER}: {ORIGIN_FIELD}: {error}. Import the data again.") from error

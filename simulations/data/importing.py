@@ -27,7 +27,7 @@ from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.private_words import contribution
-from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin, text_beside
+from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import (
     NUM_GROUPS,
@@ -215,7 +215,6 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
         vocabulary_origin=origin,
         completions=completions,
         without_users=getattr(task.source, "without_users", False),
-        vocabulary_of=text_beside(task.settings.vocabulary, tokenizer.fingerprint),
     )
     with writer:
         for done, groups in enumerate(encoded, start=1):

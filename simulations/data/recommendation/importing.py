@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.private_words import contribution, noisy_words
-from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin, text_beside
+from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import NUM_GROUPS, RunSummary, read_clients
@@ -171,7 +171,6 @@ def import_recommendation(
             overwrite,
             vocabulary_origin=origin,
             item_sequences=True,
-            vocabulary_of=text_beside(settings.catalogue, tokenizer.fingerprint),
         ) as writer:
             _write(writer, found.user_names, found.users[kept], tokens[kept], settings, progress)
             writer.record_skipped(skipped)

@@ -47,11 +47,10 @@ class StoreWriter:
     it was. Parameters, JSON-able, and where the vocabulary comes from are kept in the store's header. A record batch is
     closed when it has `batch_clients` clients or `batch_bytes` bytes of tokens. With `completions`, each example is a
     prompt and what completes it. With `item_sequences`, each client is a user with one sequence of items, and in all
-    splits: those of heldout and test are a history, and the item after it. `vocabulary_of` is the fingerprint of the
-    training clients that a given vocabulary was made of, where that is recorded: they may not be the store's own when
-    the vocabulary is said to be public.
+    splits: those of heldout and test are a history, and the item after it.
 
-    Raises DataError where there is something at `path` that may not be replaced, DiskError where the disk refuses.
+    Raises DataError where there is something at `path` that may not be replaced, or a vocabulary that was called public
+    was made of the store's own training text, DiskError where the disk refuses.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class StoreWriter:
         completions: bool = False,
         without_users: bool = False,
         item_sequences: bool = False,
-        vocabulary_of: str | None = None,
     ) -> None:
         self.path = Path(os.path.abspath(path))
         self._tokenizer = tokenizer
@@ -83,7 +81,6 @@ class StoreWriter:
             without_users=without_users,
             item_sequences=item_sequences,
         )
-        self._vocabulary_of = vocabulary_of
         self._overwrite = overwrite
         self._bounds = (batch_clients, batch_bytes)
         self._skipped = SkippedCounts()
@@ -186,13 +183,6 @@ class StoreWriter:
                 split.abandon()
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _refuse_own_vocabulary(self, training_text: str | None) -> None:
-        if self._header.vocabulary_origin.kind == "public" and training_text == self._vocabulary_of is not None:
-            raise DataError(
-                f"{self.path}: its vocabulary was called public, but was made of the text of these very training "
-                "clients, as is recorded beside it; leave --vocabulary-origin out"
-            )
-
     def _commit(self) -> None:
         self.check(self.path, self._overwrite)
         headers = {name: split.finish() for name, split in self._splits.items()}
@@ -201,7 +191,11 @@ class StoreWriter:
             path = self._directory / split_file(name)
             written = ClientSplit(path, header, vocabulary_size, completions=self._header.has_prompts(name))
             headers[name] = replace(header, sha256=written.fingerprint())
-        self._refuse_own_vocabulary(headers["train"].sha256)
+        if self._header.vocabulary_origin.seen_from({headers["train"].sha256}) != self._header.vocabulary_origin:
+            raise DataError(
+                f"{self.path}: its vocabulary was called public, but was made of the text of these very training "
+                "clients, as is recorded beside it; leave --vocabulary-origin out"
+            )
         self._tokenizer.save(self._directory / TOKENIZER_FILE)
         write_header(
             self._directory,

@@ -59,9 +59,9 @@ def given_origin(path: Path, fingerprint: str, said: Literal["public"] | None) -
     Raises:
       ConfigurationError: the record beside it is damaged.
     """
-    if said is not None:
-        return VocabularyOrigin(said)
     found = origin_beside(path, fingerprint)
+    if said is not None:
+        return VocabularyOrigin(said, text=None if found is None else found.text)
     if found is None:
         return VocabularyOrigin("given")
     return dataclasses.replace(found, recorded=True, of_another=True)

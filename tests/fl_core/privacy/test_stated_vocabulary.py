@@ -49,6 +49,19 @@ def test_a_public_vocabulary_spends_nothing():
     assert "NOT COVERED" not in found.sentence()
 
 
+@pytest.mark.parametrize("people", ["same", "disjoint"])
+def test_a_vocabulary_of_people_who_count_is_not_public(people, tmp_path):
+    public = VocabularyOrigin("public", text="theirs")
+    behind = Phase("simulate", "/a", 3, "digest", "theirs", people, plan=FEDERATED.as_json(), generations=[[0, 3]])
+    found = stated(FEDERATED, public, ancestry=[behind._asdict()], training_data_sha256="text")
+    assert ("VOCABULARY NOT COVERED" in found.sentence()) == (people == "same")
+    assert "VOCABULARY NOT COVERED" in stated(FEDERATED, public, training_data_sha256="theirs").sentence()
+    assert "NOT COVERED" not in stated(FEDERATED, public, training_data_sha256="text").sentence()
+    one, other = ledger_of(tmp_path / "a", public, "x"), ledger_of(tmp_path / "b", PRIVATE, "x", "theirs")
+    assert [one.covered for one in state_together({"one": one}).vocabularies] == [True]
+    assert [one.covered for one in state_together({"one": one, "other": other}).vocabularies] == [False, True]
+
+
 def test_a_private_vocabulary_is_composed_with_all_rounds():
     found = stated(FEDERATED, PRIVATE)
     rho = account(FEDERATED, DELTA).rho + 1 / (2 * PRIVATE.private.noise_multiplier**2)
@@ -117,9 +130,9 @@ def test_records_are_read_back():
             VocabularyOrigin.from_json(damaged)
 
 
-def ledger_of(path, origin, tokenizer):
+def ledger_of(path, origin, tokenizer, text="text"):
     ledger = PrivacyLedger(path)
-    about = {"vocabulary": tokenizer, "vocabulary_origin": origin.as_json(), "training_data_sha256": "text"}
+    about = {"vocabulary": tokenizer, "vocabulary_origin": origin.as_json(), "training_data_sha256": text}
     ledger.begin(FEDERATED, DELTA, str(path), about)
     ledger.intend(Release(3, "digest", "parameters"))
     ledger.confirm()

@@ -17,6 +17,7 @@ from fedlm.simulations.data.grouping import NUM_GROUPS, write_run
 from fedlm.simulations.data.importing import ImportSettings, _count_contributions, _GroupedText, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.splits import SplitRule, split_of
+from fedlm.simulations.data.store.format import read_header
 from fedlm.simulations.data.store.token_store import TokenStore
 
 PRIVATE = ImportSettings(
@@ -181,7 +182,15 @@ def test_a_vocabulary_is_not_public_to_the_text_that_it_was_made_of(made, tmp_pa
         import_made_up(tmp_path / "again", texts(), settings)
     assert not (tmp_path / "again").exists()
     # It may be to other text: that of `store` may be public itself.
-    assert import_made_up(tmp_path / "other", texts(60), settings).header.vocabulary_origin.kind == "public"
+    other = import_made_up(tmp_path / "other", texts(60), settings).header
+    assert other.vocabulary_origin.kind == "public"
+    assert other.vocabulary_origin.text == read_header(tmp_path / "store").splits["train"].sha256
+    # However many data sets it went through.
+    for said in (None, "public"):
+        import_made_up(tmp_path / "between", texts(60), replace(settings, vocabulary_origin=said), overwrite=True)
+        between = replace(settings, vocabulary=tmp_path / "between" / "tokenizer.json", vocabulary_origin="public")
+        with pytest.raises(DataError, match="was made of the text of these very training clients"):
+            import_made_up(tmp_path / "again", texts(), between)
 
 
 def test_a_private_vocabulary_of_words(tmp_path):
