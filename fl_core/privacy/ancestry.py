@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
 
 InitialData = Literal["same", "public", "disjoint"]
 """Whose text parameters were made from, seen from the people that a run trains on: theirs, or nobody knows; public
@@ -29,6 +30,7 @@ OF_A_PUBLISHER = "its weights were imported, and what their publisher promises o
 TUNING_FIELD = "tuning"
 """In what checkpoints and ledger say of a run: `runs`, the number of private runs that it was compared with, or
 `selection`, the private selection that it is a trial of; its ledger adds `chosen` to the best of those."""
+COUNTED_IN_THE_OPEN = "its relevances of tokens were called public, but counted without privacy in text that is not"
 UNRECORDED = "a version of fedlm that wrote down neither what its first parameters were made from nor what it spent"
 
 
@@ -103,7 +105,16 @@ def seen_from(phases: Sequence[Phase], training_data: str | None = None) -> list
     """Take trainings on a run's own data, or on that of others that may be on its people, for trainings on its people,
     whatever was said of them when they were behind a run on other data."""
     known = data_of_people(phases, training_data)
-    return [phase._replace(people="same") if phase.training_data_sha256 in known else phase for phase in phases]
+    return [_seen_by(phase, known) for phase in phases]
+
+
+def _seen_by(phase: Phase, people: set[str]) -> Phase:
+    """See a training from people whose text has one of these fingerprints."""
+    relevance = RelevanceOrigin.from_json(phase.relevance)
+    counted = relevance is not None and relevance.seen_from(people) != relevance
+    if counted:
+        phase = phase._replace(not_private=phase.not_private or COUNTED_IN_THE_OPEN)
+    return phase._replace(people="same") if counted or phase.training_data_sha256 in people else phase
 
 
 def data_of_people(phases: Sequence[Phase], training_data: str | None = None) -> set[str]:

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -66,11 +67,14 @@ class RelevanceOrigin:
         that they hold nothing of anybody; `private`: counted in the training text with differential privacy.
       sha256: by which one count is known wherever it is used; see `fingerprint_of_count`.
       private: what that spent; None for the other kinds.
+      text: fingerprint of the training clients in whose text they were counted, where that is recorded, whatever their
+        user says of it.
     """
 
     kind: Kind
     sha256: str
     private: PrivateRelevance | None = None
+    text: str | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind) or (self.kind == "private") != (self.private is not None):
@@ -82,6 +86,13 @@ class RelevanceOrigin:
         if self.kind != "training text":
             return None
         return "the relevances of tokens that its attention is corrected by were counted in text without privacy"
+
+    def seen_from(self, training_data: Collection[str | None]) -> "RelevanceOrigin":
+        """Take some that were called public for counted in the training text, where it is recorded that they were, of
+        training clients with one of these fingerprints."""
+        if self.kind != "public" or self.text is None or self.text not in training_data:
+            return self
+        return dataclasses.replace(self, kind="training text")
 
     def sentence(self) -> str:
         """Say whether a guarantee covers them, and why."""
@@ -98,6 +109,8 @@ class RelevanceOrigin:
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary, which `from_json` takes, with what a reader needs to judge it."""
         record: dict[str, Any] = {"kind": self.kind, "sha256": self.sha256}
+        if self.text is not None:
+            record["text_sha256"] = self.text
         if self.private is not None:
             record |= {
                 "guarantee": dataclasses.asdict(self.private),
@@ -119,9 +132,8 @@ class RelevanceOrigin:
             return None
         try:
             private = record.get("guarantee")
-            return RelevanceOrigin(
-                record["kind"], record["sha256"], None if private is None else PrivateRelevance(**private)
-            )
+            private = None if private is None else PrivateRelevance(**private)
+            return RelevanceOrigin(record["kind"], record["sha256"], private, record.get("text_sha256"))
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"not the origin of relevances: {record!r} ({error})") from error
 
@@ -220,7 +232,8 @@ def read_relevance(path: Path) -> Relevance:
     except (ConfigurationError, TypeError) as error:
         raise ConfigurationError(f"{path}: {RELEVANCE_FIELD}: {error}") from error
     assert origin is not None
-    origin = dataclasses.replace(origin, sha256=fingerprint_of_count(values, origin.private, count))
+    sha256 = fingerprint_of_count(values, origin.private, count)
+    origin = dataclasses.replace(origin, sha256=sha256, text=record["training_data_sha256"])
     if origin.private is not None and said.get("sha256") != origin.sha256:
         raise ConfigurationError(
             f"{path}: its numbers, or what they have spent, are not what was counted privately, so that nothing is "

@@ -141,9 +141,10 @@ def state_plan(
       ConfigurationError: delta is not a probability.
     """
     own, ancestry, tuning = account(plan, delta, generations), recorded_ancestry(about), about.get(TUNING_FIELD)
-    vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
-    vocabulary = vocabulary.seen_from(data_of_people(ancestry, about.get("training_data_sha256")))
+    people = data_of_people(ancestry, about.get("training_data_sha256"))
+    vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD)).seen_from(people)
     relevance = RelevanceOrigin.from_json(about.get(RELEVANCE_FIELD))
+    relevance = None if relevance is None else relevance.seen_from(people)
     of_words = vocabulary_events(vocabulary, plan.unit)
     of_tokens = relevance_events(relevances_of(ancestry, relevance), plan.unit)
     found = [*of_words, *of_tokens]

@@ -76,9 +76,9 @@ def test_a_target_includes_them():
         calibrate_total(with_noise, DELTA, None, 3.0, relevance=PRIVATE)
 
 
-def ledger_of(path, origin):
+def ledger_of(path, origin, text="text"):
     ledger = PrivacyLedger(path)
-    about = {RELEVANCE_FIELD: origin.as_json(), "training_data_sha256": "text", "vocabulary": "one"}
+    about = {RELEVANCE_FIELD: origin.as_json(), "training_data_sha256": text, "vocabulary": "one"}
     ledger.begin(PLAN, DELTA, str(path), about)
     ledger.intend(Release(3, "digest", "parameters"))
     ledger.confirm()
@@ -102,6 +102,26 @@ def test_first_parameters_of_counts_without_privacy_promise_nothing(tmp_path):
     assert "without privacy" in before.not_private
     found = state_plan(PLAN, DELTA, {"ancestry": as_records([before]), "training_data_sha256": "text"})
     assert found.total is None
+
+
+@pytest.mark.parametrize(("people", "promised"), [("same", False), ("disjoint", True)])
+def test_counts_in_text_of_people_who_count_are_not_public(people, promised, tmp_path):
+    public = RelevanceOrigin("public", "count", text="theirs")
+    assert RelevanceOrigin.from_json(public.as_json()).text == "theirs"
+    behind = Phase("simulate", "/a", 3, "digest", "theirs", people, plan=PLAN.as_json(), generations=[[0, 3]])
+    found = stated(public, ancestry=as_records([behind]), training_data_sha256="text")
+    assert bool(found.total) == promised
+    assert stated(public, training_data_sha256="theirs").total is None
+    # Nor may first parameters have learned of them, whoever they are said to be of.
+    of_text = behind._replace(
+        training_data_sha256="other", relevance=dataclasses.replace(public, text="text").as_json()
+    )
+    found = state_plan(PLAN, DELTA, {"ancestry": as_records([of_text]), "training_data_sha256": "text"})
+    assert found.total is None
+    assert "called public, but counted without privacy" in found.sentence()
+    one, other = ledger_of(tmp_path / "a", public), ledger_of(tmp_path / "b", PRIVATE, "theirs")
+    assert state_together({"one": one}).epsilon
+    assert state_together({"one": one, "other": other}).not_private
 
 
 def test_runs_with_one_count_spend_it_once(tmp_path):
