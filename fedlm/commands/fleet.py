@@ -17,6 +17,7 @@ from fedlm.clients.fleet.population import Population
 from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
 
 _TERMINAL_SECONDS, _PLAIN_SECONDS = 1.0, 15.0
 
@@ -218,6 +219,11 @@ def _stored(path: Path) -> tuple[Callable[[int], Any], int, Any]:
     store = TokenStore.open(path)
     refuse_completions(store, "a fleet")
     refuse_item_sequences(store, "a fleet")
+    if (path / BUDGET_FILE).exists():
+        raise ConfigurationError(
+            f"{path}: has a privacy budget, from which a server that others connect to reserves nothing; give another "
+            "data set"
+        )
     split = store.split("train")
     if not split.num_clients:
         raise DataError(f"{path}: has no training client; give a data set that has some")

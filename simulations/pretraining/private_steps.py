@@ -32,7 +32,8 @@ def plan_privacy(
     ConfigurationError where the settings do not fit the units, or the target cannot be reached."""
     truncated = settings.truncated_batch_size
     if settings.sampling == "truncated_poisson" and truncated is None:
-        truncated = enough_for_most_batches(settings.batch_size)
+        chosen_before = getattr(known and known.participation, "most", None)
+        truncated = chosen_before or enough_for_most_batches(settings.batch_size)
 
     def with_noise(noise_multiplier: float, bands: int | None) -> PrivacyPlan:
         return central_plan(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedlm.commands import account as account_command
+from fedlm.commands import fleet as fleet_command
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.privacy.accounting import gaussian_epsilon
@@ -144,10 +145,12 @@ def test_a_user_may_say_that_the_text_was_public_or_of_others(settings, public, 
         assert grandchild["privacy_guarantee"]["epsilon"] == pytest.approx(
             gaussian_epsilon(4.0, np.sqrt(2), 1e-5), rel=0.01
         )
-    # Those who were other people to one run may be the people of the next.
-    back = run(settings, tmp_path / "back", init_from=tmp_path / "disjoint", data=other)
-    assert back["privacy_guarantee"] is None
-    assert run(settings, tmp_path / "open", init_from=tmp_path / "public", data=other)["privacy_guarantee"]
+    # Those who were other people to one run may be the people of the next, and text is not public to whose it is.
+    for word in ("disjoint", "public"):
+        back = run(settings, tmp_path / f"back to {word}", init_from=tmp_path / word, data=other)
+        assert back["privacy_guarantee"] is None
+    third = other_import(small_store, tmp_path / "third", range(60))
+    assert run(settings, tmp_path / "open", init_from=tmp_path / "public", data=third)["privacy_guarantee"]
 
 
 def other_import(store, out, writers):
@@ -371,6 +374,8 @@ def test_a_data_set_may_carry_a_budget(settings, public, tmp_path, small_store, 
     for changes in (public, settings | {"noise_seed": "experiment"}):
         with pytest.raises(BudgetError, match="only private runs with secret noise"):
             run(changes, tmp_path / "4")
+    with pytest.raises(ConfigurationError, match="has a privacy budget, from which a server"):
+        fleet_command._stored(store)
     assert account_command.main(words[:2]) == 0
     assert "1.35" in capsys.readouterr().out
     other = other_import(small_store, tmp_path / "other", range(30))
