@@ -30,7 +30,7 @@ OF_A_PUBLISHER = "its weights were imported, and what their publisher promises o
 TUNING_FIELD = "tuning"
 """In what checkpoints and ledger say of a run: `runs`, the number of private runs that it was compared with, or
 `selection`, the private selection that it is a trial of; its ledger adds `chosen` to the best of those."""
-COUNTED_IN_THE_OPEN = "its relevances of tokens were called public, but counted without privacy in text that is not"
+COUNTED_IN_THE_OPEN = "its relevances of tokens were counted without privacy in text of people who count"
 UNRECORDED = "a version of fedlm that wrote down neither what its first parameters were made from nor what it spent"
 
 
@@ -111,10 +111,18 @@ def seen_from(phases: Sequence[Phase], training_data: str | None = None) -> list
 def _seen_by(phase: Phase, people: set[str]) -> Phase:
     """See a training from people whose text has one of these fingerprints."""
     relevance = RelevanceOrigin.from_json(phase.relevance)
-    counted = relevance is not None and relevance.seen_from(people) != relevance
+    counted = relevance is not None and relevance.private is None and relevance.text in people
     if counted:
         phase = phase._replace(not_private=phase.not_private or COUNTED_IN_THE_OPEN)
     return phase._replace(people="same") if counted or phase.training_data_sha256 in people else phase
+
+
+def with_all_doubts(farthest: Phase, *records: Phase) -> Phase:
+    """Take what any of several records of one training says against it: of the same people, or why nothing is
+    promised."""
+    people = "same" if any(one.people == "same" for one in records) else farthest.people
+    reasons = [one.not_private for one in (farthest, *records) if one.not_private is not None]
+    return farthest._replace(people=people, not_private=next(iter(reasons), None))
 
 
 def data_of_people(phases: Sequence[Phase], training_data: str | None = None) -> set[str]:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.vocabulary_origin import TEXT_FIELD
 
 Kind = Literal["training text", "public", "private"]
 Counted = Literal["example", "client"]
@@ -110,7 +111,7 @@ class RelevanceOrigin:
         """Make a JSON-able dictionary, which `from_json` takes, with what a reader needs to judge it."""
         record: dict[str, Any] = {"kind": self.kind, "sha256": self.sha256}
         if self.text is not None:
-            record["text_sha256"] = self.text
+            record[TEXT_FIELD] = self.text
         if self.private is not None:
             record |= {
                 "guarantee": dataclasses.asdict(self.private),
@@ -133,7 +134,7 @@ class RelevanceOrigin:
         try:
             private = record.get("guarantee")
             private = None if private is None else PrivateRelevance(**private)
-            return RelevanceOrigin(record["kind"], record["sha256"], private, record.get("text_sha256"))
+            return RelevanceOrigin(record["kind"], record["sha256"], private, record.get(TEXT_FIELD))
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"not the origin of relevances: {record!r} ({error})") from error
 

@@ -97,7 +97,7 @@ def relevances_of(ancestry: Sequence[Phase], own: RelevanceOrigin | None = None)
     """List where the relevances come from that a run, and what its first parameters went through, learned of its
     people, each once."""
     behind = [RelevanceOrigin.from_json(phase.relevance) for phase in ancestry if phase.people == "same"]
-    return tuple({one.sha256: one for one in [own, *behind] if one is not None}.values())
+    return tuple({(one.sha256, one.private): one for one in [own, *behind] if one is not None}.values())
 
 
 def events_together(spent: Sequence[Spending]) -> list[AnyEvent]:

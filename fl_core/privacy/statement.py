@@ -24,6 +24,7 @@ from fedlm.fl_core.privacy.ancestry import (
     recorded_ancestry,
     seen_from,
     settings_in,
+    with_all_doubts,
 )
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
@@ -265,7 +266,10 @@ def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = N
         (ledger.about.get("vocabulary"), VocabularyOrigin.from_json(ledger.about.get(ORIGIN_FIELD)))
         for ledger in ledgers.values()
     ]
-    vocabularies = {(tokenizer, origin.kind, origin.private): origin for tokenizer, origin in origins}
+    vocabularies = {
+        (tokenizer, origin.kind, origin.private, None if origin.private else origin.text): origin
+        for tokenizer, origin in origins
+    }
     doubts = [*forked, *_chosen_twice(trainings)]
     return compose_trainings(trainings, delta, doubts, tuple(vocabularies.values()))
 
@@ -316,8 +320,7 @@ def _each_once(found: Sequence[Phase], chains: Sequence[list[str]]) -> tuple[lis
             continue
         known = longest.setdefault(phase.ledger["first"], phase)
         farther = max(known, phase, key=lambda one: one.ledger["records"])  # type: ignore[index]
-        people = "same" if "same" in (known.people, phase.people) else farther.people
-        longest[phase.ledger["first"]] = farther._replace(people=people)
+        longest[phase.ledger["first"]] = with_all_doubts(farther, known, phase)
     doubts = []
     for phase in found:
         if phase.ledger is None:

@@ -19,6 +19,9 @@ Kind = Literal["training text", "given", "public", "private"]
 STORE_HEADER = "store.json"
 """The file beside a data set's tokenizer that says where the vocabulary comes from, under `ORIGIN_FIELD`."""
 ORIGIN_FIELD = "vocabulary_origin"
+TEXT_FIELD = "text_sha256"
+"""In what is said of a vocabulary, or of relevances: fingerprint of the training clients whose text they were made of;
+never published, as no fingerprint of text is."""
 
 UNIT = "client: all text of one client"
 ADJACENCY = "add-or-remove: all text of one client is added to the text, or removed from it"
@@ -132,7 +135,7 @@ class VocabularyOrigin:
         if not self.recorded:
             record["recorded"] = False
         if self.text is not None:
-            record["text_sha256"] = self.text
+            record[TEXT_FIELD] = self.text
         if self.private:
             record |= {
                 "guarantee": dataclasses.asdict(self.private),
@@ -159,7 +162,7 @@ class VocabularyOrigin:
                 None if private is None else PrivateVocabulary(**private),
                 recorded=record.get("recorded", True),
                 of_another=record.get("of_another", False),
-                text=record.get("text_sha256"),
+                text=record.get(TEXT_FIELD),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"not the origin of a vocabulary: {record!r} ({error})") from error

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.errors import ConfigurationError, UserError
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase, seen_from
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase, seen_from, with_all_doubts
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.record_chain import Record, RecordChain
+from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.statement import Joint, compose_trainings
 from fedlm.fl_core.privacy.vocabulary_origin import origin_of_data
 
@@ -99,7 +100,11 @@ class DataBudget:
             if commitment in reserving:
                 return
             # Those of others too: what one run says of them another may contradict.
-            behind = [phase for phase in ancestry if (phase.ledger or {}).get("secret") not in reserving]
+            behind = [
+                phase
+                for phase in ancestry
+                if phase.not_private is not None or (phase.ledger or {}).get("secret") not in reserving
+            ]
             new = [training._replace(ledger={"secret": commitment}), *behind]
             joint = self._together([*known, *new])
             if joint.epsilon is None or joint.epsilon > self.epsilon:
@@ -185,7 +190,13 @@ class Reservation:
 
 
 def reservation_of(
-    data: Path, command: str, folder: Path, plan: PrivacyPlan, training_data: str | None, ancestry: tuple[Phase, ...]
+    data: Path,
+    command: str,
+    folder: Path,
+    plan: PrivacyPlan,
+    training_data: str | None,
+    ancestry: tuple[Phase, ...],
+    relevance: RelevanceOrigin | None = None,
 ) -> Reservation | None:
     """Make what a private run on a data set reserves; None where that has no budget.
 
@@ -196,11 +207,14 @@ def reservation_of(
       plan: of the run.
       training_data: fingerprint of the training data.
       ancestry: what the first parameters went through.
+      relevance: where the relevances come from that its attention is corrected by.
     """
     if not (data / BUDGET_FILE).exists():
         return None
     training = Phase(command, str(folder.absolute()), plan.rounds, "", training_data, "same")
     training = training._replace(plan=plan.as_json(), generations=[[0, plan.rounds]])
+    if relevance is not None:
+        training = training._replace(relevance=relevance.as_json(), not_private=relevance.not_private)
     return Reservation(DataBudget(data), training, ancestry)
 
 
@@ -241,8 +255,7 @@ def _each_once(found: list[Phase]) -> list[Phase]:
     for phase in found:
         name = (phase.ledger or {}).get("secret") or json.dumps(phase)
         known = farthest.setdefault(name, phase)
-        people = "same" if "same" in (known.people, phase.people) else known.people
-        farthest[name] = max(known, phase, key=_releases)._replace(people=people)
+        farthest[name] = with_all_doubts(max(known, phase, key=_releases), known, phase)
     return list(farthest.values())
 
 

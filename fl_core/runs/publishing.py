@@ -20,6 +20,7 @@ from fedlm.fl_core.privacy.ancestry import (
     NOT_PRIVATE,
     Phase,
     as_records,
+    data_of_people,
     recorded_ancestry,
     settings_in,
     why_not_private,
@@ -28,7 +29,7 @@ from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims
 from fedlm.fl_core.privacy.spending import law_of
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, TEXT_FIELD, VocabularyOrigin
 from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
@@ -121,7 +122,7 @@ def publish(
         "withheld": list(WITHHELD),
     }
     with whole_folder(out) as made:
-        _write(made, record, params, about)
+        _write(made, _without_text(record), params, about)
         if errors is not None:
             (made / ERRORS_FILE).write_text(errors_as_text(errors), encoding="utf-8")
         if with_tokenizer and found is not None:
@@ -232,6 +233,13 @@ def _without_fingerprints(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:
     ]
 
 
+def _without_text(record: Any) -> Any:
+    """Leave out whose text vocabularies and relevances were made of, by whichever fingerprint, at any depth."""
+    if isinstance(record, dict):
+        return {name: _without_text(value) for name, value in record.items() if name != TEXT_FIELD}
+    return [_without_text(value) for value in record] if isinstance(record, list | tuple) else record
+
+
 def _tokenizer(
     about: dict[str, Any], given: Path | None, fingerprint_of: Callable[[Path], str]
 ) -> tuple[Path | None, VocabularyOrigin]:
@@ -241,7 +249,8 @@ def _tokenizer(
     if path is not None and path.is_dir():
         path = path / TOKENIZER_FILE
     # What the run has written down is what its statement counts, whatever lies beside the file today.
-    origin = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
+    people = data_of_people(recorded_ancestry(about), about.get("training_data_sha256"))
+    origin = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD)).seen_from(people)
     if path is None or not path.is_file() or fingerprint_of(path) != about["vocabulary"]:
         if given is not None:
             raise ConfigurationError(f"{given}: is not the tokenizer of the run; give its JSON file, or its data set")

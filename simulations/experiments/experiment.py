@@ -282,8 +282,9 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
     aggregation = together(lambda: privacy.plan(begun))
     # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
     plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
-    ancestry = privacy.ancestry if begun is None else begun.ancestry
-    reservation = reservation_of(privacy.data, "simulate", folder.directory, plan, privacy.training_data, ancestry)
+    said = privacy if begun is None else begun
+    of_run = (plan, privacy.training_data, said.ancestry, said.relevance)
+    reservation = reservation_of(privacy.data, "simulate", folder.directory, *of_run)
     terms = PrivacyTerms(plan, privacy.delta, privacy.noise_seed, participation=record, budget=reservation)
     return dataclasses.replace(aggregation, plan=plan), terms
 

@@ -105,7 +105,8 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
             assert plan is not None
             ancestry = (identity.ancestry if begun is None else begun.ancestry) or ()
             data, training_data = settings.data, prepared.training_data
-            reservation = reservation_of(data, "pretrain", out, plan, training_data, ancestry)
+            relevance = prepared.reattention.origin if prepared.reattention else None
+            reservation = reservation_of(data, "pretrain", out, plan, training_data, ancestry, relevance)
             terms = PrivacyTerms(plan, prepared.delta, seed, budget=reservation)
         # Held-out items are of those who are trained on, and no noise hides what follows from them.
         of_the_same = terms is not None and prepared.units.stream.item_sequences

@@ -81,9 +81,11 @@ class Stores:
         self.people: dict[tuple[str, str], frozenset[str]] = {}
         self._opened: dict[tuple[str, str], TokenStore] = {}
         given = self._import("words", "strangers", ImportSettings(vocabulary_size=60)).path / "tokenizer.json"
+        # Beside a copy nothing says whose text it was made of.
+        alone = Path(shutil.copy(given, folder / "vocabulary.json"))
         for crowd in (*_CROWDS, PUBLIC):
             self._import("given", crowd, ImportSettings(vocabulary=given))
-            self._import("public", crowd, ImportSettings(vocabulary=given, vocabulary_origin="public"))
+            self._import("public", crowd, ImportSettings(vocabulary=alone, vocabulary_origin="public"))
         deviations: list[int] = []
         real = private_words.rounded_gaussian
 

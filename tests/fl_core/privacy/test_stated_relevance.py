@@ -118,7 +118,9 @@ def test_counts_in_text_of_people_who_count_are_not_public(people, promised, tmp
     )
     found = state_plan(PLAN, DELTA, {"ancestry": as_records([of_text]), "training_data_sha256": "text"})
     assert found.total is None
-    assert "called public, but counted without privacy" in found.sentence()
+    assert "counted without privacy in text of people who count" in found.sentence()
+    open_ = as_records([of_text._replace(relevance=dataclasses.replace(COUNTED, text="text").as_json())])
+    assert state_plan(PLAN, DELTA, {"ancestry": open_, "training_data_sha256": "text"}).total is None
     one, other = ledger_of(tmp_path / "a", public), ledger_of(tmp_path / "b", PRIVATE, "theirs")
     assert state_together({"one": one}).epsilon
     assert state_together({"one": one, "other": other}).not_private

@@ -60,6 +60,10 @@ def test_a_vocabulary_of_people_who_count_is_not_public(people, tmp_path):
     one, other = ledger_of(tmp_path / "a", public, "x"), ledger_of(tmp_path / "b", PRIVATE, "x", "theirs")
     assert [one.covered for one in state_together({"one": one}).vocabularies] == [True]
     assert [one.covered for one in state_together({"one": one, "other": other}).vocabularies] == [False, True]
+    # Nor does what another run says less of it take that back, whichever comes first.
+    silent = ledger_of(tmp_path / "c", VocabularyOrigin("public"), "x", "theirs")
+    for runs in ({"one": one, "silent": silent}, {"silent": silent, "one": one}):
+        assert sorted(origin.covered for origin in state_together(runs).vocabularies) == [False, True]
 
 
 def test_a_private_vocabulary_is_composed_with_all_rounds():

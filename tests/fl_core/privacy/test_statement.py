@@ -157,6 +157,15 @@ def test_no_word_stands_that_the_runs_own_data_contradicts(said, tmp_path):
     assert state_together({"child": child, "other": other}).not_private
 
 
+@pytest.mark.parametrize("first", ["parent", "child"])
+def test_what_one_record_says_against_a_training_stays_whichever_comes_first(tmp_path, first):
+    parent = ledger_of(tmp_path / "parent", 3)
+    doubtful = training_in(parent, "/runs/parent")._replace(not_private="its parameters are not known")
+    ledgers = {"parent": parent, "child": ledger_of(tmp_path / "child", 3, behind=[doubtful])}
+    found = state_together(dict(sorted(ledgers.items(), reverse=first == "parent")))
+    assert "its parameters are not known" in " ".join(found.not_private)
+
+
 def test_runs_on_data_that_nobody_knows_may_be_of_each_others_people(tmp_path):
     lost = phase_of(None, "disjoint", "a", not_private="it was trained without privacy")
     for data, promised in (("text", True), (None, False)):

@@ -12,6 +12,7 @@ from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.releases import Releases
+from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.runs.data_budget import BudgetError, DataBudget, budget_of, reservation_of
@@ -123,6 +124,25 @@ def test_what_one_run_says_of_others_text_another_may_contradict(data, tmp_path,
         begin(data, tmp_path / "4", ancestry=(other._replace(people="same"),))
     with pytest.raises(BudgetError, match="nothing can be promised"):
         begin(data, tmp_path / "4", ancestry=(lost._replace(training_data_sha256="text"),))
+
+
+def test_what_speaks_against_a_run_that_has_reserved_speaks_against_those_that_begin_with_it(data, tmp_path):
+    first = begin(data, tmp_path / "1").ledger.records[0]["secret"]
+    there = Phase("simulate", "1", 4, "", "text", "same", plan=PLAN.as_json(), generations=[[0, 4]])
+    doubtful = there._replace(ledger={"secret": first}, not_private="nobody knows which parameters these were")
+    with pytest.raises(BudgetError, match="nobody knows which parameters these were"):
+        begin(data, tmp_path / "2", ancestry=(doubtful,))
+
+
+def test_public_relevances_of_people_who_count_do_not_fit(data, tmp_path):
+    theirs = Phase("simulate", "a", 4, "", "theirs", "same", plan=PLAN.as_json(), generations=[[0, 4]])
+    relevance = RelevanceOrigin("public", "count", text="theirs")
+    of_run = (PLAN, "text", (theirs,))
+    with pytest.raises(BudgetError, match="counted without privacy in text of people who count"):
+        reservation_of(data, "simulate", tmp_path / "1", *of_run, relevance).reserve("secret")
+    reservation_of(data, "simulate", tmp_path / "1", *of_run).reserve("secret")
+    with pytest.raises(BudgetError, match="counted without privacy in text of people who count"):
+        reservation_of(data, "simulate", tmp_path / "2", PLAN, "text", (), relevance).reserve("another")
 
 
 def test_what_first_parameters_went_through_since_counts_too(data, tmp_path):

@@ -1,5 +1,6 @@
 """What a run writes down and states of its data's vocabulary."""
 
+import dataclasses
 import json
 import shutil
 
@@ -12,6 +13,7 @@ from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.runs.publishing import publish
+from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
@@ -71,6 +73,23 @@ def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin):
     stated = json.loads((tmp_path / "out" / "statement.json").read_text())
     assert stated["vocabulary"]["covered"] == origin.covered
     assert stated["privacy_guarantee"] == summary["privacy_guarantee"]
+
+
+@pytest.mark.parametrize("kind", ["public", "private"])
+def test_a_release_tells_nobodys_fingerprint_and_keeps_their_words(small_store, tmp_path, kind):
+    """Of a vocabulary that is recorded to be made of the text of people whom the run counts."""
+    made_of = TokenStore.open(small_store).training_data(check=False)
+    origin = VocabularyOrigin("public") if kind == "public" else dataclasses.replace(PRIVATE, of_another=True)
+    store = store_of(small_store, tmp_path, dataclasses.replace(origin, text=made_of))
+    summary = run_experiment(settings_on(store), tmp_path / "run")
+    assert ("VOCABULARY NOT COVERED" in summary["privacy"]) == (kind == "public")
+    published = publish(tmp_path / "run", tmp_path / "out", lambda path: Tokenizer.load(path).fingerprint)
+    assert ("tokenizer.json" in published.files) == (kind == "private")
+    assert made_of in (tmp_path / "run" / "privacy" / "ledger.jsonl").read_text()
+    for path in (tmp_path / "out").iterdir():
+        assert made_of.encode() not in path.read_bytes(), path
+    stated = json.loads((tmp_path / "out" / "statement.json").read_text())
+    assert stated["vocabulary"]["covered"] == stated["vocabulary_origin"]["covered"] == (kind == "private")
 
 
 def test_a_target_of_a_run_includes_its_vocabulary(small_store, tmp_path):
