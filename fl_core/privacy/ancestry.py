@@ -117,12 +117,13 @@ def _seen_by(phase: Phase, people: set[str]) -> Phase:
     return phase._replace(people="same") if counted or phase.training_data_sha256 in people else phase
 
 
-def with_all_doubts(farthest: Phase, *records: Phase) -> Phase:
-    """Take what any of several records of one training says against it: of the same people, or why nothing is
-    promised."""
-    people = "same" if any(one.people == "same" for one in records) else farthest.people
-    reasons = [one.not_private for one in (farthest, *records) if one.not_private is not None]
-    return farthest._replace(people=people, not_private=next(iter(reasons), None))
+def with_all_doubts(farthest: Phase, *others: Phase) -> Phase:
+    """Add to a record of a training what others of the same training say against it: that it was on the same people, or
+    why nothing is promised."""
+    for other in others:
+        people = "same" if other.people == "same" else farthest.people
+        farthest = farthest._replace(people=people, not_private=farthest.not_private or other.not_private)
+    return farthest
 
 
 def data_of_people(phases: Sequence[Phase], training_data: str | None = None) -> set[str]:

@@ -64,9 +64,10 @@ class GaussianEvent:
 
     def of_neighbours(self) -> tuple["GaussianEvent", "GaussianEvent"]:
         """Describe the releases for a person who is removed, and for one who is added."""
-        fixed = replace(self, one_more=False)
-        more = 1 if self.one_more else 0
-        return fixed, fixed if self.population is None else replace(fixed, population=self.population + more)
+        if not self.one_more or self.population is None:
+            return self, self
+        removed = replace(self, one_more=False)
+        return removed, replace(removed, population=self.population + 1)
 
     def check(self) -> None:
         """Refuse numbers that make no sense.
