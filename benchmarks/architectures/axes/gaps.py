@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import t
 
-from benchmarks.architectures.axes.points import EVALUATE_EVERY, PAIRS, SEEDS, Axis, Point
+from benchmarks.architectures.axes.points import EVALUATE_EVERY, PAIRS, SEEDS, Axis, Point, Run
 from benchmarks.architectures.axes.records import Records
 from benchmarks.architectures.axes.selection import seeds_of, select
 
@@ -140,6 +140,19 @@ def gap(records: Records, point: Point, model: str, twin: str) -> Gap | None:
     """Give the gaps of all seeds; None where no seed has both models."""
     test, heldout = (gaps_by_seed(records, point, model, twin, kind) for kind in ("test", "heldout"))
     return Gap(Spread(tuple(test.values())), Spread(tuple(heldout.values()))) if test else None
+
+
+def gap_at_rates(records: Records, point: Point, model: str, twin: str, rates: tuple[float, float]) -> Gap | None:
+    """Give the gaps at given client and server rates for both models, of the seeds that have both; None of none."""
+    pairs = [tuple(Run(point.setting, name, *rates, seed) for name in (model, twin)) for seed in point.seeds]
+    ended = [pair for pair in pairs if all(run in records.runs and records.has(run, point.rounds) for run in pair)]
+    losses = [
+        [[loss(run, point.rounds) for run in pair] for pair in ended]
+        for loss in (records.test_loss, records.heldout_loss)
+    ]
+    if not ended or any(math.inf in pair for kind in losses for pair in kind):
+        return None
+    return Gap(*(Spread(tuple(math.expm1(one - other) for one, other in kind)) for kind in losses))
 
 
 class Line(NamedTuple):

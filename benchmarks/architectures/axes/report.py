@@ -3,6 +3,8 @@
 import math
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from benchmarks.architectures.axes.gaps import (
     CONFIDENCE,
     MISSING,
@@ -17,6 +19,7 @@ from benchmarks.architectures.axes.gaps import (
     pairs_of,
     score,
 )
+from benchmarks.architectures.axes.overview import draw_overview, gaps_at_equal_rates
 from benchmarks.architectures.axes.plots import TITLES, draw
 from benchmarks.architectures.axes.points import Axis, published_gap, value_words, window
 from benchmarks.architectures.axes.records import Records
@@ -24,6 +27,7 @@ from benchmarks.architectures.axes.selection import selection_rounds
 from fedlm.fl_core.atomic_files import write_atomically
 
 REPORT = "axes.md"
+OVERVIEW = "axes_overview.png"
 
 
 def write_report(records: Records, axes: dict[str, Axis], folder: Path) -> Path:
@@ -31,12 +35,19 @@ def write_report(records: Records, axes: dict[str, Axis], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     begun = {name: axis for name, axis in axes.items() if _begun(records, axis, axes)}
     for name, axis in begun.items():
-        beside = folder / f"axes_{name}.partial.png"
-        draw(records, axis).savefig(beside, dpi=100)
-        beside.replace(folder / f"axes_{name}.png")
+        _save(draw(records, axis), folder / f"axes_{name}.png")
+    overview = draw_overview(records, begun)
+    if overview is not None:
+        _save(overview, folder / OVERVIEW)
     path = folder / REPORT
     write_atomically(path, "\n\n".join(_sections(records, axes, begun)) + "\n")
     return path
+
+
+def _save(figure: Figure, path: Path) -> None:
+    beside = path.with_suffix(".partial.png")
+    figure.savefig(beside, dpi=100)
+    beside.replace(path)
 
 
 def _begun(records: Records, axis: Axis, axes: dict[str, Axis]) -> bool:
@@ -72,7 +83,11 @@ def _sections(records: Records, axes: dict[str, Axis], begun: dict[str, Axis]) -
             "the logarithm of the axis' value. Its interval is by how much the points differ from a line, with two "
             "degrees of freedom fewer than points: of three it says little. Where the published value is beyond the "
             "points it is an extrapolation, and the interval is not of the assumption that it goes on so far.",
+            f"![Every gap, with its interval]({OVERVIEW})",
             _verdicts(records, begun),
+            "## The same rates for both",
+            "Gaps of all seeds where both models have the same client and server rate, whichever is best for either.",
+            _at_equal_rates(records, begun),
         ]
     for name, axis in begun.items():
         sections += [
@@ -136,6 +151,14 @@ def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
         "verdict",
     ]
     return table(head, rows)
+
+
+def _at_equal_rates(records: Records, axes: dict[str, Axis]) -> str:
+    rows = [
+        [place.words, pair, f"{rates[0]:g}, {rates[1]:g}", gap_words(place.gap), place.gap.verdict]
+        for place, rates, pair in gaps_at_equal_rates(records, axes)
+    ]
+    return table(["where", "pair", "rates", "gap, %", "verdict"], rows)
 
 
 def _how(line: Line, along: list[tuple[float, float]]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.architectures.axes import __main__ as command
-from benchmarks.architectures.axes import costs, training
+from benchmarks.architectures.axes import costs, overview, training
 from benchmarks.architectures.axes.gaps import (
     AHEAD,
     BEHIND,
@@ -19,11 +19,13 @@ from benchmarks.architectures.axes.gaps import (
     Spread,
     _is_edge,
     gap,
+    gap_at_rates,
     gaps_along,
     line_through,
     mean_curve,
     score,
 )
+from benchmarks.architectures.axes.overview import draw_overview, gaps_at_equal_rates, places
 from benchmarks.architectures.axes.points import (
     AXES,
     DATA,
@@ -272,6 +274,35 @@ def test_gaps_on_heldout_clients_are_of_their_own_scores(tmp_path):
     assert changed.test == plain.test
     expected = [math.expm1(math.log1p(value) - 0.1) for value in plain.heldout.values]
     assert changed.heldout.values == pytest.approx(expected)
+
+
+def test_at_the_same_rates_gaps_are_of_the_seeds_that_both_models_were_trained_with(tmp_path):
+    records, point = records_of(tmp_path), COHORTS.points[0]
+    selected = gap(records, point, "si_cifg", "cifg")
+    assert gap_at_rates(records, point, "si_cifg", "cifg", (1.0, 0.01)) == selected
+    assert gap_at_rates(records, point, "si_cifg", "cifg", (2.0, 0.01)) is None
+    selecting = gap_at_rates(records, point, "si_cifg", "cifg", (1.0, 0.03))
+    assert (len(selected.test.values), len(selecting.test.values)) == (3, 1)
+    lost = Run(point.setting, "cifg", 1.0, 0.03, 0)
+    records.runs[lost] |= {"status": "diverged", "rounds": 20}
+    assert gap_at_rates(records, point, "si_cifg", "cifg", (1.0, 0.03)) is None
+
+
+def test_the_overview_has_each_place_once(tmp_path, monkeypatch):
+    records = records_of(tmp_path)
+    axes = {"cohort": COHORTS, "again": dataclasses.replace(COHORTS, title="again")}
+    found = places(records, axes, ("si_cifg", "cifg"))
+    assert [place.words for place in found] == [f"clients a round: {cohort}" for cohort in (2, 4, 8)]
+    assert places(records, axes, ("si_transformer", "transformer")) == []
+    # The published one, and one in grey for the legend, are the only dotted lines.
+    panel = draw_overview(records, axes).axes[0]
+    assert sum(line.get_linestyle() == ":" for line in panel.lines) == 2
+    assert draw_overview(Records(tmp_path / "none.json", ABOUT), axes) is None
+    assert list(gaps_at_equal_rates(records, axes)) == []
+    monkeypatch.setattr(overview, "AT_RATES", ((1.0, 0.01), (1.0, 0.03)))
+    assert [(place.words, rates) for place, rates, _ in gaps_at_equal_rates(records, axes)] == [
+        (place.words, (1.0, 0.01)) for place in found
+    ]
 
 
 def test_a_rate_is_at_the_edge_of_two_and_never_of_one():
