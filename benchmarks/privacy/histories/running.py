@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe_machine
+from benchmarks.privacy.histories.checks import Fault
+from benchmarks.privacy.histories.data_sets import Stores
 from benchmarks.privacy.histories.faults import FAULTS
 from benchmarks.privacy.histories.seams import remember_epsilons
-from benchmarks.privacy.histories.world import Fault, Operation, Stores, draw_history, run_history
+from benchmarks.privacy.histories.world import Operation, draw_history, run_history
 from fedlm.fl_core.atomic_files import write_atomically
 
 RESULTS = Path(__file__).parents[1] / "results"
