@@ -36,7 +36,8 @@ class RelevanceCommand:
     """packed: a client's texts are laid end to end and cut into sequences. none: each stored example is a sequence. As
     `fedlm pretrain` does where it is not given: packed for texts, none for all else."""
     epsilon: float | None = None
-    """Count with (this, delta)-differential privacy for each client."""
+    """Count with (this, delta)-differential privacy for each client; with --packing none or --unit client, since one
+    packed sequence may hold text of several."""
     delta: float | None = None
     """The delta of epsilon: far below one over the number of clients."""
     tokens_per_unit: int = 100

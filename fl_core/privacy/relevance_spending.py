@@ -12,9 +12,14 @@ from fedlm.fl_core.privacy.composition import Event, GaussianEvent
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.private_words import COUNT_NORM
 from fedlm.fl_core.privacy.relevance_origin import PrivateRelevance, RelevanceOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import PACKED, may_be_of_several
 from fedlm.fl_core.privacy.vocabulary_spending import is_whole_client, least_deviation
 
 _MOST_EPSILON = 100.0
+_OF_SEVERAL = (
+    f"the relevances of tokens were counted with privacy for each client, and {PACKED} may hold text of several; give "
+    "--packing none or --unit user"
+)
 
 
 def plan_relevance(epsilon: float, delta: float, tokens_per_unit: int) -> PrivateRelevance:
@@ -29,6 +34,12 @@ def plan_relevance(epsilon: float, delta: float, tokens_per_unit: int) -> Privat
     if tokens_per_unit < 1:
         raise ConfigurationError(f"tokens_per_unit is {tokens_per_unit}, but must be at least 1")
     return PrivateRelevance(epsilon, delta, least_deviation(epsilon, delta) / COUNT_NORM, tokens_per_unit)
+
+
+def not_hidden(origins: Iterable[RelevanceOrigin | None], unit: str) -> list[str]:
+    """Say why relevances that are private for each client are not so for a unit of privacy; nothing where they are."""
+    counted = any(origin is not None and origin.private is not None for origin in origins)
+    return [_OF_SEVERAL] if counted and may_be_of_several(unit) else []
 
 
 def relevance_events(origins: Iterable[RelevanceOrigin | None], unit: str) -> list[Event]:

@@ -16,7 +16,7 @@ from fedlm.fl_core.privacy.plan import ONE_DOCUMENT, Adjacency, PrivacyPlan
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.private_selection import AnyEvent, SelectionEvent, composed_above
 from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
-from fedlm.fl_core.privacy.relevance_spending import relevance_events
+from fedlm.fl_core.privacy.relevance_spending import not_hidden, relevance_events
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import vocabulary_events
 
@@ -154,7 +154,9 @@ def calibrate_total(
     # Which unit is hidden does not depend on the noise.
     loudest = with_noise(1.0)
     before, reasons = spent_before(loudest, training_data, ancestry)
-    counted = relevance_events(relevances_of(ancestry, relevance), loudest.unit)
+    relevances = relevances_of(ancestry, relevance)
+    reasons += not_hidden(relevances, loudest.unit)
+    counted = relevance_events(relevances, loudest.unit)
     found = [*vocabulary_events(vocabulary, loudest.unit), *counted]
     if reasons or not (before or found or law):
         return calibrate(with_noise, delta, epsilon, rho)

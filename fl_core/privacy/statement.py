@@ -34,7 +34,7 @@ from fedlm.fl_core.privacy.private_selection import composed_bounds
 from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims, quoted_claims
 from fedlm.fl_core.privacy.relevance_origin import ASSUMPTIONS as OF_RELEVANCES
 from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
-from fedlm.fl_core.privacy.relevance_spending import relevance_events
+from fedlm.fl_core.privacy.relevance_spending import not_hidden, relevance_events
 from fedlm.fl_core.privacy.spending import (
     Spending,
     common_adjacency,
@@ -143,11 +143,12 @@ def state_plan(
     """
     own, ancestry, tuning = account(plan, delta, generations), recorded_ancestry(about), about.get(TUNING_FIELD)
     people = data_of_people(ancestry, about.get("training_data_sha256"))
-    vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD)).seen_from(people)
+    vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD)).seen_from(people).stated_for(plan.unit)
     relevance = RelevanceOrigin.from_json(about.get(RELEVANCE_FIELD))
     relevance = None if relevance is None else relevance.seen_from(people)
     of_words = vocabulary_events(vocabulary, plan.unit)
-    of_tokens = relevance_events(relevances_of(ancestry, relevance), plan.unit)
+    relevances = relevances_of(ancestry, relevance)
+    of_tokens = relevance_events(relevances, plan.unit)
     found = [*of_words, *of_tokens]
     secret &= settings_in(about).get("noise_seed") != "experiment"
     reasons = [] if secret else [REPEATABLE]
@@ -160,6 +161,7 @@ def state_plan(
         reasons.append(too_much_delta(vocabulary, delta))
     if relevance is not None and relevance.not_private is not None:
         reasons.append(relevance.not_private)
+    reasons += not_hidden(relevances, plan.unit)
     if reasons:
         return Statement(own, None, tuple(reasons), ancestry, vocabulary, tuning, relevance)
     said = [*_assumed(ancestry, tuning), *(ASSUMPTIONS if of_words else ()), *(OF_RELEVANCES if of_tokens else ())]
@@ -285,11 +287,14 @@ def compose_trainings(
     first = next(PrivacyPlan.from_json(phase.plan) for phase in trainings if phase.plan is not None)
     data = next(phase.training_data_sha256 for phase in trainings if phase.plan is not None)
     spent, lost = spent_before(first, data, trainings)
-    vocabularies = tuple(origin.seen_from(data_of_people(trainings, data)) for origin in vocabularies)
+    people = data_of_people(trainings, data)
+    vocabularies = tuple(origin.seen_from(people).stated_for(first.unit) for origin in vocabularies)
     of_words = [event for origin in vocabularies for event in vocabulary_events(origin, first.unit)]
-    of_tokens = relevance_events(relevances_of(trainings), first.unit)
+    relevances = relevances_of(trainings)
+    of_tokens = relevance_events(relevances, first.unit)
     events = [*of_words, *of_tokens]
-    reasons = (*reasons, *lost, *([_NO_DELTA_LEFT] if leaves_nothing(events, delta) else []))
+    no_delta = [_NO_DELTA_LEFT] if leaves_nothing(events, delta) else []
+    reasons = (*reasons, *lost, *not_hidden(relevances, first.unit), *no_delta)
     adjacency = common_adjacency([one.plan for one in spent]) if spent else first.adjacency
     stated = account(dataclasses.replace(first, adjacency=adjacency), delta, [])
     lines = [line for one in spent for line in account(one.plan, delta, one.rounds).assumptions]

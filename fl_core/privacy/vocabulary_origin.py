@@ -24,6 +24,8 @@ TEXT_FIELD = "text_sha256"
 never published, as no fingerprint of text is."""
 
 UNIT = "client: all text of one client"
+PACKED = "one packed sequence"
+"""With which the words on a unit of privacy begin that may hold text of several clients; see `may_be_of_several`."""
 ADJACENCY = "add-or-remove: all text of one client is added to the text, or removed from it"
 MECHANISM = "word counts with Gaussian noise, of which those above a threshold are kept"
 ASSUMPTIONS = (
@@ -79,6 +81,8 @@ class VocabularyOrigin:
       of_another: whether it was made with another data set, from which it was taken.
       text: fingerprint of the training clients whose text it was made of, where that is recorded of one that was given;
         whatever its user says of it.
+      unit_of_several: whether the unit of privacy that it is stated for may hold text of several clients, so that what
+        is promised to each of these covers no unit.
     """
 
     kind: Kind
@@ -86,6 +90,7 @@ class VocabularyOrigin:
     recorded: bool = True
     of_another: bool = False
     text: str | None = dataclasses.field(default=None, compare=False)
+    unit_of_several: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in Kind.__args__ or (self.kind == "private") != (self.private is not None):  # type: ignore[attr-defined]
@@ -94,7 +99,7 @@ class VocabularyOrigin:
     @property
     def covered(self) -> bool:
         """Whether a guarantee for a model holds for its vocabulary too."""
-        return self.kind in ("public", "private")
+        return self.kind == "public" or (self.kind == "private" and not self.unit_of_several)
 
     def seen_from(self, training_data: Collection[str | None]) -> "VocabularyOrigin":
         """Take one that was called public for made of the training text, where it is recorded to be that of training
@@ -102,6 +107,12 @@ class VocabularyOrigin:
         if self.kind != "public" or self.text is None or self.text not in training_data:
             return self
         return dataclasses.replace(self, kind="training text", of_another=True)
+
+    def stated_for(self, unit: str) -> "VocabularyOrigin":
+        """Take one that was made with privacy for each client for not covered, where a unit of privacy may hold text of
+        several."""
+        several = self.kind == "private" and may_be_of_several(unit)
+        return dataclasses.replace(self, unit_of_several=several)
 
     def sentence(self) -> str:
         """Say whether a guarantee covers the vocabulary, and why."""
@@ -116,10 +127,15 @@ class VocabularyOrigin:
                 )
             case "private":
                 assert self.private is not None
+                made = (
+                    f"it was made of the training text{where}, with (epsilon = {rounded_up(self.private.epsilon)}, "
+                    f"delta = {rounded_up(self.private.delta)})-differential privacy for each client"
+                )
+                if self.unit_of_several:
+                    return f"VOCABULARY NOT COVERED: {made}, and {PACKED} may hold text of several"
                 return (
-                    f"the vocabulary is covered: it was made of the training text{where}, with (epsilon = "
-                    f"{rounded_up(self.private.epsilon)}, delta = {rounded_up(self.private.delta)})-differential "
-                    f"privacy for each client; {MECHANISM}, noise multiplier {self.private.noise_multiplier:.6g}"
+                    f"the vocabulary is covered: {made}; {MECHANISM}, noise multiplier "
+                    f"{self.private.noise_multiplier:.6g}"
                 )
         known = "" if self.recorded else " (nothing is recorded of it, so this is taken to be so)"
         return (
@@ -134,6 +150,8 @@ class VocabularyOrigin:
             record["of_another"] = True
         if not self.recorded:
             record["recorded"] = False
+        if self.unit_of_several:
+            record["unit_of_several"] = True
         if self.text is not None:
             record[TEXT_FIELD] = self.text
         if self.private:
@@ -163,9 +181,16 @@ class VocabularyOrigin:
                 recorded=record.get("recorded", True),
                 of_another=record.get("of_another", False),
                 text=record.get(TEXT_FIELD),
+                unit_of_several=record.get("unit_of_several", False),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"not the origin of a vocabulary: {record!r} ({error})") from error
+
+
+def may_be_of_several(unit: str) -> bool:
+    """Say whether a unit of privacy, in a statement's words, may hold text of several clients: texts are packed end to
+    end, whoever wrote them."""
+    return unit.split(": ", 1)[-1].startswith(PACKED)
 
 
 UNKNOWN = VocabularyOrigin("training text", recorded=False)

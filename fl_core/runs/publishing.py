@@ -25,6 +25,7 @@ from fedlm.fl_core.privacy.ancestry import (
     settings_in,
     why_not_private,
 )
+from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims
 from fedlm.fl_core.privacy.spending import law_of
@@ -104,10 +105,12 @@ def publish(
     with run_lock(run):
         about, params, _ = released(run)
         params = whole_parameters(run, about, params)
-        stated = _stated(run, about)
+        ledger = ledger_in(run)
+        stated = _stated(run, about, ledger)
     corrected = about.get(ERRORS_FACT)
     errors = None if corrected is None else read_errors(run, corrected)
     found, origin = _tokenizer(about, tokenizer, fingerprint_of)
+    origin = origin if ledger is None else origin.stated_for(ledger.plan.unit)
     why_tokenizer = _about_tokenizer(found, origin, uncovered_tokenizer)
     with_tokenizer = found is not None and (origin.covered or uncovered_tokenizer)
     record = {
@@ -197,14 +200,13 @@ def released(run: Path) -> Released:
     return Released(ledger.about, params, steps)
 
 
-def _stated(run: Path, about: dict[str, Any]) -> dict[str, Any]:
+def _stated(run: Path, about: dict[str, Any], ledger: PrivacyLedger | None) -> dict[str, Any]:
     """State what all planned rounds spend, without the names of folders, and without what was computed of text: whoever
     knows all but one client's text could find that one's out by a fingerprint."""
     nameless = [
         _as_planned(phase)._replace(folder=f"run {number} of its history")
         for number, phase in enumerate(recorded_ancestry(about), start=1)
     ]
-    ledger = ledger_in(run)
     if ledger is None:
         said = not_private_with_claims(NOT_PRIVATE, nameless)
         promise = {"privacy": said, "privacy_guarantee": None, **claims_as_json(nameless, private=False)}

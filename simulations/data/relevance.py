@@ -47,7 +47,8 @@ def count_relevance(
       observe: called with the number of clients that are done, and that of all.
 
     Raises:
-      ConfigurationError: the data set has a privacy budget, or a setting is out of range.
+      ConfigurationError: the data set has a privacy budget, a setting is out of range, or units of a private count may
+        hold text of several clients.
       DataError: there is no text.
     """
     if length < 1:
@@ -63,6 +64,12 @@ def count_relevance(
         raise ConfigurationError(
             f"{store.path}: has a privacy budget, which knows nothing of counts; count public text with the same "
             "tokenizer"
+        )
+    if private is not None and unit == "example" and packing == "packed":
+        raise ConfigurationError(
+            "a private count is so for each client, and one packed sequence may hold text of several, so that a run on "
+            "such sequences would be NOT PRIVATE with it; give --packing none, here and to the run, or --unit client "
+            "here and --unit user to the run"
         )
     split, size = store.split("train"), store.vocabulary_size
     training_data = store.training_data(check=True)

@@ -184,7 +184,7 @@ def _covers(laws: Laws, budget: Budget, data: TrainingData | None) -> tuple[str,
         packed = [_PACKED] if laws.task.get("packing", "packed") == "packed" else []
         words = [*packed, UNCOUNTED_VOCABULARY]
     else:
-        words = [data.protects, data.vocabulary.sentence()]
+        words = [data.protects, data.vocabulary.stated_for(data.unit).sentence()]
     large = large_delta(budget.delta, math.floor(budget.examples))
     return (*words, *([] if large is None else [large]))
 

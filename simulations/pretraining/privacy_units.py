@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.client_examples import cut_of_prompts
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.vocabulary_origin import PACKED
 from fedlm.fl_core.randomness import host_rng
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.data.grouping import client_digest
@@ -122,7 +123,7 @@ class Units:
             each = " with a prompt and its completion" if self.has_completions else ""
             return f"all text of one {self.noun}, of which at most {most} of {self.length} tokens{each} are trained on"
         if self.packing == "packed":
-            return f"one packed sequence of {self.length} tokens"
+            return f"{PACKED} of {self.length} tokens"
         if self.has_completions:
             return f"one prompt with its completion, of which at most {self.length} tokens are read"
         return f"one example, of which at most {self.length} tokens are trained on"

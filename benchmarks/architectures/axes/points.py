@@ -163,9 +163,9 @@ class Axis:
 CIFGS = ("cifg", "si_cifg")
 TRANSFORMERS = ("transformer", "si_transformer", "transformer_rms_norm", "si_transformer_rms_norm")
 PAIRS = (
+    ("si_cifg", "cifg"),
     ("si_cifg_published", "cifg"),
     ("si_cifg_unit_rms", "cifg"),
-    ("si_cifg", "cifg"),
     ("si_cifg", "si_cifg_unit_rms"),
     ("si_cifg", "cifg_rms_norm"),
     ("si_cifg", "cifg_layer_norm"),

@@ -86,7 +86,13 @@ def test_the_report_counts_seeds_and_says_what_is_missing(tmp_path):
     assert "| stackexchange, 500 rounds | CIFG | 0 of 7 (0 to 41 %) | 0 | 100.1 ± 0.0 |" in page
     assert "| stackexchange, 2,000 rounds | CIFG | 2 of 7 (4 to 71 %) | 2 | 100.0 ± 0.0 |" in page
     assert (
-        "| stackexchange, 2,000 rounds | SI-CIFG (output normalised) | 0 of 7 (0 to 41 %) | 0 | 100.0 ± 0.0 |" in page
+        "| stackexchange, 2,000 rounds | SI-CIFG (RMSNorm with gain) | 0 of 7 (0 to 41 %) | 0 | 100.0 ± 0.0 |  |"
+        in page
+    )
+    # Before any was lost there is a gap.
+    assert (
+        "| stackexchange, 500 rounds | SI-CIFG (RMSNorm with gain) | 0 of 7 (0 to 41 %) | 0 | 100.1 ± 0.0 "
+        "| +0.0 ± 0.0 (held-out +0.0 ± 0.0): not decided |" in page
     )
     assert (
         "| CIFG | 2,000, 2,000 (lost after 1,495), 2,000, 2,000 (lost after 1,495), 2,000, 2,000, 2,000 | 2 in 12,990 |"

@@ -1,5 +1,6 @@
 """`fedlm release`: what may be published of a run, and nothing else."""
 
+import dataclasses
 import json
 import math
 import re
@@ -15,6 +16,8 @@ from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.ancestry import as_records, recorded_ancestry
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.publishing import PAGE_FILE, load_published
 from fedlm.models.registry import create_model
@@ -110,6 +113,28 @@ def test_how_long_a_training_before_went_on_is_not_published(runs, fedlm_here, t
     assert (record["ancestry"][0]["steps"], record["ancestry"][0]["generations"]) == (9, [[0, 9]])
     assert record["privacy_guarantee"]["epsilon"] == pytest.approx(gaussian_epsilon(4.0, math.sqrt(10), 1e-5))
     assert "composed with 9 releases" in record["privacy"]
+
+
+def test_a_vocabulary_that_is_private_for_each_client_is_withheld_where_units_hold_text_of_several(
+    runs, fedlm_here, tmp_path
+):
+    origin = VocabularyOrigin("private", plan_vocabulary(1.0, 1e-6, 100)).as_json()
+    shutil.copytree(runs / "second", tmp_path / "run")
+    path = tmp_path / "run" / "privacy" / "ledger.jsonl"
+    before = PrivacyLedger(path)
+    for number, (unit, published) in enumerate([("example: one packed sequence of 8 tokens", False), (None, True)]):
+        path.unlink()
+        ledger = PrivacyLedger(path)
+        plan = dataclasses.replace(before.plan, unit=unit or before.plan.unit)
+        about = before.about | {"ancestry": [], "vocabulary_origin": origin}
+        ledger.begin(plan, before.delta, before.commitments[0], about)
+        ledger.intend(before.releases[-1])
+        out = tmp_path / f"out{number}"
+        status, said = release(fedlm_here, tmp_path / "run", "--out", out)
+        assert status == 0, said
+        record = json.loads((out / "statement.json").read_text())
+        assert record["vocabulary"]["covered"] == (out / "tokenizer.json").exists() == published
+        assert ("VOCABULARY NOT COVERED" in record["privacy"]) == (not published)
 
 
 def test_a_run_that_is_not_private_says_so_in_the_biggest_letters(runs, fedlm_here, tmp_path):

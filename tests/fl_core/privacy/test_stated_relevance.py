@@ -51,6 +51,17 @@ def test_counts_without_privacy_promise_nothing():
     assert "counted in text without privacy" in found.sentence()
 
 
+def test_what_is_private_for_each_client_promises_nothing_to_what_holds_text_of_several(tmp_path):
+    packed = dataclasses.replace(PLAN, unit="example: one packed sequence of 8 tokens, in all steps")
+    found = state_plan(packed, DELTA, {RELEVANCE_FIELD: PRIVATE.as_json()})
+    assert found.total is None
+    assert "one packed sequence may hold text of several" in found.sentence()
+    together = state_together({"one": ledger_of(tmp_path / "ledger", PRIVATE, plan=packed)})
+    assert together.epsilon is None
+    assert "may hold text of several" in together.not_private[0]
+    assert state_plan(packed, DELTA, {RELEVANCE_FIELD: RelevanceOrigin("public", "count").as_json()}).total is not None
+
+
 def test_public_ones_spend_nothing_and_are_named():
     found = stated(RelevanceOrigin("public", "count"))
     assert found.total == account(PLAN, DELTA)
@@ -76,10 +87,10 @@ def test_a_target_includes_them():
         calibrate_total(with_noise, DELTA, None, 3.0, relevance=PRIVATE)
 
 
-def ledger_of(path, origin, text="text"):
+def ledger_of(path, origin, text="text", plan=PLAN):
     ledger = PrivacyLedger(path)
     about = {RELEVANCE_FIELD: origin.as_json(), "training_data_sha256": text, "vocabulary": "one"}
-    ledger.begin(PLAN, DELTA, str(path), about)
+    ledger.begin(plan, DELTA, str(path), about)
     ledger.intend(Release(3, "digest", "parameters"))
     ledger.confirm()
     return ledger

@@ -134,11 +134,38 @@ def test_records_are_read_back():
             VocabularyOrigin.from_json(damaged)
 
 
-def ledger_of(path, origin, tokenizer, text="text"):
+@pytest.mark.parametrize(
+    ("unit", "covered"),
+    [
+        ("client: all examples of one client, in all rounds", True),
+        ("example: one example, of which at most 8 tokens are trained on, in all steps", True),
+        ("user: all text of one user, of which at most 2 sequences of 8 tokens are trained on, in all steps", True),
+        ("example: one packed sequence of 8 tokens, in all steps", False),
+    ],
+)
+def test_what_is_private_for_each_client_is_not_so_for_what_holds_text_of_several(unit, covered, tmp_path):
+    """A hundred clients of one word each fit into one packed sequence, and decide together that it is a word."""
+    plan = dataclasses.replace(SAMPLED, unit=unit)
+    found, alone = stated(plan, PRIVATE), account(plan, DELTA)
+    assert ("VOCABULARY NOT COVERED" in found.sentence()) == (not covered)
+    assert (found.total.epsilon > alone.epsilon) == covered
+    assert found.as_json()["vocabulary_origin"]["covered"] == covered
+    assert VocabularyOrigin.from_json(found.vocabulary.as_json()) == found.vocabulary
+    together = state_together({"one": ledger_of(tmp_path / "ledger", PRIVATE, "same", plan=plan)})
+    assert [origin.covered for origin in together.vocabularies] == [covered]
+    assert together.epsilon == pytest.approx(found.total.epsilon)
+    known = calibrate_total(lambda noise: dataclasses.replace(plan, noise_multiplier=noise), DELTA, 2.0, None)
+    counted = calibrate_total(
+        lambda noise: dataclasses.replace(plan, noise_multiplier=noise), DELTA, 2.0, None, vocabulary=PRIVATE
+    )
+    assert (counted.noise_multiplier > known.noise_multiplier) == covered
+
+
+def ledger_of(path, origin, tokenizer, text="text", plan=FEDERATED):
     ledger = PrivacyLedger(path)
     about = {"vocabulary": tokenizer, "vocabulary_origin": origin.as_json(), "training_data_sha256": text}
-    ledger.begin(FEDERATED, DELTA, str(path), about)
-    ledger.intend(Release(3, "digest", "parameters"))
+    ledger.begin(plan, DELTA, str(path), about)
+    ledger.intend(Release(plan.rounds, "digest", "parameters"))
     ledger.confirm()
     return ledger
 

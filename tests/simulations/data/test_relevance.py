@@ -72,12 +72,12 @@ def test_a_length_that_cannot_be(store):
 
 def test_by_command(store, tmp_path, fedlm_here):
     out = tmp_path / "relevance.json"
-    options = ["data", "relevance", store.path, "--out", out, "--length", 4]
+    options = ["data", "relevance", store.path, "--out", out, "--length", 4, "--packing", "none"]
     said = fedlm_here(*options, "--epsilon", 2, "--delta", 1e-6)
     assert said.returncode == 0, said.stderr
     assert "differential privacy for each client" in said.stdout
     found = read_relevance(out)
-    assert (found.origin.kind, found.unit, found.length, found.packing) == ("private", "example", 4, "packed")
+    assert (found.origin.kind, found.unit, found.length, found.packing) == ("private", "example", 4, "none")
     assert found.origin.private.epsilon == 2
     again = fedlm_here(*options)
     assert again.returncode == 2
@@ -86,6 +86,7 @@ def test_by_command(store, tmp_path, fedlm_here):
     assert "RELEVANCES NOT COVERED" in fedlm_here(*other).stdout
     for wrong, words in (
         (("--epsilon", 2), "delta is not given"),
+        (("--epsilon", 2, "--delta", 1e-6), "may hold text of several"),
         (("--epsilon", 2, "--delta", 1e-6, "--origin", "public"), "said to be public"),
         (("--tokens-per-unit", 3), "does nothing without epsilon"),
     ):

@@ -148,7 +148,13 @@ def test_a_vocabulary_with_an_epsilon_is_part_of_the_promise(plan):
         "private", PrivateVocabulary(2.0, 5e-9, gaussian_noise_multiplier(2.0, 4e-9), 50.0, 1e-9, 100)
     )
     alone = choose_training(Laws(surface=surface_of()), plan, DATA)
-    with_words = choose_training(Laws(surface=surface_of()), plan, DATA._replace(vocabulary=private))
+    # A packed sequence may hold text of several clients, to each of whom the vocabulary is private.
+    packed = choose_training(Laws(surface=surface_of()), plan, DATA._replace(vocabulary=private))
+    assert packed.noise_multiplier == alone.noise_multiplier
+    assert any("VOCABULARY NOT COVERED" in line for line in packed.covers)
+    apart = DATA._replace(vocabulary=private, unit="example: one example, of which at most 512 tokens are trained on")
+    with_words = choose_training(Laws(surface=surface_of()), plan, apart)
+    assert any("the vocabulary is covered" in line for line in with_words.covers)
     assert with_words.noise_multiplier > alone.noise_multiplier
     assert 3.99 < with_words.guarantee.epsilon <= 4.0
     training = central_plan(10**8, with_words.batch_size, with_words.steps, with_words.noise_multiplier)

@@ -52,7 +52,7 @@ def files(small_store, tmp_path_factory):
     for name, options in kinds.items():
         # Public ones are as of other text: no run makes a promise of the people that they were counted in.
         elsewhere = {"training_data": None} if name == "public" else {}
-        for unit, packing, file in (("example", "packed", name), ("client", "none", f"{name}-client")):
+        for unit, packing, file in (("example", "none", name), ("client", "none", f"{name}-client")):
             count_relevance(store, unit, LENGTH, packing, **options)._replace(**elsewhere).write(folder / file)
     return folder
 
@@ -61,6 +61,7 @@ def files(small_store, tmp_path_factory):
 def settings_of(small_store, tiny):
     def settings(**changes):
         found = {"model": str(tiny), "data": small_store, "steps": 1, "batch_size": 6, "length": LENGTH}
+        found |= {"packing": "none"}
         found |= {"learning_rate": 0.05, "checkpoint_every": 1, "heldout_examples": 20, "test_examples": 20}
         return compose(Pretraining, **found | {"noise_multiplier": 1.2, "delta": DELTA} | changes)
 
@@ -178,7 +179,7 @@ def test_a_control_permutes_them(settings_of, files):
         ({}, "give --relevance, a file that `fedlm data relevance"),
         ({"relevance": "public-client"}, "was counted by client"),
         ({"relevance": "public", "length": 7}, "count with `fedlm data relevance --unit example --length 7"),
-        ({"relevance": "public", "packing": "none"}, "--packing none"),
+        ({"relevance": "public", "packing": "packed"}, "--packing packed"),
         ({"relevance": "public", "unit": "user"}, "this run clips by client"),
         ({"relevance": "public", "model": "transformer_tiny"}, "has no re-attention"),
         ({"relevance": "public", "privacy": "none", "noise_multiplier": None, "delta": None}, "nothing to correct"),
