@@ -317,6 +317,7 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         "to a grid",
         *(() if unit == "client" else (rounding,)),
         "the run goes on in one place alone, and no older copy of its folder is put back, whole or in parts",
+        "its settings were chosen without looking at the text; choosing them by other runs on it is not accounted",
     )
 
 

@@ -47,7 +47,7 @@ from fedlm.fl_core.privacy.spending import (
     spent_before,
     too_much_delta,
 )
-from fedlm.fl_core.privacy.vocabulary_origin import ASSUMPTIONS, ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import vocabulary_events
 
 _OF_SELECTION = (
@@ -164,7 +164,7 @@ def state_plan(
     reasons += not_hidden(relevances, plan.unit)
     if reasons:
         return Statement(own, None, tuple(reasons), ancestry, vocabulary, tuning, relevance)
-    said = [*_assumed(ancestry, tuning), *(ASSUMPTIONS if of_words else ()), *(OF_RELEVANCES if of_tokens else ())]
+    said = [*_assumed(ancestry, tuning), *vocabulary.assumptions, *(OF_RELEVANCES if of_tokens else ())]
     if not before and not found and law is None:
         total = dataclasses.replace(own, assumptions=(*own.assumptions, *said))
         return Statement(own, total, (), ancestry, vocabulary, tuning, relevance)
@@ -268,10 +268,12 @@ def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = N
         (ledger.about.get("vocabulary"), VocabularyOrigin.from_json(ledger.about.get(ORIGIN_FIELD)))
         for ledger in ledgers.values()
     ]
-    vocabularies = {
-        (tokenizer, origin.kind, origin.private, None if origin.private else origin.text): origin
-        for tokenizer, origin in origins
-    }
+    vocabularies: dict[Any, VocabularyOrigin] = {}
+    for tokenizer, origin in origins:
+        key = tokenizer, origin.kind, origin.private, None if origin.private else origin.text
+        # Of two with one tokenizer what covers less, or costs more, holds for both, whose people are the same.
+        known = vocabularies.get(key, origin)
+        vocabularies[key] = min(known, origin, key=lambda one: (one.covered, not one.of_another))
     doubts = [*forked, *_chosen_twice(trainings)]
     return compose_trainings(trainings, delta, doubts, tuple(vocabularies.values()))
 
@@ -299,7 +301,8 @@ def compose_trainings(
     stated = account(dataclasses.replace(first, adjacency=adjacency), delta, [])
     lines = [line for one in spent for line in account(one.plan, delta, one.rounds).assumptions]
     promised, bounds = not reasons, composed_bounds([*events_together(spent), *events], delta)
-    said = [*_assumed(trainings), *(ASSUMPTIONS if of_words else ()), *(OF_RELEVANCES if of_tokens else ())]
+    of_vocabularies = [line for origin in vocabularies for line in origin.assumptions]
+    said = [*_assumed(trainings), *of_vocabularies, *(OF_RELEVANCES if of_tokens else ())]
     return Joint(
         tuple(trainings),
         delta,

@@ -33,6 +33,8 @@ ASSUMPTIONS = (
     "the counts, their noise and the words below the threshold are seen by nobody but the operator",
     "printable ASCII characters and all settings of the import were chosen without looking at the text",
 )
+OF_ANOTHER = "what is hidden as one here was no more than one client of the data set that the vocabulary was made with"
+"""Beside `ASSUMPTIONS`, of a private vocabulary that was taken from another data set."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class VocabularyOrigin:
         whatever its user says of it.
       unit_of_several: whether the unit of privacy that it is stated for may hold text of several clients, so that what
         is promised to each of these covers no unit.
+      of_users: of a private one, whether the data set that it was made with records that its clients are users. Of
+        another's documents, or of what is not recorded, one user here may have been many clients there.
     """
 
     kind: Kind
@@ -91,6 +95,7 @@ class VocabularyOrigin:
     of_another: bool = False
     text: str | None = dataclasses.field(default=None, compare=False)
     unit_of_several: bool = False
+    of_users: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in Kind.__args__ or (self.kind == "private") != (self.private is not None):  # type: ignore[attr-defined]
@@ -99,7 +104,16 @@ class VocabularyOrigin:
     @property
     def covered(self) -> bool:
         """Whether a guarantee for a model holds for its vocabulary too."""
-        return self.kind == "public" or (self.kind == "private" and not self.unit_of_several)
+        if self.kind != "private":
+            return self.kind == "public"
+        return not self.unit_of_several and (self.of_users or not self.of_another)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a promise rests on that counts what this vocabulary has spent."""
+        if self.private is None or not self.covered:
+            return ()
+        return (*ASSUMPTIONS, OF_ANOTHER) if self.of_another else ASSUMPTIONS
 
     def seen_from(self, training_data: Collection[str | None]) -> "VocabularyOrigin":
         """Take one that was called public for made of the training text, where it is recorded to be that of training
@@ -133,6 +147,8 @@ class VocabularyOrigin:
                 )
                 if self.unit_of_several:
                     return f"VOCABULARY NOT COVERED: {made}, and {PACKED} may hold text of several"
+                if not self.covered:
+                    return f"VOCABULARY NOT COVERED: {made} there, and one user here may have been many of these"
                 return (
                     f"the vocabulary is covered: {made}; {MECHANISM}, noise multiplier "
                     f"{self.private.noise_multiplier:.6g}"
@@ -152,6 +168,8 @@ class VocabularyOrigin:
             record["recorded"] = False
         if self.unit_of_several:
             record["unit_of_several"] = True
+        if self.of_users:
+            record["of_users"] = True
         if self.text is not None:
             record[TEXT_FIELD] = self.text
         if self.private:
@@ -160,7 +178,7 @@ class VocabularyOrigin:
                 "unit": UNIT,
                 "adjacency": ADJACENCY,
                 "mechanism": MECHANISM,
-                "assumptions": list(ASSUMPTIONS),
+                "assumptions": list(self.assumptions),
             }
         return record | {"statement": self.sentence()}
 
@@ -182,6 +200,7 @@ class VocabularyOrigin:
                 of_another=record.get("of_another", False),
                 text=record.get(TEXT_FIELD),
                 unit_of_several=record.get("unit_of_several", False),
+                of_users=record.get("of_users", False),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"not the origin of a vocabulary: {record!r} ({error})") from error
@@ -230,6 +249,8 @@ def _header(data: Path) -> dict[str, Any]:
 def _origin_in(data: Path, header: dict[str, Any]) -> VocabularyOrigin:
     try:
         origin = VocabularyOrigin.from_json(header.get(ORIGIN_FIELD))
+        if origin.kind == "private" and not origin.of_another:
+            origin = dataclasses.replace(origin, of_users=header.get("without_users") is False)
         if origin.text is None and origin.kind in ("training text", "private") and not origin.of_another:
             return dataclasses.replace(origin, text=header.get("splits", {}).get("train", {}).get("sha256"))
         return origin

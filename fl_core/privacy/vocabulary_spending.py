@@ -18,7 +18,7 @@ from fedlm.fl_core.privacy.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.private_words import COUNT_NORM, word_weight
-from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin, may_be_of_several
+from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
 
 _SLACK = 1e-9  # relative, by which noise and threshold are larger than 64-bit floating point says that they need be
 _MOST_EPSILON = 100.0
@@ -77,12 +77,13 @@ def vocabulary_events(origin: VocabularyOrigin, unit: str) -> tuple[Event, ...]:
     A client that takes part with nothing has no words, so it is as if it were not there. Where the unit is a part of a
     client's text, such as an example, its client's counts are others without it: two vectors without negative entries,
     each of the norm of a client's at most, are sqrt(2) times that apart at most, and either may have words that nobody
-    else has. What may hold text of several clients is not covered, and nothing is counted of it.
+    else has. So it is where the vocabulary was taken from another data set, of which what is a client here may have
+    been a part of one. Of a unit that is not covered nothing is counted.
     """
     private = origin.private
-    if private is None or may_be_of_several(unit):
+    if private is None or not origin.stated_for(unit).covered:
         return ()
-    if is_whole_client(unit):
+    if is_whole_client(unit) and not origin.of_another:
         return GaussianEvent(private.noise_multiplier), StatedEvent(0.0, private.threshold_delta)
     return GaussianEvent(private.noise_multiplier / math.sqrt(2)), StatedEvent(0.0, private.threshold_delta, 2)
 

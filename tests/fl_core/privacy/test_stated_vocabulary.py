@@ -161,6 +161,32 @@ def test_what_is_private_for_each_client_is_not_so_for_what_holds_text_of_severa
     assert (counted.noise_multiplier > known.noise_multiplier) == covered
 
 
+OF_USERS = dataclasses.replace(PRIVATE, of_users=True)
+
+
+@pytest.mark.parametrize("unit", ["client: all examples of one client, in all rounds", "example: one example"])
+def test_what_is_private_for_documents_of_another_data_set_is_not_so_for_users_here(unit, tmp_path):
+    """Somebody with a hundred documents there decides alone that what is in all of them is a word."""
+    plan = dataclasses.replace(SAMPLED, unit=unit)
+    of_documents, of_users = (dataclasses.replace(one, of_another=True) for one in (PRIVATE, OF_USERS))
+    alone, own = account(plan, DELTA).epsilon, stated(plan, PRIVATE)
+    found = stated(plan, of_documents)
+    assert "VOCABULARY NOT COVERED" in found.sentence()
+    assert "one user here may have been many" in found.sentence()
+    assert found.total.epsilon == alone
+    covered = stated(plan, of_users)
+    assert "the vocabulary is covered" in covered.sentence()
+    assert covered.total.epsilon >= own.total.epsilon > alone
+    assert any("no more than one client of the data set" in line for line in covered.total.assumptions)
+    assert not any("no more than one client of the data set" in line for line in own.total.assumptions)
+    for origin in (of_documents, of_users):
+        assert VocabularyOrigin.from_json(origin.as_json()) == origin
+    # Nor is it covered where a run on the first data set is stated with one on the second.
+    first, second = ledger_of(tmp_path / "a", PRIVATE, "x"), ledger_of(tmp_path / "b", of_documents, "x")
+    for runs in ({"a": first, "b": second}, {"b": second, "a": first}):
+        assert [origin.covered for origin in state_together(runs).vocabularies] == [False]
+
+
 def ledger_of(path, origin, tokenizer, text="text", plan=FEDERATED):
     ledger = PrivacyLedger(path)
     about = {"vocabulary": tokenizer, "vocabulary_origin": origin.as_json(), "training_data_sha256": text}

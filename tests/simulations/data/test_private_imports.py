@@ -152,12 +152,28 @@ def test_a_given_vocabulary_takes_its_record_along(tmp_path):
         first = import_made_up(tmp_path / name, texts(), made).header
         given = ImportSettings(vocabulary=tmp_path / name / "tokenizer.json")
         second = import_made_up(tmp_path / f"{name}-second", texts(60), given).header
-        assert second.vocabulary_origin == replace(first.vocabulary_origin, of_another=True)
+        assert second.vocabulary_origin == replace(first.vocabulary_origin, of_another=True, of_users=made is PRIVATE)
         assert "another data set" in second.vocabulary_origin.sentence()
         third = ImportSettings(vocabulary=tmp_path / f"{name}-second" / "tokenizer.json")
         assert import_made_up(tmp_path / f"{name}-third", texts(60), third).header.vocabulary_origin == (
             second.vocabulary_origin
         )
+
+
+@pytest.mark.parametrize("recorded", [True, None])
+def test_a_vocabulary_that_is_private_for_documents_is_not_covered_in_another_data_set(tmp_path, recorded):
+    import_made_up(tmp_path / "store", texts(), PRIVATE)
+    path = tmp_path / "store" / "store.json"
+    document = json.loads(path.read_text()) | {"without_users": recorded}
+    path.write_text(json.dumps({name: value for name, value in document.items() if value is not None}))
+    assert TokenStore.open(tmp_path / "store").header.vocabulary_origin.covered
+    given = ImportSettings(vocabulary=tmp_path / "store" / "tokenizer.json")
+    import_made_up(tmp_path / "second", texts(60), given)
+    third = ImportSettings(vocabulary=tmp_path / "second" / "tokenizer.json")
+    for name, settings in (("second", None), ("third", third)):
+        if settings is not None:
+            import_made_up(tmp_path / name, texts(60), settings)
+        assert not TokenStore.open(tmp_path / name).header.vocabulary_origin.covered
 
 
 def test_a_given_vocabulary_is_not_covered_unless_it_is_said_to_be_public(tmp_path):

@@ -79,7 +79,9 @@ def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin):
 def test_a_release_tells_nobodys_fingerprint_and_keeps_their_words(small_store, tmp_path, kind):
     """Of a vocabulary that is recorded to be made of the text of people whom the run counts."""
     made_of = TokenStore.open(small_store).training_data(check=False)
-    origin = VocabularyOrigin("public") if kind == "public" else dataclasses.replace(PRIVATE, of_another=True)
+    origin = (
+        VocabularyOrigin("public") if kind == "public" else dataclasses.replace(PRIVATE, of_another=True, of_users=True)
+    )
     store = store_of(small_store, tmp_path, dataclasses.replace(origin, text=made_of))
     summary = run_experiment(settings_on(store), tmp_path / "run")
     assert ("VOCABULARY NOT COVERED" in summary["privacy"]) == (kind == "public")
