@@ -11,11 +11,11 @@ from typing import Any
 
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, TUNING_FIELD, settings_in
-from fedlm.fl_core.privacy.plan import LEDGER_FILE
+from fedlm.fl_core.privacy.plan import LEDGER_FILE, ONE_DOCUMENT
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, may_be_of_several
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.fl_core.runs.initial_parameters import statement_in
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
@@ -113,7 +113,7 @@ class RecordedRun:
             return NOT_PRIVATE
         total = stated.total
         # The terms alone; what they mean is in the summary.
-        unit, adjacency = (words.partition(":")[0] for words in (total.unit, total.adjacency))
+        unit, adjacency = _unit_in_short(total.unit), total.adjacency.partition(":")[0]
         bounds = f"epsilon {rounded_up(total.epsilon)} at delta {rounded_up(total.delta)}"
         terms = f"{bounds}; unit: {unit}; adjacency: {adjacency}"
         return "; ".join([terms, *_provisos(stated.as_json())])
@@ -135,6 +135,12 @@ class RecordedRun:
         """When it last told anything, in seconds since 1970."""
         marks = (self.directory / name for name in _MARKS)
         return max(mark.stat().st_mtime for mark in marks if mark.exists())
+
+
+def _unit_in_short(unit: str) -> str:
+    if unit.startswith(ONE_DOCUMENT):
+        return "document"
+    return "packed sequence" if may_be_of_several(unit) else unit.partition(":")[0]
 
 
 def _provisos(stated: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.client_examples import cut_of_prompts
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.plan import UNRECORDED
 from fedlm.fl_core.privacy.vocabulary_origin import PACKED
 from fedlm.fl_core.randomness import host_rng
 from fedlm.models.special_tokens import PAD_ID
@@ -121,7 +122,9 @@ class Units:
         if self.kind == "user":
             most = "1 sequence" if self.sequences_per_unit == 1 else f"{self.sequences_per_unit} sequences"
             each = " with a prompt and its completion" if self.has_completions else ""
-            return f"all text of one {self.noun}, of which at most {most} of {self.length} tokens{each} are trained on"
+            unknown = f" {UNRECORDED}" if self.without_users is None else ""
+            cut = f"of which at most {most} of {self.length} tokens{each} are trained on"
+            return f"all text of one {self.noun}, {cut}{unknown}"
         if self.packing == "packed":
             return f"{PACKED} of {self.length} tokens"
         if self.has_completions:

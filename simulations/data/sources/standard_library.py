@@ -34,6 +34,8 @@ class StandardLibrary:
     """English sentences of this machine's Python standard library, one module a client."""
 
     words_are_separated = False
+    # Who wrote a module is not known, and many wrote several.
+    without_users = True
 
     def files(self) -> list[Path]:
         return [path for _, path in module_files(stdlib_root())]

@@ -13,7 +13,7 @@ from fedlm.fl_core.privacy.ancestry import Phase, recorded_ancestry, training_be
 from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
-from fedlm.fl_core.privacy.plan import DOCUMENT_CLIENT, PrivacyPlan
+from fedlm.fl_core.privacy.plan import DOCUMENT_CLIENT, UNRECORDED, UNRECORDED_CLIENT, PrivacyPlan
 from fedlm.fl_core.privacy.spending import calibrate_total
 from fedlm.fl_core.privacy.statement import state_plan, state_together, training_in
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN
@@ -120,6 +120,15 @@ def test_examples_are_composed_where_they_are_the_same():
     assert stated(rounds, phase_of(rounds)).total
     for one, other in ((rounds, FEDERATED), (FEDERATED, rounds), (rounds, users), (rounds, rounds)):
         assert stated(one, phase_of(other, data="other")).total is None
+    # What nothing is recorded of may be documents.
+    for unrecorded in (
+        dataclasses.replace(FEDERATED, unit=UNRECORDED_CLIENT),
+        dataclasses.replace(users, unit=f"{users.unit} {UNRECORDED}"),
+    ):
+        assert stated(unrecorded, phase_of(unrecorded)).total
+        for other in (FEDERATED, users):
+            assert stated(unrecorded, phase_of(other, data="other")).total is None
+            assert stated(other, phase_of(unrecorded, data="other")).total is None
 
 
 def test_what_a_user_said_is_seen_from_each_run_in_turn():

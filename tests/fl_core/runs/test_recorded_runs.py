@@ -1,5 +1,6 @@
 """Runs are read as their folders tell of them, and what is removed of them is nothing that going on needs."""
 
+import dataclasses
 import json
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.plan import DOCUMENT_CLIENT, PrivacyPlan
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
@@ -33,6 +34,7 @@ def make_run(
     status: str | None = "finished",
     private: bool = False,
     about: dict[str, Any] = MappingProxyType({}),
+    plan: PrivacyPlan = PLAN,
     **settings,
 ) -> Path:
     """Write what a run leaves: rows, checkpoints of every second round, a ledger, a summary unless it has none."""
@@ -47,7 +49,7 @@ def make_run(
     if private:
         (folder / "privacy").mkdir()
         ledger = PrivacyLedger(folder / "privacy" / "ledger.jsonl")
-        ledger.begin(PLAN, 1e-5, "commitment", about)
+        ledger.begin(plan, 1e-5, "commitment", about)
         ledger.intend(Release(rounds, "digest"))
         (folder / "privacy" / "secret").write_text("x")
     if status is not None:
@@ -102,6 +104,20 @@ def test_kinds_of_runs(tmp_path):
     (tmp_path / "bad" / "seed-1" / "error.txt").write_text("Traceback")
     assert read_run(tmp_path / "bad" / "seed-1").state == "failed"
     assert len(find_runs(tmp_path)) == 4
+
+
+@pytest.mark.parametrize(
+    ("unit", "short"),
+    [
+        ("client: all examples of one client, in all rounds", "client"),
+        (DOCUMENT_CLIENT, "document"),
+        ("example: one packed sequence of 8 tokens, in all steps", "packed sequence"),
+        ("example: one example, of which at most 8 tokens are trained on, in all steps", "example"),
+    ],
+)
+def test_a_unit_is_named_in_short(tmp_path, unit, short):
+    run = make_run(tmp_path / "run", private=True, plan=dataclasses.replace(PLAN, unit=unit))
+    assert f"; unit: {short}; adjacency: " in read_run(run).privacy
 
 
 def test_privacy_is_stated_whole_or_not_at_all(tmp_path):

@@ -110,6 +110,8 @@ def test_where_nobody_is_named_nothing_is_promised_to_users(tmp_path, user):
     assert ("per document, not per user" in units.protects) == (user is None)
     assert "does not record" not in units.protects
     unknown = dataclasses.replace(units, without_users=None)
+    assert "does not record whether its clients are users or documents" in unknown.unit
+    assert "does not record" not in units.unit
     assert unknown.noun == "user"
     assert unknown.protects.endswith("The data set does not record whether its clients are users or documents.")
     run = compose(Pretraining, model="x", data=tmp_path, steps=3, batch_size=4, unit="user", noise_multiplier=1.0)

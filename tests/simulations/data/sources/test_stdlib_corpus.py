@@ -118,3 +118,7 @@ def test_no_standard_library_is_an_error(tmp_path: Path):
 def test_own_source_reads_as_english():
     source = Path(stdlib_corpus.__file__).read_text(encoding="utf-8")
     assert "One module is one client." in stdlib_corpus.module_sentences(source)
+
+
+def test_modules_are_documents():
+    assert stdlib_corpus.StandardLibrary.without_users
