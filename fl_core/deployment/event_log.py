@@ -10,10 +10,12 @@ import json
 import logging
 import os
 import re
+import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,17 @@ def _cause_of(record: logging.LogRecord) -> str:
     return str(record.msg) if record.name.startswith("fedlm") else f"{record.pathname}:{record.lineno}"
 
 
+class _OwnersFile(RotatingFileHandler):
+    """A file that its owner alone can read: it names clients, and numbers that nothing covers."""
+
+    def _open(self) -> TextIOWrapper:
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, 0o600)
+        os.close(descriptor)
+        return super()._open()
+
+
 @contextlib.contextmanager
 def json_log(path: Path | None = None) -> Iterator[None]:
     """Log this process's events, and whatever libraries say, for as long as the context lasts.
@@ -115,7 +128,7 @@ def json_log(path: Path | None = None) -> Iterator[None]:
         handler: logging.Handler = logging.StreamHandler(stderr)
         if path is not None:
             try:
-                handler = RotatingFileHandler(path, maxBytes=_FILE_BYTES, backupCount=_FILES, encoding="utf-8")
+                handler = _OwnersFile(path, maxBytes=_FILE_BYTES, backupCount=_FILES, encoding="utf-8")
             except OSError as error:
                 raise ConfigurationError(f"{path}: no log can be written there ({error.strerror})") from error
         handler.setFormatter(JsonLines())

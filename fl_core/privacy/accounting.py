@@ -30,7 +30,7 @@ from fedlm.fl_core.privacy.participation import (
     PoissonParticipation,
     TruncatedPoissonParticipation,
 )
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.plan import ONE_DOCUMENT, PrivacyPlan
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
@@ -282,6 +282,10 @@ def _rounded_up(value: float) -> float:
     return math.ceil(value * digits) / digits
 
 
+_ANSWERS = "whether and when a client answers, and who takes part in its place, does not depend on its text"
+_ONE_CLIENT = "one person is one client, and no other client has that person's text"
+
+
 def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
     """List what must hold for a plan's guarantee to be true, one sentence each."""
     unit, time = _names(plan.unit)
@@ -309,15 +313,19 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         "rounding in 32-bit floating point moves a sum of gradients by no more than 2^-12 of the clip norm, for which "
         "room is left"
     )
+    apart = unit == "client" and not isinstance(plan.participation, PoissonParticipation)
     return (
         who,
+        *((_ANSWERS,) if apart else ()),
         f"{clipped} is divided by a number fixed beforehand",
         f"only models made of noised sums are published; measurements of single {time}s are not",
         f"{_generators(plan)}; noise is computed in 64-bit floating point, and rounded with the sum, which is exact, "
         "to a grid",
         *(() if unit == "client" else (rounding,)),
+        *((_ONE_CLIENT,) if unit == "client" and not plan.unit.startswith(ONE_DOCUMENT) else ()),
         "the run goes on in one place alone, and no older copy of its folder is put back, whole or in parts",
-        "its settings were chosen without looking at the text; choosing them by other runs on it is not accounted",
+        "its settings, and when it ended, were chosen without looking at the text or at what was measured on it; "
+        "choosing them by other runs on it is not accounted",
     )
 
 

@@ -63,7 +63,8 @@ ACCOUNTANT = (
     "and Steinke 2022); epsilon is an upper bound"
 )
 PLANNED = (
-    "epsilon is that of all planned rounds, at least what was spent, since how many ran may depend on the text",
+    "epsilon is that of all planned rounds, at least what was spent, since how many ran may depend on the models that "
+    "were released",
     "what was fixed beforehand is public: the settings, and with them the order of magnitude of how many take part",
 )
 _PATHS = ("data", "cache", "init_from", "availability_trace", "cohort_weights", "relevance")

@@ -19,7 +19,7 @@ class Callback:
 
     Called in the first process only, with the rounds that this call of the run goes through: not with those from before
     it was resumed, and not at all where the run had ended already. What a callback raises ends the run, which can go on
-    later.
+    later; with privacy it is raised at the run's end, which does not follow from what a round gave.
 
     Example:
       >>> class Losses(Callback):
@@ -91,8 +91,33 @@ class EarlyStopping(Callback):
         return self._waited >= self.patience
 
 
-class WandbCallback(Callback):
-    """Logs to Weights & Biases: settings as config, each round's row, and the scores of the summary.
+_TOLD_OF_PRIVATE_RUNS = ("heldout_", "test_", "epsilon", "delta")
+"""With which the names of numbers begin that trackers get of private runs: whoever reads a tracker is not the operator,
+and no epsilon covers what was measured on clients, nor fingerprints of their text."""
+
+
+class _Tracker(Callback):
+    """Tells of settings, rows and the summary; of a private run only what is not measured on those who are trained
+    on."""
+
+    _private = False
+
+    def on_begin(self, settings: Mapping[str, Any]) -> None:
+        self._private = settings.get("privacy", "none") != "none"
+
+    def told(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Leave out what is told to nobody, and what is neither a number nor words."""
+        return {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, int | float | str)
+            and (not self._private or name in ("privacy", "status") or name.startswith(_TOLD_OF_PRIVATE_RUNS))
+        }
+
+
+class WandbCallback(_Tracker):
+    """Logs to Weights & Biases: settings as config, each round's row, and the scores of the summary; of a private run
+    scores alone.
 
     Example:
       >>> WandbCallback(project="federated")  # doctest: +SKIP
@@ -104,22 +129,24 @@ class WandbCallback(Callback):
         self._run: Any = None
 
     def on_begin(self, settings: Mapping[str, Any]) -> None:
+        super().on_begin(settings)
         self._run = self._wandb.init(**{"config": dict(settings), **self._init})
 
     def on_round(self, finished: FinishedRound) -> None:
-        numbers = {name: value for name, value in finished.row.items() if value is not None and name != "round"}
+        numbers = {name: value for name, value in self.told(finished.row).items() if name != "round"}
         self._run.log(numbers, step=finished.row["round"])
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        self._run.summary.update({name: value for name, value in summary.items() if _is_plain(value)})
+        self._run.summary.update(self.told(summary))
         self._run.finish()
 
     def on_failure(self, error: BaseException) -> None:
         self._run.finish(exit_code=1)
 
 
-class MlflowCallback(Callback):
-    """Logs to MLflow: settings as parameters, each round's row, the scores of the summary, and what privacy it states.
+class MlflowCallback(_Tracker):
+    """Logs to MLflow: settings as parameters, each round's row, the scores of the summary, and what privacy it states;
+    of a private run scores alone.
 
     Example:
       >>> MlflowCallback(experiment_name="federated")  # doctest: +SKIP
@@ -130,17 +157,18 @@ class MlflowCallback(Callback):
         self._mlflow, self._experiment, self._start = _library("mlflow", "MLflow"), experiment_name, start
 
     def on_begin(self, settings: Mapping[str, Any]) -> None:
+        super().on_begin(settings)
         if self._experiment is not None:
             self._mlflow.set_experiment(self._experiment)
         self._mlflow.start_run(**self._start)
         self._mlflow.log_params(dict(settings))
 
     def on_round(self, finished: FinishedRound) -> None:
-        numbers = {name: float(value) for name, value in finished.row.items() if value is not None and name != "round"}
+        numbers = {name: float(value) for name, value in self.told(finished.row).items() if name != "round"}
         self._mlflow.log_metrics(numbers, step=finished.row["round"])
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        plain = {name: value for name, value in summary.items() if _is_plain(value)}
+        plain = self.told(summary)
         numbers = {name: float(value) for name, value in plain.items() if not isinstance(value, str)}
         self._mlflow.log_metrics(numbers)
         self._mlflow.set_tags({name: value for name, value in plain.items() if isinstance(value, str)})
@@ -155,7 +183,3 @@ def _library(module: str, name: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigurationError(f"{name} is not installed ({error}); pip install {module}") from error
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, int | float | str)

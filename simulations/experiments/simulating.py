@@ -144,9 +144,10 @@ def _run(
     experiment: Experiment, own: OwnParts, out: Path, callbacks: Sequence[Callback], may_stop: bool
 ) -> FinishedRun:
     prepared = together(lambda: prepare(experiment, own, out=out))
-    watching = _Watching(callbacks, prepared.identity.settings)
+    watching = _Watching(callbacks, prepared.identity.settings, experiment.privacy.is_private)
     try:
         run = run_prepared(prepared, out, watching.see, may_stop=may_stop)
+        watching.raise_held()
     except BaseException as error:
         watching.fail(error)
         raise
@@ -155,19 +156,38 @@ def _run(
 
 
 class _Watching:
-    """Calls callbacks, none of them before there is a round to see, with copies of their own of what is recorded."""
+    """Calls callbacks, none of them before there is a round to see, with copies of their own of what is recorded.
 
-    def __init__(self, callbacks: Sequence[Callback], settings: dict[str, Any]):
-        self._callbacks, self._settings = callbacks, settings
+    What one raises in a private run is held until the run has come to its end, which must not follow from a round that
+    it saw; nothing is called after it.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], settings: dict[str, Any], private: bool):
+        self._callbacks, self._settings, self._private = callbacks, settings, private
         self._begun: list[Callback] = []
+        self._held: Exception | None = None
 
     def see(self, finished: FinishedRound) -> bool:
         if not self._begun:
             for callback in self._callbacks:
                 callback.on_begin(copy.deepcopy(self._settings))
                 self._begun.append(callback)
-        asked = [_asks_to_stop(callback, finished) for callback in self._callbacks]
+        if self._held is not None:
+            return False
+        try:
+            asked = [_asks_to_stop(callback, finished) for callback in self._callbacks]
+        except Exception as error:
+            if not self._private:
+                raise
+            error.add_note("raised by a callback; the private run went on to its end")
+            self._held = error
+            return False
         return any(asked)
+
+    def raise_held(self) -> None:
+        """Raise what a callback of a private run raised."""
+        if self._held is not None:
+            raise self._held
 
     def fail(self, error: BaseException) -> None:
         for callback in self._begun:

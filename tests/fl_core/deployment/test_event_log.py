@@ -90,6 +90,7 @@ def test_files_are_put_aside_when_they_are_full(tmp_path, monkeypatch):
         warn("ended")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["log", "log.1", "log.2", "log.3", "log.4"]
     assert all(one.stat().st_size <= 2000 for one in tmp_path.iterdir())
+    assert {one.stat().st_mode & 0o777 for one in tmp_path.iterdir()} == {0o600}
     assert json.loads(path.read_text().splitlines()[-1])["event"] == "ended"
     assert not logging.getLogger("stderr").handlers
 

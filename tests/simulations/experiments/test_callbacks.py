@@ -71,6 +71,18 @@ def test_mlflow_is_told_settings_rounds_and_summary(monkeypatch):
     assert calls[-1] == ("end_run", ("status", "FAILED"))
 
 
+def test_of_a_private_run_trackers_are_told_nothing_that_was_measured_on_clients(monkeypatch):
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    callback = WandbCallback()
+    callback.on_begin({"privacy": "gaussian"})
+    row = {"round": 0, "train_loss": 3.5, "examples": 9, "noise_norm": 2.0, "heldout_loss": 3.0, "epsilon": 0.5}
+    callback.on_round(FinishedRound(row, 2, None))
+    callback.on_end(SUMMARY | {"training_data_sha256": "abc", "examples": 9, "privacy": "(epsilon = 1"})
+    assert fake.logged == [(0, {"heldout_loss": 3.0, "epsilon": 0.5})]
+    assert fake.summary == {"status": "finished", "test_loss": 2.0, "privacy": "(epsilon = 1"}
+
+
 @pytest.mark.parametrize(("callback", "module"), [(WandbCallback, "wandb"), (MlflowCallback, "mlflow")])
 def test_a_library_that_is_not_there_says_what_to_install(callback, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)

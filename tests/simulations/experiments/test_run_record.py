@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from fedlm.simulations.experiments.configuration import (
     experiment_of,
     with_defaults,
 )
+from fedlm.simulations.experiments.preparation import _divergence_of
 from fedlm.simulations.experiments.presets import PRESETS
 
 
@@ -45,6 +47,17 @@ def test_divergence_is_three_rounds_without_a_finite_update():
 def test_divergence_is_a_heldout_loss_that_is_no_number():
     assert find_divergence([row(0, heldout_loss=None)]).round_number == 0
     assert find_divergence([row(0, heldout_loss=3.0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("private", "heldout", "lost", "refusing"),
+    [(False, "ab", True, True), (True, "cd", True, False), (True, "bc", False, False)],
+)
+def test_a_private_run_ends_by_nothing_that_those_who_are_trained_on_decide(private, heldout, lost, refusing):
+    splits = {"train": SimpleNamespace(client_ids=list("ab")), "heldout": SimpleNamespace(client_ids=list(heldout))}
+    find = _divergence_of(private, splits)
+    assert (find([row(0, heldout_loss=None)]) is not None) == lost
+    assert (find([row(1, 4), row(2, 4), row(3, 4)]) is not None) == refusing
 
 
 def test_rounds_without_clients_are_no_divergence():

@@ -263,6 +263,26 @@ def test_with_privacy_only_released_models_are_seen(data, tmp_path):
     assert run.privacy.startswith("(epsilon = ")
 
 
+def test_what_a_callback_raises_does_not_end_a_private_run(data, tmp_path):
+    class PrunedError(Exception):
+        pass
+
+    class Prunes(Watch):
+        def on_round(self, finished):
+            super().on_round(finished)
+            raise PrunedError(f"after round {finished.row['round']}")
+
+    watch = Prunes()
+    with pytest.raises(PrunedError, match="after round 0") as caught:
+        fedlm.simulate(data=data, out=tmp_path / "private", callbacks=[watch], **SETTINGS | PRIVATE)
+    assert "the private run went on to its end" in caught.value.__notes__[0]
+    assert len(watch.rounds) == 1
+    assert json.loads((tmp_path / "private" / "summary.json").read_text())["rounds"] == 4
+    with pytest.raises(PrunedError):
+        fedlm.simulate(data=data, out=tmp_path / "plain", callbacks=[Prunes()], **SETTINGS)
+    assert not (tmp_path / "plain" / "summary.json").exists()
+
+
 class Cohorts:
     def __init__(self, cohort=(0, 2, 4)):
         self.cohort = cohort
