@@ -39,7 +39,8 @@ class FleetCommand:
     """Whose text the clients have: the folder of a data set that `fedlm data import` wrote (its training clients; the
     server's tokenizer must be its own), or a JSON Lines file of objects with `user` and `text`."""
     clients: int = 100
-    """How many clients; the text of one person serves several where there are more clients than people."""
+    """How many clients; the text of one person serves several where there are more clients than people: what a server
+    states of each client then holds for no person."""
     keys: Path | None = None
     """Folder of the authority's keys, as `fedlm keys ca` makes it: every client gets a certificate from it."""
     records: Path | None = None
