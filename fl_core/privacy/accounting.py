@@ -313,10 +313,10 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         "rounding in 32-bit floating point moves a sum of gradients by no more than 2^-12 of the clip norm, for which "
         "room is left"
     )
-    apart = unit == "client" and not isinstance(plan.participation, PoissonParticipation)
+    answering = unit == "client" and not isinstance(plan.participation, PoissonParticipation)
     return (
         who,
-        *((_ANSWERS,) if apart else ()),
+        *((_ANSWERS,) if answering else ()),
         f"{clipped} is divided by a number fixed beforehand",
         f"only models made of noised sums are published; measurements of single {time}s are not",
         f"{_generators(plan)}; noise is computed in 64-bit floating point, and rounded with the sum, which is exact, "

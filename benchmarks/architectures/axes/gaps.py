@@ -145,7 +145,7 @@ def gap(records: Records, point: Point, model: str, twin: str) -> Gap | None:
 def gap_at_rates(records: Records, point: Point, model: str, twin: str, rates: tuple[float, float]) -> Gap | None:
     """Give the gaps at given client and server rates for both models, of the seeds that have both; None of none."""
     pairs = [tuple(Run(point.setting, name, *rates, seed) for name in (model, twin)) for seed in point.seeds]
-    ended = [pair for pair in pairs if all(run in records.runs and records.has(run, point.rounds) for run in pair)]
+    ended = [pair for pair in pairs if all(records.has(run, point.rounds) for run in pair)]
     losses = [
         [[loss(run, point.rounds) for run in pair] for pair in ended]
         for loss in (records.test_loss, records.heldout_loss)

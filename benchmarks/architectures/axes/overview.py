@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.architectures.axes.gaps import Gap, Spread, gap, gap_at_rates, pairs_of
-from benchmarks.architectures.axes.plots import TITLES
+from benchmarks.architectures.axes.plots import pair_words
 from benchmarks.architectures.axes.points import PAIRS, SEEDS, Axis, Point, Setting, published_gap, value_words
 from benchmarks.architectures.axes.records import Records
 
@@ -52,7 +52,7 @@ def draw_overview(records: Records, axes: dict[str, Axis]) -> Figure | None:
     panel = figure.subplots()
     labels, row = {}, 0.0
     for pair, found in groups:
-        labels[row] = f"{TITLES[pair[0]]} against {TITLES[pair[1]]}"
+        labels[row] = pair_words(pair)
         _draw_published(panel, pair, row, len(found))
         for place in found:
             row += 1
@@ -112,5 +112,5 @@ def gaps_at_equal_rates(records: Records, axes: dict[str, Axis]) -> Iterator[tup
                         yield (
                             Place(_place_words(axis, point), found),
                             rates,
-                            f"{TITLES[pair[0]]} against {TITLES[pair[1]]}",
+                            pair_words(pair),
                         )

@@ -35,6 +35,11 @@ TITLES = {
 _COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
+def pair_words(pair: tuple[str, str]) -> str:
+    """Name a model and the one that it is compared with."""
+    return f"{TITLES[pair[0]]} against {TITLES[pair[1]]}"
+
+
 def draw(records: Records, axis: Axis) -> Figure:
     """Draw what is there of an axis: three panels."""
     figure = Figure(figsize=(17, 5.8), layout="constrained")
@@ -107,7 +112,7 @@ def _draw_gaps(axes: Axes, records: Records, axis: Axis) -> None:
     coloured = [(pair, _COLOURS[1 + number % (len(_COLOURS) - 1)]) for number, pair in enumerate(pairs_of(axis))]
     for (model, twin), colour in coloured:
         found = [gaps_by_seed(records, point, model, twin) for point in axis.points]
-        label = f"{TITLES[model]} against {TITLES[twin]}"
+        label = pair_words((model, twin))
         by_place = [
             (place, {seed: 100 * value for seed, value in gaps.items()})
             for place, gaps in zip(places, found, strict=True)

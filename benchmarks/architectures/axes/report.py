@@ -20,7 +20,7 @@ from benchmarks.architectures.axes.gaps import (
     score,
 )
 from benchmarks.architectures.axes.overview import draw_overview, gaps_at_equal_rates
-from benchmarks.architectures.axes.plots import TITLES, draw
+from benchmarks.architectures.axes.plots import TITLES, draw, pair_words
 from benchmarks.architectures.axes.points import Axis, published_gap, value_words, window
 from benchmarks.architectures.axes.records import Records
 from benchmarks.architectures.axes.selection import selection_rounds
@@ -129,7 +129,7 @@ def _verdicts(records: Records, axes: dict[str, Axis]) -> str:
             rows.append(
                 [
                     axis.title,
-                    f"{TITLES[model]} against {TITLES[twin]}",
+                    pair_words((model, twin)),
                     f"{value_words(first[0].value)}: {gap_words(first[1])}",
                     f"{value_words(last[0].value)}: {gap_words(last[1])}",
                     "" if line is None else f"{100 * line.slope:+.1f} ± {100 * line.slope_half_width:.1f}",
@@ -230,7 +230,7 @@ def _gaps(records: Records, axis: Axis) -> str:
             MISSING if one is None else f"{gap_words(one)}: {_judged_words(one, mixed)}{unfinished}"
             for one, unfinished in zip(found, left, strict=True)
         ]
-        rows.append([f"{TITLES[model]} against {TITLES[twin]}", *cells])
+        rows.append([pair_words((model, twin)), *cells])
     return table(["gap, %", *(value_words(point.value) for point in axis.points)], rows)
 
 

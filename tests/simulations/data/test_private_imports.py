@@ -167,12 +167,9 @@ def test_a_vocabulary_that_is_private_for_documents_is_not_covered_in_another_da
     document = json.loads(path.read_text()) | {"without_users": recorded}
     path.write_text(json.dumps({name: value for name, value in document.items() if value is not None}))
     assert TokenStore.open(tmp_path / "store").header.vocabulary_origin.covered
-    given = ImportSettings(vocabulary=tmp_path / "store" / "tokenizer.json")
-    import_made_up(tmp_path / "second", texts(60), given)
-    third = ImportSettings(vocabulary=tmp_path / "second" / "tokenizer.json")
-    for name, settings in (("second", None), ("third", third)):
-        if settings is not None:
-            import_made_up(tmp_path / name, texts(60), settings)
+    for before, name in (("store", "second"), ("second", "third")):
+        given = ImportSettings(vocabulary=tmp_path / before / "tokenizer.json")
+        import_made_up(tmp_path / name, texts(60), given)
         assert not TokenStore.open(tmp_path / name).header.vocabulary_origin.covered
 
 
