@@ -134,10 +134,14 @@ def _backward(residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Arr
     # The gradient of a row's logits is share * exponentials - gradient * (1 at the target).
     share, gradient = (gradient / normalizer).astype(dtype)[..., None], gradient.astype(dtype)[..., None]
     x_gradient = share * (exponentials @ table) - gradient * table[targets]
-    table_gradient = sum_of_outer_products(exponentials, share * x).at[targets].add(-gradient * x)
+    # Targets are added up in float32: few tokens have most of them, and no GPU adds narrow numbers up as fast.
+    wide = jnp.promote_types(dtype, jnp.float32)
+    at_targets = (-gradient * x).astype(wide)
+    table_gradient = sum_of_outer_products(exponentials, share * x, wide).at[targets].add(at_targets)
     if bias is None:
         return x_gradient, table_gradient.astype(table.dtype), None, None
-    bias_gradient = sum_of_outer_products(share, exponentials)[0].at[targets].add(-gradient[..., 0])
+    summed = sum_of_outer_products(share, exponentials, wide)[0]
+    bias_gradient = summed.at[targets].add(-gradient[..., 0].astype(wide))
     return x_gradient, table_gradient.astype(table.dtype), bias_gradient.astype(bias.dtype), None
 
 

@@ -139,7 +139,8 @@ def look_up(table: Parameter, tokens: jax.Array) -> jax.Array:
     """Take rows of a matrix [rows, width] for int32 tokens [...]: float [..., width]."""
     if isinstance(table, Recorded):
         return table.recording.observe(table, "look_up", tokens, table.value[tokens])
-    return table[tokens]
+    # The gradient of a row is a sum over its tokens, which are many for some: they are added up in float32.
+    return table.astype(jnp.promote_types(table.dtype, jnp.float32))[tokens].astype(table.dtype)
 
 
 def add(x: jax.Array, bias: Parameter) -> jax.Array:

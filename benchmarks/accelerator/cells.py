@@ -70,10 +70,10 @@ def full() -> list[Cell]:
     def round_of(model: str, precision: str, lanes: int | None = None) -> Cell:
         # Few lanes take long for a round; as many clients a lane keep them about equally long.
         clients = 500 if lanes is None else min(500, max(50, 8 * lanes))
-        return _round(model, precision, lanes, size | {"clients": clients}, patience=8.0, limit=150, least=25)
+        return _round(model, precision, lanes, size | {"clients": clients}, patience=4.0, limit=150, least=25)
 
     def shares_of(model: str, precision: str) -> list[Cell]:
-        return _shares(model, precision, None, size | {"clients": 250}, patience=20.0, limit=150, least=30)
+        return _shares(model, precision, None, size | {"clients": 250}, patience=8.0, limit=150, least=30)
 
     def steps_of(model: str, precision: str, examples: int, length: int, kinds: tuple[str, ...]) -> Iterator[Cell]:
         vocabulary = {"bert_base": 30_522}.get(model)
@@ -96,21 +96,23 @@ def full() -> list[Cell]:
         _cell(PEAKS, "products", "measure_products", {"sizes": [4096, 8192], "patience": 1.0}, 60, 10),
         _cell(PEAKS, "memory", "measure_memory", {"mebibytes": 1024, "patience": 1.0}, 40, 10),
         round_of("cifg_19m", "bfloat16"),
-        round_of("cifg_19m", "tf32"),
-        *shares_of("cifg_19m", "bfloat16"),
-        round_of("transformer_21m", "bfloat16"),
         *steps_of("transformer_21m", "bfloat16", 256, 128, every),
+        parity_of(SMALLEST_MODELS[0]),
+        *shares_of("cifg_19m", "bfloat16"),
+        round_of("cifg_19m", "tf32"),
+        noise_of("tree_honaker", 20_000_000),
+        recurrence_of("bfloat16", 64, 10, 1),
+        recurrence_of("bfloat16", 64, 10, 20),
+        round_of("transformer_21m", "bfloat16"),
         *steps_of("bert_base", "bfloat16", 64, 512, every),
+        *map(parity_of, SMALLEST_MODELS[1:3]),
         *(
             _training(model, "bfloat16", private, examples, 1024, None, sizes, 3.0, limit=240, least=60)
             for model, examples, sizes in (("vaultgemma_100m", 128, [16, 8]), ("vaultgemma_1b", 16, [4, 2, 1]))
             for private in (False, True)
         ),
-        *map(parity_of, SMALLEST_MODELS[:3]),
         _cell(PARITY, "noise", "measure_noise", {"parameters": 1_000_000}, 40, 12),
-        *(noise_of(mechanism, 20_000_000) for mechanism in MECHANISMS),
-        recurrence_of("bfloat16", 64, 10, 1),
-        recurrence_of("bfloat16", 64, 10, 20),
+        *(noise_of(mechanism, 20_000_000) for mechanism in MECHANISMS if mechanism != "tree_honaker"),
         round_of("transformer_21m", "tf32"),
         *shares_of("transformer_21m", "bfloat16"),
         *steps_of("cifg_19m", "bfloat16", 1024, 20, every),

@@ -31,19 +31,20 @@ def draw(results: Results) -> dict[str, Figure]:
     return drawn
 
 
-def _title(results: Results, what: str) -> str:
+def _title(results: Results, what: str, between: str = ": ") -> str:
     found = results.run["found"]
-    return f"{what}: {found['device_count']} x {found['device']}, JAX {found['jax']}"
+    return f"{what}{between}{found['device_count']} x {found['device']}, JAX {found['jax']}"
 
 
 def _rounds(results: Results) -> Figure | None:
     rounds, shares = results.measured(ROUNDS), goals.shares_of_rounds(results)
     if not (rounds or shares):
         return None
-    figure = Figure(figsize=(11, 1.8 + 0.34 * max(len(rounds), 2) + 0.55 * max(len(shares), 1)), layout="constrained")
-    heights = [max(len(rounds), 2), 1 + 1.6 * max(len(shares), 1)]
-    grid = figure.add_gridspec(2, 2, height_ratios=heights)
-    speed, roofline, parts = (figure.add_subplot(cell) for cell in (grid[0, 0], grid[0, 1], grid[1, :]))
+    below = 0.6 + 0.55 * len(shares) if shares else 0.0
+    figure = Figure(figsize=(11, 1.2 + 0.34 * max(len(rounds), 2) + below), layout="constrained")
+    heights = [max(len(rounds), 2), 1 + 1.6 * len(shares)] if shares else [1]
+    grid = figure.add_gridspec(len(heights), 2, height_ratios=heights)
+    speed, roofline = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
     names = list(rounds)
     bare = [rounds[name]["bare_steps_per_second"] for name in names]
     speed.barh(names, bare, height=0.8, color=BARE_COLOUR, label="a bare loop")
@@ -60,8 +61,11 @@ def _rounds(results: Results) -> Figure | None:
     roofline.set_xlim(0, max(100.0, 1.1 * max([*values, 0.0])))
     roofline.set_title(f"percent of the roofline (goal: {goals.ROOFLINE_GOAL:.0%})", fontsize=10)
     roofline.set_yticks([])
-    _draw_shares(parts, shares)
-    for axes in (speed, roofline, parts):
+    drawn = [speed, roofline]
+    if shares:
+        drawn.append(figure.add_subplot(grid[1, :]))
+        _draw_shares(drawn[-1], shares)
+    for axes in drawn:
         _bare(axes)
         axes.invert_yaxis()
     if names:
@@ -74,9 +78,6 @@ def _rounds(results: Results) -> Figure | None:
 def _draw_shares(axes: Axes, shares: dict[str, dict[str, float]]) -> None:
     axes.set_title("where a round's time goes, percent", fontsize=10)
     axes.set_xlim(0, 100)
-    if not shares:
-        axes.set_visible(False)
-        return
     left = np.zeros(len(shares))
     for colour, part in zip(PART_COLOURS, next(iter(shares.values())), strict=True):
         widths = np.array([100 * one[part] for one in shares.values()])
@@ -94,7 +95,7 @@ def _private(results: Results) -> Figure | None:
         return None
     columns = min(3, len(cases))
     rows = -(-len(cases) // columns)
-    figure = Figure(figsize=(1.5 + 3.4 * columns, 0.9 + 2.0 * rows), layout="constrained")
+    figure = Figure(figsize=(1.5 + 3.4 * columns, 1.1 + 2.0 * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     kinds = (PLAIN, *OURS, JAX_PRIVACY)
     for axes in panels:
@@ -112,7 +113,8 @@ def _private(results: Results) -> Figure | None:
         axes.invert_yaxis()
         axes.set_title(name, fontsize=8)
         _bare(axes)
-    figure.suptitle(_title(results, "Tokens a second of gradient steps, and MFU"), fontsize=11)
+    # A single panel is narrow.
+    figure.suptitle(_title(results, "Tokens a second of gradient steps, and MFU", "\n"), fontsize=10)
     return figure
 
 

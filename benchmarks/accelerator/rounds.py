@@ -59,13 +59,14 @@ def measure(
     training, data = LocalTraining(max_batches=most_steps), draw_clients(clients, vocabulary, length, most_steps)
     built = with_precision(create_model(model, vocabulary), precision)
     params = built.init(jax.random.key(0))
-    chosen = lanes or choose_lanes(parameter_count(built), clients)
+    local_steps = training.count_steps(data.num_examples)
+    chosen = lanes or choose_lanes(parameter_count(built), clients, local_steps)
     with precision_scope(precision):
         engine = CohortEngine(client_work(built, training), data, length, None, chosen, STEPS_PER_CHUNK)
         rounds = Rounds(engine, params, clients)
         compiled = first_seconds(lambda: rounds.run(2 * jax.local_device_count()))
         measured = time_runs(rounds.run, patience, least=1, most=5)
-        steps = int(training.count_steps(data.num_examples).sum())
+        steps = int(local_steps.sum())
         bare = bare_loop_seconds(built, params, chosen, length, patience)
         products = matrix_products.products_of(
             lambda params, batch: local_step(built, params, batch, LEARNING_RATE, None)[0],

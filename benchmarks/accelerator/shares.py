@@ -67,7 +67,7 @@ def measure(
     training, data = LocalTraining(max_batches=most_steps), draw_clients(clients, vocabulary, length, most_steps)
     built = with_precision(create_model(model, vocabulary), precision)
     params, work = built.init(jax.random.key(0)), client_work(built, training)
-    chosen = lanes or choose_lanes(parameter_count(built), clients)
+    chosen = lanes or choose_lanes(parameter_count(built), clients, training.count_steps(data.num_examples))
     shape = LaneShape(jax.local_device_count(), chosen, STEPS_PER_CHUNK, length)
     plan = RoundPlan(0, np.arange(clients), 0, 0.1)
     made = first_seconds(lambda: [chunk.num_steps for chunk in lane_chunks(data, plan, training, shape)])
@@ -113,7 +113,7 @@ def profile(
     """Profile a round; arguments are those of `rounds.measure`."""
     training, data = LocalTraining(max_batches=most_steps), draw_clients(clients, vocabulary, length, most_steps)
     built = with_precision(create_model(model, vocabulary), precision)
-    chosen = lanes or choose_lanes(parameter_count(built), clients)
+    chosen = lanes or choose_lanes(parameter_count(built), clients, training.count_steps(data.num_examples))
     with precision_scope(precision):
         engine = CohortEngine(client_work(built, training), data, length, None, chosen, STEPS_PER_CHUNK)
         rounds = Rounds(engine, built.init(jax.random.key(0)), clients)

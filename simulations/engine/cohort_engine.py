@@ -1,9 +1,9 @@
 """The vectorised engine: a `CohortRunner` that trains whole cohorts in one compiled program.
 
-Each device runs its lanes (see `lanes`) in one loop over steps: a client's first step resets its
-lane to the server's parameters, its last adds the lane's compressed, decompressed, screened and clipped update
-to the device's sum. So memory does not depend on the number of clients, no per-client update outlives its
-lane, and nothing is compiled again when cohorts differ. `vmap` runs the lanes of a device together,
+Each device runs its lanes (see `lanes`) in one loop over steps: a client's last step adds the lane's compressed,
+decompressed, screened and clipped update to the device's sum, and resets the lane to the server's parameters.
+So memory does not depend on the number of clients, no per-client update outlives its lane, and nothing is
+compiled again when cohorts differ. `vmap` runs the lanes of a device together,
 `shard_map` the devices, which may be those of several processes.
 """
 
@@ -33,6 +33,8 @@ from fedlm.simulations.engine.prefetching import Prefetched
 
 CHUNKS_AHEAD = 4
 """Chunks made before they are needed, of this cohort or of the next."""
+_PARTS_OF_LANES = 8
+"""In so many parts, at most, the lanes whose clients end at a step are gone through."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,10 @@ class RoundSetting(NamedTuple):
 class _LaneState(NamedTuple):
     local: LocalState
     sums: TrainingSums
+
+
+_State = tuple[_LaneState, CohortAggregate]
+_Report = Callable[[_LaneState, LaneChunk], CohortAggregate]
 
 
 class CohortEngine:
@@ -102,7 +108,7 @@ class CohortEngine:
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         setting = RoundSetting(plan.learning_rate, clip_norm, plan.upload_key())
         server = jax.device_put(Broadcast(params, memory), NamedSharding(self._mesh, PartitionSpec()))
-        state = _empty_state(self._work.training.algorithm, server, self._shape, self._mesh, self._work.rules.exact)
+        state = _first_state(self._work.training.algorithm, server, self._shape, self._mesh, self._work.rules.exact)
         for chunk in self._chunks(plan):
             on_devices = jax.make_array_from_process_local_data(self._by_device, chunk)
             state = _run_chunk(self._work, self._mesh, server, setting, state, on_devices, self._frozen)
@@ -131,19 +137,21 @@ class CohortEngine:
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "shape", "mesh", "exact"))
-def _empty_state(
-    algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh, exact: bool
-) -> tuple[_LaneState, CohortAggregate]:
-    def zeros(tree: Any, *leading: int) -> Any:
+def _first_state(algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh, exact: bool) -> _State:
+    def everywhere(tree: Any, *leading: int) -> Any:
         def one(leaf: jax.Array) -> jax.Array:
-            full = jnp.zeros((*leading, *leaf.shape), leaf.dtype)
+            full = jnp.broadcast_to(leaf, (*leading, *leaf.shape))
             return jax.lax.with_sharding_constraint(full, NamedSharding(mesh, BY_DEVICE))
 
         return jax.tree_util.tree_map(one, tree)
 
     aggregate = empty_aggregate(sent_by_client(algorithm, server.params), exact)
-    lanes = _LaneState(jax.eval_shape(algorithm.init, server), aggregate.training)
-    return zeros(lanes, shape.devices, shape.lanes), zeros(aggregate, shape.devices)
+    return everywhere(_fresh(algorithm, server), shape.devices, shape.lanes), everywhere(aggregate, shape.devices)
+
+
+def _fresh(algorithm: ClientAlgorithm, server: Broadcast) -> _LaneState:
+    """Make the state of a lane whose next client is about to begin."""
+    return _LaneState(algorithm.init(server), TrainingSums.zero())
 
 
 @functools.partial(jax.jit, static_argnames=("work", "mesh"), donate_argnames=("state",))
@@ -152,10 +160,10 @@ def _run_chunk(
     mesh: Mesh,
     server: Broadcast,
     setting: RoundSetting,
-    state: tuple[_LaneState, CohortAggregate],
+    state: _State,
     chunk: LaneChunk,
     frozen: Params,
-) -> tuple[_LaneState, CohortAggregate]:
+) -> _State:
     everywhere = PartitionSpec()
     return jax.shard_map(
         functools.partial(_run_device_chunk, work),
@@ -170,18 +178,16 @@ def _run_device_chunk(
     work: ClientWork,
     server: Broadcast,
     setting: RoundSetting,
-    state: tuple[_LaneState, CohortAggregate],
+    state: _State,
     chunk: LaneChunk,
     frozen: Params,
-) -> tuple[_LaneState, CohortAggregate]:
+) -> _State:
     state, chunk = jax.tree_util.tree_map(lambda leaf: leaf[0], (state, chunk))
-    algorithm, over_lanes = work.training.algorithm, _over_lanes(chunk.first.shape[1])
+    algorithm, lanes = work.training.algorithm, chunk.last.shape[1]
     model = given_frozen(work.model, frozen)
-    num_steps, steps = chunk.num_steps, chunk._replace(num_steps=chunk.first)
+    num_steps, steps = chunk.num_steps, chunk._replace(num_steps=chunk.last)
 
     def train(lane: _LaneState, inputs: LaneChunk) -> _LaneState:
-        fresh = _LaneState(algorithm.init(server), TrainingSums.zero())
-        lane = jax.lax.cond(inputs.first, lambda: fresh, lambda: lane)
         keys = None if inputs.dropout is None else jnp.asarray(inputs.dropout)
         batch = Batch(jnp.asarray(inputs.tokens), jnp.asarray(inputs.weight), dropout=keys)
         clip = work.training.gradient_clip
@@ -194,29 +200,52 @@ def _run_device_chunk(
         compressed = compress_update(work.compressor, key, delta)
         received = decompress_update(work.compressor, key, compressed, delta)
         examples = jnp.asarray(inputs.num_examples)
-        update = contribution(received, examples, lane.sums, work.rules, setting.clip_norm)
-        return jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, jnp.zeros_like(leaf)), update)
+        return contribution(received, examples, lane.sums, work.rules, setting.clip_norm)
 
-    def step(index: jax.Array, state: tuple[_LaneState, CohortAggregate]) -> tuple[_LaneState, CohortAggregate]:
-        lanes, aggregate = state
+    def step(index: jax.Array, state: _State) -> _State:
         inputs = jax.tree_util.tree_map(lambda leaf: leaf[index], steps)
-        lanes = over_lanes(train)(lanes, inputs)
-
-        def collect() -> CohortAggregate:
-            reports = over_lanes(report)(lanes, inputs)
-            return add_aggregates(aggregate, summed(reports))
-
-        return lanes, jax.lax.cond(jnp.any(inputs.last), collect, lambda: aggregate)
+        trained = _over_lanes(lanes)(train)(state[0], inputs)
+        return _end_clients(report, _fresh(algorithm, server), (trained, state[1]), inputs)
 
     state = jax.lax.fori_loop(0, num_steps, step, state)
     return jax.tree_util.tree_map(lambda leaf: leaf[None], state)
+
+
+def _end_clients(report: _Report, fresh: _LaneState, state: _State, inputs: LaneChunk) -> _State:
+    """Take the reports of clients of which this was the last step, and make their lanes ready for the next.
+
+    An update is read and written several times on its way into the sum, and few of many lanes end at the same step. So
+    some lanes are taken at a time, those that end before the others, as often as it needs.
+    """
+    lanes = inputs.last.shape[0]
+    at_once = -(-lanes // _PARTS_OF_LANES)
+    ended_first = jnp.argsort(~inputs.last)
+    ended_first = jnp.pad(ended_first, (0, -lanes % at_once))
+    ended = jnp.sum(inputs.last)
+
+    def end_some(number: jax.Array, state: _State) -> _State:
+        places = number * at_once + jnp.arange(at_once)
+        chosen, real = ended_first[places], places < ended
+        reports = jax.vmap(report)(*jax.tree_util.tree_map(lambda leaf: leaf[chosen], (state[0], inputs)))
+        kept = jax.tree_util.tree_map(lambda leaf: _where(real, leaf, jnp.zeros_like(leaf)), reports)
+        # What has not ended stays as it is: its place lies beyond the lanes.
+        places = jnp.where(real, chosen, lanes)
+        reset = jax.tree_util.tree_map(lambda leaf, new: leaf.at[places].set(new, mode="drop"), state[0], fresh)
+        return reset, add_aggregates(state[1], summed(kept))
+
+    return jax.lax.fori_loop(0, -(-ended // at_once), end_some, state)
+
+
+def _where(condition: jax.Array, some: jax.Array, others: jax.Array) -> jax.Array:
+    """Choose rows: condition bool [rows], the others [rows, ...]."""
+    return jnp.where(condition.reshape(-1, *(1,) * (some.ndim - 1)), some, others)
 
 
 def _over_lanes(lanes: int) -> Callable[[Callable], Callable]:
     if lanes > 1:
         return jax.vmap
 
-    # With a single lane there is no axis to batch, and a `cond` stays a branch instead of a select.
+    # With a single lane there is no axis to batch.
     def single(function: Callable) -> Callable:
         def call(*trees: Any) -> Any:
             result = function(*jax.tree_util.tree_map(lambda leaf: leaf[0], trees))

@@ -32,7 +32,6 @@ class LaneChunk(NamedTuple):
 
     tokens: np.ndarray  # int32 [D, S, L, batch, length + 1]
     weight: np.ndarray  # float32 [D, S, L, batch]
-    first: np.ndarray  # bool [D, S, L], whether the step is its client's first
     last: np.ndarray  # bool [D, S, L], whether it is its client's last
     client: np.ndarray  # int32 [D, S, L], the client's index
     num_examples: np.ndarray  # float32 [D, S, L], how many examples the client trains on
@@ -104,7 +103,7 @@ class _Lane:
 
     def fill(self, chunk: LaneChunk, device: int, lane: int) -> int:
         """Copy as many steps as fit; returns how many."""
-        capacity = chunk.first.shape[1]
+        capacity = chunk.last.shape[1]
         step = 0
         while step < capacity and not self.finished:
             if self._next_step == len(self._tokens):
@@ -117,7 +116,6 @@ class _Lane:
                 chunk.dropout[here] = self._dropout[those]
             chunk.client[here] = self._client
             chunk.num_examples[here] = self._training.count_examples(self._data.num_examples[self._client])
-            chunk.first[device, step, lane] = self._next_step == 0
             self._next_step += taken
             step += taken
             chunk.last[device, step - 1, lane] = self._next_step == len(self._tokens)
@@ -142,7 +140,6 @@ def _empty_chunk(devices: int, shape: LaneShape, training: LocalTraining) -> Lan
     return LaneChunk(
         tokens=np.zeros((*grid, batch_size, shape.length + 1), np.int32),
         weight=np.zeros((*grid, batch_size), np.float32),
-        first=np.zeros(grid, bool),
         last=np.zeros(grid, bool),
         client=np.zeros(grid, np.int32),
         num_examples=np.zeros(grid, np.float32),

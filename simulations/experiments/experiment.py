@@ -306,7 +306,8 @@ def _engine(training: Training, frozen: Params) -> CohortEngine:
     # What is frozen takes no room in a lane, but activations do, of which nothing else tells.
     parameters = parameter_count(training.work.model) + sum(leaf.size for leaf in jax.tree_util.tree_leaves(frozen))
     more = copies_beyond_sgd(training.work.training.algorithm, training.work.model)
-    lanes = training.lanes_per_device or choose_lanes(parameters, training.cohort_size, more_copies=more)
+    steps = training.work.training.count_steps(training.clients.num_examples)
+    lanes = training.lanes_per_device or choose_lanes(parameters, training.cohort_size, steps, more_copies=more)
     # The memory of devices, by which lanes are chosen, may differ a little between processes.
     lanes_per_device = gather(lanes)[0]
     return CohortEngine(

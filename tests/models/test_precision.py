@@ -1,4 +1,5 @@
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -90,3 +91,24 @@ def test_bfloat16_gradients_are_close_to_those_of_float32_but_not_equal():
     low = with_precision(small.model, "bfloat16")
     gradient = jax.jit(jax.grad(lambda params: batch_loss(low, params, batch)[0]))(small.params)
     assert 1e-4 < relative_difference(gradient, small.loss_and_gradient(small.params, batch)[1]) < 0.1
+
+
+def test_no_gradient_adds_tokens_up_in_bfloat16(small):
+    # Few tokens have most positions: what a GPU adds up one after another must be float32, for which it has an
+    # instruction, and sums of many narrow numbers would lose the small ones.
+    model = with_precision(small.model, "bfloat16")
+    gradient = jax.grad(lambda params, batch: batch_loss(model, params, batch)[0])
+    found = scatters(jax.make_jaxpr(gradient)(small.params, jax.eval_shape(random_batch)).jaxpr)
+    assert found
+    assert {aval.dtype.name for aval in found} == {"float32"}
+
+
+def scatters(jaxpr):
+    """List what is scattered into by adding, in all computations within."""
+    found = []
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scatter-add":
+            found.append(equation.invars[0].aval)
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            found += scatters(inner)
+    return found

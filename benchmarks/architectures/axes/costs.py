@@ -10,7 +10,13 @@ import numpy as np
 from benchmarks.architectures.axes.points import BATCH_SIZE, EVALUATE_EVERY, LENGTH, Axis, Point, Setting
 from benchmarks.architectures.axes.records import Records
 from benchmarks.architectures.axes.selection import Task, left_of
-from benchmarks.architectures.axes.training import HELDOUT_EXAMPLES, TEST_EXAMPLES, device_clock, mean_steps
+from benchmarks.architectures.axes.training import (
+    HELDOUT_EXAMPLES,
+    TEST_EXAMPLES,
+    device_clock,
+    device_kind,
+    mean_steps,
+)
 from fedlm.models.base import Batch, batch_loss
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.federated_models import create_federated_model
@@ -23,7 +29,7 @@ _SHAPE = tuple[str, str, str]
 
 
 class Costs:
-    """Seconds of a CPU core by local step.
+    """Seconds of a CPU core, or of an accelerator where there is one, by local step.
 
     Attributes:
       measured: seconds of a step by family of models, size and data.
@@ -35,7 +41,7 @@ class Costs:
         self.measured = dict(measured or {})
         spent: dict[_SHAPE, list[float]] = {}
         for run, found in records.runs.items():
-            if found["seconds"] < _LONG:
+            if found["seconds"] < _LONG or found.get("device", "cpu") != device_kind():
                 continue
             steps = found["steps"] + self._scoring(found["rounds"], run.setting.data)
             shape = (_family(run.model), run.setting.size, run.setting.data)

@@ -190,6 +190,8 @@ NEAR: dict[str, Any] = {"client_rates": (1.0, 2.0), "server_rates": (0.01, 0.03)
 """Rates of trainings that cost more: around the best of the small ones, and of those of large cohorts."""
 LARGE_MODELS: dict[str, Any] = {"client_rates": (2.0,), "server_rates": (0.003, 0.01, 0.03)}
 """Rates of larger models: the client's that was best at every size, and lower ones of the server."""
+LOWER_RATES = LARGE_MODELS | {"server_rates": (0.001, 0.003, 0.01)}
+"""The same where the highest was best for no model."""
 LARGER_RATES: dict[str, Any] = {"client_rates": (1.0, 2.0, 4.0), "server_rates": (0.01, 0.03, 0.1)}
 """Rates around the best, where that was at the edge of those that there were."""
 ONCE: dict[str, Any] = {"seeds": SEEDS[:1]}
@@ -205,6 +207,10 @@ def _after(rounds: int, *others: dict[str, Any]) -> Point:
     return Point(
         rounds, rounds=rounds, client_rates=NEAR["client_rates"], **{k: v for one in others for k, v in one.items()}
     )
+
+
+# Of the server rates of `LARGE_MODELS` the lowest was CIFG's best.
+_AFTER_180_AT_1M = Point(180, Setting(size="1m"), 180, **LARGE_MODELS | {"server_rates": (0.001, 0.003, 0.01, 0.03)})
 
 
 AXES: dict[str, Axis] = {
@@ -232,8 +238,7 @@ AXES: dict[str, Axis] = {
         "rounds at 1 M parameters",
         (
             Point(60, Setting(size="1m"), **LARGE_MODELS),
-            # Of the server rates of `LARGE_MODELS` the lowest was CIFG's best.
-            Point(180, Setting(size="1m"), 180, **LARGE_MODELS | {"server_rates": (0.001, 0.003, 0.01, 0.03)}),
+            _AFTER_180_AT_1M,
             Point(420, Setting(size="1m"), 420, **LARGE_MODELS, **ONCE),
         ),
         CIFGS,
@@ -243,11 +248,21 @@ AXES: dict[str, Axis] = {
         "rounds at 4.2 M parameters",
         (
             Point(60, Setting(size="4m"), **LARGE_MODELS),
-            # The highest rate of `LARGE_MODELS` was best for neither model.
-            Point(180, Setting(size="4m"), 180, **LARGE_MODELS | {"server_rates": (0.001, 0.003, 0.01)}),
+            Point(180, Setting(size="4m"), 180, **LOWER_RATES),
+            *(Point(rounds, Setting(size="4m"), rounds, **LOWER_RATES, **ONCE) for rounds in (420, 600)),
         ),
         CIFGS,
         3000,
+    ),
+    "size_180": Axis(
+        "parameters, 180 rounds",
+        (
+            Point(PARAMETERS["tiny"], rounds=180, client_rates=NEAR["client_rates"]),
+            dataclasses.replace(_AFTER_180_AT_1M, value=PARAMETERS["1m"]),
+            Point(PARAMETERS["4m"], Setting(size="4m"), 180, **LOWER_RATES),
+        ),
+        CIFGS,
+        18.9e6,
     ),
     "steps": Axis(
         "local steps of a client on average",

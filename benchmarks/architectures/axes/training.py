@@ -105,6 +105,11 @@ def device_clock() -> float:
     return time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
 
 
+def device_kind() -> str:
+    """Name the kind of this process's devices."""
+    return jax.devices()[0].device_kind
+
+
 def settings_of(run: Run) -> dict[str, Any]:
     """Make the settings of a training but for its data and rounds."""
     setting = run.setting
@@ -123,6 +128,8 @@ def settings_of(run: Run) -> dict[str, Any]:
         "client_batch_size": BATCH_SIZE,
         "length": LENGTH,
         "seed": run.seed,
+        # On accelerators too, where less would be the default.
+        "precision": "float32",
     }
 
 
@@ -192,8 +199,8 @@ def train(
 
     Returns:
       A JSON-able record: `status`; `rounds` that it had; `heldout` and `test`, rows [rounds, loss, accuracy], None for
-      what is not finite; `steps`, local ones of all clients; `seconds` of `device_clock`, all parts together;
-      `parameters`; `privacy`, what is stated of it.
+      what is not finite; `steps`, local ones of all clients; `seconds` of `device_clock`, all parts together, on
+      `device`; `parameters`; `privacy`, what is stated of it.
     """
     began, spent = device_clock(), directory / "seconds.json"
     before = json.loads(spent.read_text(encoding="utf-8")) if spent.exists() else 0.0
@@ -223,6 +230,7 @@ def train(
         "test": [[done, *scores.scores[done]] for done in sorted(scores.scores) if done <= len(rows)],
         "steps": sum(row["steps"] for row in rows),
         "seconds": round(seconds, 1),
+        "device": device_kind(),
         "parameters": finished.summary["trained_parameters"],
         "privacy": finished.privacy,
     }

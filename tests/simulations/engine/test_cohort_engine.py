@@ -97,7 +97,7 @@ def looped():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("devices", "lanes"), [(1, 3), (2, 1), (4, 3)])
+@pytest.mark.parametrize(("devices", "lanes"), [(1, 3), (2, 1), (4, 3), (1, 9), (2, 20)])
 def test_devices_and_lanes_do_not_change_the_result(looped, devices, lanes):
     assert_same(run_engine(MODEL, devices=devices, lanes=lanes), looped, tolerance=1e-4)
 

@@ -55,12 +55,11 @@ def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps
                 for step in range(chunk.num_steps[device]):
                     here = (device, step, lane)
                     if not chunk.weight[here].any():
-                        assert not chunk.first[here]
                         assert not chunk.last[here]
                         continue
-                    if chunk.first[here]:
-                        assert current is None
+                    if current is None:
                         current = int(chunk.client[here])
+                        assert current not in seen
                         seen[current] = []
                     assert chunk.client[here] == current
                     assert chunk.num_examples[here] == min(sizes[current], more.get("max_examples", 1000))

@@ -264,8 +264,11 @@ def test_impossible_settings_are_refused_by_name(name, value):
         compose(Experiment, data=".", model="cifg_tiny", **{name: value})
 
 
+EQUAL = np.full(1000, 10)
+
+
 def test_a_cpu_core_has_one_lane():
-    assert choose_lanes(10**6, 500) == 1
+    assert choose_lanes(10**6, 500, EQUAL) == 1
 
 
 class FakeGpu:
@@ -279,11 +282,20 @@ class FakeGpu:
 
 
 def test_an_accelerator_has_as_many_lanes_as_memory_and_cohort_allow():
-    assert choose_lanes(19_000_000, 500, [FakeGpu(80e9)]) == 105
-    assert choose_lanes(19_000_000, 20, [FakeGpu(80e9)]) == 10
-    assert choose_lanes(19_000_000, 500, [FakeGpu(80e9)], more_copies=6) == 52
-    assert choose_lanes(19_000_000, 500, [FakeGpu(1e6)]) == 1
-    assert choose_lanes(19_000_000, 500, [FakeGpu(None)]) == 8
+    assert choose_lanes(19_000_000, 500, EQUAL, [FakeGpu(80e9)]) == 105
+    assert choose_lanes(19_000_000, 20, EQUAL, [FakeGpu(80e9)]) == 10
+    assert choose_lanes(19_000_000, 20, EQUAL, [FakeGpu(80e9)] * 4) == 3
+    assert choose_lanes(19_000_000, 500, EQUAL, [FakeGpu(80e9)], more_copies=6) == 52
+    assert choose_lanes(19_000_000, 500, EQUAL, [FakeGpu(1e6)]) == 1
+    assert choose_lanes(19_000_000, 500, EQUAL, [FakeGpu(None)]) == 8
+
+
+def test_an_accelerator_has_no_more_lanes_than_the_longest_client_leaves_work_for():
+    # A cohort of 100 has 20.8 steps for each client on average, and nearly always a client of 100 steps.
+    uneven = np.where(np.arange(1000) < 200, 100, 1)
+    assert choose_lanes(10**6, 100, uneven, [FakeGpu(80e9)]) == 21
+    assert choose_lanes(10**6, 100, uneven, [FakeGpu(80e9)] * 2) == 11
+    assert choose_lanes(10**6, 100, np.zeros(10, int), [FakeGpu(80e9)]) == 1
 
 
 def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
