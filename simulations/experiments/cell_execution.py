@@ -134,7 +134,7 @@ class LocalProcesses:
             numbers, (rows, end) = context.Queue(), context.Pipe(duplex=False)
             for number in range(workers):
                 numbers.put(number)
-            worker = Worker(numbers, end, context.Lock(), cores)
+            worker = Worker(numbers, end, context.Lock(), cores, workers)
             with rows, end, worker_processes(workers, connect_worker, worker) as pool:
                 futures = {pool.submit(_execute_and_report, cell): cell for cell in pending}
                 with ended_with_this():

@@ -1,9 +1,11 @@
 """Worker processes that run cells: each has one device to itself, a CPU core or an accelerator."""
 
+import math
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,8 +25,12 @@ class Worker:
     rows: Connection
     lock: Any  # of the rows
     cores: int  # CPU cores of each
+    workers: int  # how many there are
 
 
+_MEMORY = {"XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"}
+_SHARED_MEMORY = 0.9
+"""The part of a GPU's memory that the workers on it have together."""
 _connection: Worker | None = None
 """Of a worker process to its parent; set once, when the process starts."""
 
@@ -53,7 +59,7 @@ def connect_worker(worker: Worker) -> None:
     """Bind this new process to its own device, before JAX starts in it."""
     global _connection
     _connection = worker
-    _take_accelerator(worker.numbers.get())
+    os.environ.update(accelerator_of(worker.numbers.get(), worker.workers, os.environ, gpus()))
     take_cores(worker.cores)
     set_up_jax()
 
@@ -66,14 +72,36 @@ def set_up_jax() -> None:
     jax.config.update("jax_num_cpu_devices", 1)
 
 
-def _take_accelerator(number: int) -> None:
-    """Let CUDA see one accelerator, of those that it may see."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
-    elif visible:
-        several = visible.split(",")
-        os.environ["CUDA_VISIBLE_DEVICES"] = several[number % len(several)]
+def gpus() -> int:
+    """Count the NVIDIA GPUs of this machine, without a word to their driver."""
+    return len([file for file in Path("/dev").glob("nvidia*") if file.name.removeprefix("nvidia").isdigit()])
+
+
+def accelerator_of(number: int, workers: int, environment: Mapping[str, str], gpus: int) -> dict[str, str]:
+    """Name the variables by which CUDA and XLA let a worker see one GPU, and share it where there are more workers.
+
+    Args:
+      number: of the worker, from 0.
+      workers: how many there are.
+      environment: variables of the process that started them: it may see some GPUs alone, and what it says of memory
+        stays.
+      gpus: of the machine; where it shows none, as many are taken to be there as there are workers.
+
+    Returns:
+      What to add to the environment.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    several = (
+        [str(one) for one in range(gpus or workers)] if visible is None else [one for one in visible.split(",") if one]
+    )
+    if not several:
+        return {}
+    added = {"CUDA_VISIBLE_DEVICES": several[number % len(several)]}
+    sharing = math.ceil(workers / len(several))
+    if sharing > 1 and not _MEMORY & set(environment):
+        # Without it the first would take three quarters of the memory.
+        added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{_SHARED_MEMORY / sharing:.3f}"
+    return added
 
 
 def report_row(directory: Path, row: dict[str, Any] | None) -> None:
