@@ -1,7 +1,4 @@
-"""A program's own experiment: parts by object, on data in memory, with callbacks."""
-
-import dataclasses
-import json
+"""A program's own experiment: parts by object, on data in memory."""
 
 import jax
 import jax.numpy as jnp
@@ -17,65 +14,9 @@ from fedlm.models.losses import ExampleSums
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
-from tests.conftest import texts_of_sixty_clients
+from tests.simulations.experiments.own_experiments import PRIVATE, SETTINGS, TINY, HalfSteps
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-TINY = fedlm.ModelEntry(cifg, CifgConfig(embedding=4, hidden=6))
-SETTINGS = {
-    "model": TINY,
-    "rounds": 4,
-    "cohort_size": 5,
-    "length": 6,
-    "client_learning_rate": 0.5,
-    "evaluate_every": 1,
-    "checkpoint_every": 2,
-}
-PRIVATE = {
-    "privacy": "gaussian",
-    "noise_multiplier": 2.0,
-    "update_clip_norm": 0.1,
-    "cohort_sampler": "min_separation",
-}
-
-
-@pytest.fixture(scope="module")
-def texts():
-    return texts_of_sixty_clients()
-
-
-@pytest.fixture(scope="module")
-def data(texts):
-    return fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
-
-
-class Watch(fedlm.Callback):
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.settings, self.rounds, self.ended, self.failed = None, [], [], []
-
-    def on_begin(self, settings):
-        self.settings = dict(settings)
-
-    def on_round(self, finished):
-        self.rounds.append(finished)
-
-    def on_end(self, summary):
-        self.ended.append(summary["status"])
-
-    def on_failure(self, error):
-        self.failed.append(str(error))
-
-
-class StopAt(fedlm.Callback):
-    may_stop = True
-
-    def __init__(self, round_number):
-        self.round_number = round_number
-
-    def on_round(self, finished):
-        return finished.row["round"] == self.round_number
 
 
 @pytest.mark.long
@@ -194,41 +135,6 @@ def test_an_optimizer_by_object_goes_on_where_it_was(data, tmp_path):
         fedlm.simulate(data=data, out=tmp_path, **settings | {"server_optimizer": optax.sgd(0.1)})
 
 
-def test_callbacks_see_every_round_with_its_parameters(data):
-    watch = Watch()
-    run = fedlm.simulate(data=data, callbacks=[watch], **SETTINGS)
-    assert [finished.row["round"] for finished in watch.rounds] == [0, 1, 2, 3]
-    assert [dict(finished.row) for finished in watch.rounds] == run.rows
-    digests = [parameters_digest(finished.params) for finished in watch.rounds]
-    assert len(set(digests)) == 4
-    assert digests[-1] == run.summary["parameters_sha256"] == parameters_digest(run.params)
-    assert (watch.settings["rounds"], watch.settings["model"], watch.ended) == (4, "own()", ["finished"])
-
-
-def test_what_a_callback_does_to_what_it_is_told_changes_nothing(data, tmp_path):
-    class Vandal(fedlm.Callback):
-        def on_begin(self, settings):
-            settings["rounds"] = 9
-
-        def on_round(self, finished):
-            finished.params.clear()
-            finished.row["train_loss"] = 9.0
-
-        def on_end(self, summary):
-            summary["privacy"] = "perfect"
-            summary["experiment"].clear()
-
-    watch = Watch()
-    run = fedlm.simulate(data=data, callbacks=[Vandal(), watch], out=tmp_path, **SETTINGS)
-    honest = fedlm.simulate(data=data, **SETTINGS)
-    for told in ("parameters_sha256", "privacy", "experiment"):
-        assert run.summary[told] == honest.summary[told]
-    assert [row["train_loss"] for row in run.rows] == [row["train_loss"] for row in honest.rows]
-    assert [dict(finished.row) for finished in watch.rounds] == run.rows
-    assert watch.settings["rounds"] == 4
-    assert json.loads((tmp_path / "summary.json").read_text()) == run.summary
-
-
 @pytest.mark.long
 def test_a_model_function_is_called_for_each_run(data):
     sizes = {"hidden": 4}
@@ -241,46 +147,6 @@ def test_a_model_function_is_called_for_each_run(data):
     sizes["hidden"] = 6
     large = fedlm.simulate(data=data, **settings)
     assert small.summary["parameters"] < large.summary["parameters"]
-
-
-@pytest.mark.long
-def test_with_privacy_only_released_models_are_seen(data, tmp_path):
-    released = []
-
-    class Check(Watch):
-        def on_round(self, finished):
-            super().on_round(finished)
-            ledger = [json.loads(line) for line in (tmp_path / "privacy" / "ledger.jsonl").read_text().splitlines()]
-            released.append(max(int(path.name) for path in (tmp_path / "checkpoints").iterdir()))
-            assert ledger[-1]["kind"] == "release"
-
-    watch = Check()
-    run = fedlm.simulate(data=data, out=tmp_path, callbacks=[watch], **SETTINGS | PRIVATE | {"checkpoint_every": 3})
-    assert [finished.row["round"] for finished in watch.rounds] == [0, 1, 2, 3]
-    assert [finished.params is not None for finished in watch.rounds] == [False, False, True, True]
-    assert released == [3, 3, 3, 4]
-    assert parameters_digest(watch.rounds[-1].params) == run.summary["parameters_sha256"]
-    assert run.privacy.startswith("(epsilon = ")
-
-
-def test_what_a_callback_raises_does_not_end_a_private_run(data, tmp_path):
-    class PrunedError(Exception):
-        pass
-
-    class Prunes(Watch):
-        def on_round(self, finished):
-            super().on_round(finished)
-            raise PrunedError(f"after round {finished.row['round']}")
-
-    watch = Prunes()
-    with pytest.raises(PrunedError, match="after round 0") as caught:
-        fedlm.simulate(data=data, out=tmp_path / "private", callbacks=[watch], **SETTINGS | PRIVATE)
-    assert "the private run went on to its end" in caught.value.__notes__[0]
-    assert len(watch.rounds) == 1
-    assert json.loads((tmp_path / "private" / "summary.json").read_text())["rounds"] == 4
-    with pytest.raises(PrunedError):
-        fedlm.simulate(data=data, out=tmp_path / "plain", callbacks=[Prunes()], **SETTINGS)
-    assert not (tmp_path / "plain" / "summary.json").exists()
 
 
 class Cohorts:
@@ -329,55 +195,6 @@ def test_an_evaluation_of_ones_own_is_in_the_rows(data):
             fedlm.simulate(data=data, evaluation=lambda model, params, wrong=wrong: wrong, **SETTINGS)
 
 
-def test_a_run_that_a_callback_stops_has_ended(data, tmp_path):
-    settings = SETTINGS | {"model": fedlm.named("tiny", TINY)}
-    run = fedlm.simulate(data=data, out=tmp_path, callbacks=[StopAt(0)], **settings)
-    assert (len(run.rows), run.summary["rounds"], run.summary["stopped_by_callback"]) == (1, 1, True)
-    again = fedlm.simulate(data=data, out=tmp_path, **settings)
-    assert parameters_digest(again.params) == run.summary["parameters_sha256"] == again.summary["parameters_sha256"]
-    longer = fedlm.simulate(data=data, out=tmp_path, **settings | {"rounds": 3})
-    assert len(longer.rows) == 3
-
-
-def test_a_callback_that_may_not_stop_the_run_says_so(data):
-    class Thoughtless(Watch):
-        def on_round(self, finished):
-            return True
-
-    thoughtless = Thoughtless()
-    with pytest.raises(ConfigurationError, match="only a callback with may_stop"):
-        fedlm.simulate(data=data, callbacks=[thoughtless], **SETTINGS)
-    assert len(thoughtless.failed) == 1
-    assert not thoughtless.ended
-
-
-def test_a_failing_callback_hides_no_error_and_no_other_callback(data):
-    class FailsTwice(fedlm.Callback):
-        def on_failure(self, error):
-            raise ValueError("after the fact")
-
-    class FailsToBegin(Watch):
-        def on_begin(self, settings):
-            raise RuntimeError("no connection")
-
-    begun, fails_to_begin, not_begun = Watch(), FailsToBegin(), Watch()
-    with pytest.raises(RuntimeError, match="no connection") as raised:
-        fedlm.simulate(data=data, callbacks=[FailsTwice(), begun, fails_to_begin, not_begun], **SETTINGS)
-    assert raised.value.__notes__ == ["FailsTwice.on_failure failed too: ValueError: after the fact"]
-    assert begun.failed == ["no connection"]
-    assert not fails_to_begin.failed
-    assert not not_begun.failed
-
-
-def test_a_callback_that_gives_an_array_is_named(data):
-    class GivesArray(fedlm.Callback):
-        def on_round(self, finished):
-            return np.zeros(2)
-
-    with pytest.raises(ConfigurationError, match=r"GivesArray\.on_round gave a ndarray"):
-        fedlm.simulate(data=data, callbacks=[GivesArray()], **SETTINGS)
-
-
 class UnhashableModel:
     __hash__ = None
 
@@ -413,63 +230,6 @@ def test_objects_that_do_not_fit_say_so(data, changes, what):
         fedlm.named("a (b)", 3)
 
 
-@dataclasses.dataclass(frozen=True)
-class HalfSteps(fedlm.ClientAlgorithm):
-    """Local SGD of half the rate."""
-
-    def step(self, server, local, gradient, learning_rate):
-        return local._replace(params=gradient.descend(local.params, learning_rate / 2))
-
-
-@pytest.mark.long
-def test_a_client_algorithm_by_object_is_what_clients_do(data):
-    halves = fedlm.simulate(data=data, client_algorithm=HalfSteps(), **SETTINGS)
-    plain = fedlm.simulate(data=data, **SETTINGS | {"client_learning_rate": 0.25})
-    assert halves.rows[-1]["train_loss"] == pytest.approx(plain.rows[-1]["train_loss"], rel=1e-5)
-    assert halves.summary["experiment"]["client_algorithm"] == "own()"
-    by_object = fedlm.simulate(data=data, client_algorithm=fedlm.Sgd(), **SETTINGS | {"client_learning_rate": 0.25})
-    assert by_object.summary["experiment"]["client_algorithm"] == "sgd"
-    assert by_object.summary["parameters_sha256"] == plain.summary["parameters_sha256"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Chatty(HalfSteps):
-    """Sends its parameters twice."""
-
-    def finish(self, server, local):
-        return (super().finish(server, local),) * 2
-
-
-class Unhashable(HalfSteps):
-    __hash__ = None
-
-
-class Undecorated(HalfSteps):
-    """Has a constant that equality does not see."""
-
-    def __init__(self, part):
-        self.part = part
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "what"),
-    [
-        (HalfSteps, "client_algorithm is the class HalfSteps"),
-        (3, "client_algorithm is a int"),
-        (Unhashable(), "cannot be hashed"),
-        (Undecorated(0.5), "a Undecorated whose part is not a field"),
-    ],
-)
-def test_what_is_no_client_algorithm_says_so(data, algorithm, what):
-    with pytest.raises(ConfigurationError, match=what):
-        fedlm.simulate(data=data, client_algorithm=algorithm, **SETTINGS)
-
-
-def test_a_client_algorithm_that_sends_more_than_its_update_is_refused_privacy(data):
-    with pytest.raises(ConfigurationError, match="sends more than its update"):
-        fedlm.simulate(data=data, client_algorithm=Chatty(), **SETTINGS | PRIVATE)
-
-
 @pytest.mark.long
 def test_names_of_modules_lead_to_the_same_bits(data, tmp_path, monkeypatch):
     (tmp_path / "own_parts_of_mine.py").write_text(
@@ -490,15 +250,3 @@ def test_names_of_modules_lead_to_the_same_bits(data, tmp_path, monkeypatch):
     by_object = fedlm.simulate(data=data, **SETTINGS | objects)
     assert by_name.summary["parameters_sha256"] == by_object.summary["parameters_sha256"]
     assert by_name.summary["experiment"]["server_optimizer"] == "own_parts_of_mine:ADAM"
-
-
-@dataclasses.dataclass(frozen=True)
-class Complex(HalfSteps):
-    def finish(self, server, local):
-        return jax.tree_util.tree_map(lambda leaf: leaf + 1j, local.params)
-
-
-def test_a_client_algorithm_that_does_not_fit_is_refused_before_the_folder_is_touched(data, tmp_path):
-    with pytest.raises(ConfigurationError, match=r"Complex.finish must make float32 arrays"):
-        fedlm.simulate(data=data, client_algorithm=Complex(), out=tmp_path / "run", **SETTINGS)
-    assert not (tmp_path / "run").exists()
