@@ -139,8 +139,8 @@ class CohortEngine:
 @functools.partial(jax.jit, static_argnames=("algorithm", "shape", "mesh", "exact"))
 def _first_state(algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh, exact: bool) -> _State:
     def everywhere(tree: Any, *leading: int) -> Any:
-        def one(leaf: jax.Array) -> jax.Array:
-            full = jnp.broadcast_to(leaf, (*leading, *leaf.shape))
+        def one(leaf: jax.typing.ArrayLike) -> jax.Array:
+            full = jnp.broadcast_to(leaf, (*leading, *jnp.shape(leaf)))
             return jax.lax.with_sharding_constraint(full, NamedSharding(mesh, BY_DEVICE))
 
         return jax.tree_util.tree_map(one, tree)
@@ -226,7 +226,7 @@ def _end_clients(report: _Report, fresh: _LaneState, state: _State, inputs: Lane
     def end_some(number: jax.Array, state: _State) -> _State:
         places = number * at_once + jnp.arange(at_once)
         chosen, real = ended_first[places], places < ended
-        reports = jax.vmap(report)(*jax.tree_util.tree_map(lambda leaf: leaf[chosen], (state[0], inputs)))
+        reports = _over_lanes(at_once)(report)(*jax.tree_util.tree_map(lambda leaf: leaf[chosen], (state[0], inputs)))
         kept = jax.tree_util.tree_map(lambda leaf: _where(real, leaf, jnp.zeros_like(leaf)), reports)
         # What has not ended stays as it is: its place lies beyond the lanes.
         places = jnp.where(real, chosen, lanes)

@@ -6,6 +6,7 @@ import jax
 import pytest
 
 import fedlm
+from fedlm.fl_core.client_algorithms.interface import LocalState
 from fedlm.fl_core.errors import ConfigurationError
 from tests.simulations.experiments.own_experiments import PRIVATE, SETTINGS, HalfSteps
 
@@ -21,6 +22,24 @@ def test_a_client_algorithm_by_object_is_what_clients_do(data):
     by_object = fedlm.simulate(data=data, client_algorithm=fedlm.Sgd(), **SETTINGS | {"client_learning_rate": 0.25})
     assert by_object.summary["experiment"]["client_algorithm"] == "sgd"
     assert by_object.summary["parameters_sha256"] == plain.summary["parameters_sha256"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(fedlm.ClientAlgorithm):
+    """Takes smaller steps the more it has taken, which it counts in a number of Python's."""
+
+    def init(self, server):
+        return LocalState(server.params, 0)
+
+    def step(self, server, local, gradient, learning_rate):
+        params = gradient.descend(local.params, learning_rate / (1 + local.memory))
+        return LocalState(params, local.memory + 1)
+
+
+def test_what_a_client_remembers_may_begin_as_a_number(data):
+    settings = SETTINGS | {"client_algorithm": Counting(), "rounds": 1}
+    losses = [fedlm.simulate(data=data, lanes_per_device=lanes, **settings).rows[-1]["train_loss"] for lanes in (1, 3)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @dataclasses.dataclass(frozen=True)
