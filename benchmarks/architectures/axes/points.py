@@ -254,11 +254,6 @@ AXES: dict[str, Axis] = {
         CIFGS,
         3000,
     ),
-    "rates_4m": Axis(
-        "client rates from 1 to 8, 4.2 M parameters",
-        (Point(60, Setting(size="4m"), 60, (1.0, 2.0, 4.0, 8.0), LOWER_RATES["server_rates"][1:], **ONCE),),
-        CIFGS,
-    ),
     "size_180": Axis(
         "parameters, 180 rounds",
         (
