@@ -36,6 +36,7 @@ class Counting(fedlm.ClientAlgorithm):
         return LocalState(params, local.memory + 1)
 
 
+@pytest.mark.long
 def test_what_a_client_remembers_may_begin_as_a_number(data):
     settings = SETTINGS | {"client_algorithm": Counting(), "rounds": 1}
     losses = [fedlm.simulate(data=data, lanes_per_device=lanes, **settings).rows[-1]["train_loss"] for lanes in (1, 3)]
