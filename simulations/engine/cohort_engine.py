@@ -200,7 +200,8 @@ def _run_device_chunk(
         compressed = compress_update(work.compressor, key, delta)
         received = decompress_update(work.compressor, key, compressed, delta)
         examples = jnp.asarray(inputs.num_examples)
-        return contribution(received, examples, lane.sums, work.rules, setting.clip_norm)
+        update = contribution(received, examples, lane.sums, work.rules, setting.clip_norm)
+        return jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, jnp.zeros_like(leaf)), update)
 
     def step(index: jax.Array, state: _State) -> _State:
         inputs = jax.tree_util.tree_map(lambda leaf: leaf[index], steps)
@@ -226,19 +227,14 @@ def _end_clients(report: _Report, fresh: _LaneState, state: _State, inputs: Lane
     def end_some(number: jax.Array, state: _State) -> _State:
         places = number * at_once + jnp.arange(at_once)
         chosen, real = ended_first[places], places < ended
-        reports = _over_lanes(at_once)(report)(*jax.tree_util.tree_map(lambda leaf: leaf[chosen], (state[0], inputs)))
-        kept = jax.tree_util.tree_map(lambda leaf: _where(real, leaf, jnp.zeros_like(leaf)), reports)
+        some, theirs = jax.tree_util.tree_map(lambda leaf: leaf[chosen], (state[0], inputs))
+        reports = _over_lanes(at_once)(report)(some, theirs._replace(last=real))
         # What has not ended stays as it is: its place lies beyond the lanes.
         places = jnp.where(real, chosen, lanes)
         reset = jax.tree_util.tree_map(lambda leaf, new: leaf.at[places].set(new, mode="drop"), state[0], fresh)
-        return reset, add_aggregates(state[1], summed(kept))
+        return reset, add_aggregates(state[1], summed(reports))
 
     return jax.lax.fori_loop(0, -(-ended // at_once), end_some, state)
-
-
-def _where(condition: jax.Array, some: jax.Array, others: jax.Array) -> jax.Array:
-    """Choose rows: condition bool [rows], the others [rows, ...]."""
-    return jnp.where(condition.reshape(-1, *(1,) * (some.ndim - 1)), some, others)
 
 
 def _over_lanes(lanes: int) -> Callable[[Callable], Callable]:

@@ -1,4 +1,4 @@
-"""Worker processes that run cells: each has one device to itself, a CPU core or an accelerator."""
+"""Worker processes that run cells: each has one device, a CPU core of its own or an accelerator, maybe shared."""
 
 import math
 import os
@@ -56,7 +56,7 @@ def refuse_more_cores(cores: int) -> None:
 
 
 def connect_worker(worker: Worker) -> None:
-    """Bind this new process to its own device, before JAX starts in it."""
+    """Bind this new process to its device, before JAX starts in it."""
     global _connection
     _connection = worker
     os.environ.update(accelerator_of(worker.numbers.get(), worker.workers, os.environ, gpus()))

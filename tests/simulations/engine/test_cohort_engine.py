@@ -103,6 +103,12 @@ def test_devices_and_lanes_do_not_change_the_result(looped, devices, lanes):
 
 
 @pytest.mark.long
+def test_clients_of_all_lanes_that_end_at_one_step_count_once():
+    # Nine lanes are gone through in five parts of two, so that the last part is filled up.
+    assert_same(*run_both(MODEL, lanes=9, data=ragged_data([6] * 9)), tolerance=1e-4)
+
+
+@pytest.mark.long
 def test_an_exact_sum_has_the_same_bits_on_any_number_of_devices_and_in_one_loop_over_clients():
     rules = AggregationRules(weighting="uniform", clip_norm=0.2, exact=True)
     results = [run_engine(MODEL, rules=rules, devices=devices) for devices in (1, 2, 4)]
