@@ -113,11 +113,12 @@ class Gap(NamedTuple):
         number = len(self.test.values)
         if number < len(SEEDS):
             return ONE_SEED if number == 1 else MISSING
-        sides = {_side(spread.mean, spread.half_width) for spread in self}
+        sides = {side(spread.mean, spread.half_width) for spread in self}
         return sides.pop() if len(sides) == 1 else UNDECIDED
 
 
-def _side(value: float, half_width: float) -> str:
+def side(value: float, half_width: float) -> str:
+    """Say on which side of 0 an interval is, `AHEAD` below it."""
     if value + half_width < 0:
         return AHEAD
     return BEHIND if value - half_width > 0 else UNDECIDED
@@ -176,7 +177,7 @@ class Line(NamedTuple):
     @property
     def verdict(self) -> str:
         """On which side of 0 the interval is."""
-        return _side(self.value, self.half_width)
+        return side(self.value, self.half_width)
 
 
 def gaps_along(records: Records, axis: Axis, model: str, twin: str) -> list[tuple[float, float]]:
