@@ -124,18 +124,29 @@ class SiCifgModel(CifgModel):
 
     def __init__(self, params: Tree):
         super().__init__(params)
-        self.gain = nn.Parameter(_tensor(params["output_norm"]["scale"])) if "output_norm" in params else None
+        self.gain = _Gain(params["output_norm"]) if "output_norm" in params else None
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """See `LanguageModel`."""
         h = super().hidden(x)
         h = _over(h, h.square().mean(-1, keepdim=True).sqrt())
-        return h if self.gain is None else h * (1 + self.gain)
+        return h if self.gain is None else self.gain(h)
 
     def own_params(self) -> Tree:
         """See `LanguageModel`."""
-        norm = {} if self.gain is None else {"output_norm": {"scale": _array(self.gain)}}
+        norm = {} if self.gain is None else {"output_norm": {"scale": _array(self.gain.scale)}}
         return super().own_params() | norm
+
+
+class _Gain(nn.Module):
+    """A layer of its own, since Opacus differentiates by examples what layers do."""
+
+    def __init__(self, params: Tree):
+        super().__init__()
+        self.scale = nn.Parameter(_tensor(params["scale"]))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h * (1 + self.scale)
 
 
 class TransformerModel(LanguageModel):

@@ -2,7 +2,7 @@
 
 | method        | gradients of single units                       | passes                          |
 | ------------- | ----------------------------------------------- | ------------------------------- |
-| `vmap`        | all of them, as arrays (jax-privacy)            | one forward, one backward       |
+| `vmap`        | all of them, as arrays                          | one forward, one backward       |
 | `ghost`       | only their norms; output gradients made twice   | one forward, two backward       |
 | `bookkeeping` | only their norms; output gradients are kept     | one forward, one backward       |
 
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip_factors
 from fedlm.fl_core.clipping.factored_gradients import Gradient, gradients_of
-from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one
+from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one, sum_of_squares
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM
 from fedlm.models.base import Model, Params, given_frozen, weigh_examples
@@ -122,29 +122,42 @@ def unit_sums(sums: ExampleSums, batch: Any, units: int) -> ExampleSums:
 
 
 def _by_vmap(setting: Clipping, model: Model, params: Params, batch: Any, units: int) -> ClippedSum:
-    # The other methods do without this package.
-    from jax_privacy import clipping
+    def loss(params: Params, unit: Any) -> tuple[jax.Array, ExampleSums]:
+        sums = ExampleSums(*(values[0] for values in unit_sums(model.loss(params, unit), unit, 1)))
+        return sums.loss / jnp.maximum(sums.tokens, 1.0), sums
 
-    def clipped(params: Params, unit: Any) -> tuple[Params, tuple[jax.Array, jax.Array, ExampleSums]]:
-        def loss(params: Params) -> tuple[jax.Array, ExampleSums]:
-            sums = unit_sums(model.loss(params, unit), unit, 1)
-            sums = ExampleSums(*(values[0] for values in sums))
-            return sums.loss / jnp.maximum(sums.tokens, 1.0), sums
-
-        # Without the barrier the compiler makes the gradients and their sum over units in one, which is far slower.
-        gradient, sums = jax.lax.optimization_barrier(jax.grad(loss, has_aux=True)(params))
-        leaves, structure = jax.tree_util.tree_flatten(gradient)
-        squared = jnp.stack([jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves])
-        factors = clip_factors(setting.function, squared[:, None], setting.clip_norm)[:, 0]
-        scaled = [jnp.where(factor > 0, factor * leaf, 0) for factor, leaf in zip(factors, leaves, strict=True)]
-        return jax.tree_util.tree_unflatten(structure, scaled), (squared, factors, sums)
-
-    total = clipping.clipped_fun(
-        clipped, has_aux=True, batch_argnums=1, keep_batch_dim=False, l2_clip_norm=setting.clip_norm
-    )
     by_unit = jax.tree_util.tree_map(lambda leaf: leaf.reshape(units, -1, *leaf.shape[1:]), batch)
-    gradient, (squared, factors, sums) = total(params, by_unit)
-    return ClippedSum(gradient, jnp.sqrt(jnp.sum(squared, axis=1)), factors.T, sums)
+    gradients, sums = jax.vmap(jax.grad(loss, has_aux=True), (None, 0))(params, by_unit)
+    # Made once, for the norms and for the sum.
+    leaves, structure = jax.tree_util.tree_flatten(jax.lax.optimization_barrier(gradients))
+    leaves = [leaf.astype(jnp.float32) for leaf in leaves]
+    squared = jnp.stack([jax.vmap(sum_of_squares)(leaf) for leaf in leaves])
+    factors = clip_factors(setting.function, squared, setting.clip_norm)
+    total = [
+        jax.lax.platform_dependent(of_units, leaf, cpu=_added_in_turn, default=_added_at_once)
+        for of_units, leaf in zip(factors, leaves, strict=True)
+    ]
+    gradient = jax.tree_util.tree_unflatten(structure, total)
+    return ClippedSum(gradient, jnp.sqrt(jnp.sum(squared, axis=0)), factors, sums)
+
+
+def _added_in_turn(factors: jax.Array, gradients: jax.Array) -> jax.Array:
+    """Add gradients [units, ...] up, multiplied by factors [units], one after another: a reduction over the first axis
+    of large arrays takes CPUs several times as long."""
+
+    def add(unit: jax.Array, total: jax.Array) -> jax.Array:
+        return total + _scaled(factors[unit], gradients[unit])
+
+    return jax.lax.fori_loop(0, len(factors), add, jnp.zeros(gradients.shape[1:], jnp.float32))
+
+
+def _added_at_once(factors: jax.Array, gradients: jax.Array) -> jax.Array:
+    return jnp.sum(jax.vmap(_scaled)(factors, gradients), axis=0)
+
+
+def _scaled(factor: jax.Array, gradient: jax.Array) -> jax.Array:
+    """Multiply a gradient by its factor; one that is not finite has a factor of 0, and becomes 0."""
+    return jnp.where(factor > 0, factor * gradient, 0.0)
 
 
 def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, units: int, keep: bool) -> ClippedSum:

@@ -69,7 +69,7 @@ def add_one_by_one(
         sums, bounds = found
         of_unit = {number: one.of_unit(unit) for number, one in gradients.items()}
         for number, one in of_unit.items():
-            bounds = bounds.at[number, unit].set(_sum_of_squares(one))
+            bounds = bounds.at[number, unit].set(sum_of_squares(one))
         factors = factors_of(jax.lax.dynamic_slice_in_dim(bounds, unit, 1, axis=1))[:, 0]
         sums = {
             number: sums[number] + jnp.where(factors[number] > 0, factors[number] * one, 0.0)
@@ -82,6 +82,7 @@ def add_one_by_one(
     return {number: total.T if gradients[number].turned else total for number, total in sums.items()}, bounds
 
 
-def _sum_of_squares(matrix: jax.Array) -> jax.Array:
+def sum_of_squares(array: jax.Array) -> jax.Array:
+    """Add the squares of a unit's gradient up, float32."""
     # In one reduction, squares of 32 by 32 would be added one after another.
-    return jnp.sum(jax.lax.optimization_barrier(jnp.sum(jnp.square(matrix), axis=1)))
+    return jnp.sum(jax.lax.optimization_barrier(jnp.sum(jnp.square(jnp.atleast_1d(array)), axis=-1)))

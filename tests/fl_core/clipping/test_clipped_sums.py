@@ -371,6 +371,36 @@ def test_models_that_cannot_be_followed_are_clipped_by_vmap(use):
     compiled(Clipping(method, 1.0), other, params, batch, 4)
 
 
+def test_a_parameter_that_is_one_number_is_clipped_by_vmap():
+    def init(rng):
+        return {"table": init_embedding(rng, VOCABULARY, VOCABULARY), "sharpness": jnp.float32(0.5)}
+
+    def apply(params, tokens):
+        return params["sharpness"] * embed(params["table"], tokens)
+
+    other = language_model("sharp", VOCABULARY, init, apply)
+    tokens = random_units(np.random.default_rng(3), 6, 1, 7, VOCABULARY).tokens
+    batch, params = Batch(tokens, jnp.ones(6)), other.init(jax.random.key(0))
+
+    def loss(params, row):
+        sums = other.loss(params, Batch(row[None], jnp.ones(1)))
+        return sums.loss[0] / jnp.maximum(sums.tokens[0], 1.0)
+
+    gradients = [jax.grad(loss)(params, row) for row in tokens]
+    norms = np.array(
+        [np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree_util.tree_leaves(g))) for g in gradients]
+    )
+    clip_norm = float(np.median(norms))
+    found = compiled(Clipping("vmap", clip_norm), other, params, batch, 6)
+    np.testing.assert_allclose(found.norms, norms, rtol=1e-5)
+    for name in params:
+        leaves = [np.asarray(jax.tree_util.tree_leaves(g[name])[0]) for g in gradients]
+        expected = sum(min(1.0, clip_norm / norm) * leaf for norm, leaf in zip(norms, leaves, strict=True))
+        np.testing.assert_allclose(
+            jax.tree_util.tree_leaves(found.gradient[name])[0], expected, rtol=1e-4, atol=1e-4 * clip_norm
+        )
+
+
 @pytest.mark.parametrize(
     ("positions", "shape", "platform", "form"),
     [
