@@ -84,5 +84,6 @@ def add_one_by_one(
 
 def sum_of_squares(array: jax.Array) -> jax.Array:
     """Add the squares of a unit's gradient up, float32."""
-    # In one reduction, squares of 32 by 32 would be added one after another.
-    return jnp.sum(jax.lax.optimization_barrier(jnp.sum(jnp.square(jnp.atleast_1d(array)), axis=-1)))
+    # Of many short axes in one reduction, squares would be added one after another, and the sum comes out too small.
+    rows = array.reshape(-1, max((*array.shape[-1:], 1)))
+    return jnp.sum(jax.lax.optimization_barrier(jnp.sum(jnp.square(rows), axis=1)))

@@ -145,6 +145,22 @@ def test_as_many_equal_entries_as_a_matrix_has_are_clipped_all_the_same(shape):
         assert 0.9999 < length(clipped(value)) <= 1 + 1e-6
 
 
+@pytest.mark.parametrize("shape", [(8,) * 7 + (2, 2), (4,) * 10, ()])
+def test_parameters_of_any_number_of_axes_are_clipped_by_vmap(shape):
+    """Over many short axes at once a CPU adds squares one after another, each sum of which is rounded."""
+
+    def loss(params, batch):
+        product = jnp.sum(params * batch.completion_start, axis=tuple(range(1, len(shape) + 1)))
+        return ExampleSums(product, *[jnp.ones(1)] * (len(ExampleSums._fields) - 1))
+
+    model = Model("linear", 7, lambda rng: jnp.zeros(shape), lambda params, tokens: tokens, loss)
+    given = Batch(jnp.ones((1, 2), jnp.int32), jnp.ones(1))
+    clipped = jax.jit(lambda batch: clipped_sum(Clipping("vmap", 1.0), model, jnp.zeros(shape), batch, 1).gradient)
+    for value in (1.08564913, 1.43312693):
+        found = clipped(given._replace(completion_start=jnp.full((1, *shape), value, jnp.float32)))
+        assert 0.9999 < length(found) <= 1 + 1e-6
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_batch_without_examples_sums_to_zero(method):
     batch = random_units(np.random.default_rng(0), 3, 1, 5, VOCABULARY)._replace(weight=jnp.zeros(3))
