@@ -253,7 +253,7 @@ def write_report(axes: Records, records: ClientRecords, folder: Path) -> Path:
                 + [f"{100 * gaps[split].better:.0f} %" for split in SPLITS]
             )
     numbers = "; ".join(
-        f"{data}: {' and '.join(f'{len(examples[split])} {split}' for split in SPLITS)} clients"
+        f"{data}, {len(examples['test'])} test and {len(examples['heldout'])} held-out clients"
         for data, examples in records.examples.items()
     )
     page = "\n\n".join(
@@ -261,7 +261,7 @@ def write_report(axes: Records, records: ClientRecords, folder: Path) -> Path:
             "# Every client counts the same",
             "Gaps of perplexity in per cent, in the geometric mean over clients after the last round; the first ± is "
             "half of a 95 % interval over three seeds, the second over clients. Better for: the share of the clients "
-            f"for whom the first model has the lower loss in the mean over seeds. {numbers[:1].upper()}{numbers[1:]}.",
+            f"for whom the first model has the lower loss in the mean over seeds. Texts: {numbers}.",
             table(
                 [
                     "where",
@@ -273,7 +273,6 @@ def write_report(axes: Records, records: ClientRecords, folder: Path) -> Path:
                 rows,
             ),
             f"![Gaps where every client counts the same]({NAME}.png)",
-            f"Measured on {json.dumps(records.about.get('machine', {}))}.",
         ]
     )
     draw(axes, records, every).savefig(folder / f"{NAME}.png", dpi=110)
@@ -328,7 +327,7 @@ def _draw_clients(panel: Axes, axes: Records, records: ClientRecords) -> None:
     panel.axvline(0, color="black", linewidth=0.8)
     panel.axhline(0.5, color="grey", linewidth=0.6)
     panel.set_xlim(-40, 40)
-    panel.set_xlabel(f"{pair_words(PLACES[0].pairs[0])}: a client's perplexity above the twin's, per cent")
+    panel.set_xlabel(f"{pair_words(PLACES[0].pairs[0])}:\na client's perplexity above the twin's, per cent")
     panel.set_ylabel("share of test and held-out clients with at most this gap")
     panel.legend(frameon=False, fontsize=8)
 
