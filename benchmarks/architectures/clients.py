@@ -28,7 +28,7 @@ from benchmarks.architectures.axes.__main__ import RESULTS, protocol
 from benchmarks.architectures.axes.gaps import UNDECIDED, Spread, side
 from benchmarks.architectures.axes.plots import pair_words
 from benchmarks.architectures.axes.points import AXES, Point, Run
-from benchmarks.architectures.axes.records import Records
+from benchmarks.architectures.axes.records import DIVERGED, Records
 from benchmarks.architectures.axes.report import table
 from benchmarks.architectures.axes.selection import seeds_of
 from benchmarks.architectures.axes.training import prepare_data, settings_of
@@ -103,7 +103,7 @@ class ScoredTraining:
 
     def run(self, report: Callable[[Row], None]) -> None:
         run = self.directory / "run"
-        simulate(
+        finished = simulate(
             data=self.store,
             out=run,
             rounds=self.rounds,
@@ -113,6 +113,8 @@ class ScoredTraining:
             test_examples=1,
             **settings_of(self.trained),
         )
+        if finished.summary["status"] == DIVERGED:
+            raise RuntimeError(f"{run}: the training diverged, so that there is nothing to score")
         model = open_model(run)
         found = {split: evaluate_split(model, split).columns for split in SPLITS}
         scores = {
@@ -181,7 +183,7 @@ class EvenGap(NamedTuple):
       mean: over clients and seeds.
       over_seeds: half of its interval where seeds are drawn, and clients are these.
       over_clients: the same where clients are drawn, and seeds are these.
-      better: for which share of the clients the model is better in the mean over seeds.
+      better: for which share of the clients the model is better, in the mean over seeds.
     """
 
     mean: float
@@ -204,7 +206,7 @@ def even_gap(model: np.ndarray, twin: np.ndarray) -> EvenGap:
         ratio - 1,
         ratio * seeds.half_width,
         ratio * clients.half_width,
-        float(np.mean(differences.mean(0) < 0)),
+        float(np.mean(differences < 0)),
     )
 
 
@@ -241,11 +243,12 @@ def verdict(gaps: dict[str, EvenGap]) -> str:
 
 def write_report(axes: Records, records: ClientRecords, folder: Path) -> Path:
     """Write the page and its picture of what has been trained."""
-    rows, every, kinds = [], [], ("test clients", "held-out clients")
+    rows, every, absent, kinds = [], [], [], ("test clients", "held-out clients")
     for place in PLACES:
         for pair in place.pairs:
             gaps = gaps_at(axes, records, place, pair)
             if gaps is None:
+                absent.append(f"{pair_words(pair)} at {place.words}")
                 continue
             every.append((place, pair, gaps))
             rows.append(
@@ -256,12 +259,13 @@ def write_report(axes: Records, records: ClientRecords, folder: Path) -> Path:
         f"{data}, {len(examples['test'])} test and {len(examples['heldout'])} held-out clients"
         for data, examples in records.examples.items()
     )
+    missing = f" Not trained yet: {', '.join(absent)}." if absent else ""
     page = "\n\n".join(
         [
             "# Every client counts the same",
             "Gaps of perplexity in per cent, in the geometric mean over clients after the last round; the first ± is "
             "half of a 95 % interval over three seeds, the second over clients. Better for: the share of the clients "
-            f"for whom the first model has the lower loss in the mean over seeds. Texts: {numbers}.",
+            f"for whom the first model has the lower loss, in the mean over seeds. Texts: {numbers}.{missing}",
             table(
                 [
                     "where",
@@ -328,7 +332,7 @@ def _draw_clients(panel: Axes, axes: Records, records: ClientRecords) -> None:
     panel.axhline(0.5, color="grey", linewidth=0.6)
     panel.set_xlim(-40, 40)
     panel.set_xlabel(f"{pair_words(PLACES[0].pairs[0])}:\na client's perplexity above the twin's, per cent")
-    panel.set_ylabel("share of test and held-out clients with at most this gap")
+    panel.set_ylabel("share of test and held-out clients with at most\nthis gap, in the mean over seeds")
     panel.legend(frameon=False, fontsize=8)
 
 
@@ -351,13 +355,19 @@ def main(words: Sequence[str] | None = None, executor: CellExecutor | None = Non
         if options.step == "report":
             records = ClientRecords(path)
         else:
-            records = ClientRecords(path, {"machine": describe_machine(), "protocol": protocol()})
+            records = ClientRecords(path, {"machine": describe_machine(), "protocol": _protocol()})
             _train(options, axes, records, executor or LocalProcesses(options.workers or default_workers(), cores=1))
         print(write_report(axes, records, options.results))
     except UserError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _protocol() -> dict[str, Any]:
+    """Describe what all trainings have in common: as on the axes, but for which clients are scored and when."""
+    of_the_axes = ("heldout_examples", "test_examples", "evaluate_every")
+    return {name: value for name, value in protocol().items() if name not in of_the_axes}
 
 
 def _train(options: argparse.Namespace, axes: Records, records: ClientRecords, executor: CellExecutor) -> None:

@@ -124,7 +124,9 @@ def test_the_command_scores_every_client_and_goes_on(tmp_path, monkeypatch, caps
             split: len(record["examples"]["stackexchange"][split]) for split in clients.SPLITS
         }
         assert all(0 < loss < 10 for split in clients.SPLITS for loss in run["loss"][split])
-    assert "| here | SI-CIFG" in (tmp_path / "clients.md").read_text()
+    page = (tmp_path / "clients.md").read_text()
+    assert "| here | SI-CIFG" in page
+    assert "Not trained yet" not in page
     assert (tmp_path / "clients.png").stat().st_size > 10_000
     assert clients.main(words, InProcess()) == 0
     assert "here: 0 trainings left" in capsys.readouterr().out
