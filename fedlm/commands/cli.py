@@ -73,8 +73,11 @@ def main(argv: list[str] | None = None) -> int:
     choices = {name: (text, partial(_run, name)) for name, text in COMMANDS.items()}
     try:
         status = run_choice(argv, "fedlm", "command", purpose, choices, _EXAMPLES)
+        sys.stdout.flush()
     except UserError as error:
         status = _complain("fedlm", error)
+    except BrokenPipeError:
+        status = _without_reader()
     if status:
         leave_processes(status, with_others=status == _USAGE_ERROR)
     return status
@@ -101,9 +104,7 @@ def _run(command: str, argv: list[str]) -> int:
     except ProcessLostError as error:
         return _complain(prog, error, _FAILED)
     except BrokenPipeError:
-        # The reader of our output has gone; Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _without_reader()
     except KeyboardInterrupt:
         print("\nfedlm: interrupted; the same command goes on from what it has saved", file=sys.stderr)
         return _INTERRUPTED
@@ -133,6 +134,13 @@ def _imported(module: str) -> ModuleType:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _without_reader() -> int:
+    """Be silent where the reader of our output has gone, as of a pipe into `head`."""
+    # Python would complain again when it flushes at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _complain(prog: str, what: object, status: int = _USAGE_ERROR) -> int:

@@ -176,10 +176,9 @@ def test_a_vocabulary_without_tokens_is_refused(capsys):
 
 
 @pytest.mark.long
-def test_a_reader_that_goes_away_is_no_error():
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedlm", "models", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@pytest.mark.parametrize("words", [["models", "--json"], ["--help"], ["data", "--help"]], ids=" ".join)
+def test_a_reader_that_goes_away_is_no_error(words):
+    process = subprocess.Popen([sys.executable, "-m", "fedlm", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert b"Traceback" not in process.stderr.read()
     assert process.wait() == 0
