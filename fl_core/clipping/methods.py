@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip_factors
 from fedlm.fl_core.clipping.factored_gradients import Gradient, gradients_of
-from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one, sum_of_squares
+from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one, scaled, sum_of_squares
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM
 from fedlm.models.base import Model, Params, given_frozen, weigh_examples
@@ -146,18 +146,13 @@ def _added_in_turn(factors: jax.Array, gradients: jax.Array) -> jax.Array:
     of large arrays takes CPUs several times as long."""
 
     def add(unit: jax.Array, total: jax.Array) -> jax.Array:
-        return total + _scaled(factors[unit], gradients[unit])
+        return total + scaled(factors[unit], gradients[unit])
 
     return jax.lax.fori_loop(0, len(factors), add, jnp.zeros(gradients.shape[1:], jnp.float32))
 
 
 def _added_at_once(factors: jax.Array, gradients: jax.Array) -> jax.Array:
-    return jnp.sum(jax.vmap(_scaled)(factors, gradients), axis=0)
-
-
-def _scaled(factor: jax.Array, gradient: jax.Array) -> jax.Array:
-    """Multiply a gradient by its factor; one that is not finite has a factor of 0, and becomes 0."""
-    return jnp.where(factor > 0, factor * gradient, 0.0)
+    return jnp.sum(jax.vmap(scaled)(factors, gradients), axis=0)
 
 
 def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, units: int, keep: bool) -> ClippedSum:

@@ -71,10 +71,7 @@ def add_one_by_one(
         for number, one in of_unit.items():
             bounds = bounds.at[number, unit].set(sum_of_squares(one))
         factors = factors_of(jax.lax.dynamic_slice_in_dim(bounds, unit, 1, axis=1))[:, 0]
-        sums = {
-            number: sums[number] + jnp.where(factors[number] > 0, factors[number] * one, 0.0)
-            for number, one in of_unit.items()
-        }
+        sums = {number: sums[number] + scaled(factors[number], one) for number, one in of_unit.items()}
         return sums, bounds
 
     nothing = {number: jnp.zeros(one.shape[::-1] if one.turned else one.shape) for number, one in gradients.items()}
@@ -87,3 +84,8 @@ def sum_of_squares(array: jax.Array) -> jax.Array:
     # Of many short axes in one reduction, squares would be added one after another, and the sum comes out too small.
     rows = array.reshape(-1, max((*array.shape[-1:], 1)))
     return jnp.sum(jax.lax.optimization_barrier(jnp.sum(jnp.square(rows), axis=1)))
+
+
+def scaled(factor: jax.Array, gradient: jax.Array) -> jax.Array:
+    """Multiply a unit's gradient by its factor; one that is not finite has a factor of 0, and becomes 0."""
+    return jnp.where(factor > 0, factor * gradient, 0.0)

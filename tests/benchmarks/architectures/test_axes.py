@@ -45,9 +45,7 @@ from benchmarks.architectures.axes.report import _how, write_report
 from benchmarks.architectures.axes.selection import next_tasks, select, selection_rounds
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.models.registry import MODELS
-from fedlm.simulations.data.client_text import ClientText
-from fedlm.simulations.data.importing import ImportSettings, import_text
-from fedlm.simulations.data.sources.in_memory import InMemoryText
+from tests.benchmarks.small_studies import InProcess, import_small_text
 
 ABOUT = {"machine": {}, "protocol": {"seeds": [0, 1, 2]}, "data": {"stackexchange": {"clients": 9, "entropy": None}}}
 RATES = {"client_rates": (0.5, 1.0, 2.0), "server_rates": (0.003, 0.01, 0.03)}
@@ -57,15 +55,6 @@ COHORTS = Axis(
     ("cifg", "si_cifg"),
     500,
 )
-
-
-class InProcess:
-    """Runs cells here, one after another."""
-
-    def execute(self, cells, observe, total):
-        for cell in cells:
-            cell.run(lambda row, cell=cell: observe(cell, row))
-        return {}
 
 
 def loss_of(run, rounds):
@@ -383,12 +372,7 @@ def test_records_of_other_data_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    path = tmp_path_factory.mktemp("axes") / "text"
-    words = "the cat sat on a mat and dogs ran to it".split()
-    rng = np.random.default_rng(0)
-    texts = [ClientText(f"user {n}", [" ".join(rng.choice(words, 6)) for _ in range(12)]) for n in range(30)]
-    import_text("made up", InMemoryText(texts), path, ImportSettings(vocabulary_size=40), workers=1)
-    return path
+    return import_small_text(tmp_path_factory.mktemp("axes") / "text", clients=30)
 
 
 @pytest.mark.long

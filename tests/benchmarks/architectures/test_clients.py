@@ -11,20 +11,11 @@ from benchmarks.architectures.axes.points import Point, Run, Setting
 from benchmarks.architectures.axes.records import Records
 from benchmarks.architectures.clients import ClientRecords, Place, ScoredTraining, even_gap, verdict
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.simulations.data.client_text import ClientText
-from fedlm.simulations.data.importing import ImportSettings, import_text
-from fedlm.simulations.data.sources.in_memory import InMemoryText
+from tests.benchmarks.small_studies import InProcess, import_small_text
 
 ABOUT = {"machine": {}, "protocol": {"seeds": [0, 1]}}
 PAIR = ("si_cifg", "cifg")
 PLACE = Place("here", Point("here", Setting(cohort=3), 5, (1.0,), (0.01,), (0, 1)), (PAIR,))
-
-
-class InProcess:
-    def execute(self, cells, observe, total):
-        for cell in cells:
-            cell.run(lambda row, cell=cell: observe(cell, row))
-        return {}
 
 
 def losses(seeds, people):
@@ -100,10 +91,7 @@ def test_a_table_of_other_trainings_or_clients_is_refused(tmp_path):
 
 @pytest.mark.long
 def test_the_command_scores_every_client_and_goes_on(tmp_path, monkeypatch, capsys, quick_compilation):
-    store, words = tmp_path / "text", "the cat sat on a mat and dogs ran to it".split()
-    rng = np.random.default_rng(0)
-    texts = [ClientText(f"user {n}", [" ".join(rng.choice(words, 6)) for _ in range(12)]) for n in range(40)]
-    import_text("made up", InMemoryText(texts), store, ImportSettings(vocabulary_size=40), workers=1)
+    store = import_small_text(tmp_path / "text", clients=40)
     axes = Records(tmp_path / "axes.json", {**ABOUT, "data": {}})
     for model in PAIR:
         for seed in PLACE.point.seeds:

@@ -11,6 +11,7 @@ from benchmarks.recommendation import claims, models, plots, training
 from benchmarks.recommendation.claims import Evidence, Spread, above, together, verdicts
 from benchmarks.recommendation.grid import Point, Results, Scale, best_rate, chosen_points, points_of, rate_points
 from fedlm.fl_core.errors import CheckpointError
+from tests.benchmarks.small_studies import InProcess
 from tests.simulations.data.recommendation.item_stores import made_up_sequences, write_pairs
 
 SCALE = Scale(
@@ -27,15 +28,6 @@ SCALE = Scale(
     dropout=0.1,
     relevance_epsilon=1.0,
 )
-
-
-class InProcess:
-    """Runs cells here, one after another."""
-
-    def execute(self, cells, observe, total):
-        for cell in cells:
-            cell.run(lambda row, cell=cell: observe(cell, row))
-        return {}
 
 
 @pytest.fixture(scope="module")

@@ -395,7 +395,7 @@ def test_a_parameter_that_is_one_number_is_clipped_by_vmap():
     np.testing.assert_allclose(found.norms, norms, rtol=1e-5)
     for name in params:
         leaves = [np.asarray(jax.tree_util.tree_leaves(g[name])[0]) for g in gradients]
-        expected = sum(min(1.0, clip_norm / norm) * leaf for norm, leaf in zip(norms, leaves, strict=True))
+        expected = sum(min(1.0, clip_norm / max(norm, 1e-30)) * leaf for norm, leaf in zip(norms, leaves, strict=True))
         np.testing.assert_allclose(
             jax.tree_util.tree_leaves(found.gradient[name])[0], expected, rtol=1e-4, atol=1e-4 * clip_norm
         )
