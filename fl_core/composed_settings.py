@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 _MUST_BE: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 _Settings = TypeVar("_Settings")
@@ -125,7 +125,7 @@ def check_value_types(settings: Any) -> None:
         try:
             fitting = fitting_value(value, kind)
         except TypeError as error:
-            raise ConfigurationError(f"{name} is {value!r}, but {error}") from None
+            raise ConfigurationError(f"{setting(name)} is {value!r}, but {error}") from None
         # Numbers of Python stay as they were written: 5 in place of 5.0.
         written = all(type(one) in (int, float) for one in (value if isinstance(value, tuple) else (value,)))
         if fitting != value or not written:

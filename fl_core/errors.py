@@ -2,6 +2,7 @@
 
 from fedlm.models.errors import ConfigurationError as ConfigurationError
 from fedlm.models.errors import UserError as UserError
+from fedlm.models.errors import setting as setting
 
 
 class DataError(UserError):

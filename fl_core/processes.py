@@ -34,7 +34,7 @@ def together(step: Callable[[], _Result]) -> _Result:
         result = step()
     except UserError as raised:
         error = raised
-    messages = gather(error and str(error))
+    messages = gather(error and error.args[0])
     if error is not None:
         raise error
     for process, message in enumerate(messages):

@@ -21,7 +21,7 @@ import optax
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.base import Params
-from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
+from fedlm.models.imported_names import import_named, is_imported_name
 
 DEFAULT_SERVER_RATE = 0.01
 
@@ -135,10 +135,7 @@ def own_server_optimizer(server: ServerOptimizer) -> OwnServerOptimizer | None:
 @functools.cache
 def _imported(name: str) -> OwnServerOptimizer:
     expected = "an optax optimizer, or a function that makes one of a learning rate"
-    try:
-        return OwnServerOptimizer(import_named(name, "server_optimizer", expected, _is_optax_optimizer))
-    except UnknownNameError as error:
-        raise ConfigurationError(str(error)) from error
+    return OwnServerOptimizer(import_named(name, "server_optimizer", expected, _is_optax_optimizer))
 
 
 def _is_optax_optimizer(found: Any) -> bool:

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fedlm.models.errors import ConfigurationError
 
-class UnknownNameError(ValueError):
+
+class UnknownNameError(ConfigurationError):
     """Nothing has the name that was asked for, or something of another kind has it."""
 
 

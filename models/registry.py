@@ -271,7 +271,7 @@ def same_model(one: str, other: str) -> bool:
         return True
     try:
         entries = [find_entry(name) for name in (one, other)]
-    except (UnknownModelError, ConfigurationError):
+    except ConfigurationError:
         return False
     (build, config), (other_build, other_config) = entries
     of_vocabulary = {

@@ -17,7 +17,6 @@ from fedlm.commands.processes import has_joined, leave_processes
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ProcessLostError, UserError
 from fedlm.fl_core.kept_memory import keep_freed_memory
-from fedlm.models.imported_names import UnknownNameError
 from fedlm.simulations.worker_processes import TerminatedError
 
 COMMANDS = {
@@ -99,7 +98,7 @@ def _run(command: str, argv: list[str]) -> int:
         status = _imported(f"fedlm.commands.{command}").main(argv)
         sys.stdout.flush()
         return status
-    except (UserError, UnknownNameError) as error:
+    except UserError as error:
         return _complain(prog, error)
     except ProcessLostError as error:
         return _complain(prog, error, _FAILED)
@@ -144,7 +143,8 @@ def _without_reader() -> int:
 
 
 def _complain(prog: str, what: object, status: int = _USAGE_ERROR) -> int:
-    print(f"{prog}: {what}", file=sys.stderr)
+    said = what.for_command_line() if isinstance(what, UserError) else what
+    print(f"{prog}: {said}", file=sys.stderr)
     return status
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_comparable
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
+from fedlm.models.imported_names import import_named, is_imported_name
 
 _FILES = (
     "sgd",
@@ -55,11 +55,8 @@ def make_algorithm(name: str, constants: Mapping[str, float] | None = None) -> C
 
 
 def _imported(name: str) -> ClientAlgorithm:
-    try:
-        found = import_named(
-            name, "client_algorithm", "a ClientAlgorithm object", lambda found: isinstance(found, ClientAlgorithm)
-        )
-    except UnknownNameError as error:
-        raise ConfigurationError(str(error)) from error
+    found = import_named(
+        name, "client_algorithm", "a ClientAlgorithm object", lambda found: isinstance(found, ClientAlgorithm)
+    )
     check_comparable(found)
     return found

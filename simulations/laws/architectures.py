@@ -10,7 +10,7 @@ import jax
 from fedlm.models.base import Model
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.model_files import describe_model
-from fedlm.models.registry import UnknownModelError, find_entry
+from fedlm.models.registry import find_entry
 from fedlm.simulations.laws.surface import LossSurface
 
 _SIZES = ("layers", "heads", "embedding", "mlp")
@@ -50,7 +50,7 @@ def nearest_architecture(
     """
     try:
         entries = [find_entry(name) for name in surface.models]
-    except (UnknownModelError, ConfigurationError):
+    except ConfigurationError:
         return None
     known = vocabulary_size or _vocabulary(entries[0], surface.parameters[0])
     candidates: dict[tuple[Any, Any], str | None] = {

@@ -11,7 +11,7 @@ import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.models.registry import UnknownModelError, create_model
+from fedlm.models.registry import create_model
 from fedlm.simulations.laws.cell import count_parameters
 from fedlm.simulations.laws.measurements import INTEGERS, Measurements, check_values, make_measurements
 
@@ -112,7 +112,7 @@ def _counts(models: list[str], path: Path) -> tuple[NDArray[np.int64], NDArray[n
         total, name = PUBLISHED_MODELS.get(model, (None, model))
         try:
             params = jax.eval_shape(create_model(name).init, jax.random.key(0))
-        except (UnknownModelError, ConfigurationError) as error:
+        except ConfigurationError as error:
             raise DataError(
                 f"{path}, line {models.index(model) + _FIRST_ROW}: the parameters of the model {model!r} are not "
                 "known; give columns 'parameters' and 'non_embedding_parameters'."

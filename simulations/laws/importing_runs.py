@@ -14,7 +14,7 @@ import numpy as np
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, find_runs
-from fedlm.models.registry import UnknownModelError, create_model
+from fedlm.models.registry import create_model
 from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, experiment_of
 from fedlm.simulations.laws.cell import count_parameters
 from fedlm.simulations.laws.measurements import Measurements, make_measurements
@@ -219,6 +219,6 @@ def _non_embedding(run: _Run) -> int:
     name = run.experiment.model
     try:
         params = jax.eval_shape(create_model(name).init, jax.random.key(0))
-    except (UnknownModelError, ConfigurationError) as error:
+    except ConfigurationError as error:
         raise DataError(f"{run.name}: the model {name!r} is not known here; give runs of models by name") from error
     return count_parameters(params, embeddings=False)

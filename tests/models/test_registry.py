@@ -183,8 +183,8 @@ def test_a_name_close_to_none_is_answered_with_where_all_are():
         create_model("zzz")
 
 
-def test_unknown_models_are_value_errors():
-    assert issubclass(UnknownModelError, ValueError)
+def test_unknown_models_are_mistakes_of_users():
+    assert issubclass(UnknownModelError, ConfigurationError)
 
 
 def test_special_tokens_stand_where_their_ids_say():
