@@ -12,7 +12,7 @@ _ABBREVIATION = re.compile(
 )
 _DECORATION = re.compile(r"[^A-Za-z0-9]*")
 _BULLET = re.compile(r"\s*(?:[-*+o•]|\(?(?:\d{1,2}|[a-zA-Z])[.)])\s+(?=\S)")
-_FIELD = re.compile(r"\s*[:@](?:param|type|arg|raises?|returns?|rtype|keyword)\b[^:\s]*\s*[^:\s]*:?\s+")
+_FIELD = re.compile(r"\s*[:@](?:param|type|arg|raises?|returns?|rtype|keyword)\b[^:\s]*+\s*[^:\s]*:?\s+")
 _DIRECTIVE = re.compile(r"\s*(?:\.\. |!|-\*-|type: ignore|noqa|pragma:|pylint:|mypy:|fmt:)")
 _COLUMNS = re.compile(r"\S(?: {3,}| *\t *)\S|\|.*\||\+--|--\+")
 _STATEMENT = re.compile(
@@ -75,9 +75,10 @@ def paragraphs(block: str) -> Iterator[str]:
 def split_sentences(paragraph: str) -> list[str]:
     """Split a paragraph at [.!?] followed by a space and a capital, but not after common abbreviations."""
     found: list[str] = []
-    start = 0
+    start = word = 0  # where the sentence begins, and where the word before a boundary begins at the earliest
     for boundary in _BOUNDARY.finditer(paragraph):
-        if paragraph[boundary.start()] == "." and _is_abbreviation(paragraph[start : boundary.start()]):
+        before, word = paragraph[word : boundary.start()], boundary.end()
+        if paragraph[boundary.start()] == "." and _is_abbreviation(before):
             continue
         found.append(paragraph[start : boundary.end()].strip())
         start = boundary.end()

@@ -57,14 +57,17 @@ def read_documents(documents: Documents, parts: Sequence[BytePart], skipped: Ski
     """Yield the documents of some parts; lines and paragraphs without a word are none."""
     for part in parts:
         data = part.load()
+        line, counted = part.first_line, 0
         for start, stop in _spans(documents, data):
+            line, counted = line + data.count(b"\n", counted, start), start
             document = data[start:stop]
             if part.start == start == 0:
                 document = document.removeprefix(codecs.BOM_UTF8)
             try:
                 words = document.decode().split()
             except UnicodeDecodeError:
-                skipped.add(NOT_UTF8, place=_place(documents, part, data, start))
+                place = str(part.path) if documents == "files" else f"{part.path}, line {line}"
+                skipped.add(NOT_UTF8, place=place)
                 continue
             if words:
                 yield ClientText(document_id(words, None), [" ".join(words)])
@@ -80,11 +83,6 @@ def _spans(documents: Documents, data: bytes) -> Iterator[tuple[int, int]]:
             yield start, separator.start()
             start = separator.end()
     yield start, len(data)
-
-
-def _place(documents: Documents, part: BytePart, data: bytes, start: int) -> str:
-    newlines = data.count(b"\n", 0, start)
-    return str(part.path) if documents == "files" else f"{part.path}, line {part.first_line + newlines}"
 
 
 def _joined(parts: Iterable[Part]) -> Iterator[Part]:

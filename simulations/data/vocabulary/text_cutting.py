@@ -7,6 +7,8 @@ from typing import NamedTuple
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
+LONGEST_WORD = 100
+"""Letters of a word at most. A longer one is unknown wherever text is read, and counts for nothing in a vocabulary."""
 MOST_PIECES = 1_000_000
 """Distinct pieces of text counted before they are cut into words, which bounds the memory for them."""
 
@@ -18,7 +20,7 @@ class TextCutter(NamedTuple):
     splitter: PreTokenizer  # where the result is divided
 
     def count_words(self, texts: Iterable[str]) -> Counter[str]:
-        """Return how often each word occurs in texts, which are read once.
+        """Return how often each word of at most `LONGEST_WORD` letters occurs in texts, which are read once.
 
         What stands between two spaces occurs again and again, so it is counted first and cut once.
         """
@@ -34,4 +36,5 @@ class TextCutter(NamedTuple):
     def _add_words(self, words: Counter[str], pieces: Counter[str]) -> None:
         for piece, count in pieces.items():
             for word, _ in self.splitter.pre_tokenize_str(self.normalizer.normalize_str(piece)):
-                words[word] += count
+                if len(word) <= LONGEST_WORD:
+                    words[word] += count

@@ -130,7 +130,8 @@ def count_words(
 ) -> Counter[str]:
     """Return how often each word occurs after normalization and splitting, as the settings' tokenizer needs it.
 
-    Words are separated where there are single spaces between them already. The texts are read once.
+    Words are separated where there are single spaces between them already. Words above `LONGEST_WORD` letters are left
+    out. The texts are read once.
     """
     return TOKENIZERS[settings.tokenizer].cutter(settings, words_are_separated).count_words(texts)
 

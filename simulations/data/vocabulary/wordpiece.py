@@ -9,7 +9,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
-from fedlm.simulations.data.vocabulary.text_cutting import TextCutter
+from fedlm.simulations.data.vocabulary.text_cutting import LONGEST_WORD, TextCutter
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
 CONTINUATION = "##"
@@ -62,7 +62,12 @@ def build(
     """Return a tokenizer that marks the pieces after a word's first with `##`."""
     by_id = dict(sorted(vocabulary.items(), key=lambda item: item[1]))
     built = tokenizers.Tokenizer(
-        models.WordPiece(by_id, unk_token=SPECIAL_TOKENS[OOV_ID], continuing_subword_prefix=CONTINUATION)
+        models.WordPiece(
+            by_id,
+            unk_token=SPECIAL_TOKENS[OOV_ID],
+            max_input_chars_per_word=LONGEST_WORD,
+            continuing_subword_prefix=CONTINUATION,
+        )
     )
     built.normalizer, built.pre_tokenizer = cutter(settings, words_are_separated)
     built.decoder = decoders.WordPiece(prefix=CONTINUATION)

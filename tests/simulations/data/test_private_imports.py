@@ -8,10 +8,10 @@ import pytest
 
 from fedlm.commands.data import main
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.private_words import COUNT_NORM
+from fedlm.fl_core.privacy.private_words import COUNT_NORM, word_weight
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
-from fedlm.models.special_tokens import OOV_ID
+from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.grouping import NUM_GROUPS, write_run
 from fedlm.simulations.data.importing import ImportSettings, _count_contributions, _GroupedText, import_text
@@ -19,6 +19,9 @@ from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.splits import SplitRule, split_of
 from fedlm.simulations.data.store.format import read_header
 from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.vocabulary import private_vocabulary
+from fedlm.simulations.data.vocabulary.text_cutting import LONGEST_WORD
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
 PRIVATE = ImportSettings(
     vocabulary_size=300, vocabulary_epsilon=8.0, vocabulary_delta=1e-6, vocabulary_words_per_client=6
@@ -100,6 +103,35 @@ def test_one_client_moves_all_counts_by_the_norm_at_most(tmp_path, settings, nam
         assert len([word for word, value in difference.items() if value]) <= settings.vocabulary_words_per_client
         moved += any(difference.values())
     assert moved >= 2
+
+
+def test_what_a_client_adds_is_bounded_in_words_however_many_letters_and_pieces_they_have(tmp_path):
+    """A word takes one of its client's places, whatever pieces it is made of, and one that is too long takes none."""
+    own = ["ab", "x" * LONGEST_WORD]
+    name, short = OF_TRAIN[0], [ClientText(OF_TRAIN[0], [" ".join(own)])]
+    too_long = ["y" * (LONGEST_WORD + 1), "z" * 100_000]
+    longer = [ClientText(name, [" ".join([*own, *too_long] * 9)])]
+    expected = dict.fromkeys(own, word_weight(2))
+    assert counted(tmp_path / "short", short, PRIVATE) == expected
+    assert counted(tmp_path / "longer", longer, PRIVATE) == expected
+    assert sum(value**2 for value in expected.values()) <= COUNT_NORM**2
+
+
+def test_pieces_are_made_of_words_that_the_noise_has_left_and_of_nothing_else(tmp_path, monkeypatch):
+    seen = []
+    train = Tokenizer.train
+
+    def watched(words, *others):
+        seen.append(dict(words))
+        return train(words, *others)
+
+    monkeypatch.setattr(Tokenizer, "train", watched)
+    monkeypatch.setattr(private_vocabulary, "noisy_words", lambda counts, plan: Counter({"train": 90, "late": 60}))
+    import_made_up(tmp_path / "private", [*texts(), ClientText(OF_TRAIN[1], ["secretword" * 9, SECRET * 5])])
+    assert seen == [{"train": 90, "late": 60}]
+    pieces = {piece.removeprefix("##") for piece in tokens(tmp_path / "private")} - set(SPECIAL_TOKENS)
+    assert all(len(piece) == 1 or piece in "train" or piece in "late" for piece in pieces)
+    assert {"train", "late"} <= pieces
 
 
 def test_held_out_people_are_not_counted(tmp_path):

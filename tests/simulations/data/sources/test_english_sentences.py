@@ -1,5 +1,6 @@
 import pytest
 
+from fedlm.simulations.data.sources import english
 from fedlm.simulations.data.sources.english import is_english, paragraphs, sentences, split_sentences
 
 
@@ -25,6 +26,19 @@ def test_splits_at_sentence_ends_and_joins_lines():
 )
 def test_does_not_split_inside(sentence):
     assert split_sentences(sentence) == [sentence]
+
+
+def test_each_letter_is_looked_at_once_for_an_abbreviation(monkeypatch):
+    looked_at, ends_in_one = [], english._is_abbreviation
+    monkeypatch.setattr(english, "_is_abbreviation", lambda text: looked_at.append(text) or ends_in_one(text))
+    names = "Mr. A. Dr. B. " * 100
+    assert split_sentences(f"It is by {names}Ann. It is long. Read it.") == [
+        f"It is by {names}Ann.",
+        "It is long.",
+        "Read it.",
+    ]
+    assert len(looked_at) == 402
+    assert sum(map(len, looked_at)) < len(names) + 50
 
 
 def test_splits_after_etc_and_closing_quotes():

@@ -1,5 +1,6 @@
 import gzip
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from fedlm.simulations.data import importing
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources import text_files
+from fedlm.simulations.data.sources.byte_parts import BytePart
 from fedlm.simulations.data.sources.text_files import TextFiles, find_end, read_documents
 from fedlm.simulations.data.sources.user_rows import document_id
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -51,6 +53,23 @@ def test_what_is_left_out_is_counted(tmp_path):
     assert skipped.first_places()["bytes that are not UTF-8"].endswith("some.txt, line 4")
     found, skipped = read_bytes(tmp_path, b" \n", "files")
     assert (found, skipped.as_dict()) == ([], {"empty text": 1})
+
+
+def test_each_byte_is_looked_at_once_for_the_line_of_what_is_left_out():
+    looked_at = 0
+
+    class Watched(bytes):
+        def count(self, what, start=0, stop=None):
+            nonlocal looked_at
+            looked_at += (len(self) if stop is None else stop) - start
+            return super().count(what, start, stop)
+
+    data = Watched(b"one\n" + b"\xff\n" * 300)
+    skipped, part = SkippedCounts(), BytePart(Path("some.txt"), 0, len(data), 1, True, data)
+    assert len(list(read_documents("lines", [part], skipped))) == 1
+    assert skipped.as_dict() == {"bytes that are not UTF-8": 300}
+    assert skipped.first_places() == {"bytes that are not UTF-8": "some.txt, line 2"}
+    assert looked_at <= len(data)
 
 
 def test_a_folder_stands_for_the_text_files_below_it(tmp_path):

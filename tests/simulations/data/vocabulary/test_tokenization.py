@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
+from fedlm.simulations.data.vocabulary.text_cutting import LONGEST_WORD
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
 from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
@@ -124,6 +125,24 @@ def test_training_mistakes():
 
 def test_count_words():
     assert count_words(["Don't stop, STOP.", "stop"]) == {"'": 1, ",": 1, ".": 1, "don": 1, "stop": 3, "t": 1}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_words_above_the_longest_count_for_nothing(kind):
+    settings, longest = TokenizerSettings(tokenizer=kind), "b" * LONGEST_WORD
+    texts = ["the cat sat", f"the cat {longest}", f"{'a' * (LONGEST_WORD + 1)} the cat", "zq" * 500_000]
+    counted = count_words(texts, settings)
+    assert counted == {"the": 3, "cat": 3, "sat": 1, longest: 1}
+    found = json.loads(Tokenizer.train(counted, settings).to_json())["model"]["vocab"]
+    assert not {"z", "q", "##z", "##q"} & set(found), "a letter of theirs has no place either"
+    assert max(map(len, found)) <= LONGEST_WORD + len("##")
+
+
+def test_the_longest_word_that_is_counted_is_the_longest_that_is_read():
+    tokenizer = train_tokenizer(["ab" * 50], 200)
+    read = encode(tokenizer, ["ab" * (LONGEST_WORD // 2), "ab" * (LONGEST_WORD // 2) + "a"])
+    assert OOV_ID not in read[0]
+    assert read[1] == [OOV_ID]
 
 
 def test_words_can_keep_their_case():
