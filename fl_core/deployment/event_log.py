@@ -1,6 +1,7 @@
 """What the server says of itself while it runs: one line an event, in JSON, without any client's data.
 
-What libraries say is in the same form. Warnings of one cause come once a second at most, however many a crowd provokes.
+What libraries say is in the same form. Warnings of one cause come once a second at most for each client, however many a
+crowd provokes, and how many there were of each client is not forgotten when lines are held back or files put aside.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import stat
 import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
@@ -26,6 +28,7 @@ _log = logging.getLogger("fedlm.serving")
 _STDERR = "stderr"
 _SECONDS_A_CAUSE = 1.0
 _FILE_BYTES, _FILES = 1 << 26, 4
+_CLIENTS_COUNTED = 1 << 16
 _PIPE_BYTES = 1 << 20
 _PLACE = re.compile(r"[\w/]+\.(cc|cpp|c|h|py):\d+")
 
@@ -56,27 +59,36 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+_Cause = tuple[str, str]
+
+
 class HoldingBack(logging.Handler):
     """Hands warnings of one cause on once a second at most; a line says how many like it were held back before it.
 
-    A cause is an event's name, or the place in a library that speaks.
+    A cause is an event's name and the client that the event names, so that no client's lines hide another's; of a
+    library it is the place that speaks.
     """
 
     def __init__(self, inner: logging.Handler, clock: Callable[[], float] = time.monotonic):
         super().__init__()
         self._inner, self._clock = inner, clock
-        self._told: dict[str, float] = {}
-        self._held: dict[str, tuple[logging.LogRecord, int]] = {}
+        # When a cause was last told, the oldest first; nothing is kept of those that may be told again.
+        self._told: OrderedDict[_Cause, float] = OrderedDict()
+        self._held: dict[_Cause, tuple[logging.LogRecord, int]] = {}
+        self._counts: OrderedDict[str, int] = OrderedDict()
 
     def emit(self, record: logging.LogRecord) -> None:
         now = self._clock()
-        for cause in [cause for cause in self._held if now - self._told[cause] >= _SECONDS_A_CAUSE]:
-            self._tell_held(cause, now)
+        while self._told and now - next(iter(self._told.values())) >= _SECONDS_A_CAUSE:
+            cause, _ = self._told.popitem(last=False)
+            if cause in self._held:
+                self._tell_held(cause, now)
         if record.levelno < logging.WARNING:
             self._inner.handle(record)
             return
         cause = _cause_of(record)
-        if now - self._told.get(cause, -_SECONDS_A_CAUSE) >= _SECONDS_A_CAUSE:
+        self._count(cause[1])
+        if cause not in self._told:
             self._told[cause] = now
             self._inner.handle(record)
         else:
@@ -85,25 +97,51 @@ class HoldingBack(logging.Handler):
     def close(self) -> None:
         for cause in list(self._held):
             self._tell_held(cause, self._clock())
+        self.tell_counts()
         self._inner.close()
         super().close()
 
-    def _tell_held(self, cause: str, now: float) -> None:
+    def tell_counts(self) -> None:
+        """Say how many warnings there were of each client, of those that were warned of last."""
+        if self._counts:
+            record = _log.makeRecord(_log.name, logging.INFO, __file__, 0, "warnings_of_clients", (), None)
+            record.__dict__["fields"] = {"counts": dict(self._counts)}
+            self._inner.handle(record)
+
+    def _count(self, client: str) -> None:
+        if client:
+            self._counts[client] = self._counts.pop(client, 0) + 1
+            if len(self._counts) > _CLIENTS_COUNTED:
+                self._counts.popitem(last=False)
+
+    def _tell_held(self, cause: _Cause, now: float) -> None:
         record, count = self._held.pop(cause)
         self._told[cause] = now
+        self._told.move_to_end(cause)
         record = copy.copy(record)
         record.__dict__["fields"] = getattr(record, "fields", {}) | {"held_back": count - 1}
         self._inner.handle(record)
 
 
-def _cause_of(record: logging.LogRecord) -> str:
+def _cause_of(record: logging.LogRecord) -> _Cause:
+    client = str(getattr(record, "fields", {}).get("client", ""))
     if hasattr(record, "cause"):
-        return str(record.cause)
-    return str(record.msg) if record.name.startswith("fedlm") else f"{record.pathname}:{record.lineno}"
+        return str(record.cause), client
+    return (str(record.msg) if record.name.startswith("fedlm") else f"{record.pathname}:{record.lineno}"), client
 
 
 class _OwnersFile(RotatingFileHandler):
-    """A file that its owner alone can read: it names clients, and numbers that nothing covers."""
+    """A file that its owner alone can read: it names clients, and numbers that nothing covers.
+
+    Attributes:
+      begin: writes what a new file begins with, once one was put aside.
+    """
+
+    begin: Callable[[], None] = staticmethod(lambda: None)
+
+    def doRollover(self) -> None:  # noqa: N802
+        super().doRollover()
+        self.begin()
 
     def _open(self) -> TextIOWrapper:
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -133,6 +171,8 @@ def json_log(path: Path | None = None) -> Iterator[None]:
                 raise ConfigurationError(f"{path}: no log can be written there ({error.strerror})") from error
         handler.setFormatter(JsonLines())
         held = HoldingBack(handler)
+        if isinstance(handler, _OwnersFile):
+            handler.begin = held.tell_counts
         opened.callback(held.close)
         opened.enter_context(_all_handled_by(held))
         opened.enter_context(_stderr_logged())

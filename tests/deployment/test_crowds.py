@@ -104,7 +104,7 @@ def test_under_five_thousand_strangers_rounds_go_on(tmp_path, transport):
 
 def test_connections_are_counted_by_network_and_given_back(monkeypatch):
     told = []
-    monkeypatch.setattr(crowds, "warn", lambda name, **fields: told.append((fields["too_many_of"], fields["which"])))
+    monkeypatch.setattr(crowds, "warn", lambda name, **fields: told.append(fields))
     crowd = Crowd(ConnectionLimits(in_all=3, of_address=2, of_identity=1))
     with crowd.connected("10.0.0.1") as one, crowd.connected("10.0.0.1") as two, crowd.connected("10.0.0.1") as three:
         assert (one, two, three) == (True, True, False)
@@ -112,7 +112,11 @@ def test_connections_are_counted_by_network_and_given_back(monkeypatch):
             assert not four
     with crowd.connected("10.0.0.1") as again, crowd.identified("ann") as ann, crowd.identified("ann") as twice:
         assert (again, ann, twice) == (True, True, False)
-    assert told == [("address", "10.0.0.1"), ("all", ""), ("client", "ann")]
+    assert told == [
+        {"too_many_of": "address", "address": "10.0.0.1", "most": 2},
+        {"too_many_of": "all", "most": 3},
+        {"too_many_of": "client", "client": "ann", "most": 1},
+    ]
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff") == "2001:db8::/64"
     assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
     assert network_of("fe80::1%eth0") == "fe80::/64"

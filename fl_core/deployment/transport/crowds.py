@@ -65,7 +65,7 @@ class Crowd:
         self._count[key] += 1
         try:
             if self._count[key] > most:
-                warn(self._warning, too_many_of=of, which=which, most=most)
+                warn(self._warning, too_many_of=of, most=most, **({of: which} if which else {}))
             yield self._count[key] <= most
         finally:
             self._count[key] -= 1

@@ -140,7 +140,7 @@ class GrpcServer:
             try:
                 peer = self._identity_of(context)
             except RefusedError as error:
-                await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, peer, error)
+                await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, _certified_name(context), error)
             with self._calls.connected(_host_of(context.peer())) as one, self._calls.identified(peer) as two:
                 if not (one and two):
                     raise TooManyCallsError("too many calls are under way; come back later")
@@ -166,6 +166,12 @@ class GrpcServer:
     ) -> None:
         await self._refusals.note(peer, context.peer(), error)
         await context.abort(status, str(error))
+
+
+def _certified_name(context: grpc.aio.ServicerContext) -> str:
+    """Give the name in a client's certificate, which may have been revoked; empty where there is none."""
+    certificates = context.auth_context().get("x509_pem_cert")
+    return next(iter(_read_certificate(certificates[0]).names), "") if certificates else ""
 
 
 def _host_of(peer: str) -> str:

@@ -218,6 +218,12 @@ class ServedConnection(asyncio.BufferedProtocol):
         return ClientCertificate(names, ssl.cert_time_to_seconds(found["notAfter"]), int(found["serialNumber"], 16))
 
     @property
+    def certified_name(self) -> str:
+        """The name in the certificate of the client, which may have been revoked; empty where there is none."""
+        certificate = self.certificate()
+        return certificate.names[0] if certificate and certificate.names else ""
+
+    @property
     def address(self) -> str:
         """The address of the client."""
         host, port, *_ = self.transport.get_extra_info("peername") or ("", 0)

@@ -131,9 +131,8 @@ class HttpListener:
             try:
                 if await self._connect(connection, accepted, host):
                     with contextlib.ExitStack() as counted:
-                        certificate = connection.certificate()
-                        known = map(self._crowd.identified, certificate.names[:1] if certificate else ())
-                        if all(map(counted.enter_context, known)):
+                        name = connection.certified_name
+                        if not name or counted.enter_context(self._crowd.identified(name)):
                             await self._serve(connection)
             except Exception:
                 log.exception("connection_failed")
@@ -169,7 +168,7 @@ class HttpListener:
                     await connection.linger()
                     break
         except TimeoutError:
-            warn("too_slow", address=connection.address)
+            warn("too_slow", client=connection.certified_name, address=connection.address)
         except (OSError, BrokenUploadError):
             # The client has gone.
             pass
@@ -182,7 +181,7 @@ class HttpListener:
         try:
             return await connection.head(idle_seconds)
         except BadRequestError as error:
-            await self._refusals.note("", connection.address, error)
+            await self._refusals.note(connection.certified_name, connection.address, error)
             await connection.send(error.status, PLAIN | CLOSE, str(error).encode(errors="replace"))
             await connection.linger()
             return None
@@ -195,7 +194,7 @@ class HttpListener:
         except (RefusedError, MalformedError, BadRequestError) as error:
             # Who is not known has no connection to keep.
             call.closes = call.closes or not call.peer
-            await self._refusals.note(call.peer, call.connection.address, error)
+            await self._refusals.note(call.peer or call.connection.certified_name, call.connection.address, error)
             await call.say(_status_of(error, call.peer), str(error))
         except UnknownArtifactError as error:
             await call.say(HTTPStatus.NOT_FOUND, str(error))

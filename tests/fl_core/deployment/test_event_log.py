@@ -100,3 +100,68 @@ def test_a_log_that_cannot_be_written_is_a_mistake_of_one_line(tmp_path):
     with pytest.raises(ConfigurationError, match="no log can be written there"), json_log(tmp_path / "no" / "log"):
         pass
     assert os.fstat(2).st_ino == before.st_ino
+
+
+def refusals_of(kept):
+    """How many refusals the lines of each client speak of."""
+    found = {}
+    for fields in kept.fields:
+        found[fields["client"]] = found.get(fields["client"], 0) + 1 + fields.get("held_back", 0)
+    return found
+
+
+class KeptFields(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.fields, self.counts = [], {}
+
+    def emit(self, record):
+        if record.getMessage() == "warnings_of_clients":
+            self.counts = record.fields["counts"]
+        else:
+            self.fields.append(record.fields)
+
+
+def refused(client):
+    record = record_of("call_refused")
+    record.fields = {"client": client, "why": "the message is malformed"}
+    return record
+
+
+def test_many_refusals_of_some_clients_hide_none_of_another():
+    now, kept = [0.0], KeptFields()
+    held = HoldingBack(kept, lambda: now[0])
+    for call in range(120):
+        now[0] = call / 10
+        for number in range(112):
+            held.handle(refused(f"crowd{number % 4}"))
+        if call % 10 == 5:
+            held.handle(refused("fifth"))
+    held.close()
+    assert [fields["client"] for fields in kept.fields].count("fifth") == 12
+    assert refusals_of(kept) == kept.counts == {f"crowd{number}": 120 * 28 for number in range(4)} | {"fifth": 12}
+    assert len(kept.fields) <= 12 + 4 * 13
+
+
+def test_a_crowd_of_clients_leaves_nothing_in_memory_but_their_counts(monkeypatch):
+    monkeypatch.setattr(event_log, "_CLIENTS_COUNTED", 100)
+    now, kept = [0.0], KeptFields()
+    held = HoldingBack(kept, lambda: now[0])
+    for number in range(500):
+        now[0] = number / 10
+        held.handle(refused(f"client{number}"))
+    assert len(held._told) <= 11
+    held.close()
+    assert kept.counts == {f"client{number}": 1 for number in range(400, 500)}
+
+
+def test_a_new_file_begins_with_how_often_each_client_was_warned_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_log, "_FILE_BYTES", 2000)
+    path = tmp_path / "log"
+    with json_log(path):
+        for _ in range(3):
+            warn("call_refused", client="ann", why="the message is malformed")
+        for number in range(200):
+            event("counted", number=number)
+        first = json.loads(path.read_text().splitlines()[0])
+    assert (first["event"], first["counts"]) == ("warnings_of_clients", {"ann": 3})

@@ -1,0 +1,96 @@
+"""Whatever a client with a certificate is refused for, the line of the log says its name."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from fedlm.fl_core.deployment.security.callers import Refusals
+from fedlm.fl_core.deployment.security.credentials import client_tls
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport import http_connections, http_listener
+from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+from fedlm.fl_core.deployment.transport.http_server import HttpServer
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+from tests.deployment.test_hostile_http import READY, request
+from tests.fl_core.deployment.transport.test_transports import Handlers
+
+CALL = request("POST /check-in", body=READY.SerializeToString(), name=None)
+REFUSED = {
+    "a head that is none": (b"\xff\xff\r\n\r\n", "call_refused"),
+    "another path": (request("GET /etc/passwd", name=None), "call_refused"),
+    "a message that is none": (request("POST /check-in", body=b"\xff" * 50, name=None), "call_refused"),
+    "a head that takes too long": (b"POST /check-in HTT", "too_slow"),
+    "a body that takes too long": (CALL[:-1], "too_slow"),
+}
+
+
+@pytest.fixture
+def keys(tmp_path):
+    Authority.create(tmp_path / "keys").make_server(["127.0.0.1"])
+    return tmp_path / "keys"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    async def hold(self):
+        pass
+
+    monkeypatch.setattr(Refusals, "hold", hold)
+    monkeypatch.setattr(http_connections, "_HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(http_listener, "_BODY_SECONDS", 0.1)
+
+
+async def say(port, credentials, sent):
+    """Send bytes over a connection of its own, and wait until the server has hung up or answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls(credentials))
+    try:
+        writer.write(sent)
+        await reader.read(100)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def logged(keys, caplog, act, limits=ConnectionLimits()):  # noqa: B008
+    """What a server with keys logs of clients while something acts on its port."""
+
+    async def go():
+        server = HttpServer(Handlers(), ListenOptions("127.0.0.1:0", 1 << 16, keys, limits=limits))
+        await server.start()
+        try:
+            async with asyncio.timeout(30):
+                await act(server.port)
+        finally:
+            await server.stop(0)
+
+    asyncio.run(go())
+    lines = [(record.message, record.fields) for record in caplog.records if hasattr(record, "fields")]
+    return [(message, fields.get("client")) for message, fields in lines if message != "fewer_connections"]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_known_client_is_named(keys, caplog, what):
+    ann, (sent, event) = Authority(keys).make_client("ann"), REFUSED[what]
+    assert logged(keys, caplog, lambda port: say(port, ann, sent)) == [(event, "ann")]
+
+
+def test_a_revoked_client_is_named(keys, caplog):
+    ann = Authority(keys).make_client("ann")
+    Authority(keys).revoke("ann")
+    assert logged(keys, caplog, lambda port: say(port, ann, CALL)) == [("call_refused", "ann")]
+
+
+def test_a_client_with_too_many_connections_is_named(keys, caplog):
+    ann = Authority(keys).make_client("ann")
+
+    async def twice(port):
+        _, first = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls(ann))
+        first.write(CALL[:20])
+        await asyncio.sleep(0.05)
+        with contextlib.suppress(OSError):
+            await say(port, ann, CALL)
+        first.close()
+
+    assert ("connection_shut", "ann") in logged(keys, caplog, twice, ConnectionLimits(of_identity=1))
