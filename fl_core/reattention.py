@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.relevance_origin import Counted, Relevance, RelevanceOrigin, read_relevance
 from fedlm.models.reattention import ParameterErrors
@@ -90,8 +90,8 @@ def relevance_of_run(
         )
     if path is None:
         raise ConfigurationError(
-            f"the model {model} corrects its attention by how often each token occurs in a unit; give --relevance, a "
-            f"file that `fedlm data relevance {data} --out FILE` makes"
+            f"the model {model} corrects its attention by how often each token occurs in a unit; give "
+            f"{setting('relevance')}, a file that `fedlm data relevance {data} --out FILE` makes"
         )
     found = read_relevance(path)
     if found.vocabulary != vocabulary:
@@ -106,7 +106,8 @@ def relevance_of_run(
     if found.origin.kind == "public" and training_data is not None and found.training_data == training_data:
         raise ConfigurationError(
             f"{path}: is said to be public, but was counted in the very text of {data}, of whose people this run makes "
-            "a promise; count with --epsilon and --delta, or in public text with the same tokenizer"
+            f"a promise; count with {setting('epsilon')} and {setting('delta')}, or in public text with the same "
+            "tokenizer"
         )
     if found.origin.kind != "public" and (data / BUDGET_FILE).exists():
         raise ConfigurationError(

@@ -1,6 +1,6 @@
 """Which deltas are accepted, everywhere."""
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 LEAST_DELTA = 1e-15
 """That anything is stated at: far above how far drawn noise is from Gaussian noise."""
@@ -23,7 +23,8 @@ def planned_delta(delta: float | None, units: float) -> float:
     default = default_delta(units)
     if not LEAST_DELTA <= default < 1:
         raise ConfigurationError(
-            f"for {units:g} units delta would be {default:.3g}; give a --delta from {LEAST_DELTA:g} to below 1"
+            f"for {units:g} units delta would be {default:.3g}; give a {setting('delta')} from {LEAST_DELTA:g} to "
+            "below 1"
         )
     return default
 
@@ -44,5 +45,5 @@ def large_delta(delta: float, units: float) -> str | None:
         return None
     return (
         f"delta is {delta:.4g}, above one in {units:,}: publishing {delta * units:.4g} of them as they are would keep "
-        "it too; give a smaller --delta"
+        "it too; ask for a smaller delta"
     )

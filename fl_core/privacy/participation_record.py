@@ -14,7 +14,7 @@ import numpy as np
 
 from fedlm.fl_core.atomic_files import append_whole, disk_errors, write_atomically
 from fedlm.fl_core.cohorts import CohortSampler
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, RealisedParticipation
 
 PARTICIPATION_FILE = "participation.jsonl"
@@ -54,7 +54,7 @@ class ParticipationRecord:
         if len(kept) < rounds:
             raise CheckpointError(
                 f"{self._path}: knows who took part in {len(kept)} rounds, but {rounds} were released: it is "
-                "damaged, or an older copy. Put back the one that belongs to the run, or give another --out"
+                f"damaged, or an older copy. Put back the one that belongs to the run, or give another {setting('out')}"
             )
         content = b"".join(kept)
         if len(kept) < len(lines):
@@ -97,7 +97,7 @@ class ParticipationRecord:
                 raise CheckpointError(
                     f"{self._path}: client {client!r} took part in rounds {', '.join(map(str, before[-3:]))} and may "
                     f"not take part in round {number} ({self._promised}). The data or the software are not "
-                    "those that the run was begun with; go on with these, or give another --out"
+                    f"those that the run was begun with; go on with these, or give another {setting('out')}"
                 )
             before.append(number)
 

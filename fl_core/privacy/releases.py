@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.accounting import sensitivity_squared
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.privacy.noise_source import NOISE_FORMAT, SECRET_BYTES, commitment, fresh_secret
@@ -124,7 +124,7 @@ class Releases:
             if checkpoints.latest_round():
                 raise LedgerError(
                     f"{self._directory}: there is no ledger, but there are checkpoints of {checkpoints.latest_round()} "
-                    "rounds; put the ledger back, or give another --out to begin a new run"
+                    f"rounds; put the ledger back, or give another {setting('out')} to begin a new run"
                 )
             if self._budget is not None and self._secret_path(0).exists():
                 # It was made, and perhaps reserved for, but no ledger says that it was used.
@@ -140,18 +140,19 @@ class Releases:
             raise LedgerError(
                 f"{self._directory / LEDGER_FILE}: the run was begun with another privacy plan (rounds was "
                 f"{begun.rounds} and is now {plan.rounds}), and what it promised is for those rounds. Give rounds "
-                f"{begun.rounds}; or for more rounds begin another run with the parameters of this one, by --init-from "
-                f"{self._directory.parent} and another --out: it has a plan of its own, and its statement composes both"
+                f"{begun.rounds}; or for more rounds begin another run with the parameters of this one, by "
+                f"{setting('init_from')} {self._directory.parent} and another {setting('out')}: it has a plan of its "
+                "own, and its statement composes both"
             )
         if begun != plan or self.ledger.delta != delta:
             raise LedgerError(
                 f"{self._directory / LEDGER_FILE}: the run was begun with another privacy plan "
-                f"({_differences(begun, plan)}); give the same settings, or another --out"
+                f"({_differences(begun, plan)}); give the same settings, or another {setting('out')}"
             )
         if self.ledger.noise_format != NOISE_FORMAT and self._resumed(plan).goes_on:
             raise LedgerError(
                 f"{self._directory / LEDGER_FILE}: the run was begun by an earlier version of fedlm, with noise that "
-                "this one does not draw any more; begin a new run with another --out"
+                f"this one does not draw any more; begin a new run with another {setting('out')}"
             )
         self._settle(checkpoints)
         return self._resumed(plan)
@@ -169,7 +170,7 @@ class Releases:
         if last is not None and checkpoints.digest(last.rounds) != last.digest:
             raise CheckpointError(
                 f"{self._directory / LEDGER_FILE}: the checkpoint of {last.rounds} rounds that it names is missing, "
-                "damaged or another; put that checkpoint back, or give another --out to begin a new run"
+                f"damaged or another; put that checkpoint back, or give another {setting('out')} to begin a new run"
             )
         if intent is None:
             return
@@ -221,7 +222,8 @@ class Releases:
         elif intent[:2] != release[:2]:
             raise LedgerError(
                 f"{self._directory / LEDGER_FILE}: {rounds} rounds that were run again after an interruption gave "
-                "another model: go on with the devices that it was begun with, or give another --out to begin a new run"
+                f"another model: go on with the devices that it was begun with, or give another {setting('out')} to "
+                "begin a new run"
             )
         write()
         self.ledger.confirm()
@@ -250,7 +252,7 @@ class Releases:
         if len(secret) != SECRET_BYTES or not hmac.compare_digest(commitment(secret), named):
             raise LedgerError(
                 f"{path}: the secret of the noise is missing, or is not the one that the ledger names; put it back, or "
-                "give another --out to begin a new run"
+                f"give another {setting('out')} to begin a new run"
             )
         return secret
 

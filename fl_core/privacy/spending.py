@@ -206,5 +206,5 @@ def too_much_delta(vocabulary: VocabularyOrigin, delta: float) -> str:
     assert vocabulary.private is not None
     return (
         f"the vocabulary was made with delta {rounded_up(vocabulary.private.delta)}, of which delta {delta:g} leaves "
-        "nothing for the run; give a larger --delta, or import the data with a smaller --vocabulary-delta"
+        "nothing for the run; ask for a larger delta, or import the data with a smaller one of the vocabulary"
     )

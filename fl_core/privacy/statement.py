@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import Guarantee, account
 from fedlm.fl_core.privacy.ancestry import (
     NOT_PRIVATE,
@@ -252,7 +252,9 @@ def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = N
     """
     deltas = {ledger.delta for ledger in ledgers.values()}
     if delta is None and len(deltas) > 1:
-        raise ConfigurationError(f"the runs state epsilon at different deltas ({sorted(deltas)}); give --delta")
+        raise ConfigurationError(
+            f"the runs state epsilon at different deltas ({sorted(deltas)}); give {setting('delta')}"
+        )
     delta = deltas.pop() if delta is None else delta
     data = {ledger.about.get("training_data_sha256") for ledger in ledgers.values()}
     alike = len(ledgers) == 1 or (len(data) == 1 and data != {None})
@@ -363,7 +365,7 @@ def _chosen_twice(trainings: Sequence[Phase]) -> list[str]:
     ]
 
 
-_NO_DELTA_LEFT = "the vocabularies were made with more delta than this; give a larger --delta"
+_NO_DELTA_LEFT = "the vocabularies were made with more delta than this; ask for a larger delta"
 _ONE_UNIT = (
     "whoever is among the people of this run and of the runs that its first parameters come from is one unit of each"
 )

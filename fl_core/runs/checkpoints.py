@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk
-from fedlm.fl_core.errors import CheckpointError, DiskError
+from fedlm.fl_core.errors import CheckpointError, DiskError, setting
 from fedlm.models.base import Params
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Checkpoints:
         except Exception as error:
             raise CheckpointError(
                 f"{self._directory / str(rounds)}: this checkpoint cannot be read ({_first_line(error)}); remove that "
-                "folder to go on from the one before it, or start again with another --out"
+                f"folder to go on from the one before it, or start again with another {setting('out')}"
             ) from error
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, folder_size, whole_checkpoints
 from fedlm.fl_core.runs.run_lock import run_lock
 
@@ -57,7 +57,7 @@ def whole_runs(runs: Sequence[RecordedRun], others: Iterable[RecordedRun], with_
         if run.has_ledger and not with_ledger:
             raise ConfigurationError(
                 f"{run.directory}: its ledger is the record of the privacy that was spent on its clients; copy it "
-                "elsewhere, and give --with-ledger"
+                f"elsewhere, and give {setting('with_ledger')}"
             )
     gone = {run.directory.resolve(): run for run in runs}
     for other in others:

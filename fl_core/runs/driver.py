@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, recorded_ancestry
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims
@@ -125,7 +125,7 @@ class Run:
         folder = self.folder
         if self._privacy is None and (folder.directory / PRIVACY_FOLDER / LEDGER_FILE).exists():
             raise CheckpointError(
-                f"{folder.directory}: holds a private run, and this one has privacy none; give another --out"
+                f"{folder.directory}: holds a private run, and this one has privacy none; give another {setting('out')}"
             )
         latest = max(folder.checkpoint_rounds(), default=0)
         if latest:
@@ -145,7 +145,7 @@ class Run:
             _refuse_older_ledger(folder, releases.ledger)
         elif not latest and read_rows(folder.directory / METRICS_FILE):
             raise CheckpointError(
-                f"{folder.directory}: holds a run that is not private, and this one is; give another --out"
+                f"{folder.directory}: holds a run that is not private, and this one is; give another {setting('out')}"
             )
         released = bool(releases.ledger.releases)
         found, state = releases.resume(self._identity.about())
@@ -157,7 +157,7 @@ class Run:
             raise CheckpointError(
                 f"{folder.directory}: holds a private run of an earlier version of fedlm, which did not record who its "
                 "training clients were, so that nothing shows that these are the same. Begin a new run with another "
-                "--out; --init-from begins it with these parameters"
+                f"{setting('out')}; {setting('init_from')} begins it with these parameters"
             )
         return standing, state
 
@@ -268,5 +268,5 @@ def _refuse_older_ledger(folder: RunFolder, ledger: "PrivacyLedger") -> None:
         raise CheckpointError(
             f"{folder.directory}: {METRICS_FILE} tells of {told} {folder.counter}s, but {PRIVACY_FOLDER}/{LEDGER_FILE} "
             f"of {released}: it is an older copy, or was cut. Put it and the checkpoints back as they were, or begin "
-            "with another --out"
+            f"with another {setting('out')}"
         )

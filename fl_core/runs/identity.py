@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.privacy.ancestry import Phase, as_records, recorded_ancestry
 from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
@@ -88,12 +88,13 @@ class RunIdentity:
             what = "; ".join(f"{name} was {old.get(name)} and is now {new[name]}" for name in changed)
             raise CheckpointError(
                 f"{directory}: holds a run with other settings: {what}. Give the same settings to go on with it, or "
-                "another --out to begin a new one"
+                f"another {setting('out')} to begin a new one"
             )
         for name, fact in self.facts.items():
             if (fact.since_ever or found.get(name) is not None) and found.get(name) != fact.value:
                 raise CheckpointError(
-                    f"{directory}: holds a run with another {fact.what}; give what it was begun with, or another --out"
+                    f"{directory}: holds a run with another {fact.what}; give what it was begun with, or another "
+                    f"{setting('out')}"
                 )
 
     def finished_summary(self, directory: Path, length: str) -> dict[str, Any] | None:
@@ -114,7 +115,7 @@ class RunIdentity:
                 same &= _in_summary(summary, fact) == fact.value
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"{path}: not a summary of ours ({error}); remove it, or give another --out"
+                f"{path}: not a summary of ours ({error}); remove it, or give another {setting('out')}"
             ) from error
         return restated(summary, directory) if same else None
 
@@ -139,7 +140,7 @@ class RunIdentity:
 
 
 def _of_another_kind(directory: Path) -> CheckpointError:
-    return CheckpointError(f"{directory}: holds a run of another kind; give another --out")
+    return CheckpointError(f"{directory}: holds a run of another kind; give another {setting('out')}")
 
 
 def _in_summary(summary: dict[str, Any], fact: Fact) -> Any:

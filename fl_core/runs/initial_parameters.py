@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.privacy.ancestry import (
     CLAIM_FIELD,
     IMPORTED,
@@ -125,7 +125,9 @@ def _read(
     """Read the newest parameters of a run as they are now; see `read_parameters`."""
     directory = folder / "checkpoints"
     if not directory.is_dir():
-        raise CheckpointError(f"{folder}: not the folder of a run, for it holds no checkpoints; give the --out of one")
+        raise CheckpointError(
+            f"{folder}: not the folder of a run, for it holds no checkpoints; give the {setting('out')} of one"
+        )
     with Checkpoints(directory) as checkpoints:
         rounds = checkpoints.latest_round()
         if not rounds:

@@ -12,7 +12,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from fedlm.fl_core.atomic_files import append_whole, disk_errors, write_atomically
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, setting
 
 METRICS_FILE = "metrics.jsonl"
 _FLUSHED_EVERY = 30.0
@@ -91,7 +91,7 @@ def read_rows(path: Path, counter: str | None = None) -> list[dict[str, Any]]:
         if not isinstance(row, dict) or (counter is not None and not isinstance(row.get(counter), int)):
             raise CheckpointError(
                 f"{path}: line {number} is no row of a run's metrics{f' by {counter}' if counter else ''}: "
-                f"{line[:60]!r}; mend or remove the file, or give another --out"
+                f"{line[:60]!r}; mend or remove the file, or give another {setting('out')}"
             )
         rows.append(row)
     return rows

@@ -15,7 +15,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedlm.fl_core.atomic_files import whole_folder
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.privacy.ancestry import (
     NOT_PRIVATE,
     Phase,
@@ -100,9 +100,11 @@ def publish(
       ConfigurationError: there is something at `out`, or the tokenizer is another.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out}: is there already; give --out a folder that is not, or is empty")
+        raise ConfigurationError(f"{out}: is there already; give {setting('out')} a folder that is not, or is empty")
     if not (run / "checkpoints").is_dir():
-        raise CheckpointError(f"{run}: not the folder of a run, for it holds no checkpoints; give the --out of one")
+        raise CheckpointError(
+            f"{run}: not the folder of a run, for it holds no checkpoints; give the {setting('out')} of one"
+        )
     with run_lock(run):
         about, params, _ = released(run)
         params = whole_parameters(run, about, params)

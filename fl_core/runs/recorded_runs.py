@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, TUNING_FIELD, settings_in
 from fedlm.fl_core.privacy.plan import LEDGER_FILE, ONE_DOCUMENT
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
@@ -171,7 +171,9 @@ def find_runs(folder: Path) -> list[RecordedRun]:
         raise CheckpointError(f"{folder}: there is no such folder; give one with runs")
     runs = [read_run(directory) for directory in _run_folders(folder)]
     if not runs:
-        raise CheckpointError(f"{folder}: there is no run in it; give the --out of one, or a folder with such")
+        raise CheckpointError(
+            f"{folder}: there is no run in it; give the {setting('out')} of one, or a folder with such"
+        )
     return runs
 
 
@@ -182,7 +184,7 @@ def read_run(directory: Path) -> RecordedRun:
       CheckpointError: there is no run, or its summary is damaged.
     """
     if not _is_run(directory):
-        raise CheckpointError(f"{directory}: not the folder of a run; give the --out of one")
+        raise CheckpointError(f"{directory}: not the folder of a run; give the {setting('out')} of one")
     summary, about = _read_json(directory / SUMMARY_FILE), {}
     for checkpoint in reversed(whole_checkpoints(directory)):
         about = _read_json(checkpoint / "about" / "metadata") or {}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
@@ -36,14 +36,16 @@ def refuse_other_contents(directory: Path, kind: str) -> None:
     """
     for name, what in _CONTENTS.items():
         if what != kind and (directory / name).exists():
-            raise CheckpointError(f"{directory}: holds {what}, but {kind} would be written there; give another --out")
+            raise CheckpointError(
+                f"{directory}: holds {what}, but {kind} would be written there; give another {setting('out')}"
+            )
     if any((directory / name).exists() for name in _BEGUN_WITH.get(kind, ())):
         return
     for name in _WRITTEN_BY.get(kind, ()):
         if (directory / name).exists() and (directory / name).stat().st_size:
             raise CheckpointError(
                 f"{directory / name}: was not written by {kind} of fedlm, and would be written over; move it, or give "
-                "another --out"
+                f"another {setting('out')}"
             )
 
 

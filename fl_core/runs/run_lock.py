@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 LOCK_FILE = ".lock"
 
@@ -24,7 +24,8 @@ def run_lock(directory: Path, wait_seconds: float = 10.0) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ConfigurationError(
-                        f"{directory}: another process is running there; wait for it or end it, or give another --out"
+                        f"{directory}: another process is running there; wait for it or end it, or give another "
+                        f"{setting('out')}"
                     ) from None
                 time.sleep(0.1)
         yield

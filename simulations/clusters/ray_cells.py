@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder
-from fedlm.fl_core.errors import ConfigurationError, UserError
+from fedlm.fl_core.errors import ConfigurationError, UserError, setting
 from fedlm.simulations.experiments.cell_execution import MAX_ATTEMPTS, Observer, Task, await_release, execute_cell
 from fedlm.simulations.experiments.workers import refuse_more_cores, set_up_jax
 from fedlm.simulations.worker_processes import take_cores
@@ -76,8 +76,8 @@ class _Driver:
             )
         if not os.path.isdir(self.folder) or not (Path(self.folder) / directory).is_dir():
             raise ConfigurationError(
-                f"{node} does not see {Path(self.folder) / directory}; let data and --out lie in a folder that all "
-                "nodes see by the same path, and give the command there"
+                f"{node} does not see {Path(self.folder) / directory}; let data and {setting('out')} lie in a folder "
+                "that all nodes see by the same path, and give the command there"
             )
         os.chdir(self.folder)
         for name in [name for name in os.environ if _decides(name)]:

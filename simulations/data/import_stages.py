@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import disk_errors, write_atomically
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import RunSummary, read_summary, write_run
@@ -51,7 +51,7 @@ def import_workspace(out: Path, plan: str) -> Iterator[Path]:
                 if isinstance(error, BrokenProcessPool):
                     raise DataError(
                         "a worker process of the import was killed, perhaps because memory ran out. The same command "
-                        "goes on where it was; give it fewer --workers."
+                        f"goes on where it was; give it fewer {setting('workers')}."
                     ) from error
                 raise
             shutil.rmtree(workspace)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.private_words import contribution
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
 from fedlm.simulations.data.client_text import SkippedCounts
@@ -105,7 +105,7 @@ class ImportSettings(VocabularyPrivacySettings, TokenizerSettings):
         if self.vocabulary is None and self.vocabulary_origin is not None:
             raise ConfigurationError(
                 f"vocabulary_origin is {self.vocabulary_origin!r}, but no vocabulary is given; leave it out, or give "
-                "one with --vocabulary"
+                f"one with {setting('vocabulary')}"
             )
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.private_relevance import contribution, counted_relevance, noised_relevance
 from fedlm.fl_core.privacy.relevance_origin import (
@@ -68,8 +68,8 @@ def count_relevance(
     if private is not None and unit == "example" and packing == "packed":
         raise ConfigurationError(
             "a private count is so for each client, and one packed sequence may hold text of several, so that a run on "
-            "such sequences would be NOT PRIVATE with it; give --packing none, here and to the run, or --unit client "
-            "here and --unit user to the run"
+            f"such sequences would be NOT PRIVATE with it; give {setting('packing', 'none')}, here and to the run, or "
+            f"{setting('unit', 'client')} here and {setting('unit', 'user')} to the run"
         )
     split, size = store.split("train"), store.vocabulary_size
     training_data = store.training_data(check=True)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 
 SPLITS = ("train", "heldout", "test")
 
@@ -44,7 +44,7 @@ class SplitRule:
         if not by_user and "train" not in found:
             raise DataError(
                 f"the source has only the splits {', '.join(sorted(found))}, expected a train split. "
-                "Import it together with its train split, or split its users anew with --resplit."
+                f"Import it together with its train split, or split its users anew with {setting('resplit')}."
             )
         return cls(frozenset(SPLITS) - frozenset(found), by_user, seed)
 

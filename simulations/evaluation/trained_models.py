@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.ancestry import IMPORTED
 from fedlm.fl_core.reattention import ERRORS_FACT, read_errors
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
@@ -77,15 +77,15 @@ def read_model(directory: Path, data: Path | None = None) -> TrainedModel:
     command, settings = _settings(directory, about)
     if data is None and IMPORTED in about:
         raise ConfigurationError(
-            f"{directory}: was imported, and has no data of its own; give --data, a data set with its tokenizer: "
-            f"fedlm data import SOURCE ... --vocabulary {directory}/tokenizer.json --out FOLDER"
+            f"{directory}: was imported, and has no data of its own; give {setting('data')}, a data set with its "
+            f"tokenizer: fedlm data import SOURCE ... --vocabulary {directory}/tokenizer.json --out FOLDER"
         )
     store = _open_data(directory, Path(settings["data"])) if data is None else TokenStore.open(data)
     if store.fingerprint != about["vocabulary"]:
         home = settings.get("data", directory)
         raise DataError(
             f"{store.path}: has another vocabulary than the run in {directory} was trained with; give the data set "
-            f"of the run, which was --data {home}, or one with its tokenizer: fedlm data import SOURCE "
+            f"of the run, which was {home}, or one with its tokenizer: fedlm data import SOURCE "
             f"... --vocabulary {home}/tokenizer.json --out FOLDER"
         )
     precision = resolve_precision(settings["precision"], jax.default_backend())
@@ -101,8 +101,8 @@ def read_model(directory: Path, data: Path | None = None) -> TrainedModel:
 def _open_data(directory: Path, home: Path) -> TokenStore:
     if not home.exists():
         raise DataError(
-            f"{home}: there is no such folder, and the data set of the run in {directory} was there; say with --data "
-            "where it is now"
+            f"{home}: there is no such folder, and the data set of the run in {directory} was there; say with "
+            f"{setting('data')} where it is now"
         )
     return TokenStore.open(home)
 

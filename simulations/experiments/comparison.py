@@ -15,7 +15,7 @@ from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.runs.initial_parameters import restated
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
@@ -162,12 +162,14 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
         try:
             what = changed_settings(json.loads(before), settings, may_grow)
         except (json.JSONDecodeError, TypeError) as error:
-            raise CheckpointError(f"{path}: not the settings of a comparison ({error}); give another --out") from error
+            raise CheckpointError(
+                f"{path}: not the settings of a comparison ({error}); give another {setting('out')}"
+            ) from error
         if what:
             raise CheckpointError(
                 f"{out} holds a comparison with other settings: {what}. Give the same settings to go on with it "
                 f"{'(models, mechanisms, epsilons, learning rates and seeds may be added)' * bool(may_grow)}, or "
-                "another --out"
+                f"another {setting('out')}"
             )
         if before == text:
             # Tasks of a job array come at the same time, and one would write into another's file.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import settings_as_json, with_changes
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
@@ -89,7 +89,7 @@ def run_selection(
         if drawn is not None and (changed := changed_settings(drawn.get("settings", settings), settings)):
             raise CheckpointError(
                 f"{out}: the private selection was begun with other settings: {changed}. What runs are drawn from does "
-                "not change; give what it was begun with, or another --out"
+                f"not change; give what it was begun with, or another {setting('out')}"
             )
         announce(planned)
         if drawn is None:
@@ -112,7 +112,7 @@ def run_selection(
             if drawn["beginning"] != beginning:
                 raise CheckpointError(
                     f"{out}: the private selection was begun with {_difference(drawn['beginning'], beginning)}; give "
-                    "what it was begun with, or another --out"
+                    f"what it was begun with, or another {setting('out')}"
                 )
             found = record.choose(_train_and_find(cells, drawn, record, executor or LocalProcesses(workers)))
         place = found["trial"]
@@ -212,7 +212,7 @@ def _check_alike(cells: list[Cell], drawn: Record) -> None:
         if found != drawn["beginning"]:
             raise CheckpointError(
                 f"{cell.directory}: has {_difference(found, drawn['beginning'])} than the selection was begun with, so "
-                "that nothing is known of the best; begin another --out"
+                f"that nothing is known of the best; begin another {setting('out')}"
             )
 
 

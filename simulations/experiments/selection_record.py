@@ -10,7 +10,7 @@ Kinds of records, chained by hashes:
 from pathlib import Path
 
 from fedlm.fl_core.atomic_files import make_folder
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.record_chain import Record, RecordChain
@@ -20,7 +20,7 @@ _FILE = "selection.jsonl"  # in the folder `privacy` of a selection, which is th
 _TRIALS = "trials"
 _AGAIN = (
     "What was seen of a run is not drawn again, since nobody could tell that it was not chosen by it: put its folder "
-    "back as it was, or begin with another --out"
+    f"back as it was, or begin with another {setting('out')}"
 )
 
 
@@ -106,4 +106,6 @@ def _check_order(records: list[Record], record: Record) -> None:
 
 
 def _damaged(found: str) -> LedgerError:
-    return LedgerError(f"{found}; put the record of the private selection back as it was, or begin with another --out")
+    return LedgerError(
+        f"{found}; put the record of the private selection back as it was, or begin with another {setting('out')}"
+    )

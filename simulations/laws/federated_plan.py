@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.composed_settings import compose, default_settings
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import Guarantee, account, calibrate
 from fedlm.fl_core.privacy.delta import large_delta, planned_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
@@ -110,7 +110,9 @@ def plan_federated(
             "import RUN --out FILE`, and fit that file"
         )
     if settings.people is None or settings.client_trainings is None:
-        raise ConfigurationError("a federated plan needs --people and --client-trainings; give both")
+        raise ConfigurationError(
+            f"a federated plan needs {setting('people')} and {setting('client_trainings')}; give both"
+        )
     surface = laws.surface
     people = math.floor(settings.people)
     delta = planned_delta(delta, people)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import sensitivity_squared
 from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
@@ -169,7 +169,8 @@ def planner_of(laws: Laws, settings: FederatedSettings, budget: FederatedBudget)
         return FederatedPlanner(laws.surface, mechanism, None, "uniform", settings)
     if mechanism == "none":
         raise ConfigurationError(
-            "the laws are of runs without noise, which say nothing of private ones; measure some with --privacy"
+            "the laws are of runs without noise, which say nothing of private ones; measure some with "
+            f"{setting('privacy')}"
         )
     if not budget.epsilon >= LEAST_EPSILON:
         raise ConfigurationError(

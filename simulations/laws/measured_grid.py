@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.simulations.laws.measurements import Measurements
 
 Floats = NDArray[np.float64]
@@ -93,7 +93,8 @@ def _of_one_kind(measurements: Measurements, batch_size: int | None) -> tuple[Me
     sizes = np.unique(measurements.batch_size)
     if batch_size is None and len(sizes) > 1:
         raise DataError(
-            f"there are trainings with batch sizes {_listed(sizes)}, and a fit is for one: choose it with --batch-size"
+            f"there are trainings with batch sizes {_listed(sizes)}, and a fit is for one: choose it with "
+            f"{setting('batch_size')}"
         )
     batch_size = int(sizes[0]) if batch_size is None else batch_size
     rows = of_batch_size(measurements, batch_size)

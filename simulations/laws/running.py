@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.reattention import refuse_reattention
 from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.run_folder import GRID, GRID_FILE, refuse_other_contents
@@ -220,12 +220,14 @@ def _claim(grid: Grid, store: TokenStore, out: Path) -> None:
             before = default_settings(Grid) | recorded
             changed = [name for name in settings if name not in _MAY_DIFFER and before.get(name) != settings[name]]
         except (json.JSONDecodeError, TypeError) as error:
-            raise CheckpointError(f"{path}: not the settings of a grid ({error}); give another --out") from error
+            raise CheckpointError(
+                f"{path}: not the settings of a grid ({error}); give another {setting('out')}"
+            ) from error
         if changed:
             what = "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
             raise CheckpointError(
                 f"{out} holds another grid: {what}. Give the same settings to go on with it (values of "
-                f"{', '.join(AXES)} may be added), or another --out"
+                f"{', '.join(AXES)} may be added), or another {setting('out')}"
             )
         settings |= {axis: _added(recorded[axis], settings[axis]) for axis in AXES}
     write_atomically(path, json.dumps(settings, indent=2) + "\n")

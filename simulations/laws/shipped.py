@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.simulations.laws.laws_file import Laws, read_laws
 
 SHIPPED_FILE = Path(__file__).parent / "shipped_laws.json"
@@ -20,6 +20,6 @@ def shipped_laws() -> Laws:
     if not SHIPPED_FILE.exists():
         raise ConfigurationError(
             "this version comes with no laws to plan by; measure a grid with `fedlm laws run`, fit it with `fedlm laws "
-            "fit`, and give --laws FILE"
+            f"fit`, and give {setting('laws')} FILE"
         )
     return read_laws(SHIPPED_FILE)

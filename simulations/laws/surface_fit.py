@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.simulations.laws.fitted_losses import FittedLosses, mean_of_known, surface_of
 from fedlm.simulations.laws.loss_curves import fit_power_curves, power_curve
 from fedlm.simulations.laws.measured_grid import MeasuredGrid, longest_runs
@@ -127,7 +127,7 @@ def _curves(
     if late.sum() < 3:
         raise DataError(
             f"{late.sum()} blocks end at step {amount(settings.extrapolate_from, steps[-1]):g} or later, but three are "
-            "needed to say how the loss goes on: choose an earlier step with --extrapolate-from"
+            f"needed to say how the loss goes on: choose an earlier step with {setting('extrapolate_from')}"
         )
     if settings.method == "paper":
         return fit_power_curves(steps[late], best[..., late], weights[late]), ()

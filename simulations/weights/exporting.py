@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import whole_folder
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
 from fedlm.fl_core.lora_settings import recorded_lora
 from fedlm.fl_core.privacy.ancestry import IMPORTED, recorded_ancestry, settings_in
 from fedlm.fl_core.reattention import ERRORS_FACT
@@ -86,7 +86,9 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
       ConfigurationError: the tokenizer is missing, or is another.
     """
     if not (run / "checkpoints").is_dir():
-        raise CheckpointError(f"{run}: not the folder of a run, for it holds no checkpoints; give the --out of one")
+        raise CheckpointError(
+            f"{run}: not the folder of a run, for it holds no checkpoints; give the {setting('out')} of one"
+        )
     with run_lock(run):
         about, trained, _ = released(run)
         arrays = whole_parameters(run, about, trained)
@@ -120,10 +122,12 @@ def tokenizer_file(run: Path, about: dict[str, Any], given: Path | None) -> Path
 def _tokenizer(run: Path, about: dict[str, Any], given: Path | None) -> Tokenizer:
     path = tokenizer_file(run, about, given)
     if given is None and not path.is_file():
-        raise ConfigurationError(f"{run}: its tokenizer is not at {path} any more; give --vocabulary")
+        raise ConfigurationError(f"{run}: its tokenizer is not at {path} any more; give {setting('vocabulary')}")
     tokenizer = Tokenizer.load(path)
     if tokenizer.fingerprint != about["vocabulary"]:
-        raise ConfigurationError(f"{path}: is not the tokenizer of {run}; give --vocabulary, its file or its data set")
+        raise ConfigurationError(
+            f"{path}: is not the tokenizer of {run}; give {setting('vocabulary')}, its file or its data set"
+        )
     return tokenizer
 
 
@@ -153,7 +157,7 @@ def export_model(
       UserError: there is no model that can be read, or that has such a form, or there is something at `out`.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out}: is there already; give --out a folder that is not, or is empty")
+        raise ConfigurationError(f"{out}: is there already; give {setting('out')} a folder that is not, or is empty")
     stored = read_run(run, vocabulary)
     if form == "peft":
         return _export_adapters(stored, out, dtype)
@@ -188,8 +192,8 @@ def export_model(
 def _export_adapters(stored: StoredModel, out: Path, dtype: Dtype) -> ExportedModel:
     if stored.adapters is None:
         raise ConfigurationError(
-            f"{stored.folder}: has no adapters, for it trained the whole model; give another --format, or a run with "
-            "--lora-rank"
+            f"{stored.folder}: has no adapters, for it trained the whole model; give another {setting('format')}, or a "
+            f"run with {setting('lora_rank')}"
         )
     try:
         layout, _ = hugging_face_layout(stored.entry, stored.tokenizer.special_tokens)

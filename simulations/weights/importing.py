@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.atomic_files import whole_folder
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.ancestry import CLAIM_FIELD, IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
 from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
@@ -62,7 +62,7 @@ def import_model(folder: Path, out: Path, claim: PublisherClaim | None = None) -
       ConfigurationError: there is something at `out`.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out}: is there already; give --out a folder that is not, or is empty")
+        raise ConfigurationError(f"{out}: is there already; give {setting('out')} a folder that is not, or is empty")
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; give that of a model, with config.json and safetensors")
     layout = read_layout(folder)

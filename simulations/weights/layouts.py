@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.models import hugging_face, hugging_face_gemma
 from fedlm.models.base import Model, Params
 from fedlm.models.bert import bert
@@ -132,8 +132,8 @@ def hugging_face_layout(entry: ModelEntry, special_tokens: SpecialTokens) -> tup
     family = _BY_BUILD.get(entry.build)
     if family is None:
         raise ConfigurationError(
-            "transformers has no model of this architecture; give --format safetensors, which has the layout of "
-            "docs/models.md, or stablehlo"
+            f"transformers has no model of this architecture; give {setting('format', 'safetensors')}, which has the "
+            "layout of docs/models.md, or stablehlo"
         )
     ids = {"pad_token_id": 0, "bos_token_id": special_tokens.bos, "eos_token_id": special_tokens.eos}
     return family.layout(entry.config), family.write(entry.config) | ids

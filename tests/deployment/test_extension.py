@@ -31,7 +31,7 @@ def test_a_finished_plan_gets_no_more_rounds_and_an_extension_is_composed_with_i
     bounded = {"max_participations": 2}
     asyncio.run(run(first, tmp_path, rounds=2, **bounded))
     ledger = (first / PRIVACY_FOLDER / LEDGER_FILE).read_bytes()
-    with pytest.raises(LedgerError, match=r"rounds was 2 and is now 4.*--init-from .*first and another --out"):
+    with pytest.raises(LedgerError, match=r"rounds was 2 and is now 4.*init_from .*first and another out"):
         asyncio.run(run(first, tmp_path, rounds=4, **bounded))
     assert (first / PRIVACY_FOLDER / LEDGER_FILE).read_bytes() == ledger
     asyncio.run(run(second, tmp_path, rounds=2, init_from=first, **bounded))

@@ -15,7 +15,7 @@ from fedlm.fl_core.atomic_files import whole_folder
 from fedlm.fl_core.deployment.plans.plan import FORMAT, VERSION, Plan
 from fedlm.fl_core.deployment.plans.programs import count_operations
 from fedlm.fl_core.deployment.security.plan_keys import PURPOSE
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 
 MANIFEST_FILE, SIGNATURE_FILE, TOKENIZER_FILE = "manifest.json", "manifest.sig", "tokenizer.json"
 _KEY_BEGINS = b"-----BEGIN PUBLIC KEY-----"
@@ -44,7 +44,7 @@ def write_plan(out: Path, plan: Plan, signature: bytes | None, tokenizer: bytes)
 def write_folder(out: Path, files: Mapping[str, bytes], signature: bytes | None) -> None:
     """Write files, and the signature of the manifest among them where there is one, as `write_plan` does."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out}: is there already; give --out a folder that is not, or is empty")
+        raise ConfigurationError(f"{out}: is there already; give {setting('out')} a folder that is not, or is empty")
     if signature is not None:
         files = {**files, SIGNATURE_FILE: signature}
     with whole_folder(out) as made:
@@ -77,7 +77,9 @@ def reading(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path}: no plan can be read ({error}); give the --out of `fedlm plan export`") from error
+        raise DataError(
+            f"{path}: no plan can be read ({error}); give the {setting('out')} of `fedlm plan export`"
+        ) from error
 
 
 def read_manifest(folder: Path, form: str, version: int) -> tuple[bytes, dict[str, Any]]:

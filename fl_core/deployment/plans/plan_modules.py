@@ -20,7 +20,7 @@ from fedlm.fl_core.deployment.plans.litert.model import VERSION
 from fedlm.fl_core.deployment.plans.plan import Plan
 from fedlm.fl_core.deployment.plans.plan_folder import MANIFEST_FILE, SIGNATURE_FILE, TOKENIZER_FILE
 from fedlm.fl_core.deployment.security.plan_keys import PlanSigner
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 
 PURPOSE = b"fedlm modules 1\n"
 """What precedes a statement on modules where it is signed."""
@@ -59,7 +59,7 @@ class ModuleFiles(NamedTuple):
         """
         for state in self.states:
             if isinstance(state, str):
-                raise DataError(f"{state}; export the model again, with --keys, into a folder of its own")
+                raise DataError(f"{state}; export the model again, with {setting('keys')}, into a folder of its own")
         if runtime == LITERT:
             contents = [_litert_model(self.paths[0].parent, plan, signer)] * 2
         else:
@@ -117,7 +117,8 @@ def _litert_model(folder: Path, plan: Plan, signer: PlanSigner) -> bytes:
     found = read_litert_plan(folder)
     if found.signature != signer.sign(found.plan.manifest):
         raise DataError(
-            f"{folder / MANIFEST_FILE}: is not signed with this server's key for plans; export it again, with --keys"
+            f"{folder / MANIFEST_FILE}: is not signed with this server's key for plans; export it again, with "
+            f"{setting('keys')}"
         )
     plans = found.manifest.get("plans")
     if not isinstance(plans, list) or plan.digest not in plans:

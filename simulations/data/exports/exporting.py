@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.exports.base import Export, ExportSettings
 from fedlm.simulations.data.exports.registry import EXPORTS
@@ -94,12 +94,16 @@ def _check_destination(export: Export, store: TokenStore, out: Path, overwrite: 
     folder = bool(export.endings)
     kind = "folder" if folder else "file"
     if store.path.resolve() in (out.resolve(), *out.resolve().parents):
-        raise DataError(f"{out}: is in the token store that is exported. Choose another --out.")
+        raise DataError(f"{out}: is in the token store that is exported. Choose another {setting('out')}.")
     if not out.exists() and not out.is_symlink():
         return
     if out.is_symlink() or not (out.is_dir() if folder else out.is_file()):
-        raise DataError(f"{out}: is something else than a {kind}, expected a {kind} to make. Choose another --out.")
+        raise DataError(
+            f"{out}: is something else than a {kind}, expected a {kind} to make. Choose another {setting('out')}."
+        )
     if folder and not all(path.is_file() and path.name.endswith(export.endings) for path in out.iterdir()):
-        raise DataError(f"{out}: has files that no export of this form wrote. Choose another --out.")
+        raise DataError(f"{out}: has files that no export of this form wrote. Choose another {setting('out')}.")
     if not overwrite and (not folder or any(out.iterdir())):
-        raise DataError(f"{out}: there is a {kind} already. Choose another --out, or pass --overwrite.")
+        raise DataError(
+            f"{out}: there is a {kind} already. Choose another {setting('out')}, or pass {setting('overwrite', True)}."
+        )

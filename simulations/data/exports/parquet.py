@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.simulations.data.exports.base import Advance, ExportSettings, example_texts, pieces, stored_clients
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import token_dtype
@@ -27,7 +27,8 @@ class ParquetExport:
     def check(self, store: TokenStore, settings: ExportSettings) -> None:
         if settings != ExportSettings():
             raise ConfigurationError(
-                "A Parquet file has the text and all token ids of every example: leave out --content and --length."
+                f"A Parquet file has the text and all token ids of every example: leave out {setting('content')} and "
+                f"{setting('length')}."
             )
 
     def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:

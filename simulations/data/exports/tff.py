@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedlm.fl_core.client_examples import ClientExamples
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.simulations.data.exports.base import (
     Advance,
     ExportSettings,
@@ -32,7 +32,7 @@ class TffExport:
                     raise DataError(
                         f"{store.path}: found the client id {client_id!r}, but TensorFlow Federated cannot read a "
                         "client whose id has an apostrophe or a zero byte. Import the data again with other user "
-                        "names, or choose another --format."
+                        f"names, or choose another {setting('format')}."
                     )
 
     def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:

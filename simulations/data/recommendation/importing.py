@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.private_words import contribution, noisy_words
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
@@ -96,7 +96,7 @@ class RecommendationSettings(VocabularyPrivacySettings):
         if self.catalogue is None and self.vocabulary_origin is not None:
             raise ConfigurationError(
                 f"vocabulary_origin is {self.vocabulary_origin!r}, but no catalogue is given; leave it out, or give "
-                "one with --catalogue"
+                f"one with {setting('catalogue')}"
             )
         if self.filter in ("iterated", "once") and self.has_catalogue:
             raise ConfigurationError(
@@ -214,7 +214,8 @@ def _private_catalogue(found: _Interactions, plan: PrivateVocabulary, workspace:
         raise DataError(
             f"with vocabulary_epsilon {plan.epsilon:g} no item has enough users to be chosen: some "
             f"{plan.threshold * plan.words_per_client**0.5:,.0f} of {plan.words_per_client} items each. Give a larger "
-            "vocabulary_epsilon, fewer vocabulary_words_per_client, or a public --catalogue."
+            f"{setting('vocabulary_epsilon')}, fewer {setting('vocabulary_words_per_client')}, or a public "
+            f"{setting('catalogue')}."
         )
     tokenizer = item_tokenizer(ranked)
     tokenizer.save(path)
@@ -249,7 +250,7 @@ def _filtered(
         if not left:
             raise DataError(
                 f"no user and no item has {least} interactions ({settings.filtered}), so nothing is left of "
-                f"{len(users):,}. Give a smaller --min-interactions."
+                f"{len(users):,}. Give a smaller {setting('min_interactions')}."
             )
         given = item_tokenizer([found.item_names[item] for item in left])
         tokens = _tokens(given, found.item_names)[items]
@@ -319,7 +320,7 @@ def _write(
     if not scored:
         raise DataError(
             f"no user has {3 if settings.validation_item else 2} items, of whom some could be held out. Give more "
-            "interactions, a catalogue with more of their items, or --no-validation-item."
+            f"interactions, a catalogue with more of their items, or {setting('validation_item', False)}."
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jinja2 import Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 _ORIGINAL = "original"
@@ -39,8 +39,8 @@ class ChatTemplate(NamedTuple):
         if not whole.startswith(prompt):
             raise DataError(
                 f"{place}: the chat template {self.path} does not write the last message behind those before it, so "
-                "that it is not known where the answer begins. Give another template, or fields --prompt and "
-                "--completion."
+                f"that it is not known where the answer begins. Give another template, or fields {setting('prompt')} "
+                f"and {setting('completion')}."
             )
         completion, bos, eos = whole[len(prompt) :], self.special_tokens.get("bos_token"), self._eos
         if eos and completion.rstrip().endswith(eos):
@@ -80,7 +80,7 @@ def template_files(path: Path) -> list[Path]:
     if not path.is_file():
         raise DataError(
             f"{path}: found no chat template, expected {TEMPLATE_FILE}, or {CONFIG_FILE} with one. Give the file of a "
-            "template, or write conversations as fields --prompt and --completion."
+            f"template, or write conversations as fields {setting('prompt')} and {setting('completion')}."
         )
     beside = path.with_name(CONFIG_FILE)
     return [path, beside] if path != beside and beside.is_file() else [path]

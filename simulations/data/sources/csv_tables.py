@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 
 import tyro
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import Progress, Reading
 from fedlm.simulations.data.sources.byte_parts import MAX_RECORD_BYTES, BytePart, FindEnd, byte_parts, last_line_end
@@ -99,7 +99,9 @@ def read_header(settings: CsvTables, path: Path) -> list[str]:
         raise DataError(f"{place}: found nothing, expected a header: the names of the columns.")
     if not _is_unicode(row.values):
         raise DataError(f"{place}: found {NOT_UTF8}, expected a header. Save the file as UTF-8.")
-    check_columns(row.values, settings, place, " If several are found in one, say with --delimiter what is between.")
+    check_columns(
+        row.values, settings, place, f" If several are found in one, say with {setting('delimiter')} what is between."
+    )
     return row.values
 
 
@@ -167,7 +169,7 @@ def _check_quotation_marks(settings: CsvTables, part: BytePart, data: bytes) -> 
             raise DataError(
                 f"{part.path}, line {line}: found a quotation mark that is not closed, or is closed inside a field. "
                 "Expected marks around whole fields, and doubled marks inside. Mend the row; if marks have no such "
-                "meaning in this file, pass --no-quotes."
+                f"meaning in this file, pass {setting('quotes', False)}."
             )
 
 

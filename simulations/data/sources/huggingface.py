@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import pyarrow as pa
 import tyro
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.arrow_rows import arrow_errors, batch_text, check_schema
 from fedlm.simulations.data.sources.base import PART_BYTES, Part, Progress, Reading
@@ -112,8 +112,8 @@ def _shards(settings: HuggingFaceDataset) -> list[Shard]:
     if unknown and settings.split is None:
         raise DataError(
             f"{folder / SPLITS_FILE}: found the splits {', '.join(map(repr, splits))}, expected only "
-            f"{', '.join(SPLIT_NAMES)}. Save it without {unknown[0]!r}, or name with --split a column that says the "
-            "split."
+            f"{', '.join(SPLIT_NAMES)}. Save it without {unknown[0]!r}, or name with {setting('split')} a column that "
+            "says the split."
         )
     return [
         shard

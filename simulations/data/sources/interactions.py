@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import Progress, Reading, Source
 from fedlm.simulations.data.sources.byte_parts import BytePart, byte_parts, last_line_end
@@ -102,7 +102,7 @@ def _pair(line: str, place: str) -> ClientText:
     if len(fields) != 2:
         raise DataError(
             f"{place}: found {len(fields)} fields, expected two with a space between: a user and an item. Mend the "
-            "line, or give the --format that the file has."
+            f"line, or give the {setting('format')} that the file has."
         )
     return ClientText(fields[0], fields[1:])
 
@@ -113,7 +113,7 @@ def _rating(line: str, place: str) -> ClientText:
     if len(fields) != _FIELDS_OF_MOVIELENS or not all(fields) or not (time.isascii() and time.isdigit()):
         raise DataError(
             f"{place}: found {line[:60]!r}, expected user::item::rating::time, or these four with tabs between. Mend "
-            "the line, or give the --format that the file has."
+            f"the line, or give the {setting('format')} that the file has."
         )
     return ClientText(fields[0], fields[1:2], order=int(time))
 
@@ -122,7 +122,7 @@ class _ItemRows:
     """What makes a table of texts one of interactions."""
 
     texts_are_names: ClassVar[bool] = True
-    naming = "Name the fields with --user, --item and --time."
+    naming = f"Name the fields with {setting('user')}, {setting('item')} and {setting('time')}."
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.byte_parts import unreadable
 from fedlm.simulations.data.sources.chat_templates import ASSISTANT, load_template, template_files
@@ -93,8 +93,9 @@ class RowSettings:
     @property
     def naming(self) -> str:
         """Say, as advice, how fields are named."""
-        texts = "--prompt and --completion, or --messages" if self.has_completions else "--text"
-        return f"Name the fields with --user, {texts}, --split and --order; where texts have no users, say --user None."
+        of_rows = ("prompt", "completion", "messages") if self.has_completions else ("text",)
+        named = ", ".join(setting(name) for name in ("user", *of_rows, "split", "order"))
+        return f"Name the fields with {named}; where texts have no users, say {setting('user', 'None')}."
 
     @functools.cached_property
     def fields(self) -> list[str]:
@@ -271,7 +272,7 @@ def _split(split: object, field: str, place: str) -> str:
     if not isinstance(split, str) or split not in SPLIT_NAMES:
         raise DataError(
             f"{place}: {field!r} is {_shown(split)}, expected one of {', '.join(SPLIT_NAMES)}. "
-            "Mend the field, or leave --split away: users are then split 80/10/10."
+            f"Mend the field, or leave {setting('split')} away: users are then split 80/10/10."
         )
     return SPLIT_NAMES[split]
 

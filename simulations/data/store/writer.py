@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.simulations.data.client_text import SkippedCounts
@@ -94,18 +94,23 @@ class StoreWriter:
         if not path.exists() and not path.is_symlink():
             return
         if not path.is_dir() or path.is_symlink():
-            raise DataError(f"{path}: is a file or a link, expected a directory to make. Choose another --out.")
+            raise DataError(
+                f"{path}: is a file or a link, expected a directory to make. Choose another {setting('out')}."
+            )
         if not any(path.iterdir()):
             return
         if not (path / HEADER_FILE).is_file():
-            raise DataError(f"{path}: is full of something that is not a token store. Choose another --out.")
+            raise DataError(f"{path}: is full of something that is not a token store. Choose another {setting('out')}.")
         if (path / BUDGET_FILE).is_file():
             raise DataError(
                 f"{path}: the token store there carries a privacy budget, which would be lost with it. Choose another "
-                "--out."
+                f"{setting('out')}."
             )
         if not overwrite:
-            raise DataError(f"{path}: there is a token store already. Choose another --out, or pass --overwrite.")
+            raise DataError(
+                f"{path}: there is a token store already. Choose another {setting('out')}, or pass "
+                f"{setting('overwrite', True)}."
+            )
 
     def __enter__(self) -> Self:
         with disk_errors(self.path):
@@ -194,7 +199,7 @@ class StoreWriter:
         if self._header.vocabulary_origin.seen_from({headers["train"].sha256}) != self._header.vocabulary_origin:
             raise DataError(
                 f"{self.path}: its vocabulary was called public, but was made of the text of these very training "
-                "clients, as is recorded beside it; leave --vocabulary-origin out"
+                f"clients, as is recorded beside it; leave {setting('vocabulary_origin')} out"
             )
         self._tokenizer.save(self._directory / TOKENIZER_FILE)
         write_header(

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Literal
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin, origin_beside
 from fedlm.models.special_tokens import SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
@@ -89,5 +89,5 @@ def _check_token(place: str, token: str, known: Container[str], settings: Tokeni
     if settings.lowercase and token != URL_WORD and _CAPITAL.search(token):
         raise DataError(
             f"{place}: found {token!r}, which never occurs in lower-cased text. For a vocabulary with capitals give "
-            "--no-lowercase."
+            f"{setting('lowercase', False)}."
         )

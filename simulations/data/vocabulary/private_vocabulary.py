@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.private_words import noisy_words
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary
 from fedlm.simulations.data.splits import SPLITS, SplitRule
@@ -78,7 +78,8 @@ def train_privately(
         raise DataError(
             f"tokenizer: with vocabulary_epsilon {plan.epsilon:g} no word is frequent enough: in this little text none "
             f"of {plan.words_per_client} words of a client is left unless some {_needed_clients(plan):,} clients have "
-            "it. Give a larger vocabulary_epsilon, fewer vocabulary_words_per_client, or a public --vocabulary."
+            f"it. Give a larger {setting('vocabulary_epsilon')}, fewer {setting('vocabulary_words_per_client')}, or a "
+            f"public {setting('vocabulary')}."
         )
     characters = PUBLIC_CHARACTERS.lower() if settings.lowercase else PUBLIC_CHARACTERS
     return Tokenizer.train(words, settings, words_are_separated, "".join(sorted(set(characters))))

@@ -10,7 +10,7 @@ from itertools import islice
 import tokenizers
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.text_cutting import TextCutter
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
@@ -61,7 +61,7 @@ def read_tokens(lines: Iterable[tuple[str, str]], settings: TokenizerSettings) -
         if word.split() != [word] or not (number.isascii() and number.isdigit()):
             raise DataError(
                 f"{place}: found {line[:60]!r}, expected a word, one space and its count, as in "
-                "stackoverflow.word_count. For a WordPiece vocab.txt give --tokenizer wordpiece."
+                f"stackoverflow.word_count. For a WordPiece vocab.txt give {setting('tokenizer', 'wordpiece')}."
             )
         count = int(number)
         if before is not None and count > before:

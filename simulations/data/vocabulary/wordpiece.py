@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.text_cutting import LONGEST_WORD, TextCutter
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
@@ -50,7 +50,7 @@ def read_tokens(lines: Iterable[tuple[str, str]], settings: TokenizerSettings) -
         if not line or line.split() != [line]:
             raise DataError(
                 f"{place}: found {line[:60]!r}, expected one token a line, as in a WordPiece vocab.txt. "
-                "For a file of `word count` lines give --tokenizer words."
+                f"For a file of `word count` lines give {setting('tokenizer', 'words')}."
             )
         if not _SPECIAL_TO_BERT.fullmatch(line):
             yield place, line

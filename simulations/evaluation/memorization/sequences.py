@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.randomness import host_rng
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.pretraining.privacy_units import Units
@@ -80,12 +80,13 @@ def choose_lengths(
     if lengths.total > length + 1:
         raise ConfigurationError(
             f"prefix and suffix are {lengths.total} tokens together, but the run's sequences have at most {length + 1} "
-            f"(its length is {length}); give a smaller --prefix or --suffix"
+            f"(its length is {length}); give a smaller {setting('prefix')} or {setting('suffix')}"
         )
     if not (counts >= lengths.total).any():
         raise DataError(
             f"none of {len(counts)} sequences has {lengths.total} tokens, which prefix {lengths.prefixes[-1]} and "
-            f"suffix {lengths.suffix} ask for; the longest has {counts.max()}: give a smaller --prefix or --suffix"
+            f"suffix {lengths.suffix} ask for; the longest has {counts.max()}: give a smaller {setting('prefix')} or "
+            f"{setting('suffix')}"
         )
     return lengths
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.simulations.laws.figures.searching import TrainingSearch
 from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
@@ -37,7 +37,7 @@ class Evidence:
     def measured(self) -> Measurements:
         """Return the measurements. Raises ConfigurationError where they were not given."""
         if self.measurements is None:
-            raise ConfigurationError("there are no measurements; give them with --measurements")
+            raise ConfigurationError(f"there are no measurements; give them with {setting('measurements')}")
         return self.measurements
 
     def losses(self, parameters: Any, steps: Any, noise_batch_ratio: Any) -> np.ndarray:
@@ -79,7 +79,7 @@ class LawFigure:
         if lacking := [name for name in self.forms if name not in evidence.forms]:
             return f"needs the fitted form {', '.join(lacking)}; fit it with `fedlm laws fit`"
         if self.measurements and evidence.measurements is None:
-            return "needs the measurements that the laws were fitted to; give them with --measurements"
+            return f"needs the measurements that the laws were fitted to; give them with {setting('measurements')}"
         return None
 
     def table(self, evidence: Evidence, progress: Progress = no_progress) -> Table:

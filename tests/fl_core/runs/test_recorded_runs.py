@@ -187,7 +187,7 @@ def test_whole_runs_go_unless_something_rests_on_them(tmp_path):
     begun = read_run(make_run(tmp_path / "begun", status=None, init_from=str(tmp_path / "plain")))
     with pytest.raises(ConfigurationError, match="a private run that might go on"):
         whole_runs([stopped], [], with_ledger=True)
-    with pytest.raises(ConfigurationError, match=r"its ledger is the record .* give --with-ledger"):
+    with pytest.raises(ConfigurationError, match=r"its ledger is the record .* give with_ledger"):
         whole_runs([over], [], with_ledger=False)
     with pytest.raises(ConfigurationError, match=r"begun began with its parameters"):
         whole_runs([plain], [begun], with_ledger=False)

@@ -11,7 +11,7 @@ OF_SOMEBODY = '{"round": 0, "mine": 1}\nnot json\n'
 def test_what_others_measured_is_not_written_over(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(OF_SOMEBODY)
     for _ in range(2):
-        refused = pytest.raises(CheckpointError, match=r"metrics.jsonl: was not written by a run of fedlm.*--out")
+        refused = pytest.raises(CheckpointError, match=r"metrics.jsonl: was not written by a run of fedlm.*another out")
         with refused, RunFolder(tmp_path):
             pass
     assert (tmp_path / "metrics.jsonl").read_text() == OF_SOMEBODY

@@ -210,7 +210,7 @@ def test_command_imports(tmp_path: Path, capsys, monkeypatch):
     printed = capsys.readouterr()
     assert f"fedlm data describe {out}" in printed.out
     assert TokenStore.open(out).vocabulary_size <= 100
-    with pytest.raises(DataError, match="--overwrite"):
+    with pytest.raises(DataError, match="pass overwrite=True"):
         main(command)
     assert main([*command, "--overwrite"]) == 0
 

@@ -164,7 +164,7 @@ class Deadly(JsonLines):
 
 @pytest.mark.long
 def test_a_killed_worker_is_named(messages, tmp_path):
-    with pytest.raises(DataError, match=r"worker process of the import was killed.*--workers"):
+    with pytest.raises(DataError, match=r"worker process of the import was killed.*fewer workers"):
         import_text("x", Deadly(paths=(messages,)), tmp_path / "s", SETTINGS, workers=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["messages.jsonl"]
 

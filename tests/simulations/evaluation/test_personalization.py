@@ -203,7 +203,7 @@ def test_data_that_have_moved_are_asked_for(tmp_path):
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
         settings = settings_as_json(compose(Experiment, model="cifg_tiny", data=tmp_path / "moved"))
         checkpoints.save(1, {"params": {}}, {"experiment": settings, "vocabulary": "abc"})
-    with pytest.raises(DataError, match=r"moved: there is no such folder, .* --data where it is now"):
+    with pytest.raises(DataError, match=r"moved: there is no such folder, .* say with data where it is now"):
         open_run(tmp_path)
 
 

@@ -101,7 +101,7 @@ def test_cells_that_diverged_are_told(grid, tmp_path, monkeypatch):
 @pytest.mark.parametrize("file", ["comparison.json", "store.json", "summary.json"])
 def test_a_folder_with_something_else_is_refused(grid, tmp_path, file):
     (tmp_path / file).write_text("{}")
-    with pytest.raises(CheckpointError, match="but a grid of trainings would be written there; give another --out"):
+    with pytest.raises(CheckpointError, match="but a grid of trainings would be written there; give another out"):
         run_grid(grid, tmp_path, InThisProcess())
     assert not (tmp_path / "cells").exists()
 

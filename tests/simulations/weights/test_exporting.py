@@ -162,7 +162,7 @@ def test_a_tokenizer_that_is_gone_is_asked_for(small_store, tmp_path):
     shutil.copytree(small_store, tmp_path / "store")
     stored_run(tmp_path / "run", "cifg_tiny", tmp_path / "store")
     shutil.rmtree(tmp_path / "store")
-    with pytest.raises(ConfigurationError, match=r"its tokenizer is not at .*; give --vocabulary"):
+    with pytest.raises(ConfigurationError, match=r"its tokenizer is not at .*; give vocabulary"):
         export_model(tmp_path / "run", tmp_path / "out", "safetensors")
     assert export_model(tmp_path / "run", tmp_path / "out", "safetensors", vocabulary=small_store).files
 
@@ -247,7 +247,7 @@ def imported_with_data(folder):
 @pytest.mark.long
 def test_an_imported_model_is_evaluated_on_data_of_its_tokenizer(small_store, tmp_path):
     run, store = imported_with_data(tmp_path)
-    with pytest.raises(ConfigurationError, match="was imported, and has no data of its own; give --data"):
+    with pytest.raises(ConfigurationError, match="was imported, and has no data of its own; give data, "):
         open_model(run)
     with pytest.raises(DataError, match=f"another vocabulary .*--vocabulary {run}/tokenizer.json"):
         open_model(run, small_store)

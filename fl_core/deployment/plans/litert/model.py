@@ -21,7 +21,7 @@ from fedlm.fl_core.deployment.plans.litert.graph import (
 from fedlm.fl_core.deployment.plans.litert.lowering import lower
 from fedlm.fl_core.deployment.plans.plan import make_plan, model_of_clients
 from fedlm.fl_core.deployment.plans.programs import Argument, Program, make_inference, read_program, versions
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.local_sgd import TrainingSums
 from fedlm.fl_core.settings import TrainingSettings
 
@@ -156,5 +156,5 @@ def _try(model: bytes, programs: dict[str, Program], names: _Names) -> None:
     except (RuntimeError, ValueError) as error:
         raise ConfigurationError(
             f"LiteRT does not run the model that was made: {error}; choose another model, client algorithm, "
-            "compression or precision, or export the plan with --format stablehlo"
+            f"compression or precision, or export the plan with {setting('format', 'stablehlo')}"
         ) from error

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.user_rows import NOT_UTF8, existing_files
 
@@ -17,7 +17,7 @@ TOKENS = "tokens"
 TEXT_FEATURES = (TOKENS, "snippets")
 """The features that hold text in the published data sets, that of Stack Overflow and that of Shakespeare."""
 
-_NAME_IT = "Name the feature with the text with --feature."
+_NAME_IT = f"Name the feature with the text with {setting('feature')}."
 _SPLIT_IN_NAME = re.compile(r"(?:.*[^a-z])?(train|held[_-]?out|test)", re.IGNORECASE)
 
 

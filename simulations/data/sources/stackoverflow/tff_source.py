@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.simulations.data.sources.base import Progress, Reading
 from fedlm.simulations.data.sources.byte_parts import unreadable
 from fedlm.simulations.data.sources.stackoverflow import tff_hdf5, tff_tables
@@ -127,5 +127,5 @@ def _text_feature_compressed(path: Path) -> str:
                 break
     raise DataError(
         f"{path}: found none of the features {', '.join(TEXT_FEATURES)} in its first {searched >> 20} MiB. "
-        "Name the feature with the text with --feature."
+        f"Name the feature with the text with {setting('feature')}."
     )

@@ -118,7 +118,7 @@ def without_right_to_enter(folder, monkeypatch):
         ("plans that are none", "is of other plans"),
         (
             "unsigned",
-            r"manifest\.sig: cannot be read \(No such file or directory\); export the model again, with --keys",
+            r"manifest\.sig: cannot be read \(No such file or directory\); export the model again, with keys",
         ),
         ("an empty signature", r"manifest\.sig: is no file, or is empty"),
         ("no model", r"model\.tflite: cannot be read \(No such file or directory\)"),

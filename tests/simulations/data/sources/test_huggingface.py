@@ -56,7 +56,10 @@ def test_copies_of_a_document_in_two_splits_are_two_clients(folder):
 
 def test_other_splits_need_a_column_that_says_the_split(folder):
     save_dataset_dict(folder, {"train": TABLE.slice(0, 3), "unsupervised": TABLE.slice(3, 3)})
-    with pytest.raises(DataError, match=r"found the splits 'train', 'unsupervised', expected only train, .*--split"):
+    with pytest.raises(
+        DataError,
+        match=r"found the splits 'train', 'unsupervised', expected only train, .* or name with split a column",
+    ):
         HuggingFaceDataset(path=folder).files()
     texts, _ = read(HuggingFaceDataset(path=folder, split="part"))
     assert [text.split for text in texts] == ["train", "heldout", "test"] * 2

@@ -85,7 +85,7 @@ def test_what_is_left_out_is_counted(tmp_path):
         (b"[" * 100_000, "found no JSON"),
         (b'{"user": ' + b"1" * 5000 + b', "text": "A."}', "found no JSON"),
         (b'["a", "b"]', "found list, expected a JSON object"),
-        (b'{"text": "A."}', "has no field 'user', only 'text'. Name the fields with --user"),
+        (b'{"text": "A."}', "has no field 'user', only 'text'. Name the fields with user"),
         (b"{}", "has no field 'user', only none"),
         (b'{"user": "a", "text": 5}', "'text' is 5, expected a string"),
         (b'{"user": "a", "text": {"long": "' + b"x" * 500 + b'"}}', r"'text' is .{57}\.\.\., expected a string"),
@@ -176,7 +176,7 @@ def test_rows_without_users_are_documents(tmp_path):
     assert skipped.as_dict() == {}
     texts, _ = read(JsonLines((path,), user=None, examples="sentences"))
     assert [text.sentences for text in texts] == [["One text.", "Of two sentences."], ["Another text."]]
-    with pytest.raises(DataError, match=r"line 1: has no field 'user'.* where texts have no users, say --user None"):
+    with pytest.raises(DataError, match=r"line 1: has no field 'user'.* where texts have no users, say user=None"):
         read(JsonLines((path,)))
 
 

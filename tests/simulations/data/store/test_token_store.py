@@ -147,7 +147,7 @@ def test_a_killed_writer_leaves_no_store(tmp_path, tokenizer):
 
 def test_destination_in_use(store, tokenizer, tmp_path):
     before = sorted(file.name for file in store.path.iterdir())
-    with pytest.raises(DataError, match=r"a token store already.*--overwrite"):
+    with pytest.raises(DataError, match=r"a token store already.*pass overwrite=True"):
         StoreWriter(store.path, "x", tokenizer)
     with pytest.raises(RuntimeError), StoreWriter(store.path, "x", tokenizer, overwrite=True):
         raise RuntimeError
