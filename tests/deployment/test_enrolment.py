@@ -96,21 +96,6 @@ def test_a_stranger_who_sends_a_message_byte_by_byte_is_shut_out(tmp_path, monke
     asyncio.run(go())
 
 
-def test_one_address_holds_a_small_part_of_the_connections_of_enrolment(tmp_path):
-    async def go():
-        async with enrolment(tmp_path) as (authority, port):
-            dial = lambda: asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))  # noqa: E731
-            opened = [await dial() for _ in range(51)]
-            async with asyncio.timeout(5):
-                assert not await opened[-1][0].read()
-            address, token = f"127.0.0.1:{port}", authority.make_token("alice")
-            await asyncio.to_thread(enrol_device, address, tmp_path / "keys/ca.pem", token, tmp_path / "alice")
-            for _, writer in opened:
-                writer.transport.abort()
-
-    asyncio.run(go())
-
-
 def sent(body, line="POST /enrol", length=None):
     return f"{line} HTTP/1.1\r\nHost: h\r\nContent-Length: {length or len(body)}\r\n\r\n".encode() + body
 

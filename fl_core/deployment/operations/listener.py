@@ -22,7 +22,8 @@ from fedlm.fl_core.deployment.transport.http_listener import HttpListener
 Answer = tuple[HTTPStatus, dict[str, str], bytes]
 """Status, fields and body of an answer."""
 
-_LIMITS = ConnectionLimits(in_all=200, of_address=20)
+_LIMITS = ConnectionLimits(in_all=200, of_address=100)
+_OPERATOR = "operator"
 _AT_ONCE = 4
 _KEEP_NOTHING = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _REFUSED: Answer = (
@@ -48,10 +49,17 @@ class OperatorApplication:
         self._overview, self._metrics, self._access = overview, metrics.registry, access
         self._page = resources.files(__package__).joinpath("status.html").read_text(encoding="utf-8")
 
+    @property
+    def wants_token(self) -> bool:
+        """Whether operators are known by a token."""
+        return self._access is not None
+
+    def allows(self, fields: dict[str, str]) -> bool:
+        """Say whether an operator asks, by the fields of a request's head, whose names are in lower case."""
+        return self._access is None or self._access.allows(fields.get("authorization"))
+
     def answer(self, method: str, path: str, fields: dict[str, str]) -> Answer:
-        """Answer a request that is no probe, in any thread; `fields` are those of its head, by lower-case name."""
-        if self._access is not None and not self._access.allows(fields.get("authorization")):
-            return _REFUSED
+        """Answer an operator's request that is no probe, in any thread; `fields` are those of its head."""
         if method != "GET":
             return HTTPStatus.METHOD_NOT_ALLOWED, PLAIN, b"only GET\n"
         if path == "/metrics":
@@ -96,7 +104,11 @@ class OperatorListener(HttpListener):
     async def _call(self, call: ServedCall) -> None:
         method, path = call.head.method, call.head.target.partition("?")[0]
         answer = self._application.probe(method, path)
+        if answer is None and not self._application.allows(call.head.fields):
+            answer = _REFUSED
         if answer is None:
+            if self._application.wants_token:
+                call.identify(_OPERATOR)
             # Probes wait for no thread: while a database hangs it may have them all, which is no reason to be killed.
             async with self._threads:
                 answer = await asyncio.to_thread(self._application.answer, method, path, call.head.fields)

@@ -1,10 +1,13 @@
-"""How many connections a server keeps: in all, of one address and of one client. Beyond that the newest is shut."""
+"""How many connections a server keeps: in all, of one address and of one client.
+
+Beyond that the oldest stranger has to go, so that who says nothing keeps nobody out; where all are known, the newest.
+"""
 
 import contextlib
 import ipaddress
 import resource
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fedlm.fl_core.deployment.event_log import warn
@@ -37,6 +40,14 @@ class ConnectionLimits(NamedTuple):
         return self._replace(in_all=fit, of_address=max(1, self.of_address * fit // self.in_all))
 
 
+class Place:
+    """What a connection has among others."""
+
+    def __init__(self, network: str, leave: Callable[[], None] | None):
+        self.network, self.leave = network, leave
+        self.taken = True
+
+
 class Crowd:
     """Counts connections, or calls under way where a transport does not tell connections. Used in one event loop."""
 
@@ -44,33 +55,78 @@ class Crowd:
         """Begin with none; `warning` is the event of the log that says that there are too many."""
         self._limits, self._warning = limits, warning
         self._count: Counter[str] = Counter()
+        # In all and of each network, the oldest first.
+        self._strangers: dict[Place, None] = {}
+        self._strangers_of: dict[str, dict[Place, None]] = {}
 
     @contextlib.contextmanager
-    def connected(self, host: str) -> Iterator[bool]:
-        """Count a connection of an address for as long as the context lasts; yields whether it may stay."""
-        limits = self._limits
-        with (
-            self._counted("all", "", limits.in_all) as one,
-            self._counted("address", network_of(host), limits.of_address) as two,
+    def connected(self, host: str, leave: Callable[[], None] | None = None) -> Iterator[Place | None]:
+        """Count a connection of an address for as long as the context lasts; yields its place, None where it has none.
+
+        Args:
+          host: the address.
+          leave: shuts the connection at once. With it who is connected is a stranger, who leaves when a newcomer needs
+            the place, until it is known; without, its place is its own.
+        """
+        limits, place = self._limits, Place(network_of(host), leave)
+        of_network = self._strangers_of.get(place.network, {})
+        # A crowd of one address makes its own strangers leave, and nobody else's.
+        if not (
+            self._has_room("address", place.network, limits.of_address, of_network)
+            and self._has_room("all", "", limits.in_all, of_network or self._strangers)
         ):
-            yield one and two
+            yield None
+            return
+        self._count.update([f"address {place.network}", "all "])
+        if leave is not None:
+            self._strangers[place] = self._strangers_of.setdefault(place.network, {})[place] = None
+        try:
+            yield place
+        finally:
+            self._give_back(place)
 
-    def identified(self, identity: str) -> contextlib.AbstractContextManager[bool]:
-        """Count a connection of a client by name; see `connected`."""
-        return self._counted("client", identity, self._limits.of_identity)
+    def know(self, place: Place) -> None:
+        """Note that who has a place is no stranger, and keeps it."""
+        self._strangers.pop(place, None)
+        if of_network := self._strangers_of.get(place.network):
+            of_network.pop(place, None)
+            if not of_network:
+                del self._strangers_of[place.network]
 
     @contextlib.contextmanager
-    def _counted(self, of: str, which: str, most: int) -> Iterator[bool]:
-        key = f"{of} {which}"
-        self._count[key] += 1
+    def identified(self, identity: str) -> Iterator[bool]:
+        """Count a connection of a client by name for as long as the context lasts; yields whether it may stay."""
+        stays = self._has_room("client", identity, self._limits.of_identity, {})
+        self._count[f"client {identity}"] += stays
         try:
-            if self._count[key] > most:
-                warn(self._warning, too_many_of=of, most=most, **({of: which} if which else {}))
-            yield self._count[key] <= most
+            yield stays
         finally:
-            self._count[key] -= 1
-            if not self._count[key]:
-                del self._count[key]
+            self._discount(f"client {identity}", int(stays))
+
+    def _has_room(self, of: str, which: str, most: int, strangers: dict[Place, None]) -> bool:
+        """Say whether one more fits in, after the oldest of some strangers has left where that is needed."""
+        if self._count[f"{of} {which}"] < most:
+            return True
+        warn(self._warning, too_many_of=of, most=most, **({of: which} if which else {}))
+        if not strangers:
+            return False
+        oldest = next(iter(strangers))
+        self._give_back(oldest)
+        if oldest.leave is not None:
+            oldest.leave()
+        return True
+
+    def _give_back(self, place: Place) -> None:
+        if place.taken:
+            place.taken = False
+            self.know(place)
+            self._discount(f"address {place.network}", 1)
+            self._discount("all ", 1)
+
+    def _discount(self, key: str, by: int) -> None:
+        self._count[key] -= by
+        if not self._count[key]:
+            del self._count[key]
 
 
 def network_of(host: str) -> str:

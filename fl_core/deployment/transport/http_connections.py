@@ -8,6 +8,7 @@ import asyncio
 import base64
 import contextlib
 import ssl
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -229,6 +230,11 @@ class ServedConnection(asyncio.BufferedProtocol):
         host, port, *_ = self.transport.get_extra_info("peername") or ("", 0)
         return f"{host}:{port}"
 
+    def abort(self) -> None:
+        """Hang up, whatever is still to be sent."""
+        if self.transport is not None:
+            self.transport.abort()
+
     async def end(self, seconds: float) -> None:
         """Hang up, once what was written is sent, or at last when so many seconds are over."""
         if self.transport is None:
@@ -239,7 +245,7 @@ class ServedConnection(asyncio.BufferedProtocol):
                 async with asyncio.timeout(seconds):
                     await self._lost.wait()
         finally:
-            self.transport.abort()
+            self.abort()
 
 
 def _head_of(request: h11.Request, begun: bytes) -> Head:
@@ -264,15 +270,34 @@ class ServedCall:
 
     Attributes:
       closes: whether no other may follow on the connection.
-      peer: who calls; empty as long as that is not known.
+      peer: who calls; empty until `identify`.
     """
 
-    def __init__(self, connection: ServedConnection, head: Head, body_seconds: float = _STALLED_SECONDS):
-        """Prepare to read the body, which may take so many seconds where it is a message; see the attributes."""
+    def __init__(
+        self,
+        connection: ServedConnection,
+        head: Head,
+        body_seconds: float = _STALLED_SECONDS,
+        know: Callable[[], None] = lambda: None,
+    ):
+        """Prepare to read the body.
+
+        Args:
+          connection: that it came on.
+          head: of the request.
+          body_seconds: how long the body may take where it is a message.
+          know: notes that it is no stranger who calls; see `fedlm.fl_core.deployment.transport.crowds.Crowd.know`.
+        """
         self.connection, self.head, self.closes = connection, head, head.close
-        self._body_seconds = body_seconds
+        self._body_seconds, self._know = body_seconds, know
         self.peer = ""
         self._begun, self._left, self._waits = memoryview(head.begun), head.length, head.waits
+
+    def identify(self, peer: str) -> None:
+        """Note who calls; nobody where that is empty."""
+        self.peer = peer
+        if peer:
+            self._know()
 
     async def header(self) -> messages.UploadHeader | None:
         field = self.head.fields.get(UPLOAD_HEADER)

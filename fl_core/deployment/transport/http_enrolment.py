@@ -20,8 +20,8 @@ from fedlm.fl_core.deployment.transport.http_names import ENROL
 Enrol = Callable[[str, bytes], bytes]
 """From a token and a request, neither of them trusted, to a certificate in PEM; raises `RefusedError`. May block."""
 
-# Nobody here is known, and everybody is soon gone: a few addresses of strangers must not hold all of them.
-_LIMITS = ConnectionLimits(in_all=1000, of_address=50)
+# Nobody here is known, and everybody is soon gone.
+_LIMITS = ConnectionLimits(in_all=1000, of_address=500)
 
 
 class EnrolmentServer(HttpListener):

@@ -23,7 +23,7 @@ from fedlm.fl_core.deployment.protocol.errors import (
     UnknownArtifactError,
 )
 from fedlm.fl_core.deployment.security.callers import Refusals
-from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits, Crowd
+from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits, Crowd, Place
 from fedlm.fl_core.deployment.transport.http_connections import (
     CLOSE,
     PLAIN,
@@ -123,17 +123,23 @@ class HttpListener:
             await asyncio.sleep(0)
 
     async def _welcome(self, accepted: socket.socket, host: str) -> None:
-        with self._crowd.connected(host) as stays:
-            if not stays:
+        connection, task = ServedConnection(), asyncio.current_task()
+        assert task is not None
+
+        def leave() -> None:
+            connection.abort()
+            task.cancel()
+
+        with self._crowd.connected(host, leave) as place:
+            if place is None:
                 accepted.close()
                 return
-            connection = ServedConnection()
             try:
                 if await self._connect(connection, accepted, host):
                     with contextlib.ExitStack() as counted:
                         name = connection.certified_name
                         if not name or counted.enter_context(self._crowd.identified(name)):
-                            await self._serve(connection)
+                            await self._serve(connection, place)
             except Exception:
                 log.exception("connection_failed")
             finally:
@@ -155,14 +161,16 @@ class HttpListener:
             return False
         return True
 
-    async def _serve(self, connection: ServedConnection) -> None:
+    async def _serve(self, connection: ServedConnection, place: Place) -> None:
         try:
             # Where a handshake takes no certificate, a stranger may have made it.
             known = self._tls is None or connection.certificate() is not None
+            if connection.certified_name:
+                self._crowd.know(place)
             idle_seconds = _IDLE_SECONDS if known else _STRANGERS_SECONDS
             body_seconds = _BODY_SECONDS if known else _STRANGERS_SECONDS
             while (head := await self._next_head(connection, idle_seconds)) is not None:
-                call = ServedCall(connection, head, body_seconds)
+                call = ServedCall(connection, head, body_seconds, lambda: self._crowd.know(place))
                 await self._answer(call)
                 if call.closes:
                     await connection.linger()

@@ -42,14 +42,14 @@ class HttpServer(HttpListener):
     async def _call(self, call: ServedCall) -> None:
         if self._page is not None and self._page.has(call.head):
             # In plain text, a browser that opens the page has no name yet.
-            call.peer = "" if self._names is None else self._identify(call)
+            call.identify("" if self._names is None else self._name_of(call))
             await self._page.send(call)
             return
-        call.peer = self._identify(call)
+        call.identify(self._name_of(call))
         check_origin(call.head, plain=self._names is None)
         await self._route(call, call.peer)
 
-    def _identify(self, call: ServedCall) -> str:
+    def _name_of(self, call: ServedCall) -> str:
         if self._names is None:
             return check_claimed_name(call.head.fields.get(CLIENT_NAME))
         return self._names.check(call.connection.certificate())

@@ -1,0 +1,171 @@
+"""Strangers who say nothing hold no place that anybody else needs: probes, operators and devices are answered."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+import urllib.request
+
+import pytest
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.errors import TransportError
+from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fl_core.deployment.security.certificates import make_request, new_key
+from fedlm.fl_core.deployment.security.credentials import client_tls, reloading_tls
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
+from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+from fedlm.fl_core.deployment.transport.http_client import HttpChannel
+from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer, enrol
+from fedlm.fl_core.deployment.transport.http_server import HttpServer
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+from tests.deployment.test_operations import listening
+from tests.fl_core.deployment.transport.test_transports import Handlers
+
+MORE_THAN_A_LISTENER_KEEPS = 220
+CALL = messages.CheckInRequest(protocol=PROTOCOL)
+
+
+@pytest.fixture
+def keys(tmp_path):
+    Authority.create(tmp_path / "keys").make_server(["127.0.0.1"])
+    write_operator_token(tmp_path / "keys" / OPERATOR_TOKEN_FILE)
+    return tmp_path / "keys"
+
+
+@contextlib.contextmanager
+def silent(count, port, begun=b""):
+    """Connections of the address that everybody has who calls below, which say nothing more than they have begun."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(count):
+            stranger = opened.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+            if begun:
+                stranger.sendall(begun)
+        yield
+
+
+@contextlib.contextmanager
+def coming(port, rounds):
+    """Ever new silent connections, beside what is inside; each is left open."""
+    over, opened = threading.Event(), contextlib.ExitStack()
+
+    def come():
+        while not over.wait(0.005):
+            for _ in range(rounds):
+                opened.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        opened.close()
+
+
+def ask(address, path, tls=None, token=None):
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    asked = urllib.request.Request(f"{'http' if tls is None else 'https'}://{address}{path}", headers=headers)
+    with urllib.request.urlopen(asked, timeout=5, context=tls) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize("count", [22, MORE_THAN_A_LISTENER_KEEPS])
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_silent_connections_do_not_lock_the_operators_port(keys, count, with_keys):
+    trust = ssl.create_default_context(cafile=keys / "ca.pem") if with_keys else None
+    access = OperatorAccess(keys / OPERATOR_TOKEN_FILE) if with_keys else None
+    token = None if access is None else access.token()
+
+    def act(address):
+        port = int(address.rpartition(":")[2])
+        with silent(count, port), coming(port, 2):
+            return [ask(address, path, trust, token) for path in 5 * ["/healthz", "/readyz", "/status.json"]]
+
+    assert listening(act, access, reloading_tls(keys) if with_keys else None) == 15 * [200]
+
+
+def test_requests_without_the_token_do_not_lock_the_operators_port(keys):
+    access, trust = OperatorAccess(keys / OPERATOR_TOKEN_FILE), ssl.create_default_context(cafile=keys / "ca.pem")
+
+    def act(address):
+        port = int(address.rpartition(":")[2])
+        with contextlib.ExitStack() as opened:
+            for _ in range(40):
+                plain = opened.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+                stranger = opened.enter_context(trust.wrap_socket(plain, server_hostname="127.0.0.1"))
+                stranger.sendall(b"GET /status.json HTTP/1.1\r\nHost: here\r\n\r\n")
+            return [ask(address, "/healthz", trust) for _ in range(5)]
+
+    assert listening(act, access, reloading_tls(keys)) == 5 * [200]
+
+
+def test_silent_connections_do_not_keep_a_client_out(keys):
+    ann, bob, limits = Authority(keys).make_client("ann"), Authority(keys).make_client("bob"), ConnectionLimits(40, 20)
+
+    async def go():
+        server = HttpServer(Handlers(), ListenOptions("127.0.0.1:0", 1 << 16, keys, limits=limits))
+        await server.start()
+        address = f"127.0.0.1:{server.port}"
+        channels = [HttpChannel(address, "", client_tls(credentials)) for credentials in (ann, bob)]
+        try:
+            async with asyncio.timeout(30):
+                assert (await channels[0].check_in(CALL)).come_back.reason == "ann"
+                ((task, _),) = [(one, one.get_name()) for one in server._serving]
+                with contextlib.ExitStack() as opened:
+                    await asyncio.to_thread(opened.enter_context, silent(60, server.port))
+                    assert (await channels[1].check_in(CALL)).come_back.reason == "bob"
+                    # Who is known has a place that no stranger takes.
+                    assert (await channels[0].check_in(CALL)).come_back.reason == "ann"
+                    assert not task.done()
+        finally:
+            for channel in channels:
+                await channel.close()
+            await server.stop(0)
+
+    asyncio.run(go())
+
+
+def test_silent_connections_do_not_keep_a_device_from_enrolling(keys):
+    authority = Authority(keys)
+
+    async def go():
+        server = EnrolmentServer(authority.enrol, "127.0.0.1:0", keys)
+        await server.start()
+        try:
+            with contextlib.ExitStack() as opened:
+                await asyncio.to_thread(opened.enter_context, silent(600, server.port))
+                asked = (authority.make_token("ann"), make_request(new_key()))
+                given = await enrol(f"127.0.0.1:{server.port}", (keys / "ca.pem").read_bytes(), *asked)
+                assert given.startswith(b"-----BEGIN CERTIFICATE-----")
+        finally:
+            await server.stop(0)
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_known_clients_alone_fill_a_server_and_the_newest_is_shut(keys):
+    names = [Authority(keys).make_client(f"client{number}") for number in range(3)]
+
+    async def go():
+        limits = ConnectionLimits(in_all=2, of_address=2)
+        server = HttpServer(Handlers(), ListenOptions("127.0.0.1:0", 1 << 16, keys, limits=limits))
+        await server.start()
+        channels = [HttpChannel(f"127.0.0.1:{server.port}", "", client_tls(one)) for one in names]
+        try:
+            async with asyncio.timeout(30):
+                for channel in channels[:2]:
+                    await channel.check_in(CALL)
+                with pytest.raises(TransportError):
+                    await channels[2].check_in(CALL)
+                for channel in channels[:2]:
+                    await channel.check_in(CALL)
+        finally:
+            for channel in channels:
+                await channel.close()
+            await server.stop(0)
+
+    asyncio.run(go())
