@@ -211,4 +211,4 @@ def test_runs_with_one_tokenizer_spend_it_once(tmp_path):
         assert found.rho is None
     nothing_left = state_together({"a": one, "c": another}, delta=1e-6)
     assert nothing_left.epsilon is None
-    assert "larger --delta" in nothing_left.as_json()["not_private"]
+    assert "larger delta" in nothing_left.as_json()["not_private"]

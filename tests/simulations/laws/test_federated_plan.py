@@ -136,7 +136,7 @@ def test_without_privacy_cohorts_are_those_that_were_measured():
         (laws_of("none"), {}, "runs without noise"),
         (laws_of("gaussian", command="pretrain"), {}, "not of federated runs"),
         (Laws(surface=SURFACE), {}, "not of federated runs"),
-        (laws_of("gaussian"), {"people": None}, "needs --people and --client-trainings"),
+        (laws_of("gaussian"), {"people": None}, "needs people and client_trainings"),
         (laws_of("gaussian"), {"client_trainings": 20}, "no training of 32 to 1024 rounds fits"),
         (laws_of("tree"), {"min_separation": 2_000_000}, "no training of 32 to 1024 rounds fits"),
         (laws_of("gaussian"), {"people": 40, "client_trainings": 1000}, "nothing is planned outside"),

@@ -189,7 +189,7 @@ class TestUnfinishedGrids:
             ({"step": 512}, "none of 180 trainings has ended; finish some of them first"),
             (
                 {"batch_size": np.arange(5760) % 2 + 31},
-                "batch sizes 31, 32, and a fit is for one: choose it with --batch",
+                "batch sizes 31, 32, and a fit is for one: choose it with batch",
             ),
             ({"length": np.arange(5760) % 2 + 31}, "examples of 31, 32 tokens, and a fit is for one length"),
             ({"parameters": np.arange(5760)}, "models and numbers of parameters do not belong one to one"),

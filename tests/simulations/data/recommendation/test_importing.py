@@ -311,7 +311,7 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
         ("a x\nb y z\n", {"format": "pairs"}, "line 2: found 3 fields, expected two"),
         ("1::2::3::4\n1::2::3\n", {"format": "movielens"}, "line 2: found '1::2::3', expected user::item"),
         ("1::2::3::noon\n", {"format": "movielens"}, "line 1: found '1::2::3::noon'"),
-        ("who,item\n1,2\n", {"format": "csv"}, "has no field 'user'.*--user, --item and --time"),
+        ("who,item\n1,2\n", {"format": "csv"}, "has no field 'user'.*user, item and time"),
         ("user,item\n1,\n", {"format": "csv"}, "found no interaction to import. Left out: 1 times row without item"),
         ('{"user": 1, "item": [2]}\n', {"format": "jsonl"}, "'item' is .2., expected a string or a whole number"),
         ("a x\na y\n", {"format": "pairs"}, "no user and no item has 5 interactions"),

@@ -86,7 +86,7 @@ def test_what_is_left_out_is_counted(tmp_path):
     [
         (b"", "found nothing, expected a header"),
         (b"\n" + HEADER, "found nothing, expected a header"),
-        (b"id,name\n", "has no field 'user', only 'id', 'name'. Name the fields with --user.*--delimiter"),
+        (b"id,name\n", "has no field 'user', only 'id', 'name'. Name the fields with user.*with delimiter what"),
         (HEADER.replace(b",", b";"), "has no field 'user', only 'id;user;text'"),
         (b"user,text,user\n", "found 2 columns 'user', expected one"),
         (b"user,text,\xff\n", "found bytes that are not UTF-8, expected a header"),
@@ -106,7 +106,7 @@ def test_a_wrong_header_is_named(tmp_path, data, message):
         (b"3,a", "found a row of 2 fields, expected 3"),
         (b"3,a,b,c", "found a row of 4 fields, expected 3"),
         (b"3,a,b\rc,d", "found no row of a table"),
-        (b'3,a,A 5" pipe', "found a quotation mark that is not closed, or is closed inside a field.*--no-quotes"),
+        (b'3,a,A 5" pipe', "found a quotation mark that is not closed, or is closed inside a field.*pass quotes=False"),
         (b'3,a,"A" pipe', "found a quotation mark that is not closed, or is closed inside"),
         (b'3,a, "A pipe"', "found a quotation mark that is not closed, or is closed inside"),
         (b'3,a,"A pipe', "found a quotation mark that is not closed"),

@@ -84,7 +84,7 @@ def test_text_that_is_not_unicode_is_counted(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"author": ["a"], "text": ["A."]}, "has no field 'user', only 'author', 'text'. Name the fields with --user"),
+        ({"author": ["a"], "text": ["A."]}, "has no field 'user', only 'author', 'text'. Name the fields with user"),
         ({"user": ["a"], "text": [5]}, "column 'text' is of type int64, expected strings"),
         ({"user": ["a"], "text": [b"A."]}, "column 'text' is of type binary, expected strings"),
         ({"user": [True], "text": ["A."]}, "column 'user' is of type bool, expected strings or whole numbers"),
