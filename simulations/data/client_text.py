@@ -5,6 +5,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
+class OrderForm(NamedTuple):
+    """How a source writes what puts a text in order, and where."""
+
+    name: str  # in words
+    field: str
+    value: str  # as the source has it
+
+
 class ClientText(NamedTuple):
     """Some text of one client; a source may yield many of these for one client, in any order."""
 
@@ -13,6 +21,8 @@ class ClientText(NamedTuple):
     split: str | None = None  # train, heldout or test, where the source says to which the text belongs
     order: int = 0  # a client's texts are put in this order, a time say; those of equal order keep the source's
     completions: list[str] | None = None  # what completes each sentence, where these are prompts
+    order_form: OrderForm | None = None  # how the source writes the order, where that must be one form for all texts
+    place: str = ""  # where the source has it, file and line or row
 
     @property
     def text(self) -> list[str]:

@@ -23,12 +23,14 @@ _SCHEMA = pa.schema(
     [
         pa.field("client_id", pa.string(), nullable=False),
         pa.field("split", pa.string()),
-        pa.field("order", pa.int64(), nullable=False),
+        pa.field("order", pa.int64(), nullable=False),  # in full billions, for nanoseconds of far times need more bits
+        pa.field("order_rest", pa.int32(), nullable=False),
         pa.field("sentences", pa.list_(pa.string()), nullable=False),
         pa.field("completions", pa.list_(pa.string())),
     ]
 )
 _SUMMARY = b"summary"
+_BILLION = 10**9
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class RunSummary:
     group_bytes: list[int]  # bytes of text in each group
     skipped: dict[str, int]
     first_skipped: dict[str, str]
+    order_forms: dict[str, tuple[str, str, str]]  # by each form's name the field, value and place of its first
 
 
 class GroupedClient(NamedTuple):
@@ -64,11 +67,15 @@ def write_run(path: Path, texts: Iterable[ClientText], skipped: SkippedCounts) -
     groups: list[list[ClientText]] = [[] for _ in range(NUM_GROUPS)]
     group_bytes = [0] * NUM_GROUPS
     digests: dict[str, int] = {}
+    forms: dict[str, tuple[str, str, str]] = {}
     count = sentences = with_completions = 0
     splits = set()
     for text in texts:
+        if (form := text.order_form) is not None:
+            forms.setdefault(form.name, (form.field, form.value, text.place))
+        place = text.place or f"client {text.client_id!r}"
         if not text.sentences:
-            skipped.add("text without a sentence")
+            skipped.add("text without a sentence", place=place)
             continue
         try:
             size = sum(len(sentence.encode()) for sentence in text.text)
@@ -76,7 +83,7 @@ def write_run(path: Path, texts: Iterable[ClientText], skipped: SkippedCounts) -
             if group is None:
                 group = digests[text.client_id] = client_digest(text.client_id)[0]
         except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold
-            skipped.add("text that is not Unicode")
+            skipped.add("text that is not Unicode", place=place)
             continue
         groups[group].append(text)
         group_bytes[group] += size
@@ -86,16 +93,15 @@ def write_run(path: Path, texts: Iterable[ClientText], skipped: SkippedCounts) -
         if text.split is not None:
             splits.add(text.split)
     counts = (count, sentences, with_completions)
-    summary = RunSummary(*counts, sorted(splits), group_bytes, skipped.as_dict(), skipped.first_places())
+    left_out = skipped.as_dict(), skipped.first_places()
+    summary = RunSummary(*counts, sorted(splits), group_bytes, *left_out, forms)
     schema = _SCHEMA.with_metadata({_SUMMARY: json.dumps(asdict(summary))})
     beside = path.with_name(path.name + ".partial")
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.OSFile(str(beside), "wb") as file, pa.ipc.new_file(file, schema, options=options) as writer:
         for group_texts in groups:
-            columns: Sequence = list(
-                zip(*((t.client_id, t.split, t.order, t.sentences, t.completions) for t in group_texts), strict=True)
-            )
-            columns = columns or [[], [], [], [], []]
+            rows = ((t.client_id, t.split, *divmod(t.order, _BILLION), t.sentences, t.completions) for t in group_texts)
+            columns: Sequence = list(zip(*rows, strict=True)) or [[]] * len(_SCHEMA)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
     beside.replace(path)
@@ -119,8 +125,9 @@ def read_clients(runs: Sequence[Path], groups: range) -> Iterator[GroupedClient]
             reader = pa.ipc.open_file(file)
             batches = [reader.get_batch(group) for group in groups]
             columns = [column.to_pylist() for column in pa.Table.from_batches(batches).columns]
-        for client_id, split, order, sentences, completions in zip(*columns, strict=True):
-            rows.setdefault(client_id, []).append(ClientText(client_id, sentences, split, order, completions))
+        for client_id, split, billions, rest, sentences, completions in zip(*columns, strict=True):
+            text = ClientText(client_id, sentences, split, billions * _BILLION + rest, completions)
+            rows.setdefault(client_id, []).append(text)
     for client_id in sorted(rows, key=client_digest):
         # Sorting keeps those of equal order as they are.
         yield GroupedClient(client_id, sorted(rows.pop(client_id), key=lambda text: text.order))

@@ -21,7 +21,10 @@ from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import RunSummary, read_summary, write_run
 from fedlm.simulations.data.sources.base import Part, Progress, ReadPart, Source
+from fedlm.simulations.data.sources.orders import mixed_forms
 from fedlm.simulations.worker_processes import WorkerPool
+
+_LAYOUT = 3  # of the hidden folder; one of another release is not gone on with
 
 
 @contextmanager
@@ -61,6 +64,7 @@ def describe_source_files(name: str, source: Source) -> dict[str, Any]:
     """Describe a source, with the files that it reads as they are now, for the plan of an import; JSON-able."""
     files = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files()]
     return {
+        "layout": _LAYOUT,
         "source": name,
         "source_settings": jsonable(source),
         "files": hashlib.sha256(json.dumps(files).encode()).hexdigest(),
@@ -68,7 +72,10 @@ def describe_source_files(name: str, source: Source) -> dict[str, Any]:
 
 
 def read_source(source: Source, workspace: Path, pool: WorkerPool, progress: Progress) -> list[RunSummary]:
-    """Let worker processes read the parts of a source that have not been read, and write each as a run."""
+    """Let worker processes read the parts of a source that have not been read, and write each as a run.
+
+    Raises DataError where a part cannot be read, or what puts texts in order is not of one form in all of them.
+    """
     complete = workspace / "read-complete"
     if not complete.exists():
         reading = source.open(workspace, progress)
@@ -82,7 +89,24 @@ def read_source(source: Source, workspace: Path, pool: WorkerPool, progress: Pro
         write_atomically(complete, "")
     for decompressed in workspace.glob("decompressed-*"):  # everything in it has been read
         decompressed.unlink()
-    return [read_summary(run) for run in runs_in(workspace)]
+    summaries = [read_summary(run) for run in runs_in(workspace)]
+    _refuse_mixed_forms(summaries)
+    return summaries
+
+
+def _refuse_mixed_forms(summaries: Sequence[RunSummary]) -> None:
+    """Raise DataError where what puts texts in order is not of one form in all of a source."""
+    first: dict[str, tuple[str, str, str]] = {}
+    for summary in summaries:
+        first = summary.order_forms | first
+    if mixed := mixed_forms(first):
+        field, value, place = first[mixed[1]]
+        _, other, other_place = first[mixed[0]]
+        raise DataError(
+            f"{place}: {field!r} is {value}, {mixed[1]}, and in {other_place} it is {other}, {mixed[0]}, so that it is "
+            "not known which comes first. Expected one form in all rows of all files; write them alike, or name "
+            "another field."
+        )
 
 
 def skipped_in(summaries: Sequence[RunSummary]) -> SkippedCounts:
@@ -111,7 +135,10 @@ def name_of(source: Source) -> str:
 def left_out(skipped: SkippedCounts) -> str:
     """Say in words what has been left out, and where first."""
     places = skipped.first_places()
-    reasons = [f"{count:,} times {reason}, first {places.get(reason)}" for reason, count in skipped.as_dict().items()]
+    reasons = [
+        f"{count:,} times {reason}" + (f", first {places[reason]}" if reason in places else "")
+        for reason, count in skipped.as_dict().items()
+    ]
     return "; ".join(reasons) or "nothing"
 
 

@@ -70,7 +70,6 @@ NOTHING_TO_COMPLETE = "prompt or completion without a token"
 """Why a pair is left out."""
 ENCODE_CHARACTERS = 4 << 20
 """Characters tokenized at once, about: documents are longer than sentences, and their words are all in memory."""
-_LAYOUT = 2  # of the hidden folder; one of another release is not gone on with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,7 +406,6 @@ def _chunks(clients: Iterable[GroupedClient]) -> Iterator[list[GroupedClient]]:
 
 def _plan(name: str, source: Source, settings: ImportSettings, given: Tokenizer | None) -> str:
     plan = {
-        "layout": _LAYOUT,
         **describe_source_files(name, source),
         "settings": jsonable(settings),
         "vocabulary": given.fingerprint if given else None,

@@ -9,9 +9,8 @@ import pyarrow as pa
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.byte_parts import unreadable
+from fedlm.simulations.data.sources.orders import column_orders
 from fedlm.simulations.data.sources.user_rows import NOT_UTF8, RowSettings, check_columns, row_text
-
-_TIME = pa.timestamp("us")
 
 
 @contextmanager
@@ -70,8 +69,10 @@ def batch_text(
 
 def _values(column: pa.Array, as_order: bool) -> list[object]:
     """Return a column's values; strings that are not UTF-8 as bytes."""
-    if as_order and pa.types.is_temporal(column.type):
-        column = column.cast(_TIME, safe=False).cast(pa.int64())
+    if as_order:
+        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        if pa.types.is_temporal(column.type):
+            return list(column_orders(column))
     try:
         return column.to_pylist()
     except UnicodeDecodeError:

@@ -15,7 +15,7 @@ from fedlm.simulations.data.sources.byte_parts import BytePart, byte_parts, last
 from fedlm.simulations.data.sources.csv_tables import CsvTables
 from fedlm.simulations.data.sources.jsonl import JsonLines
 from fedlm.simulations.data.sources.parquet import ParquetTables
-from fedlm.simulations.data.sources.user_rows import NOT_UTF8, existing_files
+from fedlm.simulations.data.sources.user_rows import NOT_UTF8, existing_files, in_order
 
 Form = Literal["pairs", "movielens", "csv", "jsonl", "parquet"]
 
@@ -41,7 +41,7 @@ class Interactions:
     """Name of a table's field with the item, a string or a whole number; item where it is not given."""
     time: str | None = field(default=None, kw_only=True)
     """Name of a table's field by which a user's items are put in order, whole numbers, or times such as 2026-01-31 or
-    2026-01-31T18:30:00; those of one time keep the table's order, as all do where it is not given."""
+    2026-01-31T18:30:00, all of one form; those of one time keep the table's order, as all do where it is not given."""
     delimiter: str | None = field(default=None, kw_only=True)
     """The character between the fields of csv, a comma where it is not given; \\t for a tab."""
 
@@ -104,7 +104,7 @@ def _pair(line: str, place: str) -> ClientText:
             f"{place}: found {len(fields)} fields, expected two with a space between: a user and an item. Mend the "
             f"line, or give the {setting('format')} that the file has."
         )
-    return ClientText(fields[0], fields[1:])
+    return ClientText(fields[0], fields[1:], place=place)
 
 
 def _rating(line: str, place: str) -> ClientText:
@@ -115,7 +115,7 @@ def _rating(line: str, place: str) -> ClientText:
             f"{place}: found {line[:60]!r}, expected user::item::rating::time, or these four with tabs between. Mend "
             f"the line, or give the {setting('format')} that the file has."
         )
-    return ClientText(fields[0], fields[1:2], order=int(time))
+    return in_order(ClientText(fields[0], fields[1:2], place=place), "timestamp", time)
 
 
 class _ItemRows:

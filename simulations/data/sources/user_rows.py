@@ -6,15 +6,15 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
-from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.client_text import ClientText, OrderForm, SkippedCounts
 from fedlm.simulations.data.sources.byte_parts import unreadable
 from fedlm.simulations.data.sources.chat_templates import ASSISTANT, load_template, template_files
 from fedlm.simulations.data.sources.english import split_sentences
+from fedlm.simulations.data.sources.orders import EXPECTED, read_order
 
 NOT_UTF8 = "bytes that are not UTF-8"
 """Why rows of undecodable bytes are left out."""
@@ -30,8 +30,6 @@ SPLIT_NAMES = {
 """Which split is meant by the names that people give them."""
 
 _LARGEST_WHOLE_FLOAT = 2.0**53
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SMALLEST_ORDER, _LARGEST_ORDER = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +46,8 @@ class RowSettings:
     80/10/10."""
     order: str | None = None
     """Name of a field by which a user's rows are put in order: whole numbers, or times as ISO 8601 writes them, such as
-    2026-01-31 or 2026-01-31T18:30:00, of UTC where they name no zone."""
+    2026-01-31 or 2026-01-31T18:30:00, of UTC where they name no zone. All are of one form: Unix seconds among times,
+    dates among times of day, or zones in some, are refused."""
     examples: Literal["sentences", "texts"] | None = None
     """What makes an example: each sentence of a text, or each text as a whole. None stands for sentences where there
     are users, and for texts where there are documents."""
@@ -167,13 +166,25 @@ def row_text(
     if found is None:
         return
     split = split if settings.split is None else _split(row[settings.split], settings.split, place)
-    yield ClientText(
+    text = ClientText(
         client_id=document_id(found.words, split) if client_id is None else client_id,
         sentences=found.sentences,
         split=split,
-        order=_order(row, settings, place),
         completions=found.completions,
+        place=place,
     )
+    yield text if settings.order is None else in_order(text, settings.order, row[settings.order])
+
+
+def in_order(text: ClientText, field: str, value: object) -> ClientText:
+    """Say of a text what its field of that name, with that value, says of its place among others.
+
+    Raises DataError where that is neither a number nor a time.
+    """
+    order = read_order(value)
+    if order is None:
+        raise DataError(f"{text.place}: {field!r} is {_shown(value)}, expected {EXPECTED}.")
+    return text._replace(order=order.value, order_form=OrderForm(order.form, field, _shown(value)))
 
 
 class _Content(NamedTuple):
@@ -275,35 +286,6 @@ def _split(split: object, field: str, place: str) -> str:
             f"Mend the field, or leave {setting('split')} away: users are then split 80/10/10."
         )
     return SPLIT_NAMES[split]
-
-
-def _order(row: Mapping[str, Any], settings: RowSettings, place: str) -> int:
-    if settings.order is None:
-        return 0
-    value = row[settings.order]
-    try:
-        order = int(value)
-        whole = isinstance(value, str) or order == value
-    except (TypeError, ValueError, OverflowError):
-        time = _microseconds(value)
-        order, whole = time or 0, time is not None
-    if not whole or isinstance(value, bool) or not _SMALLEST_ORDER <= order <= _LARGEST_ORDER:
-        raise DataError(
-            f"{place}: {settings.order!r} is {_shown(value)}, expected a whole number of 64 bits, or a time "
-            "such as 2026-01-31 or 2026-01-31T18:30:00."
-        )
-    return order
-
-
-def _microseconds(value: object) -> int | None:
-    """Return the microseconds from 1970 to a time that ISO 8601 writes, as those of a Parquet table; None of others."""
-    try:
-        time = datetime.fromisoformat(value.strip()) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    if time is None:
-        return None
-    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _shown(value: object) -> str:

@@ -12,12 +12,18 @@ def no_progress(phase, done, total, unit):
 
 
 def read(source, workspace=Path("unused")):
-    """Return a source's texts, and the counts of what it skipped."""
+    """Return a source's texts, without where they are and how their order is written, and the counts of what it
+    skipped."""
     skipped = SkippedCounts()
     source.files()
     reading = source.open(workspace, no_progress)
-    texts = [text for part in reading.parts for text in reading.read(part.content, skipped)]
+    texts = [plain(text) for part in reading.parts for text in reading.read(part.content, skipped)]
     return texts, skipped
+
+
+def plain(text):
+    """Return a text without what is there for messages."""
+    return text._replace(place="", order_form=None)
 
 
 def byte_parts_of(data, find_end, part_bytes):
